@@ -25,6 +25,17 @@ is the largest difference over all train steps, relative to the largest value in
 weights: to the distance that they moved). `-`: the cell has no such term. Where a library has no
 option for passes in fp32, stand-ins turn rounding off; `orch prove --rehearse` lists them.
 
+The cells `tis_token` and `mis_token` have a correction of the engine's mismatch
+(`loss.correction`). There the stand-in of the engine samples in its own format, bf16, so that the
+policy that sampled is another than the trainer's, by about 1.5 % a token, and the bounds act. Only
+verl's stand-in does so. Rejection (`reject_*`, `geometric`) is not replayed: a run records the mask
+that is left, not the tokens that it rejected; `tests/losses/test_libraries.py` holds it to the
+library's own function.
+
+The largest gradient difference, of SkyRL's `dppo_tv.x4`, is of the run that is kept: a second run
+of the cell ended 2.7e-6 away. One token that crosses the mask's bound would move the loss by 1e-3,
+and there it moved by 2e-6: no token crossed, and the divisor is the same.
+
 `orch prove LIBRARY@VERSION` does it again on this machine; `orch prove CELL_DIRECTORY` does it for
 a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:
 `tests/prove` holds mutants to that.

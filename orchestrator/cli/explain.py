@@ -26,7 +26,7 @@ from orchestrator.kl.verdicts import (
     sentences,
     summary_row,
 )
-from orchestrator.losses.table import POLICY_LOSSES, policy_loss_entry
+from orchestrator.losses.table import ALSO, POLICY_LOSSES, policy_loss_entry
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.settings import AdvantageEstimator
 
@@ -37,6 +37,7 @@ ASKED = tuple(sentences("questions"))
 def _question(words: Sequence[str]) -> str | None:
     """Return the name of the question that words ask: `opd top-k` for opd-top-k; else None."""
     names = {re.sub(r"[\s+-]", "", name): name for name in ASKED}
+    names |= dict.fromkeys(("tis", "mis", "icepop"), "tis+kl")
     return names.get(re.sub(r"[\s+-]", "", "".join(words).lower()))
 
 
@@ -46,7 +47,7 @@ def _policy_loss(word: str) -> tuple[str, str | None] | None:
     A question of the same name comes first.
     """
     name, plus, estimator = word.partition("+")
-    if name not in POLICY_LOSSES or (plus and not _is_of_a_token(estimator)):
+    if (name not in POLICY_LOSSES and name not in ALSO) or (plus and not _is_of_a_token(estimator)):
         return None
     return name, estimator or None
 
@@ -277,35 +278,44 @@ def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_jso
     from orchestrator.lab.exact import policy_losses
     from orchestrator.lab.exact.figures import draw_curves
 
+    name, also = ALSO.get(name, (name, ""))
     loss = policy_loss_entry(name)
     if picture is not None:
         draw_curves(policy_losses.curves(loss), picture)
         common.say(f"drawn: {picture}")
     pull = f"the gradient points back to {_OLD}" if loss.pulls_back else f"none to {_OLD}"
     bounds = loss.usual
-    texts = {
+    answer = {
         "is": loss.title,
-        "loss": loss.formula,
-        "keeps": loss.keeps,
+        **({"also": also} if also else {}),
         "pull back": pull,
+        "keeps": loss.keeps,
         "bounds": "none" if bounds is None else f"{bounds.low:g} and {bounds.high:g}, usually",
-        "aggregated": loss.aggregation or "as loss.aggregation says",
         "instead": loss.instead,
+    }
+    behind = {
+        "loss": loss.formula,
+        "aggregated": loss.aggregation or "as loss.aggregation says",
         "source": loss.source,
         "libraries": "; ".join(f"{where}: {what}" for where, what in loss.files.items()),
+        "exact": policy_losses.SETTING,
     }
     columns = (*policy_losses.COLUMNS, *([f"β of {estimator} counts"] if estimator else []))
     rows = list(policy_losses.rows(loss, estimator))
     if as_json:
         table = [dict(zip(columns, row, strict=True)) for row in rows]
-        print_json({"name": name, **texts, "effect": table, "settings": policy_losses.SETTING})
+        print_json({"name": name, **answer, **behind, "effect": table})
         return
-    for label, text in texts.items():
+    for label, text in answer.items():
         click.echo(common.hanging(label, text or "none"))
     click.echo()
     print_table(columns, rows)
     click.echo()
-    click.echo(common.hanging("exact", policy_losses.SETTING))
+    if not is_verbose():
+        click.echo("-v: formula, aggregation, source, libraries, and what the table is computed on")
+        return
+    for label, text in behind.items():
+        click.echo(common.hanging(label, text))
 
 
 def _print_logged(name: str, as_json: bool) -> None:

@@ -527,6 +527,16 @@ _ENTRIES: dict[str, PolicyLossEntry] = {
     )
 }
 
+ALSO: Mapping[str, tuple[str, str]] = {
+    "dppo": ("dppo_tv", "dppo_tv masks by probabilities; dppo_kl, its other form, by nats"),
+    "luspo": (
+        "gspo",
+        "LUSPO (arXiv 2602.05261) sums the tokens that gspo averages; the table is of gspo",
+    ),
+    "geo_mean": ("gmpo", "verl's name of gmpo"),
+}
+"""Other names of losses -> the entry, and a sentence."""
+
 DEFAULT = "ppo"
 """The value of `loss.policy` that means what orch trained before the field existed."""
 

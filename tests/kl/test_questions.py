@@ -186,6 +186,9 @@ def test_a_name_that_is_none_is_refused_with_those_there_are(name: str) -> None:
         (("opd", "top", "k", "--json"), "opd-top-k"),
         (("--json", "gspo", "+", "k3"), "gspo+k3"),
         (("tis", "kl", "--json"), "tis+kl"),
+        (("icepop", "--json"), "tis+kl"),
+        (("dppo", "--json"), "dppo_tv"),
+        (("luspo", "--json"), "gspo"),
     ],
 )
 def test_a_question_needs_no_quotes(words: tuple[str, ...], name: str) -> None:
@@ -193,6 +196,14 @@ def test_a_question_needs_no_quotes(words: tuple[str, ...], name: str) -> None:
     found = CliRunner().invoke(explain, list(words))
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["name"] == name
+
+
+def test_a_policy_loss_is_explained_in_few_lines_and_fully_with_v() -> None:
+    short = CliRunner().invoke(explain, ["gspo"]).output
+    assert "none to the policy that sampled" in short
+    assert "instead" in short
+    assert len(short.splitlines()) < 22
+    assert "Zheng et al." not in short
 
 
 def test_a_question_takes_no_placement() -> None:

@@ -144,7 +144,6 @@ def test_the_command_prints_a_table_and_fails_for_a_mutant(start: Path, tmp_path
         ({"kl__estimator": "rb_k1"}, "kl.estimator=rb_k1"),
         ({"kl__reference": {"kind": "sampler"}}, "kl.reference.kind=sampler"),
         ({"kl__controller": {"target": 0.1, "horizon": 1000}}, "kl.controller"),
-        ({"loss__correction": {"kind": "tis_token", "most": 2.0}}, "loss.correction"),
     ],
 )
 def test_what_the_replay_does_not_have_is_not_judged(
@@ -153,6 +152,28 @@ def test_what_the_replay_does_not_have_is_not_judged(
     """It said that the library does something else than its dialect predicts."""
     with pytest.raises(NotReplayed, match=named):
         proof(recorded(REWARD, None), **changes)
+
+
+@pytest.mark.slow
+def test_a_correction_is_replayed_against_the_engine_that_the_run_recorded(start: Path) -> None:
+    run, correction = recorded(LOSS, start), {"kind": "tis_token", "most": 1.5}
+    assert proof(run, loss__correction=correction).holds, "this engine agreed with the trainer"
+    for batch in run.batches:
+        assert batch.logp_rollout is not None
+        batch.logp_rollout = [[x + 0.7 for x in row] for row in batch.logp_rollout]
+    found = proof(run, loss__correction=correction)
+    assert {each.name for each in found.quantities if not each.holds} >= {"grad_norm"}
+    assert proof(run).holds, "without a correction the engine's numbers weigh nothing"
+
+
+def test_a_run_without_what_its_correction_needs_is_not_judged() -> None:
+    run, correction = recorded(LOSS, None), {"kind": "reject_token", "least": 0.5, "most": 2.0}
+    run.batches[0].mask = [[0] * len(row) for row in run.batches[0].responses]
+    with pytest.raises(NotReplayed, match="the mask that is left"):
+        proof(run, loss__correction=correction)
+    run.batches[0].logp_rollout = None
+    with pytest.raises(NotReplayed, match="which the run did not record"):
+        proof(run, loss__correction=correction)
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from backends.micro.objective import (
 )
 from backends.micro.optimizer import rate_of
 from orchestrator.estimators import entry
+from orchestrator.kl.estimators import weight_of, weights
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.lab.prove.prediction import BatchPrediction
 from orchestrator.library.rollout_dump import RolloutBatch, Values
@@ -77,7 +78,10 @@ def _from_logps(settings: Settings, dialect: Dialect, batch: RolloutBatch) -> Ba
     advantage, observed = _advantages(settings, dialect, rows, logp, reference, rollout)
     if len(_minibatches(batch)) == 1:
         old = _denominator(settings, dialect, logp, rollout)
-        observed |= _loss(settings, dialect, rows, logp, old, reference, advantage)[1]
+        weight = _weight(settings, rows, logp, rollout)
+        observed |= _loss(settings, dialect, rows, logp, old, reference, advantage, weight=weight)[
+            1
+        ]
     return BatchPrediction(batch.step, observed, _lists(advantage, batch))
 
 
@@ -119,12 +123,16 @@ class _Trainer:
         if of_policy is not None and of_reference is not None:  # else errors of the passes add up
             shown, _ = _advantages(settings, dialect, rows, of_policy, of_reference, rollout)
         old = _denominator(settings, dialect, start, rollout)
+        weight = _weight(settings, rows, start, rollout)
         parts, count = [], len(_minibatches(batch))
         for chosen in _minibatches(batch):
             logp = self._logp(self.policy, batch, rows, chosen)
             some = Rows(rows.tokens[chosen], rows.mask[chosen], rows.reward[chosen], [])
             given = (logp, old[chosen], reference[chosen], advantage[chosen])
-            loss, values = _loss(settings, dialect, some, *given, rows.mask.sum() / count)
+            of_chosen = None if weight is None else weight[chosen]
+            loss, values = _loss(
+                settings, dialect, some, *given, rows.mask.sum() / count, of_chosen
+            )
             parts.append(values | self._update(loss))
         for name in parts[0]:
             observed[name] = sum(part[name] for part in parts) / len(parts)
@@ -219,6 +227,15 @@ def _denominator(
     return rollout if stale and rollout is not None else start
 
 
+def _weight(settings: Settings, rows: Rows, start: Tensor, rollout: Tensor | None) -> Tensor | None:
+    """Return the correction of the engine's mismatch, [R, T] or [R, 1]; None without one."""
+    correction = settings.loss.correction
+    if correction is None or rollout is None:
+        return None
+    weight: Tensor = weights(weight_of(correction), start - rollout, rows.mask)
+    return weight
+
+
 def _advantages(
     settings: Settings,
     dialect: Dialect,
@@ -261,6 +278,7 @@ def _loss(
     reference: Tensor,
     advantage: Tensor,
     batch_tokens: Tensor | None = None,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the loss of one train step, and its parts."""
     part = Experience(
@@ -272,6 +290,7 @@ def _loss(
         rows.reward[None],
         rows.reward[None],
         advantage[None],
+        weight=None if weight is None else weight[None],
         batch_tokens=batch_tokens,
     )
     result = objective(settings.loss, settings.kl, logp[None], part, dialect)

@@ -9,12 +9,24 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from backends.verl.manifest import ACTOR, MODE, MODEL, ROLLOUT, STEPS, TABLES, WORKER_ENV, is_read
+from backends.verl.manifest import (
+    ACTOR,
+    IS_WEIGHTS,
+    MODE,
+    MODEL,
+    REJECTION,
+    ROLLOUT,
+    STEPS,
+    TABLES,
+    WORKER_ENV,
+    is_read,
+)
 from backends.verl.overrides import read, write
 from backends.verl.translate import MAIN
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.lab import cpu
 from orchestrator.lab.cpu import (
+    ENGINE_ROUNDS,
     CpuLaunch,
     Deviation,
     Trimmed,
@@ -52,6 +64,10 @@ _VARIABLES: Mapping[str, tuple[str, str]] = {
     "TORCHDYNAMO_DISABLE": ("1", "compiling takes longer than the run"),
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": ("0", "Ray hides devices from workers without a GPU"),
 }
+_ROUNDED: Mapping[str, tuple[str, str]] = {
+    ENGINE_ROUNDS: ("1", "a correction is of an engine that rounds: it samples in its own format"),
+}
+"""The variables of a launch with a correction of the engine's mismatch."""
 _RAY_ARGUMENTS: Mapping[str, tuple[object, str]] = {
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": (
         1,
@@ -66,7 +82,8 @@ _PARTS = (
         "part",
         "rollout engine",
         None,
-        "transformers in float32 in the place of vLLM, on the trainer's weights after each step",
+        "transformers in the place of vLLM, on the trainer's weights after each step; in float32, "
+        "but for a launch with a correction",
     ),
     Deviation("part", "torch.distributed", None, "gloo in the place of NCCL"),
     Deviation(
@@ -104,7 +121,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
         )
     over_ray = _over_ray(plan, paths)
     files = {f"{FOLDER}/{ONE_PROCESS}.py": "one_process.py", f"{FOLDER}/{DEVICE}.py": "device.py"}
-    on_cpu = _changed(plan, paths, files, _ARGUMENTS, _values(_VARIABLES))
+    on_cpu = _changed(plan, paths, files, _ARGUMENTS, _variables(plan))
     deviations = differences(plan, on_cpu, split, _reasons())
     return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY), with_processes=over_ray)
 
@@ -114,7 +131,7 @@ def _over_ray(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch:
     arguments = {**_ARGUMENTS, **_RAY_ARGUMENTS}
     variables = {
         **cpu.RAY,
-        **_values(_VARIABLES),
+        **_variables(plan),
         "RAY_OVERRIDE_RESOURCES": json.dumps({"GPU": 1, "CPU": plan.ray_cpus or 1}),
         "RAY_raylet_start_wait_time_s": "300",
         "RAY_worker_register_timeout_seconds": "300",
@@ -176,6 +193,12 @@ def _values(table: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     return {name: value for name, (value, _) in table.items()}
 
 
+def _variables(plan: LaunchPlan) -> dict[str, str]:
+    """Return the variables of a plan without an accelerator."""
+    corrected = not {IS_WEIGHTS, REJECTION}.isdisjoint(split(plan.argv))
+    return _values({**_VARIABLES, **(_ROUNDED if corrected else {})})
+
+
 def split(argv: Sequence[str]) -> dict[str, str]:
     """Return key -> value of Hydra's overrides, without their marks. The last of a key counts."""
     arguments = {}
@@ -193,7 +216,7 @@ def _without_twins(argv: Sequence[str], wanted: Mapping[str, object]) -> list[st
 
 @cache
 def _reasons() -> dict[str, str]:
-    tables = (_ARGUMENTS, _VARIABLES)
+    tables = (_ARGUMENTS, _VARIABLES, _ROUNDED)
     reasons = {name: why for table in tables for name, (_, why) in table.items()}
     names = "the CPU as verl's device, the sampler, Ray and its queue in one process"
     return reasons | {

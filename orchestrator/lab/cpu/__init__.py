@@ -29,6 +29,10 @@ from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import AttemptPaths, LaunchPlan
 from orchestrator.settings import Settings
 
+ENGINE_ROUNDS = "ORCH_CPU_ENGINE_ROUNDS"
+"""Environment variable: set where the stand-in of an engine samples in the engine's own format, so
+that the policy that sampled is another than the trainer's."""
+
 
 class Deviation(NamedTuple):
     """One difference between a launch and its run on this machine."""

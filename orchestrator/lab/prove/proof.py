@@ -108,7 +108,7 @@ def prove(
     saved, a torch file or a Hugging Face folder. Raise EnvironmentFault for rollouts that cannot be
     replayed, NotReplayed for a cell that cannot.
     """
-    if reasons := list(_not_replayed(settings)):
+    if reasons := list(_not_replayed(settings, batches)):
         raise NotReplayed(f"orch cannot replay this cell: {'; '.join(reasons)}")
     if not batches:
         raise EnvironmentFault(
@@ -144,7 +144,7 @@ def prove(
     )
 
 
-def _not_replayed(settings: Settings) -> Iterator[str]:
+def _not_replayed(settings: Settings, batches: Sequence[RolloutBatch]) -> Iterator[str]:
     """Yield each field of a cell that the replay does not have, with the reason."""
     kl, correction = settings.kl, settings.loss.correction
     if kl.estimator != NONE and entry(kl.estimator).is_of_vocabulary:
@@ -153,8 +153,16 @@ def _not_replayed(settings: Settings) -> Iterator[str]:
         yield f"kl.reference.kind={kl.reference.kind} is not the policy that the run started from"
     if kl.controller is not None:
         yield "kl.controller moves beta, which rollouts do not record"
-    if correction is not None:
-        yield f"loss.correction.kind={correction.kind} weighs samples by the engine's mismatch"
+    if correction is not None and any(batch.logp_rollout is None for batch in batches):
+        yield (
+            f"loss.correction.kind={correction.kind} weighs by the engine's log-probabilities, "
+            "which the run did not record"
+        )
+    elif correction is not None and any(0 in row for b in batches for row in b.mask or ()):
+        yield (
+            f"loss.correction.kind={correction.kind} rejects samples, and the run recorded the "
+            "mask that is left, not the tokens that it rejected"
+        )
 
 
 def passes_of(settings: Settings, dialect: Dialect, batches: Sequence[RolloutBatch]) -> str:

@@ -10,6 +10,7 @@ What FSDP 1 cannot do without an accelerator is replaced below, one line each, w
 
 import asyncio
 import hashlib
+import os
 import types
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -127,7 +128,9 @@ class Request:
 
 
 class TransformersSampler:
-    """The inference engine: transformers, in float32, one batch of requests at a time.
+    """The inference engine: transformers, one batch of requests at a time.
+
+    It computes in float32, or in its own format where ORCH_CPU_ENGINE_ROUNDS is set.
 
     A response depends on the seed, the weights' version, the prompt and its number among equal
     prompts of that version: not on the order in which requests arrive.
@@ -137,7 +140,9 @@ class TransformersSampler:
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
-        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        rounds = bool(os.environ.get("ORCH_CPU_ENGINE_ROUNDS"))
+        dtype = getattr(torch, config.dtype) if rounds else torch.float32
+        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
         ends = self.model.generation_config.eos_token_id
         self.ends = set(ends) if isinstance(ends, list) else {ends}
         self.longest, self.seed = config.response_length, config.seed
