@@ -16,7 +16,6 @@ from orchestrator.runs.status import (
     COLUMNS,
     cell_rows,
     counted_faults,
-    hours_line,
     keep_showing,
     status_data,
     status_lines,
@@ -64,7 +63,7 @@ def command(
     if not experiments:
         click.echo(f"no experiment has run yet below {runs_dir}", err=True)
     if watch and experiments and not as_json:
-        keep_showing(experiments, where, hours_line)
+        keep_showing(experiments, where)
         return 0
     states = _show(experiments, where, everything, as_json)
     own = " --pilot" if pilot else ""

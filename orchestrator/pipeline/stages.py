@@ -341,14 +341,14 @@ def _searches(experiment: Experiment) -> tuple[list[Section], dict[str, Any]]:
     return sections, drawn
 
 
-def _milestones(count: int = 10) -> Callable[[int, int], bool]:
-    """Return a function that returns True about `count` times while its argument grows from 0 to
-    the total, and at the end."""
+def _milestones() -> Callable[[int, int], bool]:
+    """Return a function that returns True about ten times while its argument grows from 0 to the
+    total, and at the end."""
     last = 0
 
     def reached(done: int, total: int) -> bool:
         nonlocal last
-        milestone = done * count // total if total else 0
+        milestone = done * 10 // total if total else 0
         if milestone == last:
             return False
         last = milestone

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -191,19 +191,11 @@ _SHARE = 0.2
 """At most this share of the time is spent looking."""
 
 
-def keep_showing(
-    experiments: Sequence[Experiment],
-    where: Sequence[str],
-    extra_line: Callable[[Experiment], str] = lambda _: "",
-    seconds: float = SECONDS,
-) -> None:
-    """Show the experiments again and again until all their cells have ended, or Ctrl-C.
-
-    extra_line: what else to print below the table of an experiment; called now and then.
-    """
+def keep_showing(experiments: Sequence[Experiment], where: Sequence[str]) -> None:
+    """Show the experiments again and again until all their cells have ended, or Ctrl-C."""
     experiments = [experiment.chosen(where) for experiment in experiments]
-    summaries = [_Summary(experiment, extra_line) for experiment in experiments]
-    ticks = _ticks(experiments, seconds)
+    summaries = [_Summary(experiment) for experiment in experiments]
+    ticks = _ticks(experiments)
     with suppress(KeyboardInterrupt):
         if sys.stdout.isatty():
             _on_terminal(summaries, ticks)
@@ -211,7 +203,7 @@ def keep_showing(
             _as_lines(summaries, ticks)
 
 
-def _ticks(experiments: Sequence[Experiment], seconds: float) -> Iterator[list[ProgressSnapshot]]:
+def _ticks(experiments: Sequence[Experiment]) -> Iterator[list[ProgressSnapshot]]:
     """Yield a snapshot of each experiment; the last when all have ended."""
     while True:
         began = time.monotonic()
@@ -219,14 +211,14 @@ def _ticks(experiments: Sequence[Experiment], seconds: float) -> Iterator[list[P
         yield snapshots
         if all(one.over for one in snapshots):
             return
-        time.sleep(max(seconds, (time.monotonic() - began) / _SHARE))
+        time.sleep(max(SECONDS, (time.monotonic() - began) / _SHARE))
 
 
 class _Summary:
     """The line below an experiment's table."""
 
-    def __init__(self, experiment: Experiment, extra_line: Callable[[Experiment], str]):
-        self._experiment, self._extra_line = experiment, extra_line
+    def __init__(self, experiment: Experiment):
+        self._experiment = experiment
         self._began: tuple[float, int] | None = None
         """When the watch began, and the train steps that were done then."""
         self._said, self._asked = "", float("-inf")
@@ -235,7 +227,7 @@ class _Summary:
         now = time.monotonic()
         seconds = self.seconds_left(snapshot, now)
         if now - self._asked > QUIET_SECONDS:
-            self._asked, self._said = now, self._extra_line(self._experiment)
+            self._asked, self._said = now, hours_line(self._experiment)
         parts = [f"{self._experiment.folder.experiment}: {progress_line(snapshot)}", self._said]
         parts.append(f"about {duration(seconds)} left" if seconds is not None else "")
         return "; ".join(part for part in parts if part)

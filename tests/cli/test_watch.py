@@ -89,7 +89,7 @@ def test_a_look_changes_when_the_page_would(folder: RunFolder, cells: list[Any])
 
 def test_progress_and_time_left(folder: RunFolder, cells: list[Any]) -> None:
     experiment: Any = None  # time does not need it
-    attempt, summary = begin(folder, cells[0]), _Summary(experiment, lambda _: "")
+    attempt, summary = begin(folder, cells[0]), _Summary(experiment)
     with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
         assert summary.seconds_left(take_snapshot(cells, folder), 0.0) is None
         write(attempt, line(60, **{"train/reward_mean": 1.0}))
