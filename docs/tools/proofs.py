@@ -32,9 +32,9 @@ verl's stand-in does so. Rejection (`reject_*`, `geometric`) is not replayed: a 
 that is left, not the tokens that it rejected; `tests/losses/test_libraries.py` holds it to the
 library's own function.
 
-The largest gradient difference, of SkyRL's `dppo_tv.x4`, is of the run that is kept: a second run
-of the cell ended 2.7e-6 away. One token that crosses the mask's bound would move the loss by 1e-3,
-and there it moved by 2e-6: no token crossed, and the divisor is the same.
+The largest gradient difference, of SkyRL's `dppo_tv.x4`, is not explained. A second run of the cell
+ended 2.7e-6 away, and in it a token that crosses the mask's bound moved the loss by 1e-3; the kept
+run's loss differs by 2e-6.
 
 `orch prove LIBRARY@VERSION` does it again on this machine; `orch prove CELL_DIRECTORY` does it for
 a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:
