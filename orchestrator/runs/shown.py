@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import SelectionError
 from orchestrator.files import parsed, read_json
+from orchestrator.launch.node import bring_up
 from orchestrator.launch.slurm.submit import preview
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, LaunchPlan, Site, Spec
@@ -26,15 +28,20 @@ class ShownCell(NamedTuple):
     """What this machine would launch in its place; empty: this very launch."""
 
     def sbatch(self) -> str:
-        """Return the batch script that `orch run` submits for the cell. Raise SelectionError for a
-        rehearsal, which is no job of its own."""
+        """Return the batch script that `orch run` submits for the cell, and what its job starts,
+        as comments. Raise SelectionError for a rehearsal, which is no job of its own."""
         if self.cell.scale == "micro" and self.site.kind != "slurm":
             raise SelectionError(
                 f"{self.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
                 "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
             )
         (script,) = preview([self.cell], self.folder, slurm_options(self.site.options))
-        return script
+        if self.cell.scale == "micro":
+            return script
+        attempt = AttemptDir(self.folder.cell(self.cell).path / "attempts" / "1", 1)
+        started = bring_up.preview(self.plan, attempt, self.cell, self.site.options)
+        text = "\n".join(["the job then starts on its nodes:", *started])
+        return f"{script}\n{indent(text, '# ')}\n"
 
 
 def of_spec(spec: str, name: str, overrides: Sequence[str] = ()) -> ShownCell:

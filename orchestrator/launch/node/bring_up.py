@@ -3,8 +3,9 @@
 import json
 import os
 import secrets as tokens
+import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -18,9 +19,10 @@ from orchestrator.launch.node.agent import SCRATCH, end_processes
 from orchestrator.launch.node.environment import environment_of_cell, run_variables
 from orchestrator.launch.node.gpus import gpu_fault, peak_memory
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
-from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
+from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster, start_argv
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
+from orchestrator.spec.redaction import hide_in_text
 from orchestrator.spec.site_options import NodeOptions, node_options
 
 _WORKERS = Path(__file__).with_name("ray_workers.py")
@@ -103,9 +105,15 @@ def _setup(
     if plan.bring_up == "ray" and ray_address is not None:
         # The library's actors take the GPUs, on whatever nodes; this node may have none.
         options = options.model_copy(update={"gpu_check": False})
+    return _on_nodes(plan, attempt, cell, options, process_group.names(num_nodes))
+
+
+def _on_nodes(
+    plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions, names: Sequence[str]
+) -> NodeSetup:
     cwd = attempt.path.parents[1] / "plan"
     setup = NodeSetup(
-        names=process_group.names(num_nodes),
+        names=names,
         gpus_per_node=cell.resources.gpus_per_node,
         environment=environment_of_cell(plan, cell, options),
         options=options,
@@ -116,6 +124,39 @@ def _setup(
     )
     setup.command(plan.argv, {})  # raises now for a folder that cannot be mounted into an image
     return setup
+
+
+def preview(
+    plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: Mapping[str, object]
+) -> list[str]:
+    """Return what a job of this cell starts on its nodes, in order, without values of secrets.
+
+    Names of nodes, the port, CPUs and Ray's folder, which only a job has, are in capitals.
+    """
+    chosen = node_options(options)
+    count = 1 if plan.bring_up == "program" else cell.resources.num_nodes
+    names = [f"NODE{rank}" for rank in range(1, count + 1)]
+    setup = _on_nodes(plan, attempt, cell, chosen, names)
+    env = {**chosen.env, **plan.env}
+    lines = [f"cd {shlex.quote(str(setup.cwd))}"]
+    if programs := setup.environment.env.get("ORCH_ENVIRONMENT_BIN"):
+        lines.append(f"export PATH={shlex.quote(programs)}:$PATH")
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(env.items())]
+    for name, source in sorted(chosen.secrets.items()):
+        lines.append(f"export {name}=*** (from {source.file if source else 'the job itself'})")
+    if chosen.network_interface:
+        lines.append(f"export NCCL_SOCKET_IFNAME={chosen.network_interface} (and GLOO's)")
+    if setup.gpus_checked:
+        lines.append(f"{' and '.join(names)}: nvidia-smi (are {setup.gpus_per_node} GPUs there?)")
+    if plan.bring_up == "ray":
+        cpus = chosen.ray_cpus_per_node or "CPUS"
+        for rank, node in enumerate(names):
+            argv = start_argv(setup, "NODE1:PORT", rank=rank, cpus=cpus, folder="SCRATCH")
+            lines.append(f"{node}: {shlex.join(setup.command(argv, env, node))}")
+    programs_on = names if plan.bring_up == "ranks" else names[:1]
+    for node in programs_on:
+        lines.append(f"{node}: {shlex.join(setup.command(plan.argv, env, node))}")
+    return [hide_in_text(line) for line in lines]
 
 
 def _linked(folder: Path) -> list[Path]:

@@ -79,16 +79,14 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
     port = process_group.free_port(host)
     address = f"{host}:{port}"
     variables = setup.environment.variables(env)
+    claimed = -(-(setup.ray_cpus or 0) // len(setup.names))  # rounded up
+    # With fewer CPUs than they claim, the library's actors would wait for ever.
+    cpus = setup.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
     for rank, node in enumerate(setup.names):
-        words: list[str] = []
-        if rank == 0:
-            where = ["--head", f"--port={port}", "--include-dashboard=false"]
-            where.append(f"--node-ip-address={host}")
-        else:
-            words, where = setup.agent_words, [f"--address={address}"]
-            if setup.options.network_interface:
-                where.append(f"--node-ip-address={OWN_ADDRESS}")
-        argv = setup.command(["ray", "start", *where, *_common(setup, group)], env, node)
+        words = setup.agent_words if rank else []
+        argv = setup.command(
+            start_argv(setup, address, rank=rank, cpus=cpus, folder=group.scratch), env, node
+        )
         group.start(node, argv, variables, setup.cwd, local=rank == 0, words=words)
         if rank == 0 and other is not None:
             _wait_for_head(group, host, port, setup.options.start_minutes * 60)
@@ -96,15 +94,24 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
     yield address
 
 
-def _common(setup: NodeSetup, group: ProcessGroup) -> list[str]:
-    gpus = setup.gpus_per_node
-    # Rounded up. With fewer CPUs than they claim, the library's actors would wait for ever.
-    claimed = -(-(setup.ray_cpus or 0) // len(setup.names))
-    cpus = setup.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
-    common = [
-        f"--num-gpus={gpus}",
+def start_argv(
+    setup: NodeSetup, address: str, *, rank: int, cpus: object, folder: object
+) -> list[str]:
+    """Return the `ray start` of a node. rank: 0 is the head, whose host:port is the address.
+    cpus: those of the node. folder: that of Ray's sockets and logs."""
+    if rank == 0:
+        host, _, port = address.rpartition(":")
+        where = ["--head", f"--port={port}", "--include-dashboard=false"]
+        where.append(f"--node-ip-address={host}")
+    else:
+        where = [f"--address={address}"]
+        if setup.options.network_interface:
+            where.append(f"--node-ip-address={OWN_ADDRESS}")
+    argv = [
+        *("ray", "start", *where),
+        f"--num-gpus={setup.gpus_per_node}",
         f"--num-cpus={cpus}",
-        f"--temp-dir={group.scratch}",
+        f"--temp-dir={folder}",
         "--min-worker-port=0",
         "--max-worker-port=0",
         "--dashboard-agent-listen-port=0",
@@ -112,8 +119,8 @@ def _common(setup: NodeSetup, group: ProcessGroup) -> list[str]:
         "--block",
     ]
     if setup.options.ray_object_store_gib is not None:
-        common.append(f"--object-store-memory={int(setup.options.ray_object_store_gib * _GIB)}")
-    return common
+        argv.append(f"--object-store-memory={int(setup.options.ray_object_store_gib * _GIB)}")
+    return argv
 
 
 def _wait_for_head(group: ProcessGroup, host: str, port: int, seconds: float) -> None:
