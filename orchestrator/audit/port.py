@@ -197,14 +197,23 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     for key in (each for each in given if each not in read_keys and each not in lost):
         is_default = own[key] in defaults and equal(defaults[own[key]], given[key])
         lost[key] = (
-            default_of(reading.library, version) if is_default else "no field of orch holds it"
+            default_of(reading.library, version) if is_default else _place_of(own[key], manifest)
         )
+    for key in (each for each in given if lost.get(each) == UNREAD):
+        name = next((row.field for row in manifest.rows if row.key == own[key]), "")
+        if name := name or manifest.fields_of_keys.get(own[key], ""):
+            lost[key] = f"{UNREAD}: set {name}, which has the default of {reading.library}"
     unsaid = "the launch does not say it"
     assumed = {
-        name: next((text for text in refused.values() if f" no {name} for" in text), unsaid)
+        name: next((text for text in refused.values() if _refuses(text, name)), unsaid)
         for name in _complete(fields, reading.library, version)
     } | _one_file(fields)
     return Ported(reading.library, version, fields, given, used, lost, assumed, program)
+
+
+def _refuses(fault: str, name: str) -> bool:
+    """Return True if a fault is of the value that a launch gives a field, not of its absence."""
+    return f" no {name} for" in fault and f" no {name} for 'None'" not in fault
 
 
 def _one_file(fields: dict[str, Any]) -> dict[str, str]:
@@ -221,6 +230,16 @@ def _one_file(fields: dict[str, Any]) -> dict[str, str]:
 def default_of(library: str, version: str) -> str:
     """Return why a key is not carried that has the release's default."""
     return f"it is the default of {library} {version}"
+
+
+def _place_of(key: str, manifest: Manifest) -> str:
+    """Return where a spec has a key that no setting of a cell holds."""
+    system = (f"system.{row.field}" for row in manifest.system if key in row.keys)
+    if name := manifest.fields_of_keys.get(key) or next(system, ""):
+        return f"a spec has it as {name}: set it there"
+    if manifest.passes_keys:
+        return "no field of a cell holds it; backend.extra may pass it on"
+    return "no field of orch holds it"
 
 
 def _own_name(backend: Backend, key: str, version: str) -> str:

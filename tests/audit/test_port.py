@@ -466,3 +466,17 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
     lost = {key for key, row in rows.items() if row["kind"] == "not carried"}
     assert len(lost) >= 1
     assert all(f"# not carried: {key}=" in comments for key in lost)
+
+
+def test_a_key_that_is_left_has_its_place_in_a_spec(tmp_path: Path) -> None:
+    text = (Path(__file__).with_name("port") / "verl.sh").read_text(encoding="utf-8")
+    rows = json.loads(port(tmp_path, text, "--to", "spec", "--json").output)["rows"]
+    notes = {row["source"].partition("=")[0]: row["note"] for row in rows if row["source"]}
+    micro = notes["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"]
+    assert micro == "a spec has it as system.micro_batch: set it there"
+    assert "cadence.checkpoint_every_steps" in notes["trainer.save_freq"]
+    assert "backend.extra" in notes["trainer.total_epochs"]
+    # the file hangs on a variable: what stands in its place is verl's own, and that is said
+    assert "set data.path, which has the default of verl" in notes["data.train_files"]
+    (steps,) = (row for row in rows if row["field"] == "num_train_steps")
+    assert "the launch does not say it" in steps["note"]
