@@ -30,7 +30,7 @@ FORMATS = (
     "W&B (a CSV of a chart or a history, a history as JSON lines, a folder wandb/run-*), "
     "TensorBoard (events.out.tfevents.*), Transformers "
     "(trainer_state.json or an output_dir), MLflow (sqlite:///mlflow.db or http://host:5000), the "
-    "console of TRL, verl, OpenRLHF and SkyRL (a text file)"
+    "console of a trainer (a text file)"
 )
 _STORES = ("sqlite:", "postgresql:", "mysql:", "mssql:", "http://", "https://", "databricks")
 

@@ -17,7 +17,7 @@ def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) ->
     told = str(caught.value)
     assert "holds another search" in told
     assert "space.kl.beta.low: 0.01 there, 0.1 here" in told
-    assert "--name" in told
+    assert "tune.name=" in told
     assert _files(tmp_path) == before
 
 
