@@ -835,6 +835,17 @@ def _with_companions(settings: Settings, name: str, value: object) -> Iterator[S
         ("loss.correction.kind", "mis_token"): {"loss.correction.least": 0.5},
         ("loss.correction.kind", "mis_sequence"): {"loss.correction.least": 0.5},
         **{
+            ("loss.correction.kind", kind): {
+                "loss.correction.least": 0.5,
+                "loss.correction.applies_to": "both",
+            }
+            for kind in ("reject_token", "reject_sequence", "geometric")
+        },
+        ("loss.correction.applies_to", "both"): {
+            "loss.correction.kind": "reject_sequence",
+            "loss.correction.least": 0.5,
+        },
+        **{
             ("loss.policy", each): _fields_of_policy(str(each))
             for each in (value,)
             if name == "loss.policy"
