@@ -93,7 +93,9 @@ def test_running_again_opens_no_ended_cell(
         leave(folder, cell, exit_record(("succeeded", "failed", "cancelled")[seed % 3]))
     planned = plan(cells, folder)  # writes the index
     monkeypatch.setattr(training, "keep_spec", lambda _: None)
-    spec = SimpleNamespace(site=SimpleNamespace(workers=1, options={}), source="spec.yaml", name="test")
+    spec = SimpleNamespace(
+        site=SimpleNamespace(workers=1, options={}), source="spec.yaml", name="test"
+    )
     experiment: Any = SimpleNamespace(folder=folder, spec=spec, cells=cells)
     opened: list[str] = []
     monkeypatch.setattr(CellDir, "state", lambda self, **_: opened.append(self.path.name))
