@@ -16,5 +16,6 @@ def _load_policy_losses() -> None:
     load_policy_losses()
 
 
-losses.load_plugins = _load_policy_losses
-estimators.load_plugins = _load_estimators  # here, as every process that uses orch runs this file
+# here, as every process that uses orch runs this file
+losses.POLICY_LOSSES.load_plugins = _load_policy_losses
+estimators.TABLE.load_plugins = _load_estimators

@@ -16,7 +16,7 @@ This module lies below settings and imports nothing but errors; NumPy is importe
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 
@@ -355,26 +355,62 @@ _ENTRIES: dict[str, EstimatorEntry] = {
 }
 
 
-class EstimatorTable(Mapping[str, EstimatorEntry]):
-    """Every estimator by its name, in order, those of other packages last.
+Entry = TypeVar("Entry")
 
-    Their packages are looked for when the table is first read.
+
+class OpenTable(Mapping[str, Entry]):
+    """Entries by name, in order, those of other packages last.
+
+    Their packages are looked for when a name that is not orch's own, or the whole table, is read.
     """
 
-    def __getitem__(self, name: str) -> EstimatorEntry:
-        _load_plugins_once()
-        return _ENTRIES[name]
+    def __init__(self, kind: str, entries: dict[str, Entry]):
+        """kind: what an entry is called in a sentence, such as `KL estimator`."""
+        self.kind, self.entries = kind, entries
+        self.load_plugins: Callable[[], None] = lambda: None
+        """Registers the entries of other packages; called once. orchestrator/__init__.py puts the
+        function of `orchestrator.plugins` here: the tables lie below it."""
+        self._is_loaded = False
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self.entries:
+            self._load()
+        return self.entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        _load_plugins_once()
-        return iter(_ENTRIES)
+        self._load()
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        _load_plugins_once()
-        return len(_ENTRIES)
+        self._load()
+        return len(self.entries)
+
+    def entry(self, name: str) -> Entry:
+        """Return the entry of that name. Raise LookupError with a sentence if there is none."""
+        try:
+            return self[name]
+        except KeyError:
+            raise LookupError(
+                f"no {self.kind} is called '{name}'{did_you_mean(name, tuple(self))} "
+                f"(there are: {', '.join(self)})"
+            ) from None
+
+    def _load(self) -> None:
+        if self._is_loaded:
+            return
+        before = dict(self.entries)
+        self._is_loaded = True  # first, as the loader may read the table itself
+        try:
+            self.load_plugins()
+        except BaseException:  # leave no half-filled table: the next reader gets the same error
+            self.entries.clear()
+            self.entries.update(before)
+            self._is_loaded = False
+            raise
 
 
-TABLE: Mapping[str, EstimatorEntry] = EstimatorTable()
+TABLE: OpenTable[EstimatorEntry] = OpenTable("KL estimator", _ENTRIES)
+entry = TABLE.entry
 
 
 def names() -> tuple[str, ...]:
@@ -401,44 +437,6 @@ def plain_names() -> tuple[str, ...]:
 def vocabulary_names() -> tuple[str, ...]:
     """Return the estimators that average over the policy's next-token distribution."""
     return tuple(name for name, entry in TABLE.items() if entry.is_of_vocabulary)
-
-
-def entry(name: str) -> EstimatorEntry:
-    """Return the entry of that name. Raise LookupError with a sentence if there is none."""
-    try:
-        return TABLE[name]
-    except KeyError:
-        raise LookupError(
-            f"no KL estimator is called '{name}'{did_you_mean(name, tuple(TABLE))} "
-            f"(there are: {', '.join(TABLE)})"
-        ) from None
-
-
-def _no_plugins() -> None:
-    """Register nothing."""
-
-
-load_plugins: Callable[[], None] = _no_plugins
-"""Registers the estimators of other packages; called once, when the table is first read. It is
-`orchestrator.plugins.load_estimators`, which orchestrator/__init__.py puts here: this module lies
-below plugins."""
-
-_loaded = False
-
-
-def _load_plugins_once() -> None:
-    global _loaded
-    if _loaded:
-        return
-    before = dict(_ENTRIES)
-    _loaded = True  # first, as the loader may read the table itself
-    try:
-        load_plugins()
-    except BaseException:  # leave no half-filled table: the next reader gets the same error
-        _ENTRIES.clear()
-        _ENTRIES.update(before)
-        _loaded = False
-        raise
 
 
 def register(new: EstimatorEntry) -> None:

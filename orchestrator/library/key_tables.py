@@ -107,21 +107,13 @@ def _facts(option: Option) -> dict[str, object]:
     return facts if option.values is None else {**facts, "values": list(option.values)}
 
 
-def option_table(
-    version: str,
-    options: Options,
-    *,
-    added: Sequence[str] = (),
-    registered: Mapping[str, Iterable[object]] | None = None,
-) -> ReleaseTable:
+def option_table(version: str, options: Options, *, added: Sequence[str] = ()) -> ReleaseTable:
     """Return the table of a release for a manifest.
 
-    `added`: prefixes of keys that orch's launch adds. `registered`: key -> values that the launch
-    registers in the library, in addition to the library's own.
+    added: prefixes of keys that orch's launch adds.
     """
-    more = registered or {}
     values = {
-        key: frozenset(option.values) | frozenset(more.get(key, ()))
+        key: frozenset(option.values)
         for key, option in options.items()
         if option.values is not None
     }

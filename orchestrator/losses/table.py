@@ -15,13 +15,13 @@ To add a policy loss, write its entry into `_ENTRIES` below, or publish it from 
 an entry point of the group `orch.policy_losses` (a `PolicyLossEntry`, or several).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, NamedTuple
 
-from orchestrator.errors import EnvironmentFault, did_you_mean
-from orchestrator.estimators import Array, elementwise
+from orchestrator.errors import EnvironmentFault
+from orchestrator.estimators import Array, OpenTable, elementwise
 
 LossRatio = Literal["none", "token", "sequence_mean", "sequence"]
 """The ratio pi / old of the loss: none, each token's, the geometric mean over the response, or the
@@ -541,27 +541,8 @@ DEFAULT = "ppo"
 """The value of `loss.policy` that means what orch trained before the field existed."""
 
 
-class PolicyLossTable(Mapping[str, PolicyLossEntry]):
-    """Every policy loss by its name, in order, those of other packages last.
-
-    Their packages are looked for when a name that is not orch's own, or the whole table, is read.
-    """
-
-    def __getitem__(self, name: str) -> PolicyLossEntry:
-        if name not in _ENTRIES:
-            _load_plugins_once()
-        return _ENTRIES[name]
-
-    def __iter__(self) -> Iterator[str]:
-        _load_plugins_once()
-        return iter(_ENTRIES)
-
-    def __len__(self) -> int:
-        _load_plugins_once()
-        return len(_ENTRIES)
-
-
-POLICY_LOSSES: Mapping[str, PolicyLossEntry] = PolicyLossTable()
+POLICY_LOSSES: OpenTable[PolicyLossEntry] = OpenTable("policy loss", _ENTRIES)
+policy_loss_entry = POLICY_LOSSES.entry
 
 
 def choices() -> tuple[str, ...]:
@@ -573,43 +554,6 @@ def is_choice(name: str) -> bool:
     """Return whether `loss.policy` may have this value."""
     entry = POLICY_LOSSES.get(name)
     return entry is not None and entry.in_specs
-
-
-def policy_loss_entry(name: str) -> PolicyLossEntry:
-    """Return the entry of that name. Raise LookupError with a sentence if there is none."""
-    try:
-        return POLICY_LOSSES[name]
-    except KeyError:
-        raise LookupError(
-            f"no policy loss is called '{name}'{did_you_mean(name, tuple(POLICY_LOSSES))} "
-            f"(there are: {', '.join(POLICY_LOSSES)})"
-        ) from None
-
-
-def _no_plugins() -> None:
-    """Register nothing."""
-
-
-load_plugins: Callable[[], None] = _no_plugins
-"""Registers the policy losses of other packages; called once. orchestrator/__init__.py puts
-`orchestrator.plugins.load_policy_losses` here: this module lies below plugins."""
-
-_loaded = False
-
-
-def _load_plugins_once() -> None:
-    global _loaded
-    if _loaded:
-        return
-    before = dict(_ENTRIES)
-    _loaded = True  # first, as the loader may read the table itself
-    try:
-        load_plugins()
-    except BaseException:  # leave no half-filled table: the next reader gets the same error
-        _ENTRIES.clear()
-        _ENTRIES.update(before)
-        _loaded = False
-        raise
 
 
 def register(new: PolicyLossEntry) -> None:

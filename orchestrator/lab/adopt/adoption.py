@@ -31,7 +31,7 @@ class Adoption(Protocol):
         """The environment in which the parser runs."""
 
     @property
-    def PARSER(self) -> str:  # noqa: N802
+    def PARSER(self) -> str:  # noqa: N802  (a constant of a module)
         """The script that asks the parser, in `lab/`."""
 
     def watched_options(self, package: Path, options: Options, /) -> Options:

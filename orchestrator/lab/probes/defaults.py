@@ -34,11 +34,11 @@ class DefaultLaunches(Protocol):
         """`nothing`, `beta` -> a launch that says nothing of the KL, or the coefficient alone."""
 
     @property
-    def BETA(self) -> float:  # noqa: N802
+    def BETA(self) -> float:  # noqa: N802  (a constant of a module)
         """The coefficient of the launch `beta`."""
 
     @property
-    def DECIDING(self) -> Sequence[str]:  # noqa: N802
+    def DECIDING(self) -> Sequence[str]:  # noqa: N802  (a constant of a module)
         """Options whose defaults decide what such a launch optimises."""
 
     def class_defaults(self, package: Path, /) -> Mapping[str, object]:

@@ -36,10 +36,10 @@ SCRATCH = "orch-"
 """Prefix of a scratch folder's name; the run's token follows."""
 
 
-def end_processes(token: str, patience_seconds: float = 3.0) -> int:
+def end_processes(token: str) -> int:
     """End every process of this user that carries the token. Return their number."""
     first = list(carriers(token))
-    for number, seconds in ((signal.SIGTERM, patience_seconds), (signal.SIGKILL, 2.0)):
+    for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0)):
         # Read again for each signal, because a process may have started others meanwhile.
         living = list(carriers(token))
         for pid in living:
