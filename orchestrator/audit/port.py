@@ -84,7 +84,8 @@ class Ported:
     left: Mapping[str, str] = field(default_factory=dict)
     """Keys that no field holds, with the reason."""
     assumed: Mapping[str, str] = field(default_factory=dict)
-    """Fields of NEEDED that the launch does not say or that orch cannot hold, with the reason."""
+    """Field -> why its value is not the launch's: not said, refused, or the first of several
+    files."""
     program: tuple[str, ...] = ()
     """The words of the launch, as its script has them."""
 
@@ -197,12 +198,14 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
     for key in (each for each in given if each not in read_keys and each not in lost):
         is_default = own[key] in defaults and equal(defaults[own[key]], given[key])
         lost[key] = (
-            default_of(reading.library, version) if is_default else _place_of(own[key], manifest)
+            default_of(reading.library, version)
+            if is_default
+            else _why_not_carried(own[key], manifest)
         )
     for key in (each for each in given if lost.get(each) == UNREAD):
         name = next((row.field for row in manifest.rows if row.key == own[key]), "")
         if name := name or manifest.fields_of_keys.get(own[key], ""):
-            lost[key] = f"{UNREAD}: set {name}, which has the default of {reading.library}"
+            lost[key] = f"{UNREAD}: set {name}, where orch put the default of {reading.library}"
     unsaid = "the launch does not say it"
     assumed = {
         name: next((text for text in refused.values() if _refuses(text, name)), unsaid)
@@ -212,7 +215,10 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
 
 
 def _refuses(fault: str, name: str) -> bool:
-    """Return True if a fault is of the value that a launch gives a field, not of its absence."""
+    """Return True if a fault is of the value that a launch gives a field.
+
+    For a field that the launch leaves out, the message ends with `for 'None'`.
+    """
     return f" no {name} for" in fault and f" no {name} for 'None'" not in fault
 
 
@@ -232,8 +238,8 @@ def default_of(library: str, version: str) -> str:
     return f"it is the default of {library} {version}"
 
 
-def _place_of(key: str, manifest: Manifest) -> str:
-    """Return where a spec has a key that no setting of a cell holds."""
+def _why_not_carried(key: str, manifest: Manifest) -> str:
+    """Return why no setting of a cell holds a key, and what a spec can do."""
     system = (f"system.{row.field}" for row in manifest.system if key in row.keys)
     if name := manifest.fields_of_keys.get(key) or next(system, ""):
         return f"a spec has it as {name}: set it there"

@@ -29,14 +29,15 @@ class ShownCell(NamedTuple):
 
     def sbatch(self) -> str:
         """Return the batch script that `orch run` submits for the cell, and what its job starts,
-        as comments. Raise SelectionError for a rehearsal, which is no job of its own."""
+        as comments. Raise SelectionError for a rehearsal, which is no job of its own, and
+        EnvironmentFault where the job would."""
         if self.cell.scale == "micro" and self.site.kind != "slurm":
             raise SelectionError(
                 f"{self.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
                 "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
             )
         (script,) = preview([self.cell], self.folder, slurm_options(self.site.options))
-        if self.cell.scale == "micro":
+        if self.cell.scale == "micro":  # it trains inside orch and starts nothing on nodes
             return script
         attempt = AttemptDir(self.folder.cell(self.cell).path / "attempts" / "1", 1)
         started = bring_up.preview(self.plan, attempt, self.cell, self.site.options)

@@ -8,6 +8,7 @@ import os
 import platform
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ MARK = "ORCH-LOOKED "
 
 
 def main() -> int:
-    """Print one line of JSON; never fail."""
+    """Print one line of JSON."""
     request = json.loads(sys.argv[1])
     facts: dict[str, Any] = {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
@@ -34,15 +35,19 @@ def _findings(request: dict[str, Any]) -> list[tuple[str, ...]]:
 
     os.environ["ORCH_DATA_DIR"] = request["data_dir"]  # as it is where the cells are submitted
     evaluation = request["evaluation"]
-    return [
-        tuple(each)
-        for each in preflight(
+    findings: list[tuple[str, ...]] = []
+    try:
+        findings += preflight(
             Site.model_validate(request["site"]),
             [Cell.model_validate(each) for each in request["cells"]],
             EvaluationSpec.model_validate(evaluation) if evaluation else None,
             Path(request["folder"]),
         )
-    ]
+    except Exception as error:  # the login node reports it, beside the findings made before
+        traceback.print_exc()
+        advice = "is orch of the same release there? Else it is a fault of orch"
+        findings.append(("checks of a node", "broken", f"{type(error).__name__}: {error}", advice))
+    return findings
 
 
 def _shared(folder: Path, token: str) -> str:

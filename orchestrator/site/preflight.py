@@ -1,8 +1,8 @@
 """The checks of a job's start, made on a node by `orch doctor` before anything is submitted.
 
-Each is the function that the job itself calls: `node.bring_up` for secrets, variables, environment,
-GPUs and address; `worker.begin` for the prompts. The import of the library, in its environment and
-after the site's `setup` lines, stands for the trainer's own start.
+Secrets, variables, environment, GPUs and address are checked by the functions that a job calls
+(`launch.node`). Beside them, the modules of each library are imported in its environment, after the
+site's `setup` lines, and prompts, models and data are looked for.
 """
 
 import sys
@@ -46,7 +46,7 @@ class NodeFinding(NamedTuple):
 def preflight(
     site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None, runs_dir: Path
 ) -> Iterator[NodeFinding]:
-    """Yield the findings of this node, in the order in which a job would fail.
+    """Yield the findings of this node.
 
     cells: of full scale, one of each kind. runs_dir: an existing folder of this node.
     """
@@ -61,8 +61,9 @@ def preflight(
         yield _secrets(options)
     folder = RunFolder.of(runs_dir, "doctor", "full")
     launches = {
-        (plan.backend, plan.version): (cell, plan)
+        (plan.backend, plan.version, cell.resources.gpus_per_node > 0, cell.loggers): (cell, plan)
         for cell, plan in translations(cells, folder)
+        # a trainer inside orch has no environment of its own
         if isinstance(plan, LaunchPlan) and plan.entry is None
     }
     for cell, plan in launches.values():

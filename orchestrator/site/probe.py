@@ -22,8 +22,8 @@ from orchestrator.spec.site_options import SlurmOptions, slurm_options
 
 DEADLINE_SECONDS = 120.0
 """Seconds to wait for a free node."""
-_LOOK_SECONDS = 900.0
-"""Seconds that a node may take: a first import from a cluster's file system takes minutes."""
+_LOOK_MINUTES = 15
+"""Minutes that a node may take: a first import from a cluster's file system takes some."""
 
 
 class NodeReport(NamedTuple):
@@ -88,7 +88,8 @@ def probe_node(
 
 
 def _one_of_each(cells: Iterable[Cell]) -> Collection[Cell]:
-    """Return one cell of each library, model, reference and data: what a node must have."""
+    """Return one cell of each release, model, reference, data and loggers, with and without GPUs:
+    what a node must have. Of several, the one with the most GPUs."""
     kinds = {
         (
             release_of(cell),
@@ -98,7 +99,7 @@ def _one_of_each(cells: Iterable[Cell]) -> Collection[Cell]:
             cell.loggers,
             bool(cell.resources.gpus_per_node),
         ): cell
-        for cell in cells
+        for cell in sorted(cells, key=lambda cell: cell.resources.gpus_per_node)
     }
     return kinds.values()
 
@@ -111,7 +112,7 @@ def _srun(options: SlurmOptions, gpus: int) -> list[str]:
         "--job-name=orch-doctor",
         "--nodes=1",
         "--ntasks=1",
-        "--time=15",
+        f"--time={_LOOK_MINUTES}",
         "--chdir=/",
         "--input=none",
         *as_arguments(flags),
@@ -119,11 +120,12 @@ def _srun(options: SlurmOptions, gpus: int) -> list[str]:
 
 
 def _answer(
-    argv: Sequence[str], options: SlurmOptions, python: str, deadline: float, begun: Path
+    argv: Sequence[str], options: SlurmOptions, python: str, deadline: float, started_file: Path
 ) -> NodeReport:
     """Return what the node reports.
 
-    begun: the file that the node writes first. Then it is waited for while it imports libraries.
+    deadline: seconds to wait for a node. started_file: the file that the node writes when it
+    starts; from then on it has _LOOK_MINUTES.
     """
     # Within an allocation srun would start a step of that job, and no job of its own.
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
@@ -138,12 +140,19 @@ def _answer(
         start_new_session=True,
     )
     try:
-        out, err = _output(process, deadline, begun)
+        out, err = _output(process, deadline, started_file)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGTERM)  # srun takes its job back
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=10)
         process.kill()
+        if started_file.exists():
+            return NodeReport(
+                fault=SchedulerMessage(
+                    f"a node was looked at for {_LOOK_MINUTES} minutes and had not ended: its "
+                    "imports or its file system are slow"
+                )
+            )
         return NodeReport(
             fault=SchedulerMessage(
                 f"no node was free within {deadline:.0f} s, so none was looked at; "
@@ -157,13 +166,15 @@ def _answer(
     return NodeReport(fault=_fault(err, options, python))
 
 
-def _output(process: "subprocess.Popen[str]", deadline: float, begun: Path) -> tuple[str, str]:
+def _output(
+    process: "subprocess.Popen[str]", deadline: float, started_file: Path
+) -> tuple[str, str]:
     try:
         return process.communicate(timeout=deadline)
     except subprocess.TimeoutExpired:
-        if not begun.exists():
+        if not started_file.exists():
             raise
-        return process.communicate(timeout=_LOOK_SECONDS)
+        return process.communicate(timeout=60 * _LOOK_MINUTES)
 
 
 def _fault(err: str, options: SlurmOptions, python: str) -> SchedulerMessage:

@@ -477,6 +477,6 @@ def test_a_key_that_is_left_has_its_place_in_a_spec(tmp_path: Path) -> None:
     assert "cadence.checkpoint_every_steps" in notes["trainer.save_freq"]
     assert "backend.extra" in notes["trainer.total_epochs"]
     # the file hangs on a variable: what stands in its place is verl's own, and that is said
-    assert "set data.path, which has the default of verl" in notes["data.train_files"]
+    assert "set data.path, where orch put the default of verl" in notes["data.train_files"]
     (steps,) = (row for row in rows if row["field"] == "num_train_steps")
     assert "the launch does not say it" in steps["note"]

@@ -243,7 +243,7 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(
     assert "#SBATCH --exclusive\n#SBATCH --gres=gpu:a100:4\n" in script.stdout
     assert "#SBATCH --mem=0M\n" in script.stdout
     assert "\n# NODE1: ray start --head --port=PORT " in script.stdout, "for an administrator"
-    assert "\n# NODE1: python -m verl.trainer.main_ppo " in script.stdout
+    assert "\n# NODE1: RAY_ADDRESS=NODE1:PORT python -m verl.trainer.main_ppo " in script.stdout
     assert "sent by hand it starts nothing" in script.stderr
 
 

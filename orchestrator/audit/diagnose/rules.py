@@ -79,7 +79,7 @@ class _Run:
     """The KL term by the log alone."""
 
     @property
-    def beta(self) -> str:
+    def beta_in_words(self) -> str:
         """Return beta in words, with its source."""
         if self.facts.beta is None:
             return "beta"
@@ -204,11 +204,11 @@ def _off_policy(run: _Run) -> CauseFound | None:
 
 
 def _unbounded(run: _Run, minibatches: int) -> CauseFound | None:
-    """Find a reward that falls while a batch makes several train steps, no token is ever clipped,
-    and no metric of the ratio is logged.
+    """Find several train steps a batch that hurt, where no token is ever clipped and no metric of
+    the ratio is logged.
 
-    The loss is minus the gain that the batch itself promises: 0 at its first train step. Where it
-    promises more with each and the reward of the next batches does not rise, that gain is not real.
+    The reward falls; or it ends below its start while the loss falls within a batch. The loss is 0
+    at a batch's first train step, so minus the loss is what the batch expects to gain.
     """
     course, clipped = run.course, run.trace.get(CLIP)
     is_logged = any(run.trace.get(name) is not None for name in (RATIO, ESS))
@@ -217,21 +217,22 @@ def _unbounded(run: _Run, minibatches: int) -> CauseFound | None:
     text = f"each rollout batch makes {minibatches} train steps, and no token is clipped in any"
     evidence = [run.shown(0, REWARD, text)]
     if not course.fell:
-        loss = run.trace.get("train/policy_loss")
-        loss = run.trace.get("train/loss") if loss is None else loss
-        promised = 0.0 if loss is None else -float(np.nanpercentile(loss, 20))
-        if course.end >= course.start or promised < _PROMISED:
+        names = ("train/policy_loss", "train/loss")
+        name = next((each for each in names if run.trace.get(each) is not None), "")
+        loss = run.trace.get(name)
+        expected_gain = 0.0 if loss is None else -float(np.nanpercentile(loss, 20))
+        if course.end >= course.start or expected_gain < _EXPECTED_GAIN:
             return None
         text = (
-            f"over a batch the loss falls by {promised:.2g}, and the reward does not rise: it goes "
-            f"from {course.start:.2g} to {course.end:.2g}"
+            f"over a batch the loss falls by {expected_gain:.2g}, and the reward does not rise: it "
+            f"goes from {course.start:.2g} to {course.end:.2g}"
         )
-        evidence.append(run.shown(minibatches - 1, "train/policy_loss", text))
+        evidence.append(run.shown(minibatches - 1, name, text))
     return CauseFound("minibatches", "likely", (*evidence, *run.fall))
 
 
-_PROMISED = 0.02
-"""Gain in units of the advantage that the loss of a batch promises before a rule looks at it."""
+_EXPECTED_GAIN = 0.02
+"""Units of the advantage by which the loss of a batch falls before a rule looks at it."""
 
 
 class _Level:
@@ -419,20 +420,23 @@ def _kl_too_strong(run: _Run) -> CauseFound | None:
     if facts.has_kl is False or facts.pulls is False or course.fell:
         return None
     gain, p = course.end - course.start, course.start
-    spent = _spent(run)
+    spent = _mean_kl_cost(run)
     if facts.has_kl and facts.beta and 0 < p < 1:
         best = 1 / (1 + (1 - p) / p * math.exp(-1 / facts.beta))
-        outspent = gain <= 0.1 or (spent is not None and spent > gain)
-        if outspent and best - p <= min(0.1, 0.5 * (1 - p)):
-            text = f"with {run.beta} the best reward is about {best:.2g}"
-            evidence = (run.shown(0, REWARD, f"{text}; it starts at {p:.2g}"), *_cost(run))
+        gains_little = gain <= 0.1 or (spent is not None and spent > gain)
+        if gains_little and best - p <= min(0.1, 0.5 * (1 - p)):
+            text = f"with {run.beta_in_words} the best reward is about {best:.2g}"
+            evidence = (
+                run.shown(0, REWARD, f"{text}; it starts at {p:.2g}"),
+                *_cost_evidence(run, spent),
+            )
             return CauseFound("kl_too_strong", "sure", evidence)
     if spent is not None:
-        return _outspent(run, spent)
+        return _costs_more_than_gain(run, spent)
     return None if facts.beta else _still(run)
 
 
-def _spent(run: _Run) -> float | None:
+def _mean_kl_cost(run: _Run) -> float | None:
     """Return beta times the KL of a response in the second half, by the log, else the launch."""
     cost, moved = run.logged.cost, run.trace.get(KL)
     if cost is None and moved is not None and run.facts.beta:
@@ -442,17 +446,17 @@ def _spent(run: _Run) -> float | None:
     return float(np.nanmean(cost[len(cost) // 2 :]))
 
 
-def _cost(run: _Run) -> tuple[Evidence, ...]:
+def _cost_evidence(run: _Run, cost: float | None) -> tuple[Evidence, ...]:
     """Return what the KL costs, as evidence; empty if the log does not tell it."""
-    spent, course = _spent(run), run.course
-    if spent is None:
+    course = run.course
+    if cost is None:
         return ()
-    text = f"{run.beta} times the KL is {spent:.2g} a response"
+    text = f"{run.beta_in_words} times the KL is {cost:.2g} a response"
     gained = f"the reward goes from {course.start:.2g} to {course.end:.2g}"
     return (run.shown(len(course.rewards) // 2, KL, f"{text}, and {gained}"),)
 
 
-def _outspent(run: _Run, spent: float) -> CauseFound | None:
+def _costs_more_than_gain(run: _Run, spent: float) -> CauseFound | None:
     """Find a policy that pays more for its KL than its reward gained, and did not leave the
     reference policy for another reason.
 
@@ -467,7 +471,7 @@ def _outspent(run: _Run, spent: float) -> CauseFound | None:
         return None
     if _learning_rate(run) is not None or _tail(run) is not None:
         return None
-    return CauseFound("kl_too_strong", "likely", _cost(run))
+    return CauseFound("kl_too_strong", "likely", _cost_evidence(run, spent))
 
 
 def _still(run: _Run) -> CauseFound | None:
@@ -505,7 +509,7 @@ def _kl_too_weak(run: _Run) -> CauseFound | None:
             return None
         text = (
             f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}, "
-            f"with {run.beta}"
+            f"with {run.beta_in_words}"
         )
         return CauseFound("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
     gain, cost = course.end - course.start, facts.beta * end
@@ -514,7 +518,8 @@ def _kl_too_weak(run: _Run) -> CauseFound | None:
     certainty: Certainty = "likely" if times >= 10 and cost <= 0.001 * gain else "possible"
     text = (
         f"the policy is {end:.2g} nats a response from the reference policy, {times:.0f} times "
-        f"what this reward needs, which costs {cost:.2g} of {gain:.2g} won, with {run.beta}"
+        f"what this reward needs, which costs {cost:.2g} of {gain:.2g} won, "
+        f"with {run.beta_in_words}"
     )
     return CauseFound("kl_too_weak", certainty, (run.shown(len(moved) // 2, KL, text),))
 
@@ -627,15 +632,17 @@ def _notes(trace: Trace, facts: TrainingFacts, logged: LoggedTerm) -> Iterator[s
         loss = trace.get("train/loss")
     gradient = trace.get(GRADIENT)
     learns = gradient is None or float(np.nanmedian(gradient)) > 0
-    on_policy = facts.on_policy or ratio is None or float(np.nanmax(ratio)) < _EQUAL
-    zero = 0.0 if loss is None else float(np.mean(np.abs(loss[np.isfinite(loss)]) < _NO_LOSS))
-    if zero >= _MOST and on_policy and learns:
+    on_policy = facts.on_policy
+    if on_policy is None:
+        on_policy = ratio is None or float(np.nanmax(ratio)) < _RATIO_OF_ONE
+    zero = 0.0 if loss is None else float(np.mean(np.abs(loss[np.isfinite(loss)]) < _ZERO_LOSS))
+    if zero >= _MOST_STEPS and on_policy and learns:
         yield (
             f"The policy loss is 0 in {'each step' if zero == 1 else f'{zero:.0%} of the steps'}, "
             "as it should be: with one train step a batch the ratio is 1, and the advantages of a "
             "group sum to 0. Its gradient is not 0."
         )
-    elif logged.is_whole_loss and logged.beta is not None:
+    elif logged.is_whole_loss and logged.beta is not None and facts.on_policy is not False:
         yield (
             f"The loss is {logged.beta:.3g} (beta) times the KL, as it should be: with one train "
             "step a batch the policy-gradient part is 0, and its gradient is not. So the loss "
@@ -652,11 +659,12 @@ def _notes(trace: Trace, facts: TrainingFacts, logged: LoggedTerm) -> Iterator[s
     for name, (meaning, values) in trace.namesakes.items():
         if moved is None:
             yield f"{name} is {meaning}."
-        elif not np.nanmax(np.abs(values), initial=0.0) > _NO_LOSS:
+        elif not np.nanmax(np.abs(values), initial=0.0) > _ZERO_LOSS:
             yield f"{name} is 0 in each step. It is {meaning}."
 
 
-_NO_LOSS, _EQUAL, _MOST = 1e-4, 1.001, 0.8
+_ZERO_LOSS, _RATIO_OF_ONE, _MOST_STEPS = 1e-4, 1.001, 0.8
+"""Up to which a loss is 0 and a largest ratio is 1; the share of steps that makes a rule."""
 
 
 def _untold(run: _Run, first: CauseFound | None) -> Iterator[str]:
@@ -667,6 +675,7 @@ def _untold(run: _Run, first: CauseFound | None) -> Iterator[str]:
     if (run.course.fell or not run.course.rose) and not is_sure:
         if KL in absent and facts.has_kl is not False:
             no_term = trace.get(TERM) is None
+            # tokens times the KL term are a response's KL: with the term, the length is missing
             metric = trace.own_names.get(TERM, KL) if no_term else trace.own_name(LENGTH)
             yield f"whether the policy left the reference policy: {metric} would tell"
         if {RATIO, MISMATCH, CLIP} <= absent and not facts.on_policy:

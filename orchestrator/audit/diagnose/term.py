@@ -25,12 +25,13 @@ class LoggedTerm:
     beta: float | None = None
     cost: Series | None = None
     """Beta times the KL of a response, in units of the reward, at each step."""
-    is_k1: bool | None = None
-    """True: estimates below 0, as only k1 has (or a variant with its value). False: none."""
+    is_k1: bool = False
+    """Several estimates are below 0: k1, or a variant with its value."""
     is_whole_loss: bool = False
     """The loss is beta times the KL, and nothing beside it."""
     is_bare_k1: bool = False
-    """In orch's own names the term is the KL of k1, and no reward with the KL is logged."""
+    """The term is k1, and no reward with the KL is logged; only known of a log in orch's own
+    names."""
 
 
 def term_of(trace: Trace) -> LoggedTerm:

@@ -16,8 +16,9 @@ from orchestrator.metrics.names import is_canonical
 
 Series = NDArray[np.float64]
 
-NO_KL = "no KL to "
-"""The meaning of such a metric begins with it (the tables of the libraries)."""
+NO_REFERENCE_KL = "no KL to "
+"""How the tables of the libraries begin the meaning of a metric that is called a KL and is none to
+the reference policy."""
 FEWEST_STEPS = 4
 """With fewer train steps no rule is asked."""
 
@@ -104,7 +105,7 @@ def trace_of(
         by_step.setdefault(step, {}).update(named)
         for name, value in row.values.items():
             meant = table.row(name, place or "loss") if table else None
-            if meant is not None and not meant.ours and meant.meaning.startswith(NO_KL):
+            if meant is not None and not meant.ours and meant.meaning.startswith(NO_REFERENCE_KL):
                 namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
         for name in filter(_SCORE.fullmatch, row.values):
             scores.setdefault(name, {})[step] = row.values[name]

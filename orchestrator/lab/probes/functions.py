@@ -57,7 +57,8 @@ def _measured(library: str, version: str, package: Path) -> tuple[Functions, Map
         for i, row in enumerate(groups["logp"])
     ]
     signs = [[(1.0, -0.7, 0.4, -1.3)[i % 4]] * len(row) for i, row in enumerate(old)]
-    # The same to the engine, and probabilities that moved against the advantage by more than 0.2.
+    # The rollout policy is on both sides of every bound too, and some probabilities moved against
+    # the advantage by more than 0.2. No log-probability is above -0.05.
     gaps = [[-0.4, 1.2, -1.6], [1.6, -1.1, 0.4], [-2.1, 0.3, 0.0], [0.02, 1.1, -0.6]]
     engine = [
         [min(x - gap, -0.05) for x, gap in zip(row, gaps[i % 4], strict=True)]
@@ -111,7 +112,7 @@ def _read(file: Path) -> dict[str, Functions]:
 
 @cache
 def code(library: str) -> Mapping[str, str]:
-    """Return the name of each measured function in the library's file."""
+    """Return name of a measurement -> name of the function in the library's file."""
     if library not in plugins.names():
         return {}
     every: dict[str, str] = {}
