@@ -1,5 +1,6 @@
 """orch diagnose: what went wrong in a run, by its log."""
 
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from orchestrator.audit.libraries import Projects
 from orchestrator.audit.pipeline import audit_file
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
+from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError
 from orchestrator.imports.logged import LoggedRun
 from orchestrator.imports.origin import kl_of, origin_of, place_of
@@ -85,6 +87,8 @@ def command(
             if len(answers) > 1:
                 click.echo(f"{'' if number == 0 else chr(10)}{run.name}")
             _print(answer)
+    if script is not None:
+        set_next(shlex.join(["orch", "audit", str(script)]))
     return int(any(answer.first is None for _, answer in answers))
 
 
@@ -129,7 +133,10 @@ def _facts(
 def _print(answer: Diagnosis) -> None:
     first = answer.first
     if first is None:
-        click.echo("What went wrong cannot be told from this log.")
+        why = "What went wrong cannot be told from this log"
+        if answer.not_finite:
+            why = f"{answer.not_finite} is not finite; what led to it cannot be told from this log"
+        click.echo(f"{why}.")
     else:
         cause = CAUSES[first.cause]
         answer_text = f"{HOW_SURE[first.certainty]}{cause.words}."

@@ -157,7 +157,8 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
         code = inner(**options) or 0
         text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
         if options.get("dry_run"):
-            text = f"orch {name} {{spec}}" if code == WOULD_CHANGE else ""
+            again = f"orch {name} {{spec}}"
+            text = context.meta.get(_KEY, again) if code == WOULD_CHANGE else ""
         shows_data = any(options.get(key) for key in _SHOWS_DATA) or any(
             options.get(key) in _FORMATS for key in ("output", "kind", "form")
         )

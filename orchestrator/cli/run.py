@@ -20,6 +20,7 @@ from orchestrator.runs.logs import unsent_runs
 from orchestrator.runs.pilot import pilot_lines
 from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
+from orchestrator.site.forecast import unprepared_cells
 
 
 @click.command(short_help="Train, evaluate and report what is missing.")
@@ -83,6 +84,11 @@ def command(
         else:
             print_plan(chosen, plan)
             print_scripts(scripts)
+        if chosen.where != "local":
+            pending = [row.cell for row in plan.pending if row.cell is not None]
+            for need in unprepared_cells(pending, chosen.folder):
+                say(f"`orch run` would refuse: {need}")
+                set_next(shlex.join(["orch", "data", "prepare", choice.spec]))
         return common.foreseen(bool(plan.pending))
     result = stages.run(
         everything,

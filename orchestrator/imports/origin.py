@@ -60,10 +60,11 @@ def _identified(run: LoggedRun) -> LibraryOrigin:
         return LibraryOrigin(
             None, "no library that orch knows logs these names: --library says which"
         )
-    fitting = ", ".join(
-        n for n, names in known.items() if len(names) == max(map(len, known.values()))
-    )
-    return LibraryOrigin(None, f"its names fit {fitting}: --library says which")
+    most = max(map(len, known.values()))
+    fitting = [n for n, names in known.items() if len(names) == most]
+    if len(fitting) == 1 and most >= FEWEST:
+        return LibraryOrigin(fitting[0], "it knows more of the logged names than other libraries")
+    return LibraryOrigin(None, f"its names fit {', '.join(fitting)}: --library says which")
 
 
 def _released(origin: LibraryOrigin, run: LoggedRun) -> LibraryOrigin:

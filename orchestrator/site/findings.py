@@ -17,11 +17,12 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.data.prepared import data_dir
 from orchestrator.environments.extras import extra_of, install_line
-from orchestrator.environments.lock import installed, locks_of
+from orchestrator.environments.lock import has_lock, installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch.disk_use import disk_use, shown
 from orchestrator.launch.launchers import launcher_of
+from orchestrator.launch.node.environment import environment_fault
 from orchestrator.launch.ray.server import server_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
 from orchestrator.library.protocol import EmbeddedTrainer
@@ -68,7 +69,8 @@ def cluster_findings(
     cluster = read_cluster()
     if cluster is None:
         advice = "is this a login node of the cluster? `scontrol ping` should say UP"
-        return [SiteFinding("SLURM", "broken", "the controller does not answer", advice)]
+        silent = SiteFinding("SLURM", "broken", "the controller does not answer", advice)
+        return [silent, *_environments(cells, options)]
     full = [cell for cell in cells if cell.scale == "full"]
     problems = check_site(options, cluster, [cell.resources for cell in full], len(full))
     findings = [_cluster(cluster, options), _accounting(cluster)]
@@ -88,6 +90,25 @@ def cluster_findings(
     ]
     if look and not any(each.broken for each in problems):
         findings += _node(site, full, evaluation)
+    else:
+        findings += _environments(full, options)
+    return findings
+
+
+def _environments(cells: Sequence[Cell], options: SlurmOptions) -> list[SiteFinding]:
+    """Return the environments of the site that this machine does not see; a node may see them."""
+    releases = {
+        (cell.declared or cell.settings).backend: (cell.resources.gpus_per_node > 0)
+        for cell in cells
+    }
+    findings = []
+    for backend, gpus in releases.items():
+        version = backend.version or plugins.load(backend.name).versions[0]
+        if has_lock(backend.name, version) and (
+            fault := environment_fault(backend.name, version, options, gpus=gpus)
+        ):
+            check = f"environment {backend.name}@{version}"
+            findings.append(SiteFinding(check, "missing", "not seen from this machine", fault))
     return findings
 
 
@@ -233,10 +254,14 @@ def _backend(name: str) -> SiteFinding:
         releases = ", ".join(backend.versions)
         if by or not locks_of(name):
             return SiteFinding(f"backend {name}", "ok", f"{releases}, by {by}" if by else releases)
-        releases_installed = [each.version for each in installed() if each.library == name]
+        releases_installed = [
+            f"{each.version} ({each.flavour})" for each in installed() if each.library == name
+        ]
         if releases_installed:
             return SiteFinding(
-                f"backend {name}", "ok", f"{releases}; installed: {', '.join(releases_installed)}"
+                f"backend {name}",
+                "ok",
+                f"{releases}; installed on this machine: {', '.join(releases_installed)}",
             )
         return SiteFinding(
             f"backend {name}",

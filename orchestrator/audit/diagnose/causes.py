@@ -33,8 +33,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "minibatches": Cause(
         "a rollout batch is used for more train steps than the loss bears",
-        "Make fewer train steps of each rollout batch, switch the clip on, or lower the learning "
-        "rate.",
+        "Make fewer train steps of each rollout batch, switch the clip on if it is off, or lower "
+        "the learning rate.",
     ),
     "engine_mismatch": Cause(
         "the inference engine samples from another policy than the one that is trained",

@@ -60,6 +60,8 @@ class Diagnosis:
     """What is often taken for a fault and is none."""
     untold: tuple[str, ...] = ()
     """What this log cannot tell, and the metric that would."""
+    not_finite: str = ""
+    """The first value that is NaN or infinite: `train/grad_norm at step 12`."""
 
     @property
     def first(self) -> CauseFound | None:
@@ -126,15 +128,22 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
             else "what happened: the log has no task reward that orch knows; "
             "--metric THEIRS=train/reward_mean names it"
         )
-        return Diagnosis((), notes, untold=(reason,))
+        return Diagnosis((), notes, (reason,), _first_fault(trace))
     run = _Run(trace, known, course, logged)
     candidates = [each for rule in RULES if (each := rule(run)) is not None]
     candidates.sort(key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
     if all(each.certainty == "possible" for each in candidates):
         candidates = [*_nothing_wrong(run), *candidates]
     return Diagnosis(
-        tuple(candidates), notes, tuple(_untold(run, candidates[0] if candidates else None))
+        tuple(candidates),
+        notes,
+        tuple(_untold(run, candidates[0] if candidates else None)),
+        _first_fault(trace),
     )
+
+
+def _first_fault(trace: Trace) -> str:
+    return trace.faults[0] if trace.faults else ""
 
 
 def _count(trace: Trace, name: str) -> str:
@@ -670,6 +679,8 @@ _ZERO_LOSS, _RATIO_OF_ONE, _MOST_STEPS = 1e-4, 1.001, 0.8
 def _untold(run: _Run, first: CauseFound | None) -> Iterator[str]:
     """Yield what this log cannot tell, with the metric that would, by the library's own name."""
     facts, trace = run.facts, run.trace
+    if trace.faults:
+        yield f"why a value is not finite: {trace.faults[0]}"
     absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if trace.get(name) is None}
     is_sure = first is not None and first.certainty == "sure"
     if (run.course.fell or not run.course.rose) and not is_sure:
@@ -691,5 +702,3 @@ def _untold(run: _Run, first: CauseFound | None) -> Iterator[str]:
             else "the launch would tell (--script)"
         )
         yield f"{what}: {tells}"
-    for fault in trace.faults[:1]:
-        yield f"why a value is not finite: {fault}"

@@ -184,10 +184,11 @@ def environment_fault(
     name = f"{library}@{version}"
     if environment is None:
         flavour = "" if gpus else " --cpu"
+        folder = options.environments_dir
+        where, within = (f" in {folder}", f" --dir {shlex.quote(folder)}") if folder else ("", "")
         return (
-            f"no environment is known for {name}: `orch env create {name}{flavour}` makes one, or "
-            "say "
-            f"where it is in site.options.environments['{name}']"
+            f"no environment is known for {name}{where}: `orch env create {name}{flavour}{within}` "
+            f"makes one, or say where it is in site.options.environments['{name}']"
         )
     entry = environment.entry
     if entry is None:
