@@ -454,3 +454,18 @@ def test_planted_faults_of_libraries_are_named(file: str) -> None:
         assert all(one.causes[:1] == ("nothing_wrong",) for one in healthy)
         sure = [one for one in scored if one.certainty == "sure"]
         assert sum(one.truth == one.causes[0] for one in sure) >= 0.95 * len(sure)
+
+
+def test_a_value_that_is_not_finite_is_said_first(tmp_path: Path) -> None:
+    """A small log with TRL's names, of a run that breaks at step 3: no rule finds a cause."""
+    rows = [
+        {"step": step, "loss": 0.1, "reward": 0.5, "reward_std": 0.1, "kl": 0.01, "grad_norm": 1.0}
+        for step in range(8)
+    ]
+    for row in rows[3:]:
+        row |= {"loss": float("nan"), "reward": 0.5 - 0.001 * row["step"]}
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = CliRunner().invoke(command, [str(path)])
+    assert done.output.startswith("train/loss at step 3 is not finite; what led to it cannot be")
+    assert "--library says which" not in done.output, "TRL alone has these names"

@@ -231,6 +231,12 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(
     empty.touch()
     nowhere = orch(folder, "plan", *spec, SLURM_CONF=str(empty))
     assert "the cluster's default of memory" in nowhere.stdout
+    checked = orch(folder, "doctor", *spec, SLURM_CONF=str(empty)).stdout
+    assert "environment verl@0.9.1" in checked
+    assert "not seen from this machine" in checked
+    shown = at(cluster, folder, "run", *spec, "--dry-run")
+    assert "`orch run` would refuse: the prompts of data" in shown.stderr
+    assert f"Next: orch data prepare {SMOKE}" in shown.stderr
     planned = at(cluster, folder, "plan", *spec)
     size = "1 node with 4 GPUs, 8 CPUs, all memory, no other job beside it; 24 h"
     assert size in planned.stdout, planned.stdout + planned.stderr
