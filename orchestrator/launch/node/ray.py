@@ -58,6 +58,13 @@ class NodeSetup(NamedTuple):
         return self.options.gpu_check and self.gpus_per_node > 0
 
     @property
+    def cpus_per_node(self) -> int:
+        """Return the CPUs that Ray is told of: with fewer than they claim, the library's actors
+        would wait for ever."""
+        claimed = -(-(self.ray_cpus or 0) // len(self.names))  # rounded up
+        return self.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
+
+    @property
     def agent_words(self) -> list[str]:
         """Return the arguments of another node's agent, for the checks before it starts
         anything."""
@@ -79,13 +86,12 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
     port = process_group.free_port(host)
     address = f"{host}:{port}"
     variables = setup.environment.variables(env)
-    claimed = -(-(setup.ray_cpus or 0) // len(setup.names))  # rounded up
-    # With fewer CPUs than they claim, the library's actors would wait for ever.
-    cpus = setup.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
     for rank, node in enumerate(setup.names):
         words = setup.agent_words if rank else []
         argv = setup.command(
-            start_argv(setup, address, rank=rank, cpus=cpus, folder=group.scratch), env, node
+            start_argv(setup, address, rank=rank, cpus=setup.cpus_per_node, folder=group.scratch),
+            env,
+            node,
         )
         group.start(node, argv, variables, setup.cwd, local=rank == 0, words=words)
         if rank == 0 and other is not None:

@@ -1,8 +1,6 @@
 """Ray is started with at least the CPUs that a library's actors claim."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -11,7 +9,7 @@ from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.spec.site_options import NodeOptions
 
 
-def flag(options: NodeOptions, nodes: int, claimed: int | None) -> str:
+def cpus(options: NodeOptions, nodes: int, claimed: int | None) -> int:
     setup = ray.NodeSetup(
         names=[f"node{i}" for i in range(nodes)],
         gpus_per_node=1,
@@ -22,8 +20,7 @@ def flag(options: NodeOptions, nodes: int, claimed: int | None) -> str:
         python="python",
         ray_cpus=claimed,
     )
-    group: Any = SimpleNamespace(scratch=Path("/scratch"))
-    return next(word for word in ray._common(setup, group) if word.startswith("--num-cpus"))
+    return setup.cpus_per_node
 
 
 @pytest.mark.parametrize(
@@ -33,8 +30,8 @@ def test_claims_are_shared_by_the_nodes(
     nodes: int, claimed: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_group, "num_cpus", lambda: 8)
-    assert flag(NodeOptions(), nodes, claimed) == f"--num-cpus={expected}"
+    assert cpus(NodeOptions(), nodes, claimed) == expected
 
 
 def test_a_site_that_says_a_number_is_obeyed() -> None:
-    assert flag(NodeOptions(ray_cpus_per_node=6), 1, 13) == "--num-cpus=6"
+    assert cpus(NodeOptions(ray_cpus_per_node=6), 1, 13) == 6
