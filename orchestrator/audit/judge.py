@@ -12,6 +12,7 @@ from orchestrator.audit.bounds import Bound, bound, bound_notes
 from orchestrator.audit.checkout import may_decide
 from orchestrator.audit.code_beside import CodeBeside
 from orchestrator.audit.key_check import KeyFinding, key_findings
+from orchestrator.audit.libraries import BOUND
 from orchestrator.audit.surroundings import (
     Effect,
     EffectiveBeta,
@@ -325,6 +326,8 @@ def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
     """Return True if neither the script, nor its project, nor a person names the release."""
     names = {each.replace("-", "_").lower() for each in launch.versions}
     named = reading.library.replace("-", "_").lower() in names
+    if launch.versions.get(reading.library, "").endswith(BOUND):
+        return True
     return not named and "beside it" not in reading.version_because
 
 

@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from copy import copy
 from functools import cache
+from operator import ge, gt, le, lt, ne
 from pathlib import Path
 from stat import S_ISREG
 
 from orchestrator import plugins
 from orchestrator.audit.checkout import known_code, release_of
+from orchestrator.library.key_tables import numbers
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
@@ -102,12 +104,38 @@ _INSTALLS = re.compile(
 _ENVIRONMENTS = (".venv", "venv", "env")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Environment variables that name the folder of the active environment."""
+_INCLUDED = re.compile(r"(?m)^\s*(?:-r|--requirement)[ =]\s*([\w./-]+)")
+BOUND = ": a guess, the newest such release that orch has a table of"
+"""The end of the reason for a release that a requirement bounds and does not name."""
+_ASSIGNED = re.compile(r"(?m)^\s*(?:ARG |ENV |export )?(\w+)=[\"']?(\d+\.[\w.]+)[\"']?\s*$")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
 
 
+_COMMENT = re.compile(
+    r"(?P<block>^# /// script\n(?:#.*\n)+?# ///$)"
+    r"|(?P<kept>\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
+    r"|(?:^|(?<=[\s,;\])}]))#(?!SBATCH|PBS|BSUB).*",
+    re.MULTILINE,
+)
+"""A comment. In a URL (`#egg=verl`) and in quotes `#` begins none; options of a batch system and
+the requirements of a Python script (`# /// script`) look like comments and count."""
+
+
+def uncommented(text: str) -> str:
+    """Return a text without its comments; every line keeps its number."""
+    return _COMMENT.sub(_without_comment, text)
+
+
+def _without_comment(match: re.Match[str]) -> str:
+    if match["block"]:
+        return uncommented("\n".join(line[1:] for line in match["block"].split("\n")))
+    return match["kept"] or ""
+
+
 def pins(text: str) -> Iterator[tuple[str, str]]:
     """Yield each library whose release a script names, with the release and the reason."""
+    text = uncommented(text)
     yield from _named(text)
     for mark in marks().values():
         if mark.in_script is not None:
@@ -166,6 +194,7 @@ class Projects:
 
     def _required(self, script: Path) -> dict[str, str]:
         releases: dict[str, str] = {}
+        bounded: dict[str, str] = {}
         for folder in self.folders(script):
             for mark in marks().values():
                 self._add_files(folder, mark, releases)
@@ -177,13 +206,22 @@ class Projects:
                     releases.setdefault(library, f"{version} {name} beside it locks it")
             further = (each for each in self.entries(folder) if _INSTALLS.match(each))
             for name in (*_PIN_FILES, *sorted(further)):
-                for library, why in _named(self.text(folder, name) or ""):
+                text = self._requirements(folder, name)
+                for library, why in _named(text):
                     releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
+                for library, version, requirement in _bounded(text):
+                    bounded.setdefault(library, f"{version} {name} asks for {requirement}{BOUND}")
         for library in marks().keys() - releases.keys():
             if why := release_of(NeighbourFiles(script, self), known_code(library)):
                 releases[library] = why
         self._add_active(releases)
-        return releases
+        return {**bounded, **releases}
+
+    def _requirements(self, folder: Path, name: str) -> str:
+        """Return a file of requirements and those that it includes (`-r`), without comments."""
+        text = uncommented(self.text(folder, name) or "")
+        included = _INCLUDED.findall(text) if name.endswith(".txt") else []
+        return "\n".join([text, *(uncommented(self.text(folder, each) or "") for each in included)])
 
     def _add_active(self, releases: dict[str, str]) -> None:
         for variable in _ACTIVE:
@@ -210,7 +248,7 @@ class Projects:
                 continue
             if first and not (folder / file.needs).is_dir():
                 continue
-            match = file.pattern.search(self.text(folder, file.path) or "")
+            match = file.pattern.search(uncommented(self.text(folder, file.path) or ""))
             if match is not None:
                 releases.setdefault(file.key, f"{match[1]} {file.path} beside it says so")
         if mark.amended is not None:
@@ -268,6 +306,12 @@ class NeighbourFiles(Mapping[str, str]):
 
 def _named(text: str) -> Iterator[tuple[str, str]]:
     """Yield the releases that a text names by package, repository or image."""
+    values: dict[str, set[str]] = {}
+    for name, value in _ASSIGNED.findall(text):
+        values.setdefault(name, set()).add(value)
+    for name, each in values.items():
+        if len(each) == 1:
+            text = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", min(each), text)
     lowered = text.lower()
     for library, mark in marks().items():
         for name, pattern in _patterns(mark):
@@ -275,6 +319,48 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
             if match is not None:
                 line = text.count("\n", 0, match.start()) + 1
                 yield library, f"{match[1]} line {line} asks for it"
+
+
+def _bounded(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each library that a text requires within bounds (`verl<0.8`), the newest release with
+    a table inside them, and the requirement."""
+    lowered = text.lower()
+    for library, mark in marks().items():
+        for name in mark.distributions:
+            match = _bounds(name).search(text) if name.lower() in lowered else None
+            if match is None:
+                continue
+            of_code = known_code(library).code.values()
+            known = {
+                v for by in of_code for own in by.values() for each in own.values() for v in each
+            }
+            inside = [each for each in known if _is_inside(each, match[1])]
+            if inside:
+                yield library, max(inside, key=numbers), match[0].strip(" ,")
+
+
+@cache
+def _bounds(distribution: str) -> re.Pattern[str]:
+    bound = r"(?:[<>]=?|~=|!=)\s*\d[\d.]*[\s,]*"
+    return re.compile(
+        rf"(?i)(?<![\w./-]){re.escape(distribution)}(?:\[[\w,-]+\])?[ ]*((?:{bound})+)"
+    )
+
+
+_SIGNS = {"<": lt, "<=": le, ">": gt, ">=": ge, "!=": ne, "~=": ge}
+
+
+def _is_inside(version: str, bounds: str) -> bool:
+    at = _padded(version)
+    for sign, limit in re.findall(r"([<>~!]=?)\s*(\d[\d.]*)", bounds):
+        minor = numbers(limit)[:-1] if sign == "~=" else ()
+        if not _SIGNS[sign](at, _padded(limit)) or at[: len(minor)] != minor:
+            return False
+    return True
+
+
+def _padded(version: str) -> tuple[int, ...]:
+    return (*numbers(version), 0, 0, 0)[:4]
 
 
 @cache

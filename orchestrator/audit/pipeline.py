@@ -13,7 +13,7 @@ from orchestrator import plugins
 from orchestrator.audit.commands import LARGEST, launches, plain, programs, runs_file
 from orchestrator.audit.fix import WITHOUT_KL, chosen, conditional
 from orchestrator.audit.judge import AuditFinding, judge
-from orchestrator.audit.libraries import NeighbourFiles, Projects, pins, titles, unread
+from orchestrator.audit.libraries import BOUND, NeighbourFiles, Projects, pins, titles, unread
 from orchestrator.library.launches import Launch, LaunchReading, UnreadableScript
 
 MOST_FINDINGS = 200
@@ -33,7 +33,7 @@ def findings(
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
     started, text = launches(text, name, files), plain(text)
-    releases = dict(pins(text)) | dict(versions)
+    releases = _releases(text, versions)
     answers: list[AuditFinding] = []
     of_itself: list[AuditFinding] = []
     for launch in started[: 4 * MOST_FINDINGS]:
@@ -66,10 +66,17 @@ def readings(
     versions: library -> release, which count more than those of the text.
     """
     started, text = launches(text, name, files), plain(text)
-    releases = dict(pins(text)) | dict(versions)
+    releases = _releases(text, versions)
     for launch in started:
         if pair := _recognised(launch, text, files, releases):
             yield pair
+
+
+def _releases(text: str, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the releases of `versions` and of the text, which counts more than a mere bound."""
+    bounded = {name: each for name, each in versions.items() if each.endswith(BOUND)}
+    named = {name: each for name, each in versions.items() if name not in bounded}
+    return {**bounded, **dict(pins(text)), **named}
 
 
 def _recognised(

@@ -18,7 +18,7 @@ from audit.scripts import (
 )
 from backends.prime_rl.releases import TAU_DEFAULT
 from orchestrator.audit import UnreadableScript, audit
-from orchestrator.audit.libraries import versions
+from orchestrator.audit.libraries import pins, versions
 
 KL_COEFFICIENT = "algorithm.kl_ctrl.kl_coef"
 
@@ -569,6 +569,20 @@ LOCKED = '[[package]]\nname = "trl"\nversion = "1.11.0"\n'
         ("requirements_rl.txt", "trl==1.8.0\n", "1.8.0"),
         ("setup.sh", "pip install trl==1.7.0\n", "1.7.0"),
         ("environment.yml", "dependencies:\n  - pip:\n    - trl==1.6.0\n", "1.6.0"),
+        ("requirements.txt", "# old: trl==1.4.0\ntrl==1.8.0\n", "1.8.0"),
+        (
+            "Dockerfile",
+            "ARG TRL=1.7.0\n# RUN pip install trl==1.4.0\nRUN pip install trl==${TRL}",
+            "1.7.0",
+        ),
+        (
+            "requirements.txt",
+            "-e git+https://github.com/huggingface/trl.git@v1.8.0#egg=trl",
+            "1.8.0",
+        ),
+        ("requirements.txt", "trl<1.12,>=1.0", "1.11.0"),
+        ("requirements.txt", "trl~=1.9.0  # trl==1.4.0", "1.9.2"),
+        ("pyproject.toml", 'dependencies = [\n "x", #"trl==1.4.0",\n "trl<=1.8.0"]', "1.8.0"),
     ],
 )
 def test_the_release_beside_a_script_is_read(
@@ -596,3 +610,41 @@ def test_the_active_environment_counts_where_the_project_names_no_release(
     assert versions(project / "x.py")["trl"].startswith("1.12.0 the active environment")
     (project / "requirements.txt").write_text("trl==1.8.0\n")
     assert versions(project / "x.py")["trl"].startswith("1.8.0 ")
+
+
+def test_requirements_may_include_others(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text("torch\n-r base.txt\n")
+    (tmp_path / "base.txt").write_text("trl==1.8.0\n")
+    assert versions(tmp_path / "run.sh")["trl"].startswith("1.8.0 ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# pip install verl==0.7.0\n", {}),
+        ("pip install 'verl==0.7.0'  # verl==0.8.0\n", {"verl": "0.7.0"}),
+        ("#SBATCH --container-image=verlai/verl:app-verl0.5-x\n", {"verl": "0.5"}),
+        ('# /// script\n# dependencies = ["trl==1.8.0"]\n# ///\n', {"trl": "1.8.0"}),
+        ('# /// script\n# # dependencies = ["trl==1.8.0"]\n# ///\n', {}),
+    ],
+)
+def test_a_comment_names_no_release(text: str, expected: dict[str, str]) -> None:
+    assert {name: each.partition(" ")[0] for name, each in pins(text)} == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "version", "guessed"),
+    [("", "0.7.1", True), ("pip install verl==0.6.1", "0.6.1", False)],
+)
+def test_a_bounded_release_is_a_guess(
+    tmp_path: Path, script: str, version: str, guessed: bool
+) -> None:
+    """A release that the script names counts more than a bound beside it."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "requirements.txt").write_text("verl<0.8\n")
+    around = versions(tmp_path / "run.sh")
+    finding = only(f"{script}\n{VERL} {USE_LOSS}=True", versions=around)
+    assert (finding.version, finding.release_guessed) == (version, guessed)
+    assert finding.confidence == "assumed" or not guessed
+    assert ("requirements.txt asks for verl<0.8" in finding.version_because) is guessed
