@@ -67,6 +67,7 @@ SYSTEM = (
 _PLACEMENT = "trainer.placement"
 FIELDS_OF_KEYS = {
     "data.train_data": "data.path",
+    f"{TRAINER}.logger": "loggers",
     f"{TRAINER}.ckpt_interval": "cadence.checkpoint_every_steps",
     f"{TRAINER}.hf_save_interval": "cadence.checkpoint_every_steps",
     f"{TRAINER}.eval_interval": "cadence.evaluate_every_steps",

@@ -56,6 +56,7 @@ SYSTEM = (
 FIELDS_OF_KEYS = {
     "datasets": "data.path",
     "gradient_accumulation_steps": "batch.num_prompts",
+    "report_to": "loggers",
     "save_steps": "cadence.checkpoint_every_steps",
     "use_cpu": "resources.gpus_per_node",
 }

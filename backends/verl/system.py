@@ -73,6 +73,7 @@ FIELDS_OF_KEYS = {
     f"{ROLLOUT}.n_gpus_per_node": "resources.gpus_per_node",
     "trainer.nnodes": "resources.num_nodes",
     "trainer.n_gpus_per_node": "resources.gpus_per_node",
+    "trainer.logger": "loggers",
     "trainer.save_freq": "cadence.checkpoint_every_steps",
     "trainer.test_freq": "cadence.evaluate_every_steps",
 }

@@ -47,6 +47,15 @@ NEEDED: Mapping[str, object] = {
 """Fields that a cell must have, with the values that stand for them where a launch does not say.
 They are rows of their own: check them."""
 
+OBJECTIVE = (
+    "advantage.estimator",
+    "kl.estimator",
+    "kl.placement",
+    "loss.policy",
+    "loss.aggregation",
+    "loss.ratio_level",
+)
+"""Fields that decide what is optimized: no value stands in for one that orch cannot hold."""
 
 UNREAD = "only a run of the script shows its value"
 MARK = "-"
@@ -88,6 +97,10 @@ class Ported:
     files."""
     program: tuple[str, ...] = ()
     """The words of the launch, as its script has them."""
+    undecided: Mapping[str, str] = field(default_factory=dict)
+    """Field of the objective -> why no cell has the launch's value. A user must choose."""
+    other: frozenset[str] = frozenset()
+    """Keys without a field whose value orch's own launches replace: they train something else."""
 
     @property
     def settings(self) -> Settings:
@@ -195,23 +208,47 @@ def ported(launch: Launch, reading: LaunchReading) -> Ported:
         **manifest.tables[version].defaults,
         **backend.values_of_anybody(program, {}, version),
     }
+    other = set()
     for key in (each for each in given if each not in read_keys and each not in lost):
         is_default = own[key] in defaults and equal(defaults[own[key]], given[key])
-        lost[key] = (
-            default_of(reading.library, version)
-            if is_default
-            else _why_not_carried(own[key], manifest)
-        )
+        default = default_of(reading.library, version) if is_default else ""
+        if why := _another_training(manifest, version, own[key], given[key]):
+            other.add(key)
+        lost[key] = why or _why_not_carried(manifest, version, own[key], given[key], default)
     for key in (each for each in given if lost.get(each) == UNREAD):
         name = next((row.field for row in manifest.rows if row.key == own[key]), "")
         if name := name or manifest.fields_of_keys.get(own[key], ""):
             lost[key] = f"{UNREAD}: set {name}, where orch put the default of {reading.library}"
     unsaid = "the launch does not say it"
+    if any(each.kind == "call" for each in launch.documents):
+        unsaid = "orch does not read it from a program"
     assumed = {
         name: next((text for text in refused.values() if _refuses(text, name)), unsaid)
         for name in _complete(fields, reading.library, version)
     } | _one_file(fields)
-    return Ported(reading.library, version, fields, given, used, lost, assumed, program)
+    warmup = "optimizer.num_warmup_steps"
+    if warmup in used and warmup not in dict(flatten(fields)):
+        assumed[warmup] = f"the number of steps is not known, so there is no warm-up: set {warmup}"
+    undecided = {
+        name: text
+        for name in OBJECTIVE
+        for text in refused.values()
+        if _refuses(text, name)
+        and (name.startswith("kl.") <= (fields["kl"] != {"estimator": "none"}))
+    }
+    assumed = {name: why for name, why in assumed.items() if name not in undecided}
+    return Ported(
+        reading.library,
+        version,
+        fields,
+        given,
+        used,
+        lost,
+        assumed,
+        program,
+        undecided,
+        frozenset(other),
+    )
 
 
 def _refuses(fault: str, name: str) -> bool:
@@ -238,14 +275,43 @@ def default_of(library: str, version: str) -> str:
     return f"it is the default of {library} {version}"
 
 
-def _why_not_carried(key: str, manifest: Manifest) -> str:
-    """Return why no setting of a cell holds a key, and what a spec can do."""
-    system = (f"system.{row.field}" for row in manifest.system if key in row.keys)
-    if name := manifest.fields_of_keys.get(key) or next(system, ""):
-        return f"a spec has it as {name}: set it there"
+def _another_training(manifest: Manifest, version: str, key: str, value: object) -> str:
+    """Return what orch's launches send for a key instead, if that trains something else."""
+    sent = manifest.constants_of(version).get(key)
+    if sent is None or not sent.accepts or any(equal(each, value) for each in sent.accepts):
+        return ""
+    return (
+        f"orch's launches of {manifest.library} have {key}={sent.value}: the new launch is "
+        "another training"
+    )
+
+
+def _why_not_carried(
+    manifest: Manifest, version: str, key: str, value: object, default: str
+) -> str:
+    """Return why no setting of a cell holds a key, and what a spec can do.
+
+    default: the sentence for a value that is the release's default; else empty.
+    """
+    place = _place(key, manifest)
+    sent = manifest.constants_of(version).get(key)
+    if sent is not None and not equal(sent.value, value):
+        why = f"orch's launches of {manifest.library} have {key}={sent.value}"
+        return f"{why}; {place}" if place else why
+    if default and key not in manifest.fields_of_keys:
+        return default
+    if place:
+        return place
     if manifest.passes_keys:
         return "no field of a cell holds it; backend.extra may pass it on"
     return "no field of orch holds it"
+
+
+def _place(key: str, manifest: Manifest) -> str:
+    """Return what a spec has a key as, in words; empty if it has it nowhere."""
+    system = (f"system.{row.field}" for row in manifest.system if key in row.keys)
+    name = manifest.fields_of_keys.get(key) or next(system, "")
+    return f"a spec has it as {name}: set it there" if name else ""
 
 
 def _own_name(backend: Backend, key: str, version: str) -> str:
@@ -340,7 +406,8 @@ def rows_of_spec(launch: Ported) -> Iterator[PortRow]:
     for key, value in launch.given.items():
         source = _written(key, value)
         if key in launch.left:
-            yield PortRow("not carried", source, note=launch.left[key])
+            is_other = key in launch.other
+            yield PortRow("not carried", source, note=launch.left[key], is_other=is_other)
         else:
             for name in holders.get(key, []):
                 why = launch.assumed.get(name, "")
@@ -373,7 +440,11 @@ def moved(
     for name, value in changes.items():
         _put(fields, name, value)
     fields["backend"] = {"name": library} | ({"version": version} if version else {})
-    refused: list[PortRow] = []
+    refused = [
+        PortRow("not carried", "", name, note=f"{text}: choose {name}=VALUE")
+        for name, text in launch.undecided.items()
+        if name not in changes
+    ]
     backend = plugins.load(library)
     settings = settings_of(fields, f"launch of {launch.library}")
     while True:
@@ -411,8 +482,11 @@ def _moved_rows(
     for entry in plan.ledger:
         keys = _keys_of(launch, entry.field)
         target = f"{entry.key}={entry.value}" if entry.key else ""
-        if entry.field in changes and not equal(was.get(entry.field), changes[entry.field]):
-            note = f"chosen here, in place of {was.get(entry.field)}"
+        unheld = launch.undecided.get(entry.field, "")
+        differs = entry.field in changes and not equal(was.get(entry.field), changes[entry.field])
+        if unheld or differs:
+            note = unheld or f"in place of {was.get(entry.field)}"
+            note = f"chosen here, {note}"
             chosen = "; ".join(filter(None, (note, entry.note)))
             sources = _sources(launch, keys)
             yield PortRow("set", sources, entry.field, entry.value, target, chosen, is_other=True)
@@ -455,7 +529,8 @@ def _entries_of_its_own(launch: Ported) -> dict[str, LedgerEntry]:
 
 def _lost(launch: Ported) -> Iterator[PortRow]:
     for key, reason in launch.left.items():
-        yield PortRow("not carried", _written(key, launch.given[key]), note=reason)
+        source, is_other = _written(key, launch.given[key]), key in launch.other
+        yield PortRow("not carried", source, note=reason, is_other=is_other)
     yield from _assumed(launch)
 
 
@@ -498,21 +573,25 @@ def _without_null(nested: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _named(row: PortRow) -> str:
-    return row.field if row.value is None else f"{row.field}={row.value}"
+def _spec_row(row: PortRow) -> str:
+    named = row.field if row.value is None else f"{row.field}={row.value}"
+    ways = " -> ".join(filter(None, (row.source, named)))
+    return f"{row.kind}: {ways}" + (f" ({row.note})" if row.note else "")
 
 
 def spec_text(launch: Ported, source: str) -> str:
     """Return a spec of one cell whose launch has the fields of a launch, with its rows on top."""
-    rows = [row for row in rows_of_spec(launch) if row.kind != "carried"]
     plan, refused = moved(launch, launch.library, launch.version, {})
     head = [
         f"# From {source}, a launch of {launch.library} {launch.version}.",
-        *(f"# {row.kind}: {row.source or _named(row)} ({row.note})" for row in rows),
+        *(f"# {_spec_row(row)}" for row in rows_of_spec(launch)),
         *(f"# give {row.field}: {row.note}" for row in refused if plan is None),
         "# set: resources (the nodes and GPUs of a launch are not read: check them)",
     ]
     fields = _without_null(launch.fields)
+    for name in launch.undecided:
+        section, _, leaf = name.partition(".")
+        fields.get(section, {}).pop(leaf, None)
     model, data = fields.pop("model"), fields.pop("data")
     fields.pop("backend")
     seed = fields.pop("seed", 0)

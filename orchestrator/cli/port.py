@@ -204,13 +204,13 @@ def _change(text: str) -> tuple[str, object]:
 
 
 def _script(launch: Ported, plan: LaunchPlan, rows: Sequence[PortRow], source: str) -> str:
-    by_default = sum(row.kind == "set" and bool(row.target) for row in rows)
-    shown = [row for row in rows if row.kind != "set" or not row.target or is_verbose()]
+    defaults = [row for row in rows if row.kind == "set" and row.target and not row.is_other]
+    shown = [row for row in rows if row not in defaults or is_verbose()]
     head = [
         "#!/usr/bin/env bash",
         f"# From {source}: {launch.library} {launch.version} to {plan.backend} {plan.version}.",
         *(f"# {_row(row)}" for row in shown),
-        f"# {by_default} keys are set to what {launch.library} does by default (-v lists them)",
+        f"# {len(defaults)} keys are set to what {launch.library} does by default (-v lists them)",
     ]
     exports = [f"export {name}={shlex.quote(value)}" for name, value in sorted(plan.env.items())]
     words = " \\\n  ".join(shlex.quote(word) for word in plan.argv)
@@ -219,7 +219,8 @@ def _script(launch: Ported, plan: LaunchPlan, rows: Sequence[PortRow], source: s
 
 def _row(row: PortRow) -> str:
     unwritten = row.field if row.kind == "not carried" else f"{row.field}={row.value}"
-    ways = [row.source or unwritten, *([row.target] if row.target else [])]
+    target = row.target or (row.source and row.kind != "not carried" and f"no key: {unwritten}")
+    ways = [row.source or unwritten, *([target] if target else [])]
     text = f"{row.kind}: {' -> '.join(ways)}"
     return f"{text} ({row.note})" if row.note else text
 

@@ -61,6 +61,11 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
             f"this is the launch of {plan.backend}; here `orch run` rehearses the cell with "
             f"{shown.rehearses} instead, as there is no cluster"
         )
+    if shown.refusal and part != "sbatch":
+        say(
+            f"this is the launch of {plan.backend}; this machine cannot rehearse the cell: "
+            f"{shown.refusal}"
+        )
     if part == "sbatch":
         click.echo(shown.sbatch(), nl=False)
         say("sent by hand it starts nothing: a job starts only what `orch run` has submitted")

@@ -1166,6 +1166,10 @@ class Manifest:
             for version in self.versions
         }
 
+    def constants_of(self, version: str) -> Mapping[str, Constant]:
+        """Return key -> the constant that every launch of a release sends."""
+        return {each.key: each for each in self._constants_of[version] if each.when is None}
+
     def rows_of(self, name: str, version: str) -> tuple[Row, ...]:
         """Return the rows of a field that a release has."""
         return self._by_release.get((name, version), ())

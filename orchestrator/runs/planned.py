@@ -256,7 +256,15 @@ def check_translations(plan: Plan, experiment: Experiment) -> None:
     if refused := refusals(pending, experiment.folder):
         count = sum(map(len, refused.values()))
         lines = [f"  {error}\n    {_some(slugs)}" for error, slugs in refused.items()]
-        raise OrchError("\n".join([f"{count} cells cannot be launched", *lines]))
+        head = f"{count} cells cannot be launched"
+        if experiment.scale == "micro":
+            head = f"{count} cells cannot be rehearsed on this machine"
+            if experiment.declared and not refusals(experiment.declared, experiment.folder):
+                lines.append(
+                    "  only the rehearsal is refused: site=slurm_a100, or your own site, plans "
+                    "the launch as it is declared"
+                )
+        raise OrchError("\n".join([head, *lines]))
 
 
 def _some(slugs: Sequence[str], most: int = 4) -> str:

@@ -6,7 +6,7 @@ from textwrap import indent
 from typing import NamedTuple
 
 from orchestrator import plugins
-from orchestrator.errors import SelectionError
+from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.files import parsed, read_json
 from orchestrator.launch.node import bring_up
 from orchestrator.launch.slurm.submit import preview
@@ -26,6 +26,8 @@ class ShownCell(NamedTuple):
     site: Site
     rehearses: str = ""
     """What this machine would launch in its place; empty: this very launch."""
+    refusal: str = ""
+    """Why this machine cannot rehearse the cell; empty if it can."""
 
     def sbatch(self) -> str:
         """Return the batch script that `orch run` submits for the cell, and what its job starts,
@@ -52,8 +54,14 @@ def of_spec(spec: str, name: str, overrides: Sequence[str] = ()) -> ShownCell:
     """
     experiment = open_experiment(spec, overrides)
     cell = cell_named(name, experiment.cells)
-    shown = _shown(cell, experiment.folder, experiment.spec.site)
     declared = next((c for c in experiment.declared if c.settings == cell.declared), cell)
+    try:
+        shown = _shown(cell, experiment.folder, experiment.spec.site)
+    except UnsupportedSetting as error:
+        if declared is cell:
+            raise
+        plan = _shown(declared, experiment.folder, experiment.spec.site).plan
+        return ShownCell(cell, plan, experiment.folder, experiment.spec.site, refusal=str(error))
     is_own = declared.settings.backend.name == shown.plan.backend
     if is_own or experiment.folder.cell(cell).attempts():
         return shown

@@ -217,11 +217,77 @@ def test_a_launch_with_a_critic_says_what_stands_for_its_advantage(tmp_path: Pat
     """OpenRLHF's default is gae, with groups of one: what stands for it must be a cell."""
     text = OPENRLHF.replace("--algo.advantage.estimator group_norm", "")
     done = port(tmp_path, text.replace("--rollout.n_samples_per_prompt 8", ""), "--to", "spec")
-    assert done.exit_code == 0
-    assert (
-        "set: advantage.estimator=reinforce (orch has no advantage.estimator for 'gae'"
-        in done.output
+    assert "# give advantage.estimator: orch has no advantage.estimator for 'gae'" in done.output
+    assert "estimator: reinforce" not in done.output
+
+
+def test_an_objective_that_orch_lacks_is_chosen_or_refused(tmp_path: Path) -> None:
+    text = VERL.replace("adv_estimator=grpo", "adv_estimator=gae")
+    refused = port(tmp_path, text, "--to", "trl")
+    assert refused.exit_code == 1
+    assert "orch has no advantage.estimator for 'gae'" in refused.output
+    chosen = port(tmp_path, text, "--to", "skyrl", "advantage.estimator=grpo")
+    assert chosen.exit_code == 0, chosen.output
+    assert "(chosen here, orch has no advantage.estimator for 'gae'" in chosen.output
+
+
+@pytest.mark.parametrize(
+    ("key", "row"),
+    [
+        ("actor_rollout_ref.actor.ppo_epochs=2", "ppo_epochs=1: the new launch is another"),
+        ("actor_rollout_ref.rollout.tensor_model_parallel_size=2", "tensor_model_parallel_size=1"),
+        ("trainer.logger=['console','wandb']", "as loggers"),
+        ("algorithm.rollout_correction.rollout_is=token", "no key: loss.correction.applies_to"),
+    ],
+)
+def test_a_row_is_true_of_the_new_launch(tmp_path: Path, key: str, row: str) -> None:
+    text = VERL.replace("algorithm.use_kl_in_reward=False", key)
+    lines = port(tmp_path, text, "--to", "skyrl").stdout.splitlines()
+    name = key.partition("=")[0]
+    assert any(name in line and row in line for line in lines if line.startswith("#")), lines
+
+
+def test_a_warm_up_of_an_unknown_number_of_steps_is_not_carried(tmp_path: Path) -> None:
+    text = VERL.replace("trainer.total_training_steps=400", "trainer.total_epochs=3").replace(
+        "optim.lr=1e-6", "optim.lr=1e-6 actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0.03"
     )
+    data = json.loads(port(tmp_path, text, "--to", "skyrl", "--json").output)
+    (row,) = (row for row in data["rows"] if "lr_warmup_steps_ratio" in row["source"])
+    assert row["kind"] == "approximated"
+    assert row["is_other"]
+    assert "set optimizer.num_warmup_steps" in row["note"]
+
+
+def test_a_spec_has_carried_rows_and_says_what_a_program_hides(tmp_path: Path) -> None:
+    written = port(tmp_path, VERL, "--to", "spec").stdout
+    assert "# carried: actor_rollout_ref.rollout.n=16 -> rollout.group_size=16" in written
+    script = tmp_path / "t.py"
+    script.write_text(
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "args = GRPOConfig(beta=0.04, num_generations=8, num_iterations=4)\n"
+        'GRPOTrainer(model="Qwen/Qwen2.5-0.5B", args=args).train()\n',
+        encoding="utf-8",
+    )
+    done = CliRunner().invoke(orch, ["port", str(script), "--to", "spec"], standalone_mode=False)
+    assert "(orch does not read it from a program: check it)" in done.stdout
+    assert "num_iterations=1: the new launch is another training" in done.stdout
+
+
+def test_a_refused_rehearsal_leaves_the_declared_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = VERL.replace(
+        "optim.lr=1e-6", "optim.lr=1e-6 actor_rollout_ref.actor.entropy_coeff=0.001"
+    )
+    (tmp_path / "s.yaml").write_text(port(tmp_path, text, "--to", "spec").stdout, encoding="utf-8")
+    (cell,) = open_experiment("s.yaml").cells
+    done = CliRunner().invoke(orch, ["show", "s.yaml", cell.id, "--argv"], standalone_mode=False)
+    assert "actor_rollout_ref.actor.entropy_coeff=0.001" in done.stdout, done.exception
+    assert "this machine cannot rehearse the cell" in done.stderr
+    done = CliRunner().invoke(orch, ["plan", "s.yaml"], standalone_mode=False)
+    assert "cannot be rehearsed on this machine" in str(done.exception)
+    assert "only the rehearsal is refused: site=slurm_a100" in str(done.exception)
 
 
 def test_a_warm_up_is_read_beside_minibatches_of_any_size(tmp_path: Path) -> None:
