@@ -67,7 +67,7 @@ def polled_state(
     if submission.job is None:
         return SchedulerReport("submitted", ended)
     index = order["index"]
-    report = answer.report(submission, index)
+    report = answer.report(submission, index, attempt)
     # The job of another element trains the cell: SLURM only knows that the cell's own job waits.
     if (
         ended is None
@@ -341,8 +341,13 @@ class SchedulerSnapshot:
         sent = self.by_job.get(key[0])
         return sent is not None and element.name in ("", sent.name)
 
-    def report(self, submission: submissions.Submission, index: int) -> SchedulerReport:
-        """Return the report of one element of a submission that was sent."""
+    def report(
+        self, submission: submissions.Submission, index: int, attempt: AttemptDir | None = None
+    ) -> SchedulerReport:
+        """Return the report of one element of a submission that was sent.
+
+        attempt: the one that the element works on, if it is of training.
+        """
         key = str(submission.job), index
         queue = self.queued()
         queued = queue.get(key) if queue is not None else None
@@ -350,7 +355,11 @@ class SchedulerSnapshot:
             return SchedulerReport(scheduler.state_of(queued))
         accounted = self.accounted().get(key)
         if accounted is not None and not scheduler.is_over(accounted.word):
-            return SchedulerReport(scheduler.state_of(accounted))
+            if queue is None or (queued is None and self._may_be_unseen(submission, attempt)):
+                return SchedulerReport(scheduler.state_of(accounted))
+            if queued is None:
+                return scheduler.forgotten(*key, accounted.word)
+            accounted = None  # the controller knows more: accounting has not heard of the end
         if queue is None:
             return SchedulerReport("unknown", fault=f"{self.fault}; ask again when it does")
         if accounted is None and queued is not None:
@@ -363,6 +372,21 @@ class SchedulerSnapshot:
             waiting: State = "pending" if accounted.word in scheduler.STOPPED else "running"
             return SchedulerReport(ended.state if ended else waiting, ended)
         return self._unlisted(submission, index)
+
+    def _may_be_unseen(
+        self, submission: submissions.Submission, attempt: AttemptDir | None
+    ) -> bool:
+        """Return True if the queue may have a job and not list it: it is too new, another user's
+        or another cluster's; or if its worker lives, which the controller will end."""
+        try:
+            alive = attempt.heartbeat.stat().st_mtime if attempt else 0.0
+        except OSError:
+            alive = 0.0
+        young = time.time() - max(submission.time, alive) < _YOUNG_SECONDS
+        return young or not submission.is_mine or self._is_elsewhere(submission)
+
+    def _is_elsewhere(self, submission: submissions.Submission) -> bool:
+        return bool(submission.cluster) and submission.cluster != self._cluster()
 
     def _unlisted(self, submission: submissions.Submission, index: int) -> SchedulerReport:
         """Return the report of an element that neither the queue nor accounting lists."""
@@ -383,10 +407,10 @@ class SchedulerSnapshot:
                 f"submitted by {user} as job {job}, not visible to you: {user} can look and go "
                 "on; `orch run --take-over` submits the cell again as yours"
             )
-        elif submission.cluster and submission.cluster != (own_name := self._cluster()):
+        elif self._is_elsewhere(submission):
             fault = (
                 f"submitted on the cluster {submission.cluster} as job {job}: look from "
-                f"a login node of it; this is {own_name or 'a cluster without a name'}"
+                f"a login node of it; this is {self._cluster() or 'a cluster without a name'}"
             )
         else:
             return scheduler.forgotten(job, index)

@@ -453,16 +453,19 @@ def cancelled_unstarted(job: str, index: int) -> SchedulerReport:
     return SchedulerReport("cancelled", record)
 
 
-def forgotten(job: str, index: int) -> SchedulerReport:
-    """Return the report of a job that neither queue nor accounting knows.
+def forgotten(job: str, index: int, word: str = "") -> SchedulerReport:
+    """Return the report of a job that the queue does not know.
 
-    Both answer, and both had time to learn of the job. So the controller has crashed and forgotten
-    it. If the job starts nevertheless, it finds that its cell belongs to another submission.
+    word: accounting's state of it; empty: accounting does not know it either. Both answer, and both
+    had time to learn of the job. So the controller has crashed and forgotten it, and accounting
+    never hears of its end. If the job starts nevertheless, it finds that its cell belongs to
+    another submission.
     """
     now = time.time()
-    message = (
-        f"the scheduler has forgotten job {job}_{index}: neither the queue nor accounting knows it"
-    )
+    why = "neither the queue nor accounting knows it"
+    if word:
+        why = f"the queue does not know it, although accounting still lists it as {word}"
+    message = f"the scheduler has forgotten job {job}_{index}: {why}"
     record = ExitRecord(state="failed", failure="lost", message=message, started=now, ended=now)
     return SchedulerReport("failed", record)
 

@@ -61,16 +61,29 @@ def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) ->
     assert count < 2400
 
 
+@pytest.mark.parametrize("accounted", [False, True])
 def test_a_controller_that_crashes_loses_nothing(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+    accounted: bool, site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even what it had not saved when it was killed: a job submitted a moment before."""
+    """Not even what it had not saved when it was killed: a job submitted a moment before.
+
+    accounted: accounting has heard of its start, and lists it as RUNNING for ever.
+    """
     monkeypatch.setattr(poll, "_YOUNG_SECONDS", 8.0)
     first, second = many(2, "slow", 120)
     site.start(first)
     site.until_units(first, 3)
+    saved = site.cluster.base / "state" / "job_state"
+    before = saved.read_bytes()
     site.submit(second)
+    deadline = time.monotonic() + 20
+    while accounted and "RUNNING" not in site.cluster.run(
+        "sacct", "-X", "-n", "-o", "State", "-j", site.job(second)
+    ):
+        assert time.monotonic() < deadline
     site.cluster.stop_daemon("slurmctld", signal.SIGKILL)
+    for path in saved.parent.glob("job_state*"):
+        path.write_bytes(before)
     site.cluster.start_daemon("slurmctld")
     seen = site.wait(first, second)
     assert {s.state for s in seen.values()} == {"succeeded"}, seen
