@@ -24,7 +24,7 @@ from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
-from orchestrator.settings import Cadence, Resources, Settings
+from orchestrator.settings import Cadence, Resources, Settings, System
 from tests.backends import child
 from tests.backends.cpu_meter import meter_of_record
 
@@ -140,12 +140,18 @@ def train(
     changes: Mapping[str, Any],
     *,
     reward_code: str = "",
+    system: System | None = None,
+    replaced: Mapping[str, str] | None = None,
 ) -> Trained:
-    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
+    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails.
+
+    replaced: words of the launch on a CPU, and those in their place.
+    """
     is_plain = changes.get("model", {}).get("chat_template") == "none"
     model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
     trained = cell(library, version, model, prompts(folder / "prompts"), changes)
-    trained = trained.model_copy(update={"reward_code": reward_code})
+    update = {"reward_code": reward_code, "system": system or trained.system}
+    trained = trained.model_copy(update=update)
     place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
     for each in place:
         each.mkdir(parents=True)
@@ -164,7 +170,7 @@ def train(
     variables = _environment(python, folder) | dict(changed.plan.env)
     with log.open("w") as out, meter_of_record(str(folder)) as meter:
         process = held(
-            list(changed.plan.argv),
+            [(replaced or {}).get(each, each) for each in changed.plan.argv],
             env=variables,
             cwd=folder,
             stdout=out,
