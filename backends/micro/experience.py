@@ -138,17 +138,22 @@ def _scored_by_references(cells: Sequence[Trainee], sampled: Sampled) -> dict[in
     for number, cell in enumerate(cells):
         if not _is_to_the_sampler(cell):
             # Cells of one reference policy and with the same prompts are scored together.
-            heat = cell.settings.rollout.temperature
+            heat = _of_reference(cell)
             draw = cell.skill, cell.settings.seed, cell.batch_number
             asking.setdefault((id(cell.state.reference), heat, *draw), []).append(number)
     scored: dict[int, Scored] = {}
     for numbers in asking.values():
         first = cells[numbers[0]]
         of_these = Rollouts(*(part[numbers] for part in sampled.rollouts))
-        temperature = first.settings.rollout.temperature
-        alike = passes.score_alike(first.state.reference, of_these, temperature)
+        alike = passes.score_alike(first.state.reference, of_these, _of_reference(first))
         scored.update(zip(numbers, alike, strict=True))
     return scored
+
+
+def _of_reference(cell: Trainee) -> float:
+    """Return the temperature of the reference policy's log-probabilities."""
+    is_one = cell.dialect.reference_temperature == "one"
+    return 1.0 if is_one else cell.settings.rollout.temperature
 
 
 def _scored(policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor) -> PackedScores:

@@ -1,6 +1,7 @@
 """The settings of `system` in OpenRLHF: its flags, and why they cannot change the mathematics.
 
-By its source (trainer/ray/ppo_actor.py): 0.11.2 divides by the tokens of the accumulated step, over
+Micro batch and checkpointing were measured in 0.11.2 (system.json) with the token mean. By its
+source (trainer/ray/ppo_actor.py): 0.11.2 divides by the tokens of the accumulated step, over
 all GPUs; 0.10.1.post2 divides each micro batch by its own tokens, so that its size is mathematics.
 """
 
@@ -39,14 +40,13 @@ SYSTEM = (
     SystemRow(
         "micro_batch",
         ("train.micro_batch_size", "rollout.micro_batch_size"),
-        "by source",
         _SUMS,
+        measured="0.11.2",
         changes=_own_tokens,
     ),
     SystemRow(
         "tokens_per_gpu",
         (*TOKENS, DYNAMIC),
-        "by source",
         _SUMS,
         send=_by_tokens,
         changes=_order,
@@ -54,23 +54,21 @@ SYSTEM = (
     SystemRow(
         "engine_memory",
         ("vllm.gpu_memory_utilization",),
-        "by source",
         _ENGINE,
         send=lambda value, _: {"vllm.gpu_memory_utilization": value},
     ),
-    SystemRow("tensor_parallel", ("vllm.tensor_parallel_size",), "by source", _ENGINE),
+    SystemRow("tensor_parallel", ("vllm.tensor_parallel_size",), _ENGINE),
     SystemRow(
         "offload",
         OFFLOADED,
-        "by source",
         "AdamW's step runs on the CPU in fp32 (DeepSpeedCPUAdam), by the same rule",
         send=lambda value, _: dict.fromkeys(OFFLOADED, value),
     ),
     SystemRow(
         "gradient_checkpointing",
         ("actor.gradient_checkpointing_enable",),
-        "by source",
         "activations are computed again, by the same operations",
+        measured="0.11.2",
         send=lambda value, _: {"actor.gradient_checkpointing_enable": value},
     ),
 )

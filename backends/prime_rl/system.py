@@ -11,21 +11,17 @@ OFFLOAD, CHECKPOINTING = "trainer.model.optim_cpu_offload", "trainer.model.ac.fr
 MEMORY = "inference.gpu_memory_utilization"
 
 SYSTEM = (
-    SystemRow(
-        "engine_memory", (MEMORY,), "by source", _ENGINE, send=lambda value, _: {MEMORY: value}
-    ),
-    SystemRow("tensor_parallel", ("inference.parallel.tp",), "by source", _ENGINE),
+    SystemRow("engine_memory", (MEMORY,), _ENGINE, send=lambda value, _: {MEMORY: value}),
+    SystemRow("tensor_parallel", ("inference.parallel.tp",), _ENGINE),
     SystemRow(
         "offload",
         (OFFLOAD,),
-        "by source",
         "the optimizer's state is copied back before its step (trainer/optim.py)",
         send=lambda value, _: {OFFLOAD: value},
     ),
     SystemRow(
         "gradient_checkpointing",
         (CHECKPOINTING,),
-        "by source",
         "activations are computed again, by the same operations (trainer/model.py)",
         send=lambda value, _: {CHECKPOINTING: 1 if value else ABSENT},
     ),

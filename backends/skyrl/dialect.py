@@ -1,9 +1,9 @@
 """The differences between SkyRL 0.2.0 to 0.4.0 and the embedded trainer in what a cell means.
 
 Sources: backends/skyrl_train/utils/ppo_utils.py (compute_approx_kl, ppo_policy_loss, advantage
-estimators), backends/skyrl_train/workers/worker.py (the KL in the loss), train/trainer.py
-(apply_reward_kl_penalty). The KL in the reward is summed over the response, inside the group's
-plain baseline.
+estimators), backends/skyrl_train/workers/worker.py (the KL in the loss; the reference policy's
+_forward_micro_batch, at temperature 1), train/trainer.py (apply_reward_kl_penalty). The KL in the
+reward is summed over the response, inside the group's plain baseline.
 """
 
 from functools import cache
@@ -20,6 +20,7 @@ _NEWER = Dialect(
     kl_clamp=K3_CLAMP,
     kl_clamp_of=("k3",),
     kl_reward_policy="batch_start",
+    reference_temperature="one",
     kl_loss_mean="sequence_mean",
     ratio_bound=LARGEST_LOG_RATIO,
     warmup_from_zero=True,

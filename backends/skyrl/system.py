@@ -1,6 +1,7 @@
 """The settings of `system` in SkyRL: its keys, and why they cannot change the mathematics.
 
-By its source (backends/skyrl_train): advantages are divided by the minibatch before it is split
+Micro batch and checkpointing were measured (system.json) with the token mean. By its source
+(backends/skyrl_train): advantages are divided by the minibatch before it is split
 (utils/ppo_utils.py, apply_loss_reduction_to_advantages_minibatch), and the KL in the loss, a mean
 of responses, is weighted by the micro batch's share of them; the entropy is a mean of the tokens of
 each micro batch (workers/worker.py).
@@ -24,11 +25,10 @@ def _entropy(settings: Settings) -> str:
 
 
 SYSTEM = (
-    SystemRow("micro_batch", MICRO, "by source", _SUMS, changes=_entropy),
+    SystemRow("micro_batch", MICRO, _SUMS, measured="0.4.0", changes=_entropy),
     SystemRow(
         "tokens_per_gpu",
         (TOKENS,),
-        "by source",
         _SUMS,
         send=lambda value, _: {TOKENS: value},
         changes=_entropy,
@@ -37,30 +37,27 @@ SYSTEM = (
     SystemRow(
         "engine_memory",
         (f"{ENGINE}.gpu_memory_utilization",),
-        "by source",
         _ENGINE,
         send=lambda value, _: {f"{ENGINE}.gpu_memory_utilization": value},
     ),
     SystemRow(
         "engine_sequences",
         (f"{ENGINE}.max_num_seqs",),
-        "by source",
         _ENGINE,
         send=lambda value, _: {f"{ENGINE}.max_num_seqs": value},
     ),
-    SystemRow("tensor_parallel", (f"{ENGINE}.tensor_parallel_size",), "by source", _ENGINE),
+    SystemRow("tensor_parallel", (f"{ENGINE}.tensor_parallel_size",), _ENGINE),
     SystemRow(
         "offload",
         OFFLOADED,
-        "by source",
         "FSDP computes the same, and AdamW's step runs on the CPU in fp32",
         send=lambda value, _: dict.fromkeys(OFFLOADED, value),
     ),
     SystemRow(
         "gradient_checkpointing",
         (f"{TRAINER}.gradient_checkpointing",),
-        "by source",
         "activations are computed again, by the same operations",
+        measured="0.4.0",
         send=lambda value, _: {f"{TRAINER}.gradient_checkpointing": value},
     ),
 )

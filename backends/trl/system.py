@@ -21,35 +21,32 @@ SYSTEM = (
     SystemRow(
         "micro_batch",
         ("per_device_train_batch_size",),
-        "measured",
         "gradients are summed over an accumulated step, whose divisor is the step's",
+        measured="1.16.0",
         changes=_entropy,
     ),
     SystemRow(
         "engine_memory",
         ("vllm_gpu_memory_utilization",),
-        "by source",
         _ENGINE,
         send=lambda value, _: {"vllm_gpu_memory_utilization": value},
     ),
     SystemRow(
         "tensor_parallel",
         ("vllm_tensor_parallel_size",),
-        "by source",
         _ENGINE,
         send=lambda value, _: {"vllm_tensor_parallel_size": value},
     ),
     SystemRow(
         "offload",
         ("OFFLOAD",),
-        "by source",
         "--fsdp_offload_params of accelerate: shards and AdamW are in the node's memory",
     ),
     SystemRow(
         "gradient_checkpointing",
         ("gradient_checkpointing",),
-        "measured",
         "activations are computed again, by the same operations",
+        measured="1.16.0",
         send=lambda value, _: {"gradient_checkpointing": value},
     ),
 )

@@ -1,7 +1,7 @@
 """The settings of `system` in verl: its keys, and why they cannot change the mathematics.
 
-The divisors of every loss_agg_mode are of the global minibatch (trainer/ppo/core_algos.py,
-agg_loss).
+Micro batch and checkpointing were measured (system.json) with the token mean; the divisors of every
+loss_agg_mode are of the global minibatch (trainer/ppo/core_algos.py, agg_loss).
 """
 
 from orchestrator.library.manifest import ABSENT, SystemRow, Values
@@ -29,41 +29,37 @@ def _micro(value: int, _: Settings) -> Values:
 
 
 SYSTEM = (
-    SystemRow("micro_batch", (*MICRO, DYNAMIC), "by source", _SUMS, send=_micro),
-    SystemRow("tokens_per_gpu", (TOKENS,), "by source", _SUMS, send=lambda v, _: {TOKENS: v}),
+    SystemRow("micro_batch", (*MICRO, DYNAMIC), _SUMS, measured="0.9.1", send=_micro),
+    SystemRow("tokens_per_gpu", (TOKENS,), _SUMS, send=lambda v, _: {TOKENS: v}),
     SystemRow(
         "engine_memory",
         (f"{ROLLOUT}.gpu_memory_utilization",),
-        "by source",
         _ENGINE,
         send=lambda v, _: {f"{ROLLOUT}.gpu_memory_utilization": v},
     ),
     SystemRow(
         "engine_sequences",
         (f"{ROLLOUT}.max_num_seqs",),
-        "by source",
         _ENGINE,
         send=lambda v, _: {f"{ROLLOUT}.max_num_seqs": v},
     ),
     SystemRow(
         "tensor_parallel",
         (f"{ROLLOUT}.tensor_model_parallel_size",),
-        "by source",
         _ENGINE,
         send=lambda v, _: {f"{ROLLOUT}.tensor_model_parallel_size": v},
     ),
     SystemRow(
         "offload",
         OFFLOADED,
-        "by source",
         "weights and optimizer are copied back before each use (workers/engine/fsdp)",
         send=lambda v, _: dict.fromkeys(OFFLOADED, v),
     ),
     SystemRow(
         "gradient_checkpointing",
         (f"{MODEL}.enable_gradient_checkpointing",),
-        "by source",
         "activations are computed again, by the same operations",
+        measured="0.9.1",
         send=lambda v, _: {f"{MODEL}.enable_gradient_checkpointing": v},
     ),
 )

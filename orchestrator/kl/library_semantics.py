@@ -52,6 +52,9 @@ class Dialect(Frozen):
     kl_reward_policy: Literal["rollout", "batch_start"] = "rollout"
     """The policy whose log-probabilities give a KL in the reward: the policy that sampled, or the
     policy before the batch's first train step."""
+    reference_temperature: Literal["rollout", "one"] = "rollout"
+    """The temperature of the reference policy's log-probabilities: the rollout's, as those of the
+    policy, or 1."""
     kl_loss_mean: Literal["as_policy", "token_mean", "sequence_mean"] = "as_policy"
     """The aggregation of a KL in the loss: the policy loss's aggregation, or a fixed one."""
     ratio_to: Literal["rollout", "batch_start"] = "rollout"
@@ -268,6 +271,9 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "kl_ratio_max": _ratio_weighs,
     "kl_reward": lambda _, s: in_reward(s),
     "kl_reward_policy": lambda d, s: in_reward(s) and _two_policies(d, s),
+    "reference_temperature": lambda _, s: (
+        s.kl.estimator != NONE and s.kl.beta > 0 and s.rollout.temperature != 1
+    ),
     "kl_loss_mean": lambda d, s: in_loss(s) and d.kl_loss_mean != _mean_of_policy(d, s),
     "ratio_to": _two_policies,
     "ratio_level": lambda d, s: (
@@ -359,6 +365,12 @@ DIFFERENCES: Mapping[str, Difference] = {
                 "batch_start": "the one before the batch's updates",
             }
         ),
+    ),
+    "reference_temperature": Difference(
+        "temperature of the reference policy",
+        ("reference_temperature",),
+        ("kl.estimator", "rollout.temperature"),
+        _choice({"rollout": "the rollout's, as the policy's", "one": "1, whatever the policy's"}),
     ),
     "kl_loss_mean": Difference(
         "mean of the loss's KL",

@@ -19,7 +19,7 @@ from orchestrator.estimators import NONE, TABLE, choices, entry
 from orchestrator.kl import table
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.groups import group_std
-from orchestrator.kl.library_semantics import PLAIN, Dialect
+from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.kl.paper import (
     EQUATIONS,
     NOT_STUDIED,
@@ -136,14 +136,17 @@ def verdict(
     reward_kl_of: str = "rollout",
     regimes: tuple[Regime, ...] = (),
     correction: EngineCorrection | None = None,
+    reference_at_one: float | None = None,
 ) -> GradientVerdict:
     """Return the verdict on a KL term.
 
     `ratio`: the importance ratio, `token` (PPO), `sequence` or `sequence_mean` (GSPO).
     `reward_kl_of`: the policy whose log-probabilities give the KL in the reward: `rollout` (once
     per rollout batch, as in libraries) or `policy` (paper eq. 7). `regimes`: the paper's
-    experiments to cite (empty: all on- or off-policy ones). Raise LaboratoryError for a combination
-    without meaning, for example the sequence ratio with both placements.
+    experiments to cite (empty: all on- or off-policy ones). `reference_at_one`: the temperature of
+    the policy's log-probabilities where the reference policy's are at 1 instead. Raise
+    LaboratoryError for a combination without meaning, for example the sequence ratio with both
+    placements.
 
     Derive an estimator that verdicts.json lacks now. That loads NumPy and takes some tenths of a
     second.
@@ -160,6 +163,11 @@ def verdict(
         *_advantage_notes(kl, case, page),
         *(() if on_policy else _off_policy_notes(kl, clip, case, page)),
         *_other_notes(kl, correction, page),
+        *(
+            ()
+            if reference_at_one is None
+            else [page.say("note", "reference_at_one", temperature=f"{reference_at_one:g}")]
+        ),
     )
     notes = tuple(filter(None, of_options))
     return GradientVerdict(
@@ -202,6 +210,11 @@ def verdict_of(settings: Settings, dialect: Dialect = PLAIN) -> GradientVerdict:
         reward_kl_of="policy" if _of_policy(settings, dialect) else "rollout",
         regimes=tuple(regimes) or ("on_policy",),
         correction=settings.loss.correction,
+        reference_at_one=(
+            settings.rollout.temperature
+            if relevant(dialect, settings).reference_temperature == "one"
+            else None
+        ),
     )
 
 

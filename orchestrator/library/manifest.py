@@ -310,11 +310,11 @@ class SystemRow:
     """The field of System, such as micro_batch."""
     keys: tuple[str, ...]
     """The keys that it becomes. The ledger shows the first."""
-    grade: Literal["measured", "by source"]
-    """measured: gradients with two values were compared (`system.json` beside the manifest); by
-    source: the library's own code says so, as `note` names it."""
     note: str
     """Why the mathematics stays the same."""
+    measured: str = ""
+    """The release in which gradients with two values were compared (`system.json` beside the
+    manifest); empty: the library's own code says so, as `note` names it."""
     send: Callable[[Any, Settings], Values] | None = None
     """Return the keys for a value. None: `translate` sends them, because the layout decides."""
     changes: Callable[[Settings], str] = lambda _: ""
@@ -413,13 +413,28 @@ def sampling_rows(
     note: str = "log-probabilities are at this temperature",
     *,
     stale_by_engine: bool = False,
+    reference_at: str = "",
 ) -> tuple[Row, Row]:
     """Return the rows of a library that samples at a temperature and truncates by top_p.
 
     Both arguments are keys of the library; `note` says at which temperature it computes the
     log-probabilities that it trains on. stale_by_engine: an asynchronous launch has its ratios to
-    the engine's log-probabilities. `loss.correction` has them in every launch.
+    the engine's log-probabilities. `loss.correction` has them in every launch. reference_at: where
+    the library has the reference policy's log-probabilities at temperature 1; empty if nowhere.
     """
+
+    def heats(settings: Settings) -> Account:
+        if reference_at and settings.kl.estimator != "none" and settings.rollout.temperature != 1:
+            return (
+                "approximated",
+                (
+                    "the policy's log-probabilities are at it, the reference policy's at 1 "
+                    f"({reference_at}): the KL is not 0 where the policies are equal, and is least "
+                    "where the policy's logits are the reference's times the temperature. Set "
+                    "rollout.temperature=1.0"
+                ),
+            )
+        return "exact", note
 
     def truncates(settings: Settings) -> Account:
         stale = stale_by_engine and settings.max_staleness_steps
@@ -436,7 +451,7 @@ def sampling_rows(
         return "exact", "truncates sampling only; log-probabilities are of the whole distribution"
 
     return (
-        Row("rollout.temperature", temperature, offer=Number(), account=("exact", note)),
+        Row("rollout.temperature", temperature, offer=Number(), account=heats),
         Row("rollout.top_p", top_p, offer=Number(), account=truncates),
     )
 
@@ -750,7 +765,8 @@ class Manifest:
                 row = self._system_row(name, value, settings)
                 keys = {} if row.send is None else row.send(value, settings)
                 launch |= keys
-                note = f"not part of the cell's id, {row.grade}: {row.note}"
+                grade = f"measured in {row.measured}" if row.measured else "by source"
+                note = f"not part of the cell's id, {grade}: {row.note}"
                 shown = row.keys[0] if row.keys[0] in launch else ""
                 text = str(launch.get(shown, value))
                 entries.append(_ledger_entry(f"system.{name}", "exact", shown, text, note))

@@ -302,9 +302,25 @@ SKYRL_MODE = "generator.inference_engine.engine_init_kwargs.logprobs_mode="
 )
 def test_a_ratio_to_raw_probabilities_at_a_temperature(text: str, library: str, raw: bool) -> None:
     found = read(text, library)[1]
-    told = [each.text for each in found.contradictions if "two temperatures" in each.text]
+    told = [each.text for each in found.contradictions if "engine is of two temp" in each.text]
     assert bool(told) is raw
     assert not raw or ("not unbiased" in told[0] and found.problem)
+
+
+@pytest.mark.parametrize(
+    ("more", "apart"),
+    [
+        (SKYRL_HOT, True),
+        ("generator.sampling_params.temperature=1.0 ", False),
+        (SKYRL_HOT + "trainer.strategy=megatron ", False),
+        (SKYRL_HOT + "trainer.algorithm.use_kl_loss=false ", False),
+    ],
+)
+def test_a_kl_to_a_reference_policy_at_another_temperature(more: str, apart: bool) -> None:
+    finding = read(f"{SKYRL}{SKYRL_SIZES}{more}", "skyrl@0.4.0")[1]
+    told = [each.text for each in finding.contradictions if "KL is of two" in each.text]
+    assert bool(told) is apart
+    assert not apart or "Write generator.sampling_params.temperature=1.0" in told[0]
 
 
 def test_old_verl_leaves_the_kind_of_probabilities_to_vllm() -> None:

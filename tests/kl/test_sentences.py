@@ -377,6 +377,8 @@ def test_every_sentence_is_said_by_some_configuration() -> None:
             found = verdict(kl, clip=Clip(), **how)
             said |= {found.summary, found.plain, found.bias.text, found.advice.text, *found.notes}
     said |= {verdict(Kl(estimator="none"), on_policy=True).summary}
+    hot = Kl(estimator="k3", placement="loss", beta=1.0)
+    said |= {*verdict(hot, on_policy=True, reference_at_one=0.6).notes}
     text = "\n".join(said)
     for part in ("headline", "bias", "plain", "note"):
         for name, sentence in sentences()[part].items():

@@ -114,7 +114,8 @@ class _Trainer:
         everything = list(range(len(batch.responses)))
         with torch.no_grad():
             start = self._logp(self.policy, batch, rows, everything)
-            reference = self._logp(self.reference, batch, rows, everything)
+            at = 1.0 if dialect.reference_temperature == "one" else None
+            reference = self._logp(self.reference, batch, rows, everything, at)
         rollout = _padded(batch.logp_rollout, rows)
         of_policy = _padded(batch.logp_policy, rows)
         of_reference = _padded(batch.logp_reference, rows)
@@ -161,15 +162,25 @@ class _Trainer:
         if every is not None and self.step // every > (self.step - steps) // every:
             self.reference.load_state_dict(self.policy.state_dict())
 
-    def _logp(self, model: Any, batch: RolloutBatch, rows: Rows, chosen: list[int]) -> Tensor:
-        """Return [len(chosen), T], the log-probabilities of the chosen rollouts' tokens."""
+    def _logp(
+        self,
+        model: Any,
+        batch: RolloutBatch,
+        rows: Rows,
+        chosen: list[int],
+        temperature: float | None = None,
+    ) -> Tensor:
+        """Return [len(chosen), T], the log-probabilities of the chosen rollouts' tokens.
+
+        temperature: None: the rollout's.
+        """
         sequences = [batch.prompts[i] + batch.responses[i] for i in chosen]
         width = max(map(len, sequences))
         ids = torch.tensor([ids + [0] * (width - len(ids)) for ids in sequences])
         attention_mask = torch.tensor([[1] * len(s) + [0] * (width - len(s)) for s in sequences])
         logps = torch.log_softmax(
             model(ids, attention_mask=attention_mask, use_cache=False).logits.float()
-            / batch.temperature,
+            / (temperature or batch.temperature),
             -1,
         )
         longest = rows.tokens.shape[1]

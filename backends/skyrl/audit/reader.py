@@ -333,6 +333,8 @@ class _Judge:
                 )
             )
         self.contradictions += (*self._refused(), *self._raw())
+        if not self.old and (reward.active or loss.active):
+            self.contradictions += self._hot()
         ungraded = self.old or numbers(self.version) < numbers(FIRST_GRADIENT)
         dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
@@ -395,6 +397,23 @@ class _Judge:
             yield from two_temperatures(
                 keys, "generator.sampling_params.temperature", because, instead, *ENGINE_MODES
             )
+
+    def _hot(self) -> Iterator[AuditNote]:
+        """Yield a remark if the KL is to a reference policy at another temperature."""
+        key, keys = "generator.sampling_params.temperature", self.keys
+        at = keys.number(key) if keys.has(key) else None
+        same = keys.text("trainer.strategy") == "megatron" or keys.switch(
+            "trainer.algorithm.enable_sample_support_replay"
+        )
+        if at in (None, 0, 1) or same:
+            return
+        yield AuditNote(
+            f"the KL is of two temperatures: the policy's log-probabilities are at {at:g} ({key}), "
+            "the reference policy's at 1 (RefWorkerBase._forward_micro_batch). It is not 0 where "
+            f"the two are equal, and is least where the policy's logits are {at:g} times the "
+            f"reference's. Write {key}=1.0",
+            keys.lines(key),
+        )
 
     def _to_sampler(self, mode: str) -> bool:
         """Return True if the ratio of a policy loss is to the engine's probabilities."""

@@ -52,7 +52,6 @@ _ARGUMENTS: Mapping[str, tuple[object, str]] = {
     "data.dataloader_num_workers": (0, "a process more gains nothing for so few prompts"),
     f"{MODEL}.override_config.attn_implementation": ("sdpa", _NO_FLASH),
     f"{MODEL}.use_remove_padding": (False, _NO_FLASH),
-    f"{MODEL}.enable_gradient_checkpointing": (False, "the policy is small"),
     f"{ACTOR}.fsdp_config.use_torch_compile": (False, "compiling takes longer than the run"),
 }
 """Key -> its value without an accelerator, and the reason."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from orchestrator import plugins, scoring
 from orchestrator.errors import OrchError
-from orchestrator.kl.library_semantics import in_loss, in_reward
+from orchestrator.kl.library_semantics import in_loss, in_reward, relevant
 from orchestrator.lab.prove.proof import Proof, Run, passes_of
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.export import export
@@ -85,6 +85,8 @@ def _kl_at_start(run: Run) -> Check:
     first = run.batches[0]
     if not (in_reward(run.cell.settings) or in_loss(run.cell.settings)):
         return Check(name, None, "the cell has no KL term")
+    if relevant(run.dialect, run.cell.settings).reference_temperature == "one":
+        return Check(name, None, "the library has the reference policy at another temperature")
     # The first rollouts of a run end after the train steps that were made of them. A later end
     # means that earlier rollouts are lost.
     if first.step != len(first.updates or [[]]):

@@ -60,6 +60,23 @@ def test_the_whole_share_is_a_reset_bit_for_bit(
     assert runs[0] == runs[1]
 
 
+def test_a_reference_at_another_temperature_is_far_at_the_start(
+    embedded: Make, trained: Train, lines: Lines
+) -> None:
+    """As SkyRL's: the policy's log-probabilities are at 2, the reference policy's at 1."""
+    starts = []
+    for version in ("1", "1+reference_temperature=one"):
+        for heat in (1.0, 2.0):
+            settings = embedded().but(kl=of(label="k3.loss"))
+            warm = settings.rollout.but(temperature=heat)
+            named = settings.backend.but(version=version)
+            run = lines(trained(settings.but(rollout=warm, backend=named))[1])
+            values = next(line["values"] for line in run if "train/kl_term" in line["values"])
+            starts.append(values["train/kl_term"])
+    assert starts[:3] == pytest.approx([0, 0, 0], abs=1e-6)
+    assert starts[3] > 0.01
+
+
 def test_the_sampler_as_the_reference_holds_back_one_batch_only(
     embedded: Make, trained: Train, lines: Lines
 ) -> None:

@@ -104,6 +104,16 @@ def test_a_truncated_sampler_in_the_ratio_is_no_exact_setting() -> None:
     assert status(plan(changed(on, rollout=kept)), "rollout.top_p")[0] == "exact"
 
 
+def test_a_reference_policy_at_another_temperature_is_no_exact_setting() -> None:
+    warm = changed(onpolicy("0.4.0"), rollout=onpolicy("0.4.0").settings.rollout.but(temperature=2))
+    grade, note = status(plan(warm), "rollout.temperature")
+    assert grade == "approximated"
+    assert "the reference policy's at 1" in note
+    assert status(plan(onpolicy("0.4.0")), "rollout.temperature")[0] == "exact"
+    free = changed(warm, kl=warm.settings.kl.but(estimator="none", placement=None, beta=0.0))
+    assert status(plan(free), "rollout.temperature")[0] == "exact"
+
+
 def test_the_plain_loss_of_0_2_0_is_said_to_be_without_a_clip() -> None:
     old = plan(asynchronous("0.2.0"))
     assert status(old, "loss.clip")[0] == "approximated"

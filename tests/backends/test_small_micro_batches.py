@@ -1,0 +1,70 @@
+"""Trains verl, OpenRLHF and SkyRL with small micro batches, checkpointing and a temperature.
+
+Their gradients are those that orch computes of the whole batch.
+
+ORCH_KEEP_RECORDS=1 keeps the distances in backends/LIBRARY/system.json.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.settings import System
+from tests.backends import proven
+from tests.backends.cpu_meter import KEEPS_RECORDS
+
+SYSTEM = System(micro_batch=8, gradient_checkpointing=True)
+SETTINGS: dict[str, Any] = {
+    "advantage": {"estimator": "rloo"},
+    "kl": {"estimator": "k3", "placement": "loss", "beta": 0.3},
+    # hot: the lengths of responses must differ, or every divisor is the same
+    "rollout": {"group_size": 8, "max_response_tokens": 6, "temperature": 2.0},
+    "batch": {"num_prompts": 32, "num_minibatches": 4},
+}
+ROUNDING = 1e-5
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.long(150)
+@pytest.mark.parametrize(
+    ("library", "version"), [("verl", "0.9.1"), ("openrlhf", "0.11.2"), ("skyrl", "0.4.0")]
+)
+def test_the_gradients_are_those_of_the_whole_batch(
+    library: str, version: str, tmp_path: Path
+) -> None:
+    whole = proven.other_cell(library, version, SETTINGS, tmp_path, batches=1)
+    small = whole._replace(cell=whole.cell.model_copy(update={"system": SYSTEM}))
+    small.train()
+    run = small.run()
+    assert len({len(response) for response in run.batches[0].responses}) > 2
+    worst = {each.name: each.worst for each in run.proof().quantities}
+    assert max(worst["grad_norm"], worst["loss"]) < ROUNDING, worst
+    others = {"rollout": "one", "one": "rollout"}
+    for wrong in (
+        {"micro_batch": 8},
+        {"reference_temperature": others[run.dialect.reference_temperature]},
+    ):
+        (norm,) = (
+            each.worst
+            for each in run.proof(run.dialect.but(**wrong)).quantities
+            if each.name == "grad_norm"
+        )
+        assert norm > 100 * ROUNDING, f"{wrong} would not be seen"
+    kept = plugins.folder(library) / "system.json"
+    distances = dict.fromkeys(("micro_batch", "gradient_checkpointing"), worst["grad_norm"])
+    record = {
+        "release": version,
+        "test": str(Path(__file__).relative_to(Path(__file__).parents[2])),
+        "rounding": ROUNDING,
+        "distances": {"token_mean": distances},
+    }
+    if os.environ.get(KEEPS_RECORDS):
+        kept.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    stored = json.loads(kept.read_text(encoding="utf-8"))
+    assert stored["release"] == version
+    assert max(stored["distances"]["token_mean"].values()) < ROUNDING
