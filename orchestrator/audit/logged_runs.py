@@ -38,4 +38,5 @@ def logged_kl(
         tuple(finding.assumes),
         tuple(each.text for each in finding.contradictions),
         finding.why,
+        finding.moving_reference,
     )

@@ -29,7 +29,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "KL and loss": {
         "audit": "Say what any launch script really optimises, or a new release changes.",
-        "explain": "Say what a KL configuration really optimises, also in each library.",
+        "explain": "Say what a KL term or a policy loss really does, also in each library.",
         "diagnose": "Say what went wrong in a run, by its log.",
         "port": "Write a launch as a spec, or as a launch of another library.",
         "lab": "Compute bias and variance of KL gradients exactly: the paper's Fig. 1 and beyond.",

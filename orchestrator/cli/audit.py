@@ -113,8 +113,8 @@ def command(
     forward KL, a biased reward, a rescaled one, two terms at once), a launch that contradicts
     itself, a key that the release refuses or ignores, a KL that cannot be determined, or a file
     that cannot be read or has no launch; 2 a path that does not exist, or a wrong option. With
-    --from and --to: 0 nothing changes; 3 something changes; 1 nothing was compared. With --summary:
-    0 launches were counted; 1 there is none.
+    --from and --to: 0 nothing changes; 3 something changes, or code around the loss does that orch
+    has not run; 1 nothing was compared. With --summary: 0 launches were counted; 1 there is none.
 
     \b
     orch audit train.sh

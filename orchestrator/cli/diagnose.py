@@ -138,13 +138,12 @@ def _print(answer: Diagnosis) -> None:
             why = f"{answer.not_finite} is not finite; what led to it cannot be told from this log"
         click.echo(f"{why}.")
     else:
-        cause = CAUSES[first.cause]
-        answer_text = f"{HOW_SURE[first.certainty]}{cause.words}."
+        answer_text = f"{HOW_SURE[first.certainty]}{CAUSES[first.cause].words}."
         click.echo(answer_text[0].upper() + answer_text[1:])
         for number, evidence in enumerate(first.evidence):
             label = "Then" if number else "First"
             click.echo(common.hanging(label, f"step {evidence.step}: {evidence.text}."))
-        click.echo(common.hanging("Change", cause.change))
+        click.echo(common.hanging("Change", first.change))
     for other in answer.candidates[1 : None if is_verbose() else 3]:
         text = f"{CAUSES[other.cause].words} ({other.certainty}, from step {other.first} on)"
         click.echo(common.hanging("Also", _sentence(text)))
@@ -170,7 +169,7 @@ def as_data(name: str, answer: Diagnosis) -> dict[str, Any]:
                 "cause": each.cause,
                 "certainty": each.certainty,
                 "words": CAUSES[each.cause].words,
-                "change": CAUSES[each.cause].change,
+                "change": each.change,
                 "evidence": [asdict(evidence) for evidence in each.evidence],
             }
             for each in answer.candidates

@@ -76,8 +76,8 @@ class EstimatorParameter(click.ParamType[str]):
     name = "estimator"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """Return `[none|k1|...]`."""
-        return click.Choice(choices()).get_metavar(param, ctx)
+        """Return `[none|k1|...|ppo|...]`."""
+        return click.Choice((*choices(), *POLICY_LOSSES)).get_metavar(param, ctx)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name of an estimator or of a question; of a library's name for it, ours.
@@ -112,7 +112,7 @@ class EstimatorParameter(click.ParamType[str]):
 
 @click.command(
     cls=QuestionCommand,
-    short_help="Say what a KL configuration really optimises, also in each library.",
+    short_help="Say what a KL term or a policy loss really does, also in each library.",
 )
 @click.argument("estimator", type=EstimatorParameter(), required=False)
 @click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
@@ -178,14 +178,13 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Say which objective a KL term's gradient belongs to, how biased it is, and what to use
+    """Say which objective a KL term's gradient belongs to (k3 loss), or what a policy loss keeps of
+    the gradient (gspo; beside a KL in the loss: cispo+k3), how biased it is, and what to use
     instead. -v prints the equation, the numbers and what they were checked under.
 
     Or answer one of the questions that people ask most, with numbers that are computed now:
     deepseek-v3.2, kl-twice, tis+kl, opd-top-k, clamps, same-settings, collapse,
     moving-reference, logged-kl, which-beta, gspo+k3, group-std.
-
-    Or explain a policy loss, alone or beside a KL in the loss: gspo, dppo_tv, cispo+k3.
 
     Or explain what a library logs under a name: METRIC@LIBRARY; @LIBRARY lists all its metrics.
 
@@ -194,6 +193,7 @@ def command(
       orch explain ppo_kl@verl
       orch explain tis+kl
       orch explain gspo
+      orch explain cispo+k3
       orch explain deepseek-v3.2 --picture k3.svg
       orch explain k1 reward --off-policy --advantage grpo --group-size 8
       orch explain --all
@@ -284,13 +284,12 @@ def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_jso
         draw_curves(policy_losses.curves(loss), picture)
         common.say(f"drawn: {picture}")
     pull = f"the gradient points back to {_OLD}" if loss.pulls_back else f"none to {_OLD}"
-    bounds = loss.usual
     answer = {
         "is": loss.title,
         **({"also": also} if also else {}),
         "pull back": pull,
         "keeps": loss.keeps,
-        "bounds": "none" if bounds is None else f"{bounds.low:g} and {bounds.high:g}, usually",
+        "bounds": loss.bounds_in_words or "none",
         "instead": loss.instead,
     }
     behind = {

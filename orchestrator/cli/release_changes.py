@@ -1,6 +1,7 @@
 """orch audit --from --to: what a new release changes for the cells of a spec, or for a script."""
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool) -> int:
     """Print what a release changes for the cells of a spec, or for a script. Return the exit code:
-    3 something changes, or the loss has another code that nothing measured compares; 0 nothing.
+    3 something changes, or code around the loss that orch has not run in both releases; 0 nothing.
 
     For cells, orch compares the launches key by key, and the mathematics by measurements in
     both releases' own code. Raise SelectionError if nothing can be compared.
@@ -46,7 +47,9 @@ def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool)
         )
     if around := changed_text(old[0], old[1], new[1]):
         say(around)
-    if read := loss_code.differing_code_text(old[0], old[1], new[1]):
+    code = [] if of_script else code_changes(old, new)
+    probed = {each.partition(":")[2] for each in code}
+    if read := loss_code.differing_code_text(*old, new[1], probed):
         say(read)
     if of_script:
         set_next(shlex.join(["orch", "audit", choice.spec]))
@@ -66,16 +69,16 @@ def print_changes(before: str, after: str, choice: CellChoice, *, as_json: bool)
         say(f"not compared: {count}")
     compared = len(cells) - len(refused)
     drifts = drift(cells, old, new, translate)
-    code = code_changes(old, new)
+    not_run = [each for each in loss_code.unmeasured(*old, new[1]) if each not in probed]
     if as_json:
-        print_json(drift_data(drifts, old, new, compared, code))
+        print_json(drift_data(drifts, old, new, compared, code, not_run))
     else:
-        for line in drift_lines(drifts, old, new, compared):
+        for line in drift_lines(drifts, old, new, compared, not_run):
             click.echo(line)
         if code:
             say(rewritten_text(code))
     set_next(shlex.join(["orch", "plan", choice.spec, *choice.overrides]))
-    return WOULD_CHANGE if drifts else 0
+    return WOULD_CHANGE if drifts or not_run else 0
 
 
 def _named(text: str) -> "Release":
@@ -95,13 +98,12 @@ def _release(text: str) -> "Release":
 
 def _drift_of_script(path: str, old: "Release", new: "Release", *, as_json: bool) -> int:
     result = script_drift(path, old, new)
-    unmeasured = loss_code.unmeasured(old[0], old[1], new[1])
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    not_run = loss_code.unmeasured(*old, new[1])
+    other = loss_code.other_results(*old, new[1], text)
     if as_json:
-        data = script_drift_data(result, old, new)
-        print_json({**data, "rewritten_and_unmeasured": unmeasured})
+        print_json(script_drift_data(result, old, new, not_run, other))
     else:
-        if unmeasured and not result.changes:
-            click.echo("in what orch reads of the launch:")
-        for line in script_drift_lines(result, path, old, new):
+        for line in script_drift_lines(result, path, old, new, not_run, other):
             click.echo(line)
-    return WOULD_CHANGE if result.changes or unmeasured else 0
+    return WOULD_CHANGE if result.changes or not_run or other else 0

@@ -105,3 +105,5 @@ class LoggedKl:
     problems: tuple[str, ...]
     why: str
     """The reason of the verdict."""
+    moving_reference: str = ""
+    """What moves the reference policy while it trains, with the setting; empty for none."""

@@ -231,7 +231,7 @@ def read_tensorboard(path: Path) -> Iterator[LoggedRun]:
         folders.setdefault(file.parent, []).append(file)
     if not folders:
         raise UnreadableSource(f"{path} holds no event file ({EVENTS})")
-    for folder, files in folders.items():
+    for (folder, files), name in zip(folders.items(), _names([*folders]), strict=True):
         rows: dict[int, tuple[float, dict[str, float]]] = {}
         settings: dict[str, Any] = {}
         for file in files:
@@ -242,7 +242,7 @@ def read_tensorboard(path: Path) -> Iterator[LoggedRun]:
             continue
         place = path if path.is_file() else folder
         yield LoggedRun(
-            place.name if path.is_file() else folder.name,
+            path.name if path.is_file() else name,
             "tensorboard",
             str(place),
             digest_of(files),
@@ -250,6 +250,15 @@ def read_tensorboard(path: Path) -> Iterator[LoggedRun]:
             settings,
             notes=[MERGED.format(len(files))] if len(files) > 1 else [],
         )
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """Return the parts of each path that differ from the others'; of one path the last part."""
+    shared = os.path.commonpath(folders)
+    parts = [folder.relative_to(shared).parts for folder in folders]
+    while len({each[-1:] for each in parts}) == 1 and all(each[1:] for each in parts):
+        parts = [each[:-1] for each in parts]
+    return ["/".join(each) or folder.name for each, folder in zip(parts, folders, strict=True)]
 
 
 def _arguments(file: Path) -> Mapping[str, Any]:

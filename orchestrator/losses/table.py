@@ -100,6 +100,24 @@ class PolicyLossEntry:
     in_specs: bool = True
     """True if a spec may name it. Otherwise only `orch explain` and the audit know it."""
 
+    @property
+    def bounds_in_words(self) -> str:
+        """Return what the usual bounds hold, as `loss.clip` gives them; empty for no clip."""
+        if self.usual is None or not self.measure:
+            return ""
+        low, high, _ = self.usual
+        between = f"in [{-low:g}, {high:g}]"
+        if self.measure == "ratio":
+            between = f"in [{1 - low:g}, {1 + high:g}]" if low < 1 else f"at most {1 + high:g}"
+        words = {
+            "ratio": f"the {'geometric mean ' * (self.ratio == 'sequence_mean')}ratio {between}",
+            "log_ratio": f"the log-ratio {between}",
+            "probability": f"the change of a token's probability {between}",
+            "nats": f"the KL of a token at most {high:g} nats",
+        }[self.measure]
+        none = ", no lower bound" if self.measure == "ratio" and low >= 1 else ""
+        return f"{words}{none} (loss.clip low {low:g}, high {high:g}, where a spec gives none)"
+
 
 # What the losses share. The ratio of a token is held where exp would overflow, as in verl.
 _MOST = 20.0

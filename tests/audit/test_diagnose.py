@@ -174,6 +174,22 @@ def test_a_kl_below_what_the_reward_needs_is_to_another_policy() -> None:
     assert cause(log(train__kl_reference=noisy(0, 0.9, 0.9), **rewards)) == "nothing_wrong"
 
 
+def test_the_setting_that_moves_the_reference_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "trl grpo --dataset_name d --reward_funcs f --beta 0.04 --sync_ref_model true "
+        "--ref_model_sync_steps 64\n"
+    )
+    history = tmp_path / "history.jsonl"
+    rows = [{"step": i, "reward": x, "kl": 1e-4, "loss": 0.0} for i, x in enumerate(RISING)]
+    history.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--library", "trl@1.16.0", "--metric", "kl=train/kl_reference"]
+    done = CliRunner().invoke(command, [str(history), "--script", str(script), *words])
+    text = " ".join(done.output.split())
+    assert "Switch off what moves the reference policy in train.sh: every 64 steps" in text
+    assert "(sync_ref_model)" in text
+
+
 def test_another_score_that_falls_is_a_reward_that_pays_for_something_else() -> None:
     run = log(reward=RISING, rewards__proxy__mean=RISING, rewards__right__mean=FALLING, loss=0.0)
     answer = said(run, library="trl").first
@@ -467,5 +483,5 @@ def test_a_value_that_is_not_finite_is_said_first(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = CliRunner().invoke(command, [str(path)])
-    assert done.output.startswith("train/loss at step 3 is not finite; what led to it cannot be")
+    assert done.output.startswith("loss at step 3 is not finite; what led to it cannot be")
     assert "--library says which" not in done.output, "TRL alone has these names"

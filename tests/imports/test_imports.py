@@ -131,6 +131,23 @@ def test_tensorboard_of_a_real_trainer(folder: RunFolder, tmp_path: Path) -> Non
     assert run.manifest.settings["seed"] == 7
 
 
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (("a/tb", "b/tb"), ["a", "b"]),
+        (("a/x/tb", "b/tb"), ["a/x", "b"]),
+        (("runs/Nov1", "runs/Nov2"), ["Nov1", "Nov2"]),
+        (("tb",), ["tb"]),
+    ],
+)
+def test_runs_of_a_folder_are_named_by_what_differs(
+    tmp_path: Path, folders: tuple[str, ...], names: list[str]
+) -> None:
+    for each in folders:
+        unpacked("events*.gz", tmp_path, f"{each}/events.out.tfevents.1.host.1.0")
+    assert [run.name for run in open_source(str(tmp_path))] == names
+
+
 def test_trainer_state_says_what_it_does_not_know(folder: RunFolder, tmp_path: Path) -> None:
     """TRL logs `kl` for two trainers: without settings it has no canonical name."""
     for step in (2, 10):

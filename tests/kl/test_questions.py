@@ -22,6 +22,7 @@ from orchestrator.lab.exact.figures import curves_of, draw_terms
 from orchestrator.lab.exact.laboratory import LabSetting, exact
 from orchestrator.lab.exact.objectives import gradients
 from orchestrator.lab.exact.questions import QUESTIONS, tables
+from orchestrator.losses.table import POLICY_LOSSES
 
 
 def test_every_question_has_a_name_that_no_estimator_has_and_numbers() -> None:
@@ -196,6 +197,28 @@ def test_a_question_needs_no_quotes(words: tuple[str, ...], name: str) -> None:
     found = CliRunner().invoke(explain, list(words))
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("cispo", "the ratio at most 5, no lower bound (loss.clip low 1, high 4,"),
+        ("gspo", "the geometric mean ratio in [0.9997, 1.0004]"),
+        ("vespo", "bounds none"),
+        ("gspo+k1", "0 (no pull)"),
+        ("gspo+k1", "(pushes away)"),
+        ("--help", "what a policy loss keeps of the gradient"),
+    ],
+)
+def test_bounds_and_zeros_of_a_policy_loss_are_in_words(words: str, expected: str) -> None:
+    text = " ".join(CliRunner().invoke(explain, [words]).output.split())
+    assert expected in text
+    assert "e-17" not in text
+
+
+def test_each_policy_loss_has_its_bounds_in_words() -> None:
+    for entry in POLICY_LOSSES.values():
+        assert bool(entry.bounds_in_words) is bool(entry.measure), entry.name
 
 
 def test_a_policy_loss_is_explained_in_few_lines_and_fully_with_v() -> None:

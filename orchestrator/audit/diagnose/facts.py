@@ -1,6 +1,6 @@
 """What the settings of a run say, as far as a diagnosis needs it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.imports.logged import LoggedKl
@@ -30,6 +30,8 @@ class TrainingFacts:
     """Train steps for each rollout batch."""
     on_policy: bool | None = None
     learning_rate: float | None = None
+    moving_reference: str = ""
+    """What moves the reference policy while it trains, with the setting; empty for none."""
     source: str = ""
     """Where these facts are from: `train.sh`."""
 
@@ -61,7 +63,7 @@ def facts_of(settings: Settings, source: str) -> TrainingFacts:
         settings.batch.num_minibatches,
         on_policy,
         settings.optimizer.learning_rate,
-        source,
+        source=source,
     )
 
 
@@ -77,22 +79,24 @@ def facts_of_finding(finding: AuditFinding | LoggedKl, source: str) -> TrainingF
         reward, loss, regime = finding.kl_in_reward, finding.kl_in_loss, finding.regime.on_policy
     else:
         reward, loss, regime = finding.in_reward, finding.in_loss, None
+    facts = TrainingFacts(
+        on_policy=regime, moving_reference=finding.moving_reference, source=source
+    )
     if None in (reward.active, loss.active):
-        return TrainingFacts(on_policy=regime, source=source)
+        return facts
     if not (reward.active or loss.active):
-        return TrainingFacts("none", beta=0.0, on_policy=regime, source=source)
+        return replace(facts, estimator="none", beta=0.0)
     term = reward if reward.active else loss
     placement = "reward_and_loss" if reward.active and loss.active else None
     if finding.verdict == "undetermined":
         place = placement or ("reward" if reward.active else "loss")
-        return TrainingFacts(placement=place, beta=term.beta, on_policy=regime, source=source)
+        return replace(facts, placement=place, beta=term.beta)
     pulls = finding.verdict not in (*ZERO_GRADIENT, "no_kl")
-    return TrainingFacts(
-        term.estimator,
-        placement or ("reward" if reward.active else "loss"),
-        term.beta,
-        pulls,
-        "" if pulls else finding.why,
-        on_policy=regime,
-        source=source,
+    return replace(
+        facts,
+        estimator=term.estimator,
+        placement=placement or ("reward" if reward.active else "loss"),
+        beta=term.beta,
+        pulls=pulls,
+        why_not="" if pulls else finding.why,
     )

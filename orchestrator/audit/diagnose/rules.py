@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.audit.diagnose.causes import CAUSES
 from orchestrator.audit.diagnose.course import REWARD, Course, course_of
 from orchestrator.audit.diagnose.facts import TrainingFacts
 from orchestrator.audit.diagnose.term import KL, TERM, LoggedTerm, term_of
@@ -44,6 +45,13 @@ class CauseFound:
     """A key of CAUSES."""
     certainty: Certainty
     evidence: tuple[Evidence, ...]
+    own_change: str = ""
+    """What to change in this launch; empty: what the cause's entry says."""
+
+    @property
+    def change(self) -> str:
+        """Return what to change, as one sentence."""
+        return self.own_change or CAUSES[self.cause].change
 
     @property
     def first(self) -> int:
@@ -61,7 +69,7 @@ class Diagnosis:
     untold: tuple[str, ...] = ()
     """What this log cannot tell, and the metric that would."""
     not_finite: str = ""
-    """The first value that is NaN or infinite: `train/grad_norm at step 12`."""
+    """The first value that is NaN or infinite: `grad_norm at step 12`."""
 
     @property
     def first(self) -> CauseFound | None:
@@ -557,8 +565,11 @@ def _moved_reference(run: _Run) -> CauseFound | None:
         f"{course.start:.2g} to {after:.2g} needs {needed:.2g}"
     )
     never = float(np.nanmax(np.abs(moved))) < 1e-4 * needed
-    certainty: Certainty = "sure" if never else "likely"
-    return CauseFound("moved_reference", certainty, (run.shown(half, KL, text),))
+    moves, change = run.facts.moving_reference, ""
+    if moves:
+        change = f"Switch off what moves the reference policy in {run.facts.source}: {moves}."
+    certainty: Certainty = "sure" if never or moves else "likely"
+    return CauseFound("moved_reference", certainty, (run.shown(half, KL, text),), change)
 
 
 def _reward_hacking(run: _Run) -> CauseFound | None:

@@ -30,7 +30,7 @@ class Trace:
     steps: NDArray[np.int64]
     series: Mapping[str, Series]
     faults: tuple[str, ...] = ()
-    """Values that were logged as NaN or infinite: `train/grad_norm at step 12`."""
+    """Values that were logged as NaN or infinite, by their logged name: `grad_norm at step 12`."""
     unknown: tuple[str, ...] = field(default=(), compare=False)
     """Logged names that orch has no canonical name for."""
     place: Place | None = None
@@ -96,6 +96,7 @@ def trace_of(
     scores: dict[str, dict[int, float]] = {}
     namesakes: dict[str, tuple[str, list[float]]] = {}
     unknown: set[str] = set()
+    broken: dict[str, str] = {}
     for row in run.rows:
         own = {name: value for name, value in row.values.items() if is_canonical(name)}
         named = canonical(row.values, table, place or "loss", renames or {}) | own
@@ -104,6 +105,9 @@ def trace_of(
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
         for name, value in row.values.items():
+            if not np.isfinite(value):
+                ours = canonical({name: value}, table, place or "loss", renames or {})
+                broken |= dict.fromkeys([name] if is_canonical(name) else ours, name)
             meant = table.row(name, place or "loss") if table else None
             if meant is not None and not meant.ours and meant.meaning.startswith(NO_REFERENCE_KL):
                 namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
@@ -113,7 +117,7 @@ def trace_of(
         # The libraries' names are of means over tokens; one of orch's cells may be of responses.
         values |= _derived(values, per_token=table is not None or place != "reward")
     of_names = {name: (meaning, np.array(v)) for name, (meaning, v) in namesakes.items()}
-    trace = _trace(sorted(by_step.items()), unknown, scores)
+    trace = _trace(sorted(by_step.items()), unknown, scores, broken)
     own_names: dict[str, str] = {}
     for metric in table.metrics if table else ():
         if metric.ours and metric.place in (None, place or "loss") and not metric.where:
@@ -151,7 +155,9 @@ def _trace(
     points: Sequence[tuple[int, Mapping[str, float]]],
     unknown: set[str],
     scores: Mapping[str, Mapping[int, float]],
+    broken: Mapping[str, str],
 ) -> Trace:
+    """broken: canonical name -> logged name, of metrics with a value that is not finite."""
     # A row of evaluation alone is no train step.
     trained = [(s, v) for s, v in points if any(not n.startswith("eval/") for n in v)]
     names = sorted({name for _, values in trained for name in values})
@@ -162,8 +168,8 @@ def _trace(
         logged: list[Any] = [values.get(name, np.nan) for _, values in trained]
         array = np.array(logged, dtype=np.float64)
         for (step, values), value in zip(trained, array, strict=True):
-            if name in values and not np.isfinite(value):
-                faults.append((step, f"{name} at step {step}"))
+            if name in broken and name in values and not np.isfinite(value):
+                faults.append((step, f"{broken[name]} at step {step}"))
                 break
         array[~np.isfinite(array)] = np.nan
         if not np.isnan(array).all():

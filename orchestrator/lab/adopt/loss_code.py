@@ -8,13 +8,13 @@ their code is compared from release to release alone.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.analysis.text import counted
+from orchestrator.analysis.text import counted, listed
 from orchestrator.audit.checkout import functions
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json
@@ -39,7 +39,11 @@ def _folder(library: str) -> Path:
 
 def _kept(library: str) -> dict[str, Any]:
     file = _folder(library) / KEPT
-    return _read(file, file.stat().st_mtime_ns) if file.is_file() else {"files": [], "code": {}}
+    return (
+        _read(file, file.stat().st_mtime_ns)
+        if file.is_file()
+        else {"files": [], "code": {}, "always": "(?!)"}
+    )
 
 
 @lru_cache(maxsize=16)
@@ -82,33 +86,61 @@ def _flat(digests: Digests) -> dict[str, str]:
 
 
 def unmeasured(library: str, old: str, new: str) -> list[str]:
-    """Return the functions with another code, where no measurement compares the two releases."""
-    compared = functions_of.compared_code(library, old, new)
-    names = [
-        name
-        for name in rewritten(library, old, new) or []
-        if name.rpartition(": ")[2] not in compared
+    """Return the functions with another code that orch has not run in both releases."""
+    ran = _ran(library, old, new)
+    return [each for each in _names(library, old, new) if each not in ran]
+
+
+def other_results(library: str, old: str, new: str, text: str) -> list[str]:
+    """Return the measurements with other results that count for a launch: of a function that every
+    launch calls, or of one that the text names."""
+    named, words = functions_of.code(library), set(re.findall(r"[A-Za-z]\w{2,30}", text))
+    always = re.compile(_kept(library)["always"])
+    return [
+        each
+        for each in functions_of.changed(library, old, new) or []
+        if always.search(named[each]) or words & {each.split()[0], *named[each].split("_")}
     ]
+
+
+def _names(library: str, old: str, new: str) -> list[str]:
+    return [each.rpartition(": ")[2] for each in rewritten(library, old, new) or []]
+
+
+def _ran(library: str, old: str, new: str) -> dict[str, bool]:
+    """Return each function that was run in both releases -> True if all its results are equal."""
+    named, other = functions_of.code(library), functions_of.changed(library, old, new) or []
+    differ = {named[each] for each in other}
+    ran = {each: each not in differ for each in functions_of.compared_code(library, old, new)}
     by_defaults = read_json(_folder(library) / "defaults.json") or {}
-    return [] if old in by_defaults and new in by_defaults else names
+    if old in by_defaults and new in by_defaults:
+        before, after = by_defaults[old], by_defaults[new]
+        is_same = all(before[launch] == after[launch] for launch in ("nothing", "beta"))
+        shared = before["sources"].keys() & after["sources"].keys()
+        ran |= {each.partition(":")[2]: is_same for each in shared}
+    return ran
 
 
-def differing_code_text(library: str, old: str, new: str) -> str:
-    """Return a sentence on the functions whose code differs; empty for none."""
-    names = rewritten(library, old, new) or []
+def differing_code_text(library: str, old: str, new: str, probed: Collection[str] = ()) -> str:
+    """Return what was compared of the functions whose code differs; empty for none.
+
+    probed: functions that the evidence of both releases has, which the text leaves out.
+    """
+    names = [each for each in _names(library, old, new) if each not in probed]
     if not names:
         return ""
-    of_all = [each.rpartition(": ")[2] for each in names]
-    unknown = [each.rpartition(": ")[2] for each in unmeasured(library, old, new)]
-    same = "Only what stands above or below was measured"
-    if unknown:
-        same = "Nothing measured says whether they compute the same"
-        if unknown != of_all:
-            same = f"Nothing measured compares {', '.join(unknown)}"
-    return (
-        f"the code of {counted(len(names), 'function')} of the KL, the advantage or the loss is "
-        f"another one in {new} than in {old}: {', '.join(of_all)}. {same}"
+    have = "has" if len(names) == 1 else "have"
+    text = (
+        f"{counted(len(names), 'function')} of the KL, the advantage or the loss {have} other code "
+        f"in {new} than in {old}"
     )
+    ran = _ran(library, old, new)
+    for results, is_same in (("the same results", True), ("other results", False)):
+        if some := [each for each in names if ran.get(each) is is_same]:
+            text += f"; orch ran {listed(some)} of both releases on the same inputs, with {results}"
+    if unknown := [each for each in names if each not in ran]:
+        text += f"; orch has not run {listed(unknown)}: read what changed there"
+    return text
 
 
 def of_source(library: str, text: Callable[[str], str | None]) -> Digests:

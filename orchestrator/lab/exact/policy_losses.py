@@ -133,7 +133,11 @@ def rows(entry: PolicyLossEntry, estimator: str | None = None) -> Iterator[Seque
 
 
 def _counted(factor: float | None) -> str:
-    return "- (reward falls)" if factor is None else f"{factor:.3g}"
+    if factor is None:
+        return "- (reward falls)"
+    if abs(factor) < ROUNDING:
+        return "0 (no pull)"
+    return f"{factor:.3g}{' (pushes away)' if factor < 0 else ''}"
 
 
 COLUMNS = ("staleness", "nats", "pull", "bias", "noise", "dropped, A > 0", "dropped, A < 0")

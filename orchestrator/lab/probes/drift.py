@@ -165,10 +165,12 @@ def refused_by_both(
     return refused
 
 
-def drift_lines(drifts: Sequence[Drift], old: Release, new: Release, total: int) -> Iterator[str]:
+def drift_lines(
+    drifts: Sequence[Drift], old: Release, new: Release, total: int, not_run: Sequence[str]
+) -> Iterator[str]:
     """Yield the changes of each group of cells in lines, then the number of cells that change.
 
-    total: the number of cells that were compared.
+    total: the number of cells that were compared. not_run: as in `_nothing`.
     """
     name, other = "@".join(old), "@".join(new)
     for group in drifts:
@@ -187,7 +189,7 @@ def drift_lines(drifts: Sequence[Drift], old: Release, new: Release, total: int)
         if len(rest) > _MOST_CHANGES:
             yield f"  and {len(rest) - _MOST_CHANGES} more (--json lists them)"
     if not drifts:
-        yield f"nothing changes for {total} cells from {name} to {other}"
+        yield _nothing(f"{total} cells", old, new, not_run)
         return
     changed = sum(len(group.cells) for group in drifts)
     meant = _num_cells_with(drifts, "objective") or "none"
@@ -195,6 +197,25 @@ def drift_lines(drifts: Sequence[Drift], old: Release, new: Release, total: int)
         f"{changed} of {total} cells change from {name} to {other}; what was measured of the "
         f"mathematics changes for {meant} of them"
     )
+
+
+def _nothing(
+    of_what: str, old: Release, new: Release, not_run: Sequence[str], other: Sequence[str] = ()
+) -> str:
+    """Return the sentence on launches whose keys, defaults and measured objective are the same.
+
+    not_run: functions around the loss with another code, that orch has not run in both releases.
+    other: measurements of functions of the launch with other results.
+    """
+    between = f"{of_what} from {'@'.join(old)} to {'@'.join(new)}"
+    doubts = []
+    if other:
+        doubts.append(f"the library's code gives other numbers for {', '.join(other)}")
+    if not_run:
+        doubts.append(f"orch has not run functions with other code: {', '.join(not_run)}")
+    if not doubts:
+        return f"nothing changes for {between}"
+    return f"the settings of {between} mean the same, but {'; '.join(doubts)}"
 
 
 def rewritten_text(functions: Sequence[str]) -> str:
@@ -207,7 +228,12 @@ def rewritten_text(functions: Sequence[str]) -> str:
 
 
 def drift_data(
-    drifts: Sequence[Drift], old: Release, new: Release, total: int, rewritten: Sequence[str]
+    drifts: Sequence[Drift],
+    old: Release,
+    new: Release,
+    total: int,
+    rewritten: Sequence[str],
+    not_run: Sequence[str],
 ) -> dict[str, Any]:
     """Return the same as plain data, with every change."""
     return {
@@ -217,6 +243,7 @@ def drift_data(
         "changed": sum(len(group.cells) for group in drifts),
         "objective_changed": _num_cells_with(drifts, "objective"),
         "rewritten": rewritten,
+        "rewritten_and_unmeasured": not_run,
         "groups": [
             {
                 "cells": [{"id": cell.id, "slug": cell.slug} for cell in group.cells],
@@ -487,7 +514,9 @@ def script_drift(path: str, old: Release, new: Release) -> ScriptDrift:
     return result
 
 
-def script_drift_data(drift: ScriptDrift, old: Release, new: Release) -> dict[str, object]:
+def script_drift_data(
+    drift: ScriptDrift, old: Release, new: Release, not_run: Sequence[str], other: Sequence[str]
+) -> dict[str, object]:
     """Return the drift of a script as plain data."""
     return {
         "from": "@".join(old),
@@ -495,10 +524,19 @@ def script_drift_data(drift: ScriptDrift, old: Release, new: Release) -> dict[st
         "launches": drift.num_launches,
         "changed": [asdict(each) for each in drift.changes],
         "not_compared": drift.not_compared,
+        "other_results": other,
+        "rewritten_and_unmeasured": not_run,
     }
 
 
-def script_drift_lines(drift: ScriptDrift, path: str, old: Release, new: Release) -> Iterator[str]:
+def script_drift_lines(
+    drift: ScriptDrift,
+    path: str,
+    old: Release,
+    new: Release,
+    not_run: Sequence[str],
+    other: Sequence[str],
+) -> Iterator[str]:
     """Yield the drift of a script in lines for a person."""
     for each in drift.changes:
         where = f"{path}:{each.line}{f' ({each.case})' if each.case else ''}"
@@ -511,7 +549,7 @@ def script_drift_lines(drift: ScriptDrift, path: str, old: Release, new: Release
     if not drift.changes:
         count = drift.num_launches - len(drift.not_compared)
         launches = "1 launch" if count == 1 else f"{count} launches"
-        yield f"nothing changes for {launches} from {'@'.join(old)} to {'@'.join(new)}"
+        yield _nothing(launches, old, new, not_run, other)
 
 
 def script_changes(
