@@ -19,7 +19,7 @@ from orchestrator.audit.checkout import functions
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json
 from orchestrator.lab.probes import functions as functions_of
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import version_tuple
 
 KEPT = "audit/code.json"
 Digests = Mapping[str, Mapping[str, str]]
@@ -63,7 +63,7 @@ def releases_of(library: str) -> list[str]:
         for releases in by_digest.values()
         for release in releases
     }
-    return sorted(read, key=lambda each: (numbers(each), each))
+    return sorted(read, key=lambda each: (version_tuple(each), each))
 
 
 def rewritten(library: str, old: str, new: str) -> list[str] | None:
@@ -83,7 +83,7 @@ def _flat(digests: Digests) -> dict[str, str]:
 
 def unmeasured(library: str, old: str, new: str) -> list[str]:
     """Return the functions with another code, where no measurement compares the two releases."""
-    compared = functions_of.compared_code(library, old, new)
+    compared = functions_of.measured_in_both(library, old, new)
     names = [
         name
         for name in rewritten(library, old, new) or []
@@ -155,7 +155,7 @@ def keep(library: str, version: str, source: Path) -> Path:
     for path, own in read.items():
         for name, digest in own.items():
             releases = code.setdefault(path, {}).setdefault(name, {}).setdefault(digest, [])
-            releases[:] = sorted([*releases, version], key=numbers)
+            releases[:] = sorted([*releases, version], key=version_tuple)
     kept = {
         path: {
             name: {digest: releases for digest, releases in digests.items() if releases}
