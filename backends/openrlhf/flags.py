@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.library import adopted, key_tables
-from orchestrator.library.key_tables import Option, Options, completed, numbers
+from orchestrator.library.key_tables import Option, Options, completed, is_since
 from orchestrator.library.manifest import ABSENT, ReleaseTable, Values
 
 FACTS = Path(__file__).with_name("options.json")
@@ -28,12 +28,12 @@ READ = "0.11.2"
 
 def is_flat(version: str) -> bool:
     """Return True for a release whose flags have flat names."""
-    return numbers(version) < numbers(FIRST_DOTTED)
+    return not is_since(version, FIRST_DOTTED)
 
 
 def is_read(version: str) -> bool:
     """Return True for READ and the releases after it."""
-    return numbers(version) >= numbers(READ)
+    return is_since(version, READ)
 
 
 FLAT = next(version for version in VERSIONS if is_flat(version))

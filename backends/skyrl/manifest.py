@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from backends.skyrl.overrides import written
 from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library import adopted, key_tables, lora
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import is_since, version_tuple
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -46,7 +46,7 @@ trains asynchronously with its plain PPO loss."""
 NEWEST = VERSIONS[0]
 READ = "0.4.0"
 """The release since which orch has read what SkyRL claims of Ray, and runs it without a GPU."""
-_NEWEST_FIRST = sorted(VERSIONS, key=numbers, reverse=True)
+_NEWEST_FIRST = sorted(VERSIONS, key=version_tuple, reverse=True)
 COUNTS_STEPS = "0.3.0"
 """The first release that counts train steps, that has DPPO, and whose asynchronous trainer refuses
 its own PPO losses."""
@@ -1061,9 +1061,9 @@ MANIFEST = Manifest(
 
 def is_read(version: str) -> bool:
     """Return True for READ and the releases after it."""
-    return numbers(version) >= numbers(READ)
+    return is_since(version, READ)
 
 
 def counts_steps(version: str) -> bool:
     """Return True if a release counts train steps, False if it counts only epochs."""
-    return numbers(version) >= numbers(COUNTS_STEPS)
+    return is_since(version, COUNTS_STEPS)

@@ -4,14 +4,8 @@ import re
 
 from backends.trl import checkpoints, dialect, memory, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
-from backends.trl.options import (
-    BIAS_CORRECTED,
-    REDECLARED,
-    SCRIPTS,
-    own_options,
-    since,
-)
-from orchestrator.library.key_tables import nearest
+from backends.trl.options import BIAS_CORRECTED, REDECLARED, SCRIPTS, own_options
+from orchestrator.library.key_tables import is_since, nearest
 from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
 from orchestrator.records import LaunchPlan
@@ -62,9 +56,9 @@ class TRL(Backend):
     def neighbour(self, version: str) -> str:
         """Return the nearest driven release on the same side of 1.10.0, which corrects the KL's
         bias; of any side if there is none."""
-        corrects = since(version, BIAS_CORRECTED)
+        corrects = is_since(version, BIAS_CORRECTED)
         oldest_first = self.versions[::-1]
-        same = [each for each in oldest_first if since(each, BIAS_CORRECTED) is corrects]
+        same = [each for each in oldest_first if is_since(each, BIAS_CORRECTED) is corrects]
         known = same or oldest_first
         return known[nearest(known, version)]
 

@@ -31,11 +31,6 @@ VERSIONS = adopted.versions(Path(__file__).with_name("options.json"))
 """The releases that orch drives, newest first; after them those that the project adopted."""
 
 
-def since(version: str, first: str) -> bool:
-    """Return True for a release that is not older than `first`."""
-    return key_tables.numbers(version) >= key_tables.numbers(first)
-
-
 @cache
 def options(script: Script, version: str) -> Options:
     """Return the options of one script of a release."""

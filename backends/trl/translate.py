@@ -26,10 +26,11 @@ from backends.trl.manifest import (
     WEIGHS,
     script_of,
 )
-from backends.trl.options import script_table, since
+from backends.trl.options import script_table
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, lora, prompt_recipe, quiet_kl, rollout_dump
+from orchestrator.library.key_tables import is_since
 from orchestrator.library.manifest import ManifestError, Values
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -449,7 +450,7 @@ def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
         )
     longest = settings.rollout.max_response_tokens
     if not rloo and loss.constant_tokens not in (None, longest):
-        if not since(version, LUSPO_SUMS):
+        if not is_since(version, LUSPO_SUMS):
             yield _refused(
                 "loss.constant_tokens",
                 loss.constant_tokens,

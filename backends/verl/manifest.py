@@ -15,7 +15,7 @@ from backends.verl import extension
 from backends.verl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.estimators import TABLE
 from orchestrator.library import adopted, key_tables, lora
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import is_since
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -118,12 +118,12 @@ STALE = {"max_staleness_steps": Number(least=1)}
 
 def is_read(version: str) -> bool:
     """Return True for READ and the releases after it."""
-    return numbers(version) >= numbers(READ)
+    return is_since(version, READ)
 
 
 def has_v1(version: str) -> bool:
     """Return True for a release with the trainer V1."""
-    return numbers(version) >= numbers(V1)
+    return is_since(version, V1)
 
 
 def updates_per_tick(settings: Settings) -> int:

@@ -30,7 +30,13 @@ from orchestrator.lab.probes import functions
 from orchestrator.lab.probes.defaults import DefaultLaunches, read_defaults
 from orchestrator.lab.probes.drift import script_changes
 from orchestrator.library import adopted
-from orchestrator.library.key_tables import Option, Options, load_options, load_releases, numbers
+from orchestrator.library.key_tables import (
+    Option,
+    Options,
+    load_options,
+    load_releases,
+    version_tuple,
+)
 
 HEAD = """# Where a release changed the objective
 
@@ -183,7 +189,7 @@ def _of_evidence(drives: Sequence[Release]) -> Iterator[str]:
     """Yield a sentence for each pair of neighbouring releases that were measured."""
     for library in dict.fromkeys(name for name, _ in drives):
         versions = [v for name, v in drives if name == library and stored.read(library, v)]
-        known = sorted(versions, key=numbers)
+        known = sorted(versions, key=version_tuple)
         for old, new in pairwise(known):
             yield _pair(library, old, new)
 

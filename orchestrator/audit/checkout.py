@@ -19,7 +19,7 @@ from typing import NamedTuple
 import yaml
 
 from orchestrator import plugins
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import Given
 
 _OPTION = re.compile(r"""add_argument\(\s*(?:["']-\w["']\s*,\s*)?["']--([\w.-]+)["']""")
@@ -152,7 +152,7 @@ def release_of(beside: Mapping[str, str], known: KnownCode) -> str:
     most = max(votes.values(), default=0)
     if most < 2:
         return ""
-    newest = max((each for each in votes if votes[each] == most), key=numbers)
+    newest = max((each for each in votes if votes[each] == most), key=version_tuple)
     return f"{newest} {most} of {len(rows)} functions of its code beside it are as in this release"
 
 

@@ -15,7 +15,7 @@ from stat import S_ISREG
 
 from orchestrator import plugins
 from orchestrator.audit.checkout import known_code, release_of
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
@@ -336,7 +336,7 @@ def _bounded(text: str) -> Iterator[tuple[str, str, str]]:
             }
             inside = [each for each in known if _is_inside(each, match[1])]
             if inside:
-                yield library, max(inside, key=numbers), match[0].strip(" ,")
+                yield library, max(inside, key=version_tuple), match[0].strip(" ,")
 
 
 @cache
@@ -353,14 +353,14 @@ _SIGNS = {"<": lt, "<=": le, ">": gt, ">=": ge, "!=": ne, "~=": ge}
 def _is_inside(version: str, bounds: str) -> bool:
     at = _padded(version)
     for sign, limit in re.findall(r"([<>~!]=?)\s*(\d[\d.]*)", bounds):
-        minor = numbers(limit)[:-1] if sign == "~=" else ()
+        minor = version_tuple(limit)[:-1] if sign == "~=" else ()
         if not _SIGNS[sign](at, _padded(limit)) or at[: len(minor)] != minor:
             return False
     return True
 
 
 def _padded(version: str) -> tuple[int, ...]:
-    return (*numbers(version), 0, 0, 0)[:4]
+    return (*version_tuple(version), 0, 0, 0)[:4]
 
 
 @cache

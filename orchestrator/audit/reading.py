@@ -15,7 +15,13 @@ from typing import Literal, NamedTuple
 
 import yaml
 
-from orchestrator.library.key_tables import KeyFact, KeyTables, defaults, numbers, release_table
+from orchestrator.library.key_tables import (
+    KeyFact,
+    KeyTables,
+    defaults,
+    release_table,
+    version_tuple,
+)
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -494,7 +500,7 @@ def stock(
     if pinned is not None:
         pin, _, why = pinned.partition(" ")
         version, because = tables.nearest(pin), f"{pin}: {why}"
-        named = "" if numbers(pin) == numbers(version) else pin
+        named = "" if version_tuple(pin) == version_tuple(version) else pin
     else:
         version, telling = tables.fitting(keys)
         guessed = True

@@ -58,25 +58,6 @@ NEXT: dict[str, dict[int, str]] = {
 """Command -> exit code -> the next step for a person, unless the command sets another by
 `set_next`."""
 
-READ_ONLY = (
-    *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
-    *("diagnose", "port", "lab", "doctor", "env list", "env check", "env lock"),
-)
-"""Commands that write nothing, or only what an option of theirs asks for (--fix, --rehearse,
---out)."""
-
-DRY_RUN = ("run", "cancel", "retry", "prune", "import", "eval", "tune", "report")
-"""Commands that change runs, scores or MLflow: they take `--dry-run`, and exit 3 if they would."""
-
-WITHOUT_DRY_RUN = {
-    "init": "it writes new files, and refuses to overwrite",
-    "adopt": "it writes the tables of one release, and names each file",
-    "prove": "--write and --keep name what it writes",
-    "data prepare": "what is prepared and whole is left alone; `orch doctor SPEC` says what lacks",
-    "env create": "`orch env list` says what is made",
-}
-"""Other commands that write: why they have no `--dry-run`."""
-
 _KEY = "orch.next"
 _SHOWS_DATA = ("as_json", "as_sarif", "hook", "part")
 _FORMATS = ("json", "sarif", "md", "csv", "parquet")

@@ -12,7 +12,7 @@ from orchestrator.library.key_tables import (
     Options,
     Releases,
     load_options,
-    numbers,
+    version_tuple,
     with_release,
 )
 
@@ -60,7 +60,7 @@ def options(file: Path) -> dict[str, Options]:
     for folder in folders(file.parent):
         if (folder / file.name).exists():
             releases = {**load_options(folder / file.name), **releases}
-    return {version: releases[version] for version in sorted(releases, key=numbers)}
+    return {version: releases[version] for version in sorted(releases, key=version_tuple)}
 
 
 def versions(file: Path) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def versions(file: Path) -> tuple[str, ...]:
     project adopted.
     """
     own = load_options(file)
-    every = sorted(options(file), key=numbers, reverse=True)
+    every = sorted(options(file), key=version_tuple, reverse=True)
     return tuple(sorted(every, key=lambda version: version not in own))
 
 

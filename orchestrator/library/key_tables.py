@@ -428,7 +428,7 @@ def with_release(releases: Releases, version: str, keys: Collection[str]) -> Rel
 
 def _order(version: str) -> tuple[tuple[int, ...], int]:
     """Return what sorts releases, a `.post1` after its release."""
-    return numbers(version), int(version.partition(".post")[2] or 0)
+    return version_tuple(version), int(version.partition(".post")[2] or 0)
 
 
 def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> ReleaseTable:
@@ -439,9 +439,14 @@ def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> Re
     return ReleaseTable("another release", keys, {}, added)
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return a version as numbers that can be compared: `0.3.0.post1` -> (0, 3, 0)."""
+def version_tuple(version: str) -> tuple[int, ...]:
+    """Return a version as a tuple that can be compared: `0.3.0.post1` -> (0, 3, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
+
+
+def is_since(version: str, first: str) -> bool:
+    """Return True for a release that is not older than `first`."""
+    return version_tuple(version) >= version_tuple(first)
 
 
 def nearest(versions: Sequence[str], version: str) -> int:
@@ -450,11 +455,11 @@ def nearest(versions: Sequence[str], version: str) -> int:
     That is the newest listed release of the same minor version, else the newest of those that are
     not newer than `version`.
     """
-    wanted = numbers(version)
-    if wanted in (known := [numbers(each) for each in versions]):
+    wanted = version_tuple(version)
+    if wanted in (known := [version_tuple(each) for each in versions]):
         return known.index(wanted)
-    same = [i for i, each in enumerate(versions) if numbers(each)[:2] == wanted[:2]]
-    older = [i for i, each in enumerate(versions) if numbers(each) <= wanted]
+    same = [i for i, each in enumerate(versions) if version_tuple(each)[:2] == wanted[:2]]
+    older = [i for i, each in enumerate(versions) if version_tuple(each) <= wanted]
     return (same or older or [0])[-1]
 
 

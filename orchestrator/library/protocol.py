@@ -42,7 +42,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from orchestrator.kl.library_semantics import PLAIN, Dialect, Semantics
-from orchestrator.library.key_tables import nearest, numbers
+from orchestrator.library.key_tables import nearest, version_tuple
 from orchestrator.library.launches import Launch, LaunchReading
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import Manifest
@@ -200,7 +200,7 @@ class Backend(ABC):
 
         The default is the newest of the same minor version, else the newest that is not newer.
         """
-        known = sorted(self.versions, key=numbers)
+        known = sorted(self.versions, key=version_tuple)
         return known[nearest(known, version)]
 
     def keys_missing(self, version: str, plan: LaunchPlan) -> tuple[str, ...] | None:

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.prepared import data_dir
@@ -34,20 +33,10 @@ from orchestrator.site.forecast import (
     ray_shortages,
     time_limit_warnings,
 )
-from orchestrator.site.hub_data import hub_findings
+from orchestrator.site.hub_data import SiteFinding, hub_findings
 from orchestrator.site.probe import NodeReport, probe_node
 from orchestrator.spec.site_options import SlurmOptions, faults, ray_options, slurm_options
 from orchestrator.tracking.store import store_of
-
-
-class SiteFinding(NamedTuple):
-    """One line of the table of `orch doctor`."""
-
-    check: str
-    verdict: str
-    """ok, missing or broken; only `broken` fails the command."""
-    found: str
-    advice: str = ""
 
 
 def cluster_findings(
@@ -204,7 +193,7 @@ def machine_findings(
     findings += disk_of_checkpoints(Path(site.runs_dir), cells)
     on_cluster = cluster(site, cells, evaluation, look=look)
     by_node = {each.check for each in on_cluster}
-    at_hand = [SiteFinding(*each) for each in hub_findings(site, cells, evaluation)]
+    at_hand = hub_findings(site, cells, evaluation)
     # A node may see another disk than this machine: what it reports counts.
     findings += [each for each in at_hand if each.check not in by_node]
     return [*findings, *mlflow_store(site), *on_cluster]

@@ -23,18 +23,19 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 
 
-class HubFinding(NamedTuple):
-    """One line of `orch doctor`: what was looked for, its verdict, what is there, what to do."""
+class SiteFinding(NamedTuple):
+    """One line of the table of `orch doctor`."""
 
     check: str
     verdict: str
+    """ok, missing or broken; only `broken` fails the command."""
     found: str
     advice: str = ""
 
 
 def hub_findings(
     site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None
-) -> list[HubFinding]:
+) -> list[SiteFinding]:
     """Return a finding for each model and each data set that jobs of cells on GPUs would read."""
     full = [cell for cell in cells if cell.scale == "full" and cell.resources.gpus_per_node]
     if not full:
@@ -53,7 +54,7 @@ def hub_findings(
     return [*findings, *(_data_set(name, hub, variables) for name, hub in data)]
 
 
-def _model(path: str, variables: Mapping[str, str]) -> HubFinding:
+def _model(path: str, variables: Mapping[str, str]) -> SiteFinding:
     cache_folder = hub_cache(variables)
     folder = hub_folder(path, cache_folder)
     if folder is None:
@@ -68,13 +69,13 @@ def _model(path: str, variables: Mapping[str, str]) -> HubFinding:
         if not _has(folder, patterns)
     ]
     if lacking:
-        return HubFinding(
+        return SiteFinding(
             f"model {path}",
             "broken",
             f"{folder} lacks {', '.join(lacking)}",
             f"hf download {path}, where there is a network",
         )
-    return HubFinding(f"model {path}", "ok", str(folder))
+    return SiteFinding(f"model {path}", "ok", str(folder))
 
 
 def _data_sets(task: str) -> Iterator[tuple[str, str]]:
@@ -91,26 +92,26 @@ def _data_sets(task: str) -> Iterator[tuple[str, str]]:
     yield from ((leaf.name, leaf.dataset) for leaf in leaves if _ID.fullmatch(leaf.dataset))
 
 
-def _data_set(task: str, hub: str, variables: Mapping[str, str]) -> HubFinding:
+def _data_set(task: str, hub: str, variables: Mapping[str, str]) -> SiteFinding:
     check = f"data of {task}"
     local = variables.get(EVAL_DATA)
     if local:
         kept = [path for path in Path(local).glob(f"{task}*") if path.exists()]
         if kept:
-            return HubFinding(check, "ok", str(kept[0]))
+            return SiteFinding(check, "ok", str(kept[0]))
     cache_folder = hub_cache(variables)
     folder = hub_folder(hub, cache_folder, "datasets")
     if folder is None:
         command = f"hf download --repo-type dataset {hub}"
         return _absent(check, command, cache_folder, variables)
-    return HubFinding(check, "ok", str(folder))
+    return SiteFinding(check, "ok", str(folder))
 
 
 def _absent(
     check: str, command: str, cache_folder: Path, variables: Mapping[str, str]
-) -> HubFinding:
+) -> SiteFinding:
     offline = [name for name in OFFLINE if variables.get(name, "0") not in ("0", "", "false")]
-    return HubFinding(
+    return SiteFinding(
         check,
         "broken" if offline else "missing",
         f"not in {cache_folder}" + (f", and {offline[0]} is set" if offline else ""),

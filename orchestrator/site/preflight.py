@@ -8,7 +8,6 @@ site's `setup` lines, and prompts, models and data are looked for.
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from orchestrator import harness_tasks
 from orchestrator.environments.lock import locks_of, plain_name
@@ -27,25 +26,16 @@ from orchestrator.launch.node.gpus import gpu_fault
 from orchestrator.records import Cell, EvaluationSpec, LaunchPlan, Site
 from orchestrator.rundir import RunFolder
 from orchestrator.site.forecast import unprepared_cells
-from orchestrator.site.hub_data import hub_findings
+from orchestrator.site.hub_data import SiteFinding, hub_findings
 from orchestrator.spec.site_options import NodeOptions, node_options
 
 _IMPORT_SECONDS = 300
 """For each release. A first import from a cluster's file system takes minutes."""
 
 
-class NodeFinding(NamedTuple):
-    """One line of `orch doctor`: what was checked on the node, its verdict, and what to do."""
-
-    check: str
-    verdict: str
-    found: str
-    advice: str = ""
-
-
 def preflight(
     site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None, runs_dir: Path
-) -> Iterator[NodeFinding]:
+) -> Iterator[SiteFinding]:
     """Yield the findings of this node.
 
     cells: of full scale, one of each kind. runs_dir: an existing folder of this node.
@@ -54,7 +44,7 @@ def preflight(
     gpus = max((cell.resources.gpus_per_node for cell in cells), default=0)
     if gpus and options.gpu_check:
         fault = gpu_fault(gpus)
-        yield NodeFinding("GPUs of the node", "broken" if fault else "ok", fault or f"{gpus} free")
+        yield SiteFinding("GPUs of the node", "broken" if fault else "ok", fault or f"{gpus} free")
     if options.network_interface:
         yield _address(options.network_interface)
     if options.secrets:
@@ -71,32 +61,32 @@ def preflight(
     if cells and evaluation and evaluation.tasks:
         yield from _scorer(site, evaluation)
     for need in unprepared_cells(cells, folder):
-        yield NodeFinding("prepared prompts", "broken", need.sentence)
-    yield from (NodeFinding(*each) for each in hub_findings(site, cells, evaluation))
+        yield SiteFinding("prepared prompts", "broken", need.sentence)
+    yield from hub_findings(site, cells, evaluation)
 
 
-def _address(interface: str) -> NodeFinding:
+def _address(interface: str) -> SiteFinding:
     check = "network interface"
     try:
-        return NodeFinding(
+        return SiteFinding(
             check, "ok", f"{interface}: {process_group.own_address(interface, None)}"
         )
     except EnvironmentFault as fault:
-        return NodeFinding(check, "broken", str(fault), "change site.options.network_interface")
+        return SiteFinding(check, "broken", str(fault), "change site.options.network_interface")
 
 
-def _secrets(options: NodeOptions) -> NodeFinding:
+def _secrets(options: NodeOptions) -> SiteFinding:
     try:
-        return NodeFinding("secrets", "ok", ", ".join(read_secrets(options.secrets)))
+        return SiteFinding("secrets", "ok", ", ".join(read_secrets(options.secrets)))
     except EnvironmentFault as fault:
-        return NodeFinding("secrets", "broken", str(fault))
+        return SiteFinding("secrets", "broken", str(fault))
 
 
-def _library(plan: LaunchPlan, cell: Cell, options: NodeOptions, runs_dir: Path) -> NodeFinding:
+def _library(plan: LaunchPlan, cell: Cell, options: NodeOptions, runs_dir: Path) -> SiteFinding:
     """Return whether a library's modules can be imported, and whether its release is the cell's."""
     check, gpus = f"environment {plan.backend}@{plan.version}", cell.resources.gpus_per_node > 0
     if fault := environment_fault(plan.backend, plan.version, options, gpus=gpus):
-        return NodeFinding(check, "broken", fault, "trainers live in environments of their own")
+        return SiteFinding(check, "broken", fault, "trainers live in environments of their own")
     modules = _modules(plan, "gpu" if gpus else "cpu")
     try:
         environment = environment_of_cell(plan, cell, options)
@@ -106,25 +96,25 @@ def _library(plan: LaunchPlan, cell: Cell, options: NodeOptions, runs_dir: Path)
         command = environment.command(argv, runs_dir, [runs_dir], sorted(env))
         its = contents(command, environment.variables(env), _IMPORT_SECONDS)
     except EnvironmentFault as error:
-        return NodeFinding(check, "broken", str(error))
+        return SiteFinding(check, "broken", str(error))
     if its.faults:
         why = "; ".join(f"import {name} fails: {why}" for name, why in its.faults.items())
-        return NodeFinding(check, "broken", why, "a cell would fail at its start")
+        return SiteFinding(check, "broken", why, "a cell would fail at its start")
     version = its.versions.get(plain_name(plan.backend), "")
     if version and version.partition("+")[0] != plan.version:
-        return NodeFinding(
+        return SiteFinding(
             check,
             "broken",
             f"it has {plan.backend} {version}, and the launches are written for {plan.version}",
             f"backend: {plan.backend}@{version}, or another environment",
         )
     listed = f", imports {', '.join(modules)}" if modules else ""
-    return NodeFinding(
+    return SiteFinding(
         check, "ok", f"Python {its.python}, {plan.backend} {version or 'unknown'}{listed}"
     )
 
 
-def _scorer(site: Site, evaluation: EvaluationSpec) -> Iterator[NodeFinding]:
+def _scorer(site: Site, evaluation: EvaluationSpec) -> Iterator[SiteFinding]:
     """Yield whether the Python that scores checkpoints has vLLM, where vLLM is to score them."""
     engine = resolved(evaluation.engine, "full", site)
     if engine.name != "vllm":
@@ -135,7 +125,7 @@ def _scorer(site: Site, evaluation: EvaluationSpec) -> Iterator[NodeFinding]:
     except EnvironmentFault as fault:
         faults = {python: str(fault)}
     why = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
-    yield NodeFinding(
+    yield SiteFinding(
         "environment of evaluation",
         "broken" if why else "ok",
         f"{python} cannot import {why}" if why else f"{python} imports vllm, lm_eval",

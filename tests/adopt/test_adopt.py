@@ -68,8 +68,7 @@ def house_without(library: str, version: str, place: Path) -> Path:
     if (tables / FUNCTIONS).exists():
         measured = dict(functions._read(tables / FUNCTIONS))
         del measured[version]
-        code = functions._read_code(tables / FUNCTIONS)
-        (tables / FUNCTIONS).write_text(functions.written(measured, code))
+        (tables / FUNCTIONS).write_text(functions.written(measured))
     (tables / "evidence" / f"{version}.json").unlink()
     (tables / "environments" / f"{version}.contract.txt").unlink()
     code = json.loads((tables / CODE).read_text())
@@ -253,8 +252,8 @@ def test_a_function_that_measures_otherwise_is_the_first_row() -> None:
     """verl 0.9.1 changed GSPO's loss, which no KL probe sees."""
     rows = changes("verl", ("0.8.0", "0.9.1"), (), MeasuredRelease(1, (), (), (), ())).rows
     assert (rows[0].subject, rows[0].what) == ("function", "gspo token-mean")
-    assert rows[0].before.startswith("value 0.0365")
-    assert rows[0].after.startswith("value 0.0044")
+    assert rows[0].before.startswith("function compute_policy_loss_gspo, value 0.0365")
+    assert rows[0].after.startswith("function compute_policy_loss_gspo, value 0.0044")
 
 
 def test_a_lock_that_lacks_what_the_release_requires_is_found() -> None:

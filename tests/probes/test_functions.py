@@ -47,31 +47,42 @@ def test_releases_that_were_not_measured_are_not_compared() -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = {"function": "g", "value": [1.0, 3.0]}
     releases = {
-        "0.1": {"a": {"value": 1.0}},
-        "0.2": {"a": {"value": 1.0}, "b": {"value": [1.0, 3.0]}},
-        "0.3": {"a": {"value": 2.0}},
-        "0.4": {"a": {"value": 2.0}, "b": {"value": [1.0, 3.0]}},
+        "0.1": {"a": {"function": "f", "value": 1.0}},
+        "0.2": {"a": {"function": "f", "value": 1.0}, "b": b},
+        "0.3": {"a": {"function": "f", "value": 2.0}},
+        "0.4": {"a": {"function": "f_of_a", "value": 2.0}, "b": b},
     }
     (tmp_path / "evidence").mkdir()
-    (tmp_path / functions.KEPT).write_text(functions.written(releases, {"a": "f", "b": "g"}))
+    (tmp_path / functions.KEPT).write_text(functions.written(releases))
     spans = json.loads((tmp_path / functions.KEPT).read_text())["functions"]
-    assert [each[:2] for each in spans["a"]] == [[0, 1], [2, 3]]
+    assert [each[:2] for each in spans["a"]] == [[0, 1], [2, 2], [3, 3]]
     assert [each[:2] for each in spans["b"]] == [[1, 1], [3, 3]]
     monkeypatch.setattr(plugins, "folder", lambda _: tmp_path)
     monkeypatch.setattr(plugins, "names", lambda: ("x",))
     functions.read.cache_clear()
-    functions.code.cache_clear()
     try:
         assert functions.read("x") == releases
-        assert functions.compared_code("x", "0.1", "0.2") == {"f"}, "b was not there"
-        assert functions.compared_code("x", "0.2", "0.3") == {"f"}, "b is no longer there"
+        assert functions.measured_in_both("x", "0.1", "0.2") == {"f"}, "b was not there"
+        assert functions.measured_in_both("x", "0.2", "0.3") == {"f"}, "b is no longer there"
+        assert functions.measured_in_both("x", "0.2", "0.4") == {"g"}, "a is another function"
+        assert functions.changed("x", "0.3", "0.4") == [], "of the same numbers"
         assert functions.changed("x", "0.2", "0.3") == ["a"]
         (_, second, _) = drift.function_lines("x")
         assert second == "**x 0.2 → 0.3**: **other numbers**: `a`; no longer measured: `b`"
     finally:
         functions.read.cache_clear()
-        functions.code.cache_clear()
+
+
+def test_a_function_has_the_name_that_it_has_in_the_release() -> None:
+    """verl renamed its loss in 0.6.0; Prime-RL moved its default loss, and renamed distillation."""
+    verl, prime_rl = functions.read("verl"), functions.read("prime_rl")
+    assert verl["0.5.0"]["vanilla token-mean"]["function"] == "compute_policy_loss"
+    assert verl["0.6.0"]["vanilla token-mean"]["function"] == "compute_policy_loss_vanilla"
+    assert "compute_policy_loss" in functions.measured_in_both("verl", "0.4.1", "0.5.0")
+    assert prime_rl["0.3.0"]["default loss"]["function"] == "compute_loss"
+    assert prime_rl["0.6.0"]["on-policy distillation"]["function"] == "opd_loss_fn"
 
 
 def test_a_release_that_adds_1e_8_to_a_divisor_measures_the_same() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.records import EvalTask, EvaluationSpec, Site
 from orchestrator.settings import Kl
-from orchestrator.site.hub_data import HubFinding, hub_findings
+from orchestrator.site.hub_data import SiteFinding, hub_findings
 from tests.backends.trl.cells import cell
 
 EVALUATION = EvaluationSpec(
@@ -14,7 +14,7 @@ EVALUATION = EvaluationSpec(
 )
 
 
-def findings(home: Path, **env: str) -> dict[str, HubFinding]:
+def findings(home: Path, **env: str) -> dict[str, SiteFinding]:
     trained = cell(Kl(estimator="none"), gpus=1)
     model = trained.settings.model.but(name="m", path="org/M-7B")
     trained = trained.but(settings=trained.settings.but(model=model))

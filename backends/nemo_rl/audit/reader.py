@@ -28,7 +28,7 @@ from orchestrator.audit.reading import (
     stock,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, load_tables, numbers
+from orchestrator.library.key_tables import KeyTables, load_tables, version_tuple
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -103,7 +103,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     basis = stock(launch, "nemo_rl", tables(), [*given, *(key for key, _ in overrides)])
     based, unread = _bases(launch, rest, basis.version)
     keys = Keys({**basis.defaults, **based})
-    keys.add_documents(launch.documents, untyped=numbers(basis.version) < FIRST_TYPED)
+    keys.add_documents(launch.documents, untyped=version_tuple(basis.version) < FIRST_TYPED)
     for key, value in overrides:
         keys.add(key, value)
     keys.opaque = launch.open_end or unread
@@ -141,7 +141,7 @@ class _Reader(ReleaseReader):
         super().__init__(launch, keys, entry, basis)
         own = [path for path in SOURCES if launch.beside.get(path) is not None]
         self.source = own[0] if own else ""
-        self.scored = numbers(basis.version) >= FIRST_SCORE
+        self.scored = version_tuple(basis.version) >= FIRST_SCORE
         if self.source:
             self.scored = _SCORE.search(launch.beside[self.source]) is not None
         self.regime = self._regime()
@@ -213,7 +213,7 @@ class _Reader(ReleaseReader):
         )
 
     def _estimator(self) -> str | None:
-        name = self._text(TYPE) if numbers(self.basis.version) >= FIRST_TYPE else "k3"
+        name = self._text(TYPE) if version_tuple(self.basis.version) >= FIRST_TYPE else "k3"
         if name in ("k1", "k2", "k3"):
             return name
         self.unknown.append(self.keys.why_unknown(TYPE))
@@ -333,7 +333,7 @@ class _Reader(ReleaseReader):
             if ratio != "sequence_mean":
                 weight = self._engine_weight(None if at in (None, "null") else kind or "tis")
         clamp = UNCLAMPED
-        if numbers(self.basis.version) >= FIRST_CLAMP:
+        if version_tuple(self.basis.version) >= FIRST_CLAMP:
             clamp = Clamp(
                 *(keys.number(f"loss_fn.kl_{e}_clamp_value") for e in ("input", "output"))
             )

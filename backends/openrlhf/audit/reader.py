@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from backends.openrlhf.flags import FACTS, NEWEST, is_read, own_tables
+from backends.openrlhf.flags import FACTS, FIRST_DOTTED, NEWEST, is_read, own_tables
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
 from orchestrator.audit.checkout import parser_keys
@@ -30,10 +30,10 @@ from orchestrator.library import adopted
 from orchestrator.library.key_tables import (
     Releases,
     completed,
+    is_since,
     load_releases,
     merged_table,
     nearest,
-    numbers,
 )
 from orchestrator.library.launches import (
     AuditNote,
@@ -158,7 +158,7 @@ GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
 _PLAIN = {name: name for name in PLAIN_ESTIMATORS}
-FIRST_DOTTED, FIRST_ESTIMATOR = "0.10.2", "0.6.4"
+FIRST_ESTIMATOR = "0.6.4"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
 Earlier releases average the tokens of each response first."""
@@ -355,7 +355,7 @@ class _Judge:
         source = "openrlhf/cli/train_ppo_ray.py"
         estimator, group = keys.text(names["advantage"]) or "", self._size("group", 1)
         since = FIRST_GROUPS.get(estimator)
-        if since is not None and numbers(self.version) >= numbers(since) and group == 1:
+        if since is not None and is_since(self.version, since) and group == 1:
             why = f"--{names['group']} is 1: '{estimator} requires n_samples_per_prompt > 1'"
             yield will_not_start(keys, why, source, names["advantage"], names["group"])
         if self._size("tensor", 1) != 1:
@@ -369,10 +369,7 @@ class _Judge:
         rollouts, micro = self._size("rollouts", 1024), self._micro("micro_rollout", 8)
         if not (group and gpus and ring and rollouts and micro):
             return
-        if (
-            numbers(self.version) >= numbers(FIRST_SHARED)
-            and rollouts * group // micro < gpus // ring
-        ):
+        if is_since(self.version, FIRST_SHARED) and rollouts * group // micro < gpus // ring:
             names = [
                 self.names[key] for key in ("rollouts", "group", "micro_rollout", "gpus", "nodes")
             ]
@@ -411,7 +408,7 @@ class _Judge:
 
     def _micro(self, name: str, before: int) -> int | None:
         """Return a size of micro-batches. `before`: its default in earlier releases."""
-        return self._size(name, 1 if numbers(self.version) >= numbers(FIRST_SMALL) else before)
+        return self._size(name, 1 if is_since(self.version, FIRST_SMALL) else before)
 
     def _size(self, name: str, default: int) -> int | None:
         """Return a size, or None if it is unknown."""
@@ -449,10 +446,10 @@ class _Judge:
         The group's baseline, and the division by its deviation, come before the KL is subtracted.
         Whitening over the batch comes after it.
         """
-        keys, names, old = self.keys, self.names, numbers(self.version)
+        keys, names = self.keys, self.names
         advantage = keys.text(names["advantage"]) or ""
         whitened = advantage in ("gae", "reinforce", "reinforce_baseline") or (
-            advantage == "rloo" and old < numbers(FIRST_RLOO_PLAIN)
+            advantage == "rloo" and not is_since(self.version, FIRST_RLOO_PLAIN)
         )
         no_std = keys.switch(names["no_std"])
         divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
@@ -468,9 +465,9 @@ class _Judge:
                 "in orch's table of OpenRLHF's"
             )
         gspo = keys.text(names["mode"]) == "gspo"
-        averaged = old < numbers(FIRST_TOKEN_MEAN) or gspo
+        averaged = not is_since(self.version, FIRST_TOKEN_MEAN) or gspo
         averaged = averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
-        kl_averaged = old < numbers(FIRST_KL_TOKEN_MEAN)
+        kl_averaged = not is_since(self.version, FIRST_KL_TOKEN_MEAN)
         kl_averaged = kl_averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
         correction = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
@@ -495,7 +492,7 @@ class _Judge:
             entropy=keys.number(names["entropy"]) or 0.0,
             discount=self._discount(advantage),
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
-            clamp=Clamp(value=10.0) if old >= numbers(FIRST_CLAMP) else UNCLAMPED,
+            clamp=Clamp(value=10.0) if is_since(self.version, FIRST_CLAMP) else UNCLAMPED,
             unread=(*unread, *truncated(keys, top_p=names["top_p"])),
         )
 
@@ -504,7 +501,7 @@ class _Judge:
         if advantage != "gae":
             return ""
         readings = []
-        first = 0.95 if numbers(self.version) < (0, 5) else 1.0
+        first = 1.0 if is_since(self.version, "0.5") else 0.95
         for name, default in (("lambd", first), ("gamma", 1.0)):
             key = self.names[name]
             value = self.keys.number(key) if self.keys.has(key) else default
@@ -626,7 +623,7 @@ class _Judge:
         keys, names = self.keys, self.names
         older = tuple(self._removed("old_k3"))
         kind = names["estimator"]
-        named = numbers(self.version) >= numbers(FIRST_ESTIMATOR)
+        named = is_since(self.version, FIRST_ESTIMATOR)
         to_k1 = Edit(kind, f"--{kind} k1", keys.lines(kind)[:1])
         to_k2 = Edit(kind, f"--{kind} k2", keys.lines(kind)[:1])
         weight = names["coefficient"]

@@ -6,15 +6,14 @@ release lacks, it has no entry for.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .probes import LOSS, MAKER, PACKAGE, UTILS, OpenRlhf, silent
+from .probes import LEAST, LOSS, MAKER, MOST, PACKAGE, UTILS, OpenRlhfProbes, silent
 
 __all__ = ["PACKAGE", "open_library"]
 
-BOUNDS = (0.5, 3.0)
-TOKEN = {"is_correction_level": "token", "enable_vllm_is_correction": True}
+TOKEN_CORRECTION = {"is_correction_level": "token", "enable_vllm_is_correction": True}
 LOSSES: Mapping[str, Mapping[str, Any]] = {
     "ppo": {},
     "ppo of each response": {"token_level_loss": False},
@@ -22,12 +21,12 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
     "dual clip": {"dual_clip": 3.0},
     "gspo": {"policy_loss_type": "gspo"},
     "ppo, truncated weights": {
-        **TOKEN,
+        **TOKEN_CORRECTION,
         "is_correction_mode": "clip",
         "vllm_is_correction_type": "tis",
     },
     "ppo, masked weights": {
-        **TOKEN,
+        **TOKEN_CORRECTION,
         "is_correction_mode": "mask",
         "vllm_is_correction_type": "icepop",
     },
@@ -40,7 +39,7 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 }
 """Arguments of PolicyLoss, in the words of every release."""
 ADVANTAGES = ("rloo", "reinforce", "reinforce_baseline", "group_norm", "dr_grpo", "flash_reinforce")
-KL = ("k1", "k2", "k3")
+KL_ESTIMATORS = ("k1", "k2", "k3")
 
 
 class OpenRlhfFunctions:
@@ -50,7 +49,7 @@ class OpenRlhfFunctions:
 
     def __init__(self, sources: Any, version: str):
         self.sources, self.version = sources, version
-        self.library = OpenRlhf(sources)
+        self.library = OpenRlhfProbes(sources)
 
     def read(self, *_: object) -> dict[str, Any]:
         """Return no configuration: every function has its own."""
@@ -67,7 +66,7 @@ class OpenRlhfFunctions:
         method = f"{MAKER}:RemoteExperienceMaker.compute_advantages_and_returns"
         for estimator in ADVANTAGES:
             yield f"advantage {estimator}", method, self._advantage(batch, estimator)
-        for name in KL:
+        for name in KL_ESTIMATORS:
             yield f"compute_approx_kl {name}", f"{UTILS}:compute_approx_kl", self._kl(batch, name)
         if "unbiased_gradient" in _arguments(self.library.utils.compute_approx_kl):
             call = self._kl(batch, "k3", log_probs_old=batch["old"], unbiased_gradient=True)
@@ -81,13 +80,13 @@ class OpenRlhfFunctions:
         given = {name: value for name, value in options.items() if name in known}
         if any(name in options and name not in known for name in ("dual_clip", "policy_loss_type")):
             return None
-        if TOKEN.keys() & options.keys():
+        if TOKEN_CORRECTION.keys() & options.keys():
             if "is_correction_threshold" in known:
-                given["is_correction_threshold"] = BOUNDS
+                given["is_correction_threshold"] = (LEAST, MOST)
             elif "vllm_is_correction_type" in known:
-                given["vllm_is_truncated_threshold"] = BOUNDS
+                given["vllm_is_truncated_threshold"] = (LEAST, MOST)
             elif options.get("vllm_is_correction_type") == "tis" and given:
-                given["vllm_is_truncated_threshold"] = BOUNDS[1]  # it had one bound
+                given["vllm_is_truncated_threshold"] = MOST  # it had one bound
             else:
                 return None
         loss = self.library.loss_module.PolicyLoss(**given)
@@ -111,7 +110,8 @@ class OpenRlhfFunctions:
 
     def _advantage(self, batch: Mapping[str, Any], estimator: str) -> Callable[[], Any]:
         def call() -> Any:
-            config = self.library.read(_named(silent(self.version)["argv"], estimator), {})
+            rloo = silent(self.version)["argv"]
+            config = self.library.read([estimator if x == "rloo" else x for x in rloo], {})
             return self.library.advantages(config, batch)[1]
 
         return call
@@ -129,11 +129,6 @@ class OpenRlhfFunctions:
             action_mask=batch["mask"],
             reward_clip_range=(-0.2, 0.8),
         )
-
-
-def _named(argv: Sequence[str], estimator: str) -> list[str]:
-    """Return a launch with another advantage estimator than RLOO."""
-    return [estimator if word == "rloo" else word for word in argv]
 
 
 def _arguments(function: Any) -> Mapping[str, Any]:

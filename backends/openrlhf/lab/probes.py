@@ -176,7 +176,7 @@ class LossReached(BaseException):
         self.value = value
 
 
-class OpenRlhf:
+class OpenRlhfProbes:
     """The library's functions and its parser."""
 
     def __init__(self, sources: Any):
@@ -445,6 +445,6 @@ class Arguments:
         )
 
 
-def open_library(sources: Any, _version: str) -> OpenRlhf:
+def open_library(sources: Any, _version: str) -> OpenRlhfProbes:
     """Return OpenRLHF's functions for runner.py."""
-    return OpenRlhf(sources)
+    return OpenRlhfProbes(sources)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .probes import LOSS, PACKAGE, Default, Other, losses
+from .probes import LOSS, PACKAGE, Default, Other, load_losses
 
 __all__ = ["PACKAGE", "open_library"]
 
@@ -23,14 +23,14 @@ CONFIGS = (
 """Where a release has the class of its loss, from the folder of the package."""
 
 
-class PrimeRlLosses:
+class PrimeRlFunctions:
     """The losses of one release."""
 
     file = LOSS
 
     def __init__(self, sources: Any):
         self.sources = sources
-        self.losses = losses(sources, lambda path: path)
+        self.losses = load_losses(sources, lambda path: path)
         (file, *_) = [each for each in CONFIGS if (sources.folder / each).is_file()]
         self.classes = _defaults(sources.folder / file)
 
@@ -127,6 +127,6 @@ def _constants(value: ast.expr | None) -> Iterator[Any]:
         yield value.value
 
 
-def open_library(sources: Any, _version: str) -> PrimeRlLosses:
+def open_library(sources: Any, _version: str) -> PrimeRlFunctions:
     """Return the losses of a release for runner.py."""
-    return PrimeRlLosses(sources)
+    return PrimeRlFunctions(sources)

@@ -174,7 +174,7 @@ class Other(SimpleNamespace):
     """The stand-in for configurations that no launch here has."""
 
 
-def losses(sources: Any, import_object: Any) -> ModuleType:
+def load_losses(sources: Any, import_object: Any) -> ModuleType:
     """Return the module of the losses; `import_object` finds the hooks that a launch names."""
     import torch
 
@@ -194,14 +194,14 @@ def losses(sources: Any, import_object: Any) -> ModuleType:
     return module
 
 
-class PrimeRlFunctions:
+class PrimeRlProbes:
     """Prime-RL's functions, and the hooks that a launch ships."""
 
     def __init__(self, sources: Any, version: str):
         import torch
 
         self.old = old(version)
-        self.losses: ModuleType = losses(sources, self._hook)
+        self.losses: ModuleType = load_losses(sources, self._hook)
         for name in ("default_loss_fn", "compute_loss"):
             sources.uses(LOSS, name)
         if self.old:
@@ -321,6 +321,6 @@ def _decorator(*given: Any, **_: Any) -> Any:
     return lambda function: function
 
 
-def open_library(sources: Any, version: str) -> PrimeRlFunctions:
+def open_library(sources: Any, version: str) -> PrimeRlProbes:
     """Return Prime-RL's functions for runner.py."""
-    return PrimeRlFunctions(sources, version)
+    return PrimeRlProbes(sources, version)

@@ -35,7 +35,7 @@ from orchestrator.audit.reading import (
     will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
-from orchestrator.library.key_tables import merged_table, numbers
+from orchestrator.library.key_tables import is_since, merged_table
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -335,7 +335,7 @@ class _Judge:
         self.contradictions += (*self._refused(), *self._raw())
         if not self.old and (reward.active or loss.active):
             self.contradictions += self._hot()
-        ungraded = self.old or numbers(self.version) < numbers(FIRST_GRADIENT)
+        ungraded = self.old or not is_since(self.version, FIRST_GRADIENT)
         dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
         if distilled is not None:
@@ -374,7 +374,7 @@ class _Judge:
             source = "train/utils/utils.py: validate_batch_sizes"
             yield will_not_start(keys, why, source, BATCH, MINIBATCH)
         is_fully = "fully_async" in (self.entry or "")
-        if not is_fully or self.old or numbers(self.version) < (0, 3):
+        if not is_fully or self.old or not is_since(self.version, "0.3"):
             return
         source = "train/fully_async_trainer.py"
         if (loss := keys.text(LOSS_MODE)) in WITH_OLD and not self._to_sampler(loss or ""):

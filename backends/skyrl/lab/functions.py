@@ -8,19 +8,19 @@ entry for.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .probes import LEAST, MOST, PACKAGE, UTILS, losses
+from .probes import KL_ESTIMATORS, LEAST, MOST, PACKAGE, UTILS, load_losses
 
 __all__ = ["PACKAGE", "open_library"]
 
-REDUCTIONS = (
+AGGREGATIONS = (
     "token_mean",
     "token_mean_legacy",
     "sequence_mean",
     "seq_mean_token_sum_norm",
     "prompt_mean",
 )
-OF_LOSSES = ("token_mean", "sequence_mean")
-"""The reductions with which each policy loss is called."""
+LOSS_AGGREGATIONS = ("token_mean", "sequence_mean")
+"""The aggregations with which each policy loss is called."""
 LARGER = {"clip_cov.clip_ratio": 0.25, "clip_cov.clip_cov_lb": -10.0, "clip_cov.clip_cov_ub": 10.0}
 """clip_cov acts on some tokens of a small batch."""
 BOTH = {"low": LEAST, "high": MOST}
@@ -45,7 +45,7 @@ class SkyRlFunctions:
 
     def __init__(self, sources: Any):
         self.sources = sources
-        loaded = losses(sources)
+        loaded = load_losses(sources)
         self.config, self.utils = loaded.config, loaded.utils
 
     def read(self, *_: object) -> dict[str, Any]:
@@ -60,26 +60,27 @@ class SkyRlFunctions:
         registry = self.utils.PolicyLossRegistry
         registry.repopulate_registry()
         for name in sorted(registry.list_available()):
-            for reduction in OF_LOSSES:
+            for reduction in LOSS_AGGREGATIONS:
                 call = self._loss(batch, name, loss_reduction=reduction)
                 yield f"{name} {reduction}", registry.get(name).__wrapped__.__name__, call
         for name, options in CORRECTIONS.items():
             given = {f"off_policy_correction.{key}": value for key, value in options.items()}
             yield f"regular with {name}", "ppo_policy_loss", self._loss(batch, "regular", **given)
         if hasattr(self.utils, REDUCE):
-            for reduction in REDUCTIONS:
+            for reduction in AGGREGATIONS:
                 yield f"reduction {reduction}", REDUCE, self._reduced(batch, reduction)
         estimators = self.utils.AdvantageEstimatorRegistry
         estimators.repopulate_registry()
         for name in sorted(estimators.list_available()):
             function = estimators.get(name)
-            yield f"advantage {name}", function.__wrapped__.__name__, self._gain(batch, function)
-        for name in ("k1", "k2", "k3", "abs"):
+            call = self._advantage(batch, function)
+            yield f"advantage {name}", function.__wrapped__.__name__, call
+        for name in KL_ESTIMATORS:
             yield f"compute_approx_kl {name}", "compute_approx_kl", self._kl(batch, name)
 
     def _loss(self, batch: Mapping[str, Any], name: str, **options: Any) -> Callable[[], Any]:
         """Return the loss of a minibatch that is one micro-batch, of its advantages as scaled."""
-        given = {"loss_reduction": OF_LOSSES[0], "max_seq_len": LONGEST, **LARGER, **options}
+        given = {"loss_reduction": "token_mean", "max_seq_len": LONGEST, **LARGER, **options}
         config = self.config.AlgorithmConfig(policy_loss_type=name)
         for key, value in given.items():
             at: Any = config
@@ -89,13 +90,13 @@ class SkyRlFunctions:
             setattr(at, leaf, value)
 
         def call() -> Any:
-            gained = batch["advantages"]
+            advantages = batch["advantages"]
             if hasattr(self.utils, REDUCE):
-                gained = self._reduced(batch, config.loss_reduction)()
+                advantages = self._reduced(batch, config.loss_reduction)()
             value, _ = self.utils.PolicyLossRegistry.get(name)(
                 batch["logp"],
                 batch["old"],
-                gained,
+                advantages,
                 config,
                 loss_mask=batch["mask"],
                 rollout_logprobs=batch["engine"],
@@ -118,7 +119,7 @@ class SkyRlFunctions:
             **more,
         )
 
-    def _gain(self, batch: Mapping[str, Any], function: Any) -> Callable[[], Any]:
+    def _advantage(self, batch: Mapping[str, Any], function: Any) -> Callable[[], Any]:
         import numpy as np
         import torch
 

@@ -20,8 +20,7 @@ CONFIG, TRAINER = "train/config/config.py", "train/trainer.py"
 WORKER = "backends/skyrl_train/workers/worker.py"
 SHIPPED = "orch_skyrl.py"
 ALGORITHM = "trainer.algorithm."
-
-
+KL_ESTIMATORS = ("k1", "k2", "k3", "abs")
 STOOD_IN = (
     "Ray, registries of other processes and the model: a forward pass returns the "
     "log-probabilities asked about"
@@ -35,7 +34,7 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     return [
         (place, name, (f"{ALGORITHM}kl_estimator_type={name}",))
         for place in ("reward", "loss")
-        for name in ("k1", "k2", "k3", "abs")
+        for name in KL_ESTIMATORS
     ]
 
 
@@ -162,13 +161,13 @@ class BackwardReached(BaseException):
         self.value = value
 
 
-def losses(sources: Any) -> SimpleNamespace:
+def load_losses(sources: Any) -> SimpleNamespace:
     """Return the modules `config` and `utils` of a release, and `shared`, what both need."""
     import torch
 
     sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
-    numbers = sources.load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
-    shared = {"masked_mean": numbers.masked_mean, "safe_exp_delta": numbers.safe_exp_delta}
+    torch_utils = sources.load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
+    shared = {"masked_mean": torch_utils.masked_mean, "safe_exp_delta": torch_utils.safe_exp_delta}
     correction = sources.load(CORRECTION, **shared)
     sources.uses(CORRECTION, "apply_off_policy_correction")
     config: ModuleType = sources.load(CONFIG)
@@ -185,7 +184,7 @@ def losses(sources: Any) -> SimpleNamespace:
     return SimpleNamespace(config=config, utils=utils, shared=shared)
 
 
-class SkyRl:
+class SkyRlProbes:
     """SkyRL's functions and its typed configuration, of the algorithm."""
 
     def __init__(self, sources: Any):
@@ -194,7 +193,7 @@ class SkyRl:
 
         torch.cuda.current_device = lambda: 0
         load = sources.load
-        loaded = losses(sources)
+        loaded = load_losses(sources)
         self.config, self.utils = loaded.config, loaded.utils
         shared = loaded.shared
         reduction = "apply_loss_reduction_to_advantages_minibatch"
@@ -372,6 +371,6 @@ def _value(text: str) -> Any:
         return text
 
 
-def open_library(sources: Any, _version: str) -> SkyRl:
+def open_library(sources: Any, _version: str) -> SkyRlProbes:
     """Return SkyRL's functions for runner.py."""
-    return SkyRl(sources)
+    return SkyRlProbes(sources)

@@ -25,7 +25,7 @@ from orchestrator.audit.reading import (
     written_flags,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, flags, load_tables, numbers
+from orchestrator.library.key_tables import KeyTables, flags, load_tables, version_tuple
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -388,7 +388,7 @@ class _Reader(ReleaseReader):
 
     def _drops(self) -> bool:
         """Return True for a release that drops unknown flags and does not refuse them."""
-        return self.library == "slime" and numbers(self.basis.version) >= FIRST_DROPPING
+        return self.library == "slime" and version_tuple(self.basis.version) >= FIRST_DROPPING
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""

@@ -34,7 +34,7 @@ from orchestrator.audit.reading import (
     will_not_start,
 )
 from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.library.key_tables import completed, merged_table, nearest, numbers
+from orchestrator.library.key_tables import completed, merged_table, nearest, version_tuple
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -456,12 +456,12 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
     if (pinned := launch.versions.get("trl")) is not None:
         wanted, _, why = pinned.partition(" ")
         version = versions[nearest(versions, wanted)]
-        return [version], f"{wanted}: {why}", numbers(version) == numbers(wanted)
+        return [version], f"{wanted}: {why}", version_tuple(version) == version_tuple(wanted)
     open_r1 = _is_open_r1(request)
     if request.fork is not None or open_r1:
         first, last = request.fork.releases if request.fork is not None else OPEN_R1
-        versions = [v for v in versions if first <= numbers(v)[: len(first)]]
-        versions = [v for v in versions if numbers(v)[: len(last)] <= last]
+        versions = [v for v in versions if first <= version_tuple(v)[: len(first)]]
+        versions = [v for v in versions if version_tuple(v)[: len(last)] <= last]
     every = {key for version in own for key in own[version]}
     keys = ({key for key, _ in request.options(versions[-1])} & every) - REDECLARED
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
@@ -490,8 +490,8 @@ def _having(names: Sequence[str], versions: Sequence[str]) -> tuple[list[str], l
         version
         for version in versions
         if all(
-            numbers(first) <= numbers(version)
-            and (last is None or numbers(version) <= numbers(last))
+            version_tuple(first) <= version_tuple(version)
+            and (last is None or version_tuple(version) <= version_tuple(last))
             for first, last in spans.values()
         )
     ]
@@ -629,7 +629,7 @@ _REFUSES = {
 @cache
 def _defaults(script: Script, version: str) -> Mapping[str, str]:
     every = {**inherited(script), **own_options(script)[version]}
-    if numbers(version) < FIRST_MINIBATCHES:
+    if version_tuple(version) < FIRST_MINIBATCHES:
         every.pop("bf16", None)
     return {key: "" if o.default is None else str(o.default) for key, o in every.items()}
 
@@ -641,7 +641,7 @@ class _Facts:
     """A launch under the rules of one release."""
 
     def __init__(self, request: LaunchOptions, version: str):
-        self.request, self.version, self.at = request, version, numbers(version)
+        self.request, self.version, self.at = request, version, version_tuple(version)
         defaults = dict(_defaults(request.script, version))
         defaults |= request.fork.defaults if request.fork is not None else {}
         self.keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))

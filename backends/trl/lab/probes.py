@@ -165,7 +165,7 @@ class AskedLaunch:
 NOT_SCORED: "tuple[None, dict[str, Any], None, dict[str, Any]]" = (None, {}, None, {})
 
 
-class Trl:
+class TrlProbes:
     """Both trainers, and the configurations that their scripts parse."""
 
     def __init__(self, sources: Any):
@@ -490,6 +490,6 @@ def _column(value: Any, shape: Any) -> Any:
     return value.reshape(-1, 1) if getattr(value, "shape", None) == shape else value
 
 
-def open_library(sources: Any, _version: str) -> Trl:
+def open_library(sources: Any, _version: str) -> TrlProbes:
     """Return TRL's functions for runner.py."""
-    return Trl(sources)
+    return TrlProbes(sources)

@@ -67,7 +67,7 @@ from orchestrator.library.key_tables import (
     load_releases,
     merged_table,
     nearest,
-    numbers,
+    version_tuple,
     with_release,
 )
 from orchestrator.library.launches import (
@@ -161,7 +161,7 @@ def _releases() -> Releases:
 
 def _index(version: str) -> int:
     """Return the index of a release among those whose keys are known."""
-    return sum(numbers(each) < numbers(version) for each in _releases().versions)
+    return sum(version_tuple(each) < version_tuple(version) for each in _releases().versions)
 
 
 FIRST_GSPO_AGGREGATED = _index("0.9.1")

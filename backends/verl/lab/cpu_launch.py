@@ -11,14 +11,13 @@ from pathlib import Path
 
 from backends.verl.manifest import (
     ACTOR,
-    IS_WEIGHTS,
     MODE,
     MODEL,
-    REJECTION,
     ROLLOUT,
     STEPS,
     TABLES,
     WORKER_ENV,
+    is_corrected,
     is_read,
 )
 from backends.verl.overrides import read, write
@@ -188,14 +187,10 @@ def _for_workers(argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     return {key: env[key.removeprefix(prefix)] for key in split(argv) if key.startswith(prefix)}
 
 
-def _values(table: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    return {name: value for name, (value, _) in table.items()}
-
-
 def _variables(plan: LaunchPlan) -> dict[str, str]:
     """Return the variables of a plan without an accelerator."""
-    corrected = not {IS_WEIGHTS, REJECTION}.isdisjoint(split(plan.argv))
-    return _values({**_VARIABLES, **(_ROUNDED if corrected else {})})
+    table = {**_VARIABLES, **(_ROUNDED if is_corrected(split(plan.argv)) else {})}
+    return {name: value for name, (value, _) in table.items()}
 
 
 def split(argv: Sequence[str]) -> dict[str, str]:

@@ -14,10 +14,10 @@ PACKAGE = "verl"
 CORE, FUNCTIONAL = "trainer/ppo/core_algos.py", "utils/torch_functional.py"
 GROUPS = "utils/groupwise.py"
 HELPERS = ("masked_sum", "masked_mean", "masked_var", "masked_whiten")
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-OF_LOSSES = ("token-mean", "seq-mean-token-mean")
+LOSS_AGGREGATIONS = ("token-mean", "seq-mean-token-mean")
 """The values of loss_agg_mode with which each policy loss is called."""
-PENALTIES = ("kl", "abs", "mse", "low_var_kl")
+AGGREGATIONS = (*LOSS_AGGREGATIONS, "seq-mean-token-sum", "seq-mean-token-sum-norm")
+KL_ESTIMATORS = ("kl", "abs", "mse", "low_var_kl")
 
 
 class ReadConfig(SimpleNamespace):
@@ -49,7 +49,7 @@ POLICY_LOSS = {
 on some tokens of a small batch."""
 
 
-class VerlLosses:
+class VerlFunctions:
     """The functions of one release."""
 
     file = CORE
@@ -73,7 +73,7 @@ class VerlLosses:
         The call returns the value; its gradient is taken in `batch["logp"]`.
         """
         core = self.core
-        for mode in MODES:
+        for mode in AGGREGATIONS:
             yield (
                 f"agg_loss {mode}",
                 "agg_loss",
@@ -84,8 +84,8 @@ class VerlLosses:
                     loss_agg_mode=mode,
                 ),
             )
-        for name, function in self._losses():
-            for mode in OF_LOSSES:
+        for name, function in self._policy_losses():
+            for mode in LOSS_AGGREGATIONS:
                 yield (
                     f"{name} {mode}",
                     function.__name__,
@@ -116,7 +116,7 @@ class VerlLosses:
         for name, function in vars(core).items():
             if name.startswith("compute_") and name.endswith("_outcome_advantage"):
                 yield name.removeprefix("compute_"), name, self._advantage(function, batch)
-        for name in PENALTIES:
+        for name in KL_ESTIMATORS:
             yield (
                 f"kl_penalty {name}",
                 "kl_penalty",
@@ -128,7 +128,7 @@ class VerlLosses:
                 ),
             )
 
-    def _losses(self) -> Iterator[tuple[str, Any]]:
+    def _policy_losses(self) -> Iterator[tuple[str, Any]]:
         registry = getattr(self.core, "POLICY_LOSS_REGISTRY", {})
         named = {"vanilla": getattr(self.core, "compute_policy_loss", None)} | dict(registry)
         for name in sorted(named):
@@ -166,6 +166,6 @@ def _call(function: Any, **given: Any) -> Any:
     return call
 
 
-def open_library(sources: Any, version: str) -> VerlLosses:
+def open_library(sources: Any, version: str) -> VerlFunctions:
     """Return the functions of a release for runner.py."""
-    return VerlLosses(sources, version)
+    return VerlFunctions(sources, version)

@@ -174,7 +174,7 @@ class ActorConfig(SimpleNamespace):
         return getattr(self, name, default)
 
 
-class VerlFunctions:
+class VerlProbes:
     """verl's functions. Each launch has new copies, because a module of orch may change them."""
 
     def __init__(self, sources: Any, version: str):
@@ -395,6 +395,6 @@ def _value(text: str) -> Any:
         return text
 
 
-def open_library(sources: Any, version: str) -> VerlFunctions:
+def open_library(sources: Any, version: str) -> VerlProbes:
     """Return verl's functions for runner.py."""
-    return VerlFunctions(sources, version)
+    return VerlProbes(sources, version)

@@ -29,7 +29,13 @@ from orchestrator.lab.probes import functions
 from orchestrator.lab.probes.defaults import DEFAULTS
 from orchestrator.lab.probes.protocol import probes_of
 from orchestrator.library import adopted
-from orchestrator.library.key_tables import Options, load_options, nearest, numbers, written_options
+from orchestrator.library.key_tables import (
+    Options,
+    load_options,
+    nearest,
+    version_tuple,
+    written_options,
+)
 from orchestrator.library.release_marks import RELEASE_NUMBER
 
 OPTIONS = "options.json"
@@ -148,7 +154,7 @@ def _in_checkout(own: Path) -> bool:
 def _added(file: Path, version: str, options: Options) -> str:
     """Return the text of a file of keys with those of a release."""
     releases = {**(load_options(file) if file.exists() else {}), version: options}
-    return written_options({each: releases[each] for each in sorted(releases, key=numbers)})
+    return written_options({each: releases[each] for each in sorted(releases, key=version_tuple)})
 
 
 # Where a release can be asked.

@@ -19,7 +19,7 @@ from orchestrator.audit.checkout import functions
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json
 from orchestrator.lab.probes import functions as functions_of
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import version_tuple
 
 KEPT = "audit/code.json"
 Digests = Mapping[str, Mapping[str, str]]
@@ -67,7 +67,7 @@ def releases_of(library: str) -> list[str]:
         for releases in by_digest.values()
         for release in releases
     }
-    return sorted(read, key=lambda each: (numbers(each), each))
+    return sorted(read, key=lambda each: (version_tuple(each), each))
 
 
 def rewritten(library: str, old: str, new: str) -> list[str] | None:
@@ -94,12 +94,13 @@ def unmeasured(library: str, old: str, new: str) -> list[str]:
 def other_results(library: str, old: str, new: str, text: str) -> list[str]:
     """Return the measurements with other results that count for a launch: of a function that every
     launch calls, or of one that the text names."""
-    named, words = functions_of.code(library), set(re.findall(r"[A-Za-z]\w{2,30}", text))
+    measured, words = functions_of.read(library), set(re.findall(r"[A-Za-z]\w{2,30}", text))
     always = re.compile(_kept(library)["always"])
     return [
         each
         for each in functions_of.changed(library, old, new) or []
-        if always.search(named[each]) or words & {each.split()[0], *named[each].split("_")}
+        for function in [measured[new][each]["function"]]
+        if always.search(function) or words & {each.split()[0], *function.split("_")}
     ]
 
 
@@ -109,9 +110,9 @@ def _names(library: str, old: str, new: str) -> list[str]:
 
 def _ran(library: str, old: str, new: str) -> dict[str, bool]:
     """Return each function that was run in both releases -> True if all its results are equal."""
-    named, other = functions_of.code(library), functions_of.changed(library, old, new) or []
-    differ = {named[each] for each in other}
-    ran = {each: each not in differ for each in functions_of.compared_code(library, old, new)}
+    newer, other = functions_of.read(library).get(new, {}), functions_of.changed(library, old, new)
+    differ = {newer[each]["function"] for each in other or []}
+    ran = {each: each not in differ for each in functions_of.measured_in_both(library, old, new)}
     by_defaults = read_json(_folder(library) / "defaults.json") or {}
     if old in by_defaults and new in by_defaults:
         before, after = by_defaults[old], by_defaults[new]
@@ -187,7 +188,7 @@ def keep(library: str, version: str, source: Path) -> Path:
     for path, own in read.items():
         for name, digest in own.items():
             releases = code.setdefault(path, {}).setdefault(name, {}).setdefault(digest, [])
-            releases[:] = sorted([*releases, version], key=numbers)
+            releases[:] = sorted([*releases, version], key=version_tuple)
     kept = {
         path: {
             name: {digest: releases for digest, releases in digests.items() if releases}

@@ -22,7 +22,7 @@ from orchestrator.lab.adopt import loss_code
 from orchestrator.lab.adopt.adoption import adoption_of
 from orchestrator.lab.adopt.changes import ChangedRow, differing_keys
 from orchestrator.lab.probes import functions
-from orchestrator.library.key_tables import Options, numbers
+from orchestrator.library.key_tables import Options, version_tuple
 
 ANY_PYTHON = ("--ignore-requires-python",)
 """A wheel is only read: SkyRL's wants another Python than orch may have."""
@@ -72,11 +72,12 @@ def new_releases(library: str) -> Iterator[NewRelease]:
     before = loss_code.releases_of(library)[-1]
     (name, *_) = marks()[library].distributions
     answer = _pip("index", "versions", name, "--json", *ANY_PYTHON)
-    newer = [each for each in json.loads(answer)["versions"] if numbers(each) > numbers(before)]
+    last = version_tuple(before)
+    newer = [each for each in json.loads(answer)["versions"] if version_tuple(each) > last]
     if not newer:
         return
     old = _of_wheel(library, name, before)
-    for version in sorted(newer, key=numbers):
+    for version in sorted(newer, key=version_tuple):
         new = _of_wheel(library, name, version)
         yield _compared(library, (before, version), (old, new))
         before, old = version, new

@@ -20,7 +20,7 @@ from orchestrator.lab.probes.measure import (
 )
 from orchestrator.lab.probes.protocol import Inquiry, ProbeBatch, ProbeTarget, every_group
 from orchestrator.library import adopted
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import version_tuple
 
 DEFAULTS = "defaults.json"
 PROBE = "lab/default_probe.py"
@@ -52,7 +52,7 @@ def read_defaults(library: str) -> Mapping[str, Any]:
         for folder in adopted.folders(plugins.folder(library))
         for version, each in (read_json(folder / DEFAULTS) or {}).items()
     }
-    return dict(sorted(plain.items(), key=lambda item: numbers(item[0])))
+    return dict(sorted(plain.items(), key=lambda item: version_tuple(item[0])))
 
 
 def write_defaults(file: Path, version: str, measured: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ def write_defaults(file: Path, version: str, measured: Mapping[str, Any]) -> Non
     releases = {**(read_json(file) or {}), version: measured}
     lines = ",\n".join(
         f" {json.dumps(each)}: {json.dumps(releases[each])}"
-        for each in sorted(releases, key=numbers)
+        for each in sorted(releases, key=version_tuple)
     )
     write_text(file, f"{{\n{lines}\n}}\n")
 

@@ -4,10 +4,11 @@
 functions. Each is called on one batch, out of a wheel that is unpacked without its dependencies.
 `evidence/functions.json` of the library keeps the answers, with the releases in which they hold:
 
-    {"versions": ["0.8.0", ...], "code": {name: the function in the library's file},
-     "functions": {name: [[first, last, {"value", "gradient"}], ...]}}
+    {"versions": ["0.8.0", ...],
+     "functions": {name: [[first, last, {"function", "value", "gradient"}], ...]}}
 
-first and last are indices of versions. A function has another entry where its numbers change.
+first and last are indices of versions. "function" is the name of the library's function that was
+called. There is another entry where the function or its numbers change.
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.library import adopted
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import version_tuple
 
 PROBE, KEPT = "lab/functions.py", "evidence/functions.json"
 DIGITS = 7
@@ -28,7 +29,7 @@ CLOSE = 1e-6
 """The largest difference of two numbers of a function that is no change, in units of its largest:
 a release adds 1e-8 to a divisor."""
 Functions = Mapping[str, Mapping[str, Any]]
-"""Name of a function -> its value and gradient."""
+"""Name of a measurement -> the library's function, its value and its gradient."""
 
 
 def measure(library: str, version: str, package: Path) -> Functions:
@@ -36,11 +37,6 @@ def measure(library: str, version: str, package: Path) -> Functions:
 
     `package`: the folder of its source.
     """
-    return _measured(library, version, package)[0]
-
-
-def _measured(library: str, version: str, package: Path) -> tuple[Functions, Mapping[str, str]]:
-    """Return what `measure` returns, and the name of each function in the library's file."""
     from orchestrator.lab.probes.protocol import (  # NumPy
         Inquiry,
         ProbeBatch,
@@ -72,9 +68,7 @@ def _measured(library: str, version: str, package: Path) -> tuple[Functions, Map
     target = ProbeTarget(Path(sys.executable), package)
     answers, _ = inquiry.send(target, plugins.folder(library) / PROBE)
     measured: Mapping[str, Any] = answers["functions"]["functions"]
-    ran = {name: dict(each) for name, each in sorted(measured.items()) if "error" not in each}
-    code = {name: str(each.pop("code")) for name, each in ran.items()}
-    return {name: _rounded(each) for name, each in ran.items()}, code
+    return {n: _rounded(each) for n, each in sorted(measured.items()) if "error" not in each}
 
 
 def _rounded(value: Any) -> Any:
@@ -95,7 +89,7 @@ def read(library: str) -> Mapping[str, Functions]:
     every: dict[str, Functions] = {}
     for folder in adopted.folders(plugins.folder(library)):
         every = {**_read(folder / KEPT), **every}
-    return {version: every[version] for version in sorted(every, key=numbers)}
+    return {version: every[version] for version in sorted(every, key=version_tuple)}
 
 
 def _read(file: Path) -> dict[str, Functions]:
@@ -110,22 +104,7 @@ def _read(file: Path) -> dict[str, Functions]:
     return dict(releases)
 
 
-@cache
-def code(library: str) -> Mapping[str, str]:
-    """Return name of a measurement -> name of the function in the library's file."""
-    if library not in plugins.names():
-        return {}
-    every: dict[str, str] = {}
-    for folder in adopted.folders(plugins.folder(library)):
-        every = {**_read_code(folder / KEPT), **every}
-    return every
-
-
-def _read_code(file: Path) -> dict[str, str]:
-    return json.loads(file.read_text(encoding="utf-8"))["code"] if file.is_file() else {}
-
-
-def written(releases: Mapping[str, Functions], code: Mapping[str, str]) -> str:
+def written(releases: Mapping[str, Functions]) -> str:
     """Return the text of the file, for releases in their order, oldest first."""
     versions = list(releases)
     lines = []
@@ -135,17 +114,14 @@ def written(releases: Mapping[str, Functions], code: Mapping[str, str]) -> str:
             answer = releases[version].get(name)
             if answer is None:
                 continue
-            if spans and spans[-1][1] == at - 1 and is_same(spans[-1][2], answer):
+            before = spans[-1][2] if spans and spans[-1][1] == at - 1 else {}
+            if before.get("function") == answer["function"] and is_same(before, answer):
                 spans[-1][1] = at
             else:
                 spans.append([at, at, answer])
         lines.append(f"  {json.dumps(name)}: {json.dumps(spans)}")
     body = ",\n".join(lines)
-    named = json.dumps(dict(sorted(code.items())))
-    return (
-        f'{{\n "versions": {json.dumps(versions)},\n "code": {named},\n'
-        f' "functions": {{\n{body}\n }}\n}}\n'
-    )
+    return f'{{\n "versions": {json.dumps(versions)},\n "functions": {{\n{body}\n }}\n}}\n'
 
 
 def libraries() -> tuple[str, ...]:
@@ -159,13 +135,11 @@ def measure_again(library: str, version: str, package: Path, into: Path | None =
     into: the folder that holds the library's tables; None: the library's own.
     """
     file = (into or plugins.folder(library)) / KEPT
-    measured, named = _measured(library, version, package)
-    releases = {**_read(file), version: measured}
-    ordered = {each: releases[each] for each in sorted(releases, key=numbers)}
+    releases = {**_read(file), version: measure(library, version, package)}
+    ordered = {each: releases[each] for each in sorted(releases, key=version_tuple)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(written(ordered, {**_read_code(file), **named}), encoding="utf-8")
+    file.write_text(written(ordered), encoding="utf-8")
     read.cache_clear()
-    code.cache_clear()
     return file
 
 
@@ -187,30 +161,30 @@ def differing(before: Functions, after: Functions) -> list[str]:
 
 def is_same(before: Any, after: Any) -> bool:
     """Return True if value and gradient of a function are equal, to CLOSE."""
-    numbers_before, numbers_after = dict(_numbers(before)), dict(_numbers(after))
-    if numbers_before.keys() != numbers_after.keys():
+    old, new = dict(_by_index(before)), dict(_by_index(after))
+    if old.keys() != new.keys():
         return False
-    most = CLOSE * max(map(abs, numbers_before.values()), default=0.0)
-    return all(abs(each - numbers_after[at]) <= most for at, each in numbers_before.items())
+    most = CLOSE * max(map(abs, old.values()), default=0.0)
+    return all(abs(each - new[at]) <= most for at, each in old.items())
 
 
-def _numbers(answer: Any, at: str = "") -> Iterator[tuple[str, float]]:
+def _by_index(answer: Any, at: str = "") -> Iterator[tuple[str, float]]:
     """Yield the place and the value of each number of an answer."""
     if isinstance(answer, Mapping):
         for name, each in answer.items():
-            yield from _numbers(each, f"{at}.{name}")
+            yield from _by_index(each, f"{at}.{name}")
     elif isinstance(answer, list):
         for index, each in enumerate(answer):
-            yield from _numbers(each, f"{at}.{index}")
+            yield from _by_index(each, f"{at}.{index}")
     elif isinstance(answer, int | float):
         yield at, float(answer)
 
 
-def compared_code(library: str, old: str, new: str) -> set[str]:
-    """Return the functions in the library's files that were measured in both releases."""
-    releases, named = read(library), code(library)
-    before, after = releases.get(old, {}), releases.get(new, {})
-    return {named[name] for name in before if name in after}
+def measured_in_both(library: str, old: str, new: str) -> set[str]:
+    """Return the library's functions, by their names there, that were measured in both releases."""
+    before, after = (read(library).get(version, {}) for version in (old, new))
+    functions = {name: each["function"] for name, each in before.items()}
+    return {each["function"] for n, each in after.items() if functions.get(n) == each["function"]}
 
 
 def changed_text(library: str, old: str, new: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.stored import curve_of, curve_text, objective_text
-from orchestrator.library.key_tables import numbers
+from orchestrator.library.key_tables import version_tuple
 
 PROBE, KEPT = "lab/kl_probe.py", "measured.json"
 
@@ -97,7 +97,7 @@ def write(library: str, version: str, measurement: Mapping[str, Any]) -> Path:
     file = kept_file(library, KEPT)
     releases = {**read(library), version: measurement}
     parts = []
-    for release in sorted(releases, key=numbers):
+    for release in sorted(releases, key=version_tuple):
         about = releases[release]
         rows = ",\n".join(f"   {json.dumps(row, ensure_ascii=False)}" for row in about["rows"])
         head = {key: value for key, value in about.items() if key != "rows"}

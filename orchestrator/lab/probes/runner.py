@@ -253,7 +253,7 @@ def _functions(library: Any, batch: dict[str, Any]) -> Iterator[tuple[str, dict[
             continue
         file, _, name_there = defined.rpartition(":")
         library.sources.uses(file or library.file, name_there)
-        reply = {"code": name_there, "value": value.tolist()}
+        reply = {"function": name_there, "value": value.tolist()}
         if value.requires_grad:
             reply["gradient"] = _gradient(value.sum(), logp).tolist()
         yield name, reply

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from backends.micro.train import followed
-from backends.verl.lab.probes import PaddedBatch, VerlFunctions
+from backends.verl.lab.probes import PaddedBatch, VerlProbes
 from orchestrator.lab.probes.protocol import sources
 from orchestrator.lab.probes.runner import Sources
 from orchestrator.settings import BetaController
@@ -22,7 +22,7 @@ def test_verl_moves_beta_as_the_embedded_trainer_does(version: str, target: floa
     random = torch.Generator().manual_seed(3)
     with sources("verl", version, within=root()) as release:
         assert release.where.folder is not None
-        core, _, trainer = VerlFunctions(Sources(release.where.folder), version).plain
+        core, _, trainer = VerlProbes(Sources(release.where.folder), version).plain
         control = core.AdaptiveKLController(0.1, controller.target, controller.horizon)
         mine = 0.1
         for _ in range(3):
