@@ -476,6 +476,22 @@ def two_temperatures(
     yield AuditNote(f"{text}. Write {instead}", keys.lines(temperature, *names))
 
 
+def reference_at_one(keys: Keys, temperature: str, source: str) -> Iterator[AuditNote]:
+    """Yield a remark on a KL of the policy at a temperature to a reference policy at 1.
+
+    `temperature`: the key of the policy's. `source`: the function that has the reference policy's.
+    """
+    at = keys.number(temperature) if keys.has(temperature) else None
+    if at is not None and at not in (0, 1):
+        yield AuditNote(
+            f"the KL is of two temperatures: the policy's log-probabilities are at {at:g} "
+            f"({temperature}), the reference policy's at 1 ({source}). It is not 0 where the two "
+            f"are equal, and is least where the policy's logits are {at:g} times the "
+            f"reference's. Write {temperature}=1.0",
+            keys.lines(temperature),
+        )
+
+
 def will_not_start(keys: Keys, why: str, source: str, *names: str) -> AuditNote:
     """Return the remark on a launch that the library refuses. `source`: its file and function."""
     return AuditNote(f"the launch will not start: {why} ({source})", keys.lines(*names), stops=True)

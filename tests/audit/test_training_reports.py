@@ -323,6 +323,18 @@ def test_a_kl_to_a_reference_policy_at_another_temperature(more: str, apart: boo
     assert not apart or "Write generator.sampling_params.temperature=1.0" in told[0]
 
 
+@pytest.mark.parametrize(
+    ("at", "tau", "apart"), [(0.7, 0.1, True), (1.0, 0.1, False), (0.7, 0, False)]
+)
+def test_a_kl_to_a_teacher_at_another_temperature(at: float, tau: float, apart: bool) -> None:
+    text = (
+        f"[trainer.loss]\nteacher_tau = {tau}\nkl_tau = 0.0\n[orchestrator]\nbatch_size = 8\n"
+        f"[orchestrator.sampling]\ntemperature = {at}\n"
+        '[orchestrator.teacher_model.model]\nname = "x"\n'
+    )
+    assert ("KL is of two" in remarks(text, "prime_rl@0.5.0")) is apart
+
+
 def test_old_verl_leaves_the_kind_of_probabilities_to_vllm() -> None:
     text = VERL + SIZES + "actor_rollout_ref.actor.tis_imp_ratio_cap=2 " + HOT
     found = read(text, "verl@0.6.0")[1]

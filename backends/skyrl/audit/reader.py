@@ -26,6 +26,7 @@ from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     SWITCHES,
     Keys,
+    reference_at_one,
     regime_of_sizes,
     shown,
     split_override,
@@ -401,19 +402,9 @@ class _Judge:
     def _hot(self) -> Iterator[AuditNote]:
         """Yield a remark if the KL is to a reference policy at another temperature."""
         key, keys = "generator.sampling_params.temperature", self.keys
-        at = keys.number(key) if keys.has(key) else None
-        same = keys.text("trainer.strategy") == "megatron" or keys.switch(
-            "trainer.algorithm.enable_sample_support_replay"
-        )
-        if at in (None, 0, 1) or same:
-            return
-        yield AuditNote(
-            f"the KL is of two temperatures: the policy's log-probabilities are at {at:g} ({key}), "
-            "the reference policy's at 1 (RefWorkerBase._forward_micro_batch). It is not 0 where "
-            f"the two are equal, and is least where the policy's logits are {at:g} times the "
-            f"reference's. Write {key}=1.0",
-            keys.lines(key),
-        )
+        is_megatron = keys.text("trainer.strategy") == "megatron"
+        if not is_megatron and not keys.switch("trainer.algorithm.enable_sample_support_replay"):
+            yield from reference_at_one(keys, key, "RefWorkerBase._forward_micro_batch")
 
     def _to_sampler(self, mode: str) -> bool:
         """Return True if the ratio of a policy loss is to the engine's probabilities."""
