@@ -140,7 +140,9 @@ class Bound:
 
     `to`: the policy that it is bound to in one step. `step`: how, in a clause. `dropped`: what
     loses its gradient without a word, empty if nothing. `failure`: what is known to go wrong.
-    `by`: what bounds it, in two or three words, by which launches are counted.
+    `by`: what bounds it, in two or three words, by which launches are counted. `mask`: what is
+    rejected for its ratio to the engine, and by which key, in a sentence. `loss`: the policy
+    loss, empty where it is not known.
     """
 
     to: To
@@ -149,6 +151,8 @@ class Bound:
     failure: str = ""
     in_all: str = "no bound"
     by: str = NOT_KNOWN
+    mask: str = ""
+    loss: str = ""
 
 
 def bound(reading: LaunchReading) -> Bound | None:
@@ -167,7 +171,12 @@ def bound(reading: LaunchReading) -> Bound | None:
     own = _of_loss(around, reading.regime.on_policy)
     against = [f"against the engine {around.correction}"] if around.correction else []
     engine = "; ".join([*against, *_low_precision(reading)])
-    own = replace(own, step=f"{own.step}; {engine}" if engine else own.step)
+    mask = ""
+    if around.rejected:
+        mask = f"A mask against the engine takes {around.rejected} out ({around.rejected_because})."
+    step = f"{own.step}; {engine}" if engine else own.step
+    loss = around.loss_mode or ("ppo" if around.clip else "")
+    own = replace(own, step=step, mask=mask, loss=loss)
     if around.correction and own.to == "nothing":
         return replace(own, to="the policy that sampled", by=ENGINE_WEIGHT)
     return own

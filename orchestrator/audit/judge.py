@@ -243,7 +243,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
             *beside.changed(),
             *_assumed(wrong_keys, beside),
             *(_unread(reading) if has_kl else ()),
-            *_without_a_table(reading),
+            *_without_a_table(reading, launch),
             *([_if_old(reading, old)] if depends else ()),
         )
     )
@@ -340,8 +340,8 @@ def _unread(reading: LaunchReading) -> tuple[str, ...]:
     return ("the advantage and the loss around the KL leave it as it is: orch does not read them",)
 
 
-def _without_a_table(reading: LaunchReading) -> Iterator[str]:
-    """Yield the assumption about the keys of a release that orch has no key table for."""
+def _without_a_table(reading: LaunchReading, launch: Launch) -> Iterator[str]:
+    """Yield the assumption about the release, or about the keys of one without a key table."""
     launch_keys = reading.held
     if launch_keys is not None and launch_keys.named:
         yield (
@@ -351,7 +351,11 @@ def _without_a_table(reading: LaunchReading) -> Iterator[str]:
     elif launch_keys is not None and launch_keys.guessed:
         if not any(each.startswith("the release is") for each in reading.assumes):
             yield f"the release is {reading.version}: nothing names it"
-    elif launch_keys is None or not launch_keys.exact:
+    elif launch_keys is not None and launch_keys.exact:
+        return
+    elif _is_guessed(reading, launch):
+        yield f"the release is {reading.version}: no file names one; {reading.version_because}"
+    else:
         name = f"{reading.library} {reading.version}"
         yield f"{name} has the keys and defaults of the releases that orch has a table of"
 

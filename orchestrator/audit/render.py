@@ -224,8 +224,12 @@ def change(finding: AuditFinding) -> Iterator[str]:
 
 
 def edit_text(edit: Edit) -> str:
-    """Return `line 8: actor.kl_loss_type=mse`, `add ...`, or `remove --...`."""
+    """Return `line 8: actor.kl_loss_type=mse`, `add ...`, `remove --...`, or for a TOML file
+    `add ... under [section]`."""
     at = f"line {_numbers(edit.lines)}: " if edit.lines else ""
+    section = edit.key.rpartition(".")[0]
+    if edit.text is not None and " = " in edit.text and section and not at:
+        return f"add {edit.text} under [{section}]"
     return f"{at}remove --{edit.key}" if edit.text is None else f"{at or 'add '}{edit.text}"
 
 

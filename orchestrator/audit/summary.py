@@ -60,7 +60,8 @@ def summary(finding: AuditFinding) -> Iterator[tuple[str, str]]:
     """Yield the lines of a finding, a label and a text each: first a head, whose label is empty."""
     yield "", _head(finding)
     yield "You wrote", _written(finding)
-    yield "It does", " ".join(filter(None, (_plain(finding), _weight(finding))))
+    mask = finding.bound.mask if finding.bound is not None else ""
+    yield "It does", " ".join(filter(None, (_plain(finding), mask, _weight(finding))))
     if finding.verdict not in (*UNBOUNDED, "undetermined"):
         yield "How far off", _distance(finding)
     yield "Instead", instead(finding)
@@ -204,7 +205,8 @@ def _plain(finding: AuditFinding) -> str:
     if finding.conditional:
         return f"That depends on what the file does not say: if {cases(finding)}."
     if finding.verdict in UNBOUNDED and finding.bound is not None:
-        return f"{PLAIN[finding.verdict]} In one step: {finding.bound.step}."
+        why = f"{finding.why}. " if any(_terms(finding)) else ""
+        return f"{why}{PLAIN[finding.verdict]} In one step: {finding.bound.step}."
     if finding.moving_reference:
         moves = f"The reference moves: {finding.moving_reference}"
         return f"{PLAIN[finding.verdict]} {moves}. Over the training no bound on the drift."

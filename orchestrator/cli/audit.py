@@ -20,6 +20,7 @@ from orchestrator.cli.manners import set_next
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import choices
 from orchestrator.library.launches import UnreadableScript
+from orchestrator.losses.table import ALSO, POLICY_LOSSES
 from orchestrator.pipeline import messages
 
 if TYPE_CHECKING:
@@ -206,6 +207,9 @@ def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -
         for term, placement in ((each.kl_in_loss, "loss"), (each.kl_in_reward, "reward")):
             if term is not None and term.active and term.estimator in choices():
                 return f"orch explain {term.estimator} {placement}"
+        loss = "" if each.bound is None else each.bound.loss.removesuffix(" with a KL").lower()
+        if loss in POLICY_LOSSES or loss in ALSO:
+            return f"orch explain {loss}"
     return "orch explain --all" if findings else ""
 
 

@@ -159,6 +159,10 @@ def test_the_next_step_does_something_for_these_files(tmp_path: Path) -> None:
     patch = shlex.join(["patch", str(script), f"{script}.orch.diff"])
     assert next_step("--fix", script).startswith(f"{patch}, then ")
     assert next_step(good) == "orch explain k1 reward"
+    loss = tmp_path / "gspo.sh"
+    mode = "actor_rollout_ref.actor.policy_loss.loss_mode"
+    loss.write_text(f"python3 -m verl.trainer.main_ppo {mode}=gspo\n")
+    assert next_step(loss) == "orch explain gspo"
     assert not next_step(other).startswith("orch audit")
 
 

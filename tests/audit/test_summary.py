@@ -114,6 +114,36 @@ def test_certain_is_not_said_where_the_release_is_a_guess(name: str) -> None:
         assert "a guess" in dict(summary(finding))[""]
 
 
+def test_the_release_of_a_script_without_one_is_said_with_its_reason() -> None:
+    text = "from trl import GRPOConfig, GRPOTrainer\nGRPOTrainer(args=GRPOConfig({}))\n"
+    (finding,) = audit(text.format("beta=0.0, loss_type='dapo'"), "x.py")
+    also = dict(summary(finding))["Also"]
+    assert "taken for granted: the release is 1.16.0: no file names one; its keys" in also
+    assert "fit 0.17.0 to 1.16.0 (loss_type); the newest is taken" in also
+
+
+def test_a_mask_against_the_engine_is_named_with_and_without_a_kl() -> None:
+    mask = "algorithm.rollout_correction.rollout_rs=token_k1"
+    for kl in (IN_LOSS, f"{VERL} {USE_LOSS}=False"):
+        (finding,) = audit(f"{kl} {mask}", "x.sh")
+        does = dict(summary(finding))["It does"]
+        assert "A mask against the engine takes tokens out (algorithm.rollout_corr" in does
+
+
+def test_a_kl_without_a_gradient_says_why_it_does_nothing() -> None:
+    launch = "python -m skyrl_train.entrypoints.main_base trainer.algorithm.use_kl_loss=true"
+    (finding,) = audit(launch, "x.sh")
+    does = dict(summary(finding))["It does"]
+    assert does.startswith("k3 stands in the loss with β = 0.001, but without gradient: ")
+
+
+def test_a_toml_change_says_the_line_or_the_section() -> None:
+    text = "[orchestrator]\nrollouts_per_example = 16\n[trainer.loss]\nkl_tau = 0.001\n"
+    (finding,) = audit(text, "x.toml", versions={"prime_rl": "0.5.0 asked for"})
+    change = dict(summary(finding))["Instead"]
+    assert "add teacher_tau = 0.001 under [trainer.loss], line 4: kl_tau = 0.0" in change
+
+
 def test_a_named_release_is_no_guess() -> None:
     (finding,) = audit(LAUNCHES["good"], "x.sh", versions={"verl": "0.9.1 the file says so"})
     assert not finding.release_guessed

@@ -739,13 +739,11 @@ class _Judge:
 
     def _changes(self, in_loss: InLoss) -> Iterator[LaunchChange]:
         if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
-            yield LaunchChange(
-                "the reverse KL of each token",
-                (
-                    Edit("trainer.loss.teacher_tau", "teacher_tau = 0.001"),
-                    Edit("trainer.loss.kl_tau", "kl_tau = 0.0"),
-                ),
-            )
+            edits = []
+            for name, value in ((TEACHER, "teacher_tau = 0.001"), (TAU, "kl_tau = 0.0")):
+                key = self._find(f"trainer.{name}", name) or f"trainer.{name}"
+                edits.append(Edit(key, value, self.keys.lines(key)))
+            yield LaunchChange("the reverse KL of each token", tuple(edits))
 
     def _rule(self, text: str, source: str) -> None:
         self.rules.append(Rule(text, f"Prime-RL {self.version}, {source}"))

@@ -222,6 +222,8 @@ def audit(launch: Launch) -> LaunchReading | None:
     if request is None:
         return None
     releases, because, exact = _releases(request, launch)
+    if len(releases) > 1:
+        because += "; the newest is taken"
     eras = {version: _Facts(request, version) for version in _eras(request, releases)}
     facts = {version: era.terms() for version, era in eras.items()}
     regimes = [era.regime() for era in eras.values()]
@@ -475,7 +477,7 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
     if open_r1:
         return fitting, f"open-r1, whose script it is, stands on {_range(fitting)}", False
     if len(fitting) == len(own):
-        return fitting, "nothing says which release", False
+        return fitting, "its keys are in every release", False
     telling = sorted(k for k in keys if len({k in own[v] for v in own}) > 1)
     return fitting, f"its keys fit {_range(fitting)} ({', '.join(telling[:3])})", False
 
