@@ -35,6 +35,7 @@ from orchestrator.library.manifest import (
     Number,
     Row,
     Values,
+    approximated_if,
     named,
     same,
     sampling_rows,
@@ -250,10 +251,6 @@ def _asked_as_bf16(note: str) -> tuple[Meaning, ...]:
     )
 
 
-def _differs(when: bool, note: str, exact: str = "") -> Account:
-    return ("approximated", note) if when else ("exact", exact)
-
-
 # ------------------------------------------------------------------------------------ the table
 
 _POLICY_LOSS = "actor.policy_loss_type"
@@ -347,7 +344,7 @@ OBJECTIVE = (
         ),
         since=READ,
         when=GSPO,
-        account=lambda s: _differs(s.kl.placement == "loss", KL_BY_TOKENS),
+        account=lambda s: approximated_if(s.kl.placement == "loss", KL_BY_TOKENS),
         advice="OpenRLHF averages gspo by response always: set loss.aggregation=sequence_mean.",
         shows=_AGGREGATION,
     ),
@@ -357,7 +354,7 @@ OBJECTIVE = (
         offer=named({"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}),
         since=READ,
         when=NOT_GSPO,
-        account=lambda s: _differs(
+        account=lambda s: approximated_if(
             s.loss.aggregation == "sequence_mean" and s.kl.placement == "loss",
             KL_BY_TOKENS,
             BY_RESPONSES,
@@ -541,7 +538,9 @@ KL = (
         "algo.kl.use_loss",
         offer=(Meaning(None, False), Meaning("reward", False), Meaning("loss", True)),
         read=_placement,
-        account=lambda s: _differs(s.kl.placement == "reward" and s.kl.beta > 0, REWARD_TO_GO),
+        account=lambda s: approximated_if(
+            s.kl.placement == "reward" and s.kl.beta > 0, REWARD_TO_GO
+        ),
         advice="--algo.kl.use_loss would silently turn the KL in the reward off; the nearest are "
         "kl.placement=reward with k1, and kl.placement=loss with k2.",
     ),
@@ -583,7 +582,7 @@ ROLLOUT_AND_BATCH = (
         offer=Number(least=1, whole=True),
         write=lambda s: s.batch.num_prompts * s.rollout.group_size // s.batch.num_minibatches,
         read=_minibatches,
-        account=lambda s: _differs(s.batch.num_minibatches > 1, SHUFFLED),
+        account=lambda s: approximated_if(s.batch.num_minibatches > 1, SHUFFLED),
     ),
 )
 OPTIMIZER = (
@@ -592,7 +591,7 @@ OPTIMIZER = (
         "optimizer.weight_decay",
         "actor.adam.weight_decay",
         offer=Number(least=0),
-        account=lambda s: _differs(
+        account=lambda s: approximated_if(
             s.optimizer.weight_decay > 0, "biases and norm weights are left out"
         ),
     ),
@@ -642,7 +641,7 @@ OPTIMIZER = (
         read=lambda launch: math.ceil(
             _train_steps(launch) * _number(launch, "actor.lr_warmup_ratio")
         ),
-        account=lambda s: _differs(
+        account=lambda s: approximated_if(
             s.optimizer.num_warmup_steps > 0, "counted from 0: the first train step has rate 0"
         ),
     ),

@@ -6,7 +6,7 @@ all GPUs; 0.10.1.post2 divides each micro batch by its own tokens, so that its s
 """
 
 from backends.openrlhf.flags import NEWEST, is_read
-from orchestrator.library.manifest import SystemRow, Values
+from orchestrator.library.manifest import SystemRow
 from orchestrator.settings import Settings
 
 TOKENS = ("train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu")
@@ -32,10 +32,6 @@ def _order(settings: Settings) -> str:
     return _own_tokens(settings)
 
 
-def _by_tokens(value: int, _: Settings) -> Values:
-    return {DYNAMIC: True, **dict.fromkeys(TOKENS, value)}
-
-
 SYSTEM = (
     SystemRow(
         "micro_batch",
@@ -48,7 +44,7 @@ SYSTEM = (
         "tokens_per_gpu",
         (*TOKENS, DYNAMIC),
         _SUMS,
-        send=_by_tokens,
+        send=lambda value, _: {DYNAMIC: True, **dict.fromkeys(TOKENS, value)},
         changes=_order,
     ),
     SystemRow(

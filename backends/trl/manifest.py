@@ -25,6 +25,7 @@ from orchestrator.library.manifest import (
     Number,
     Row,
     Values,
+    approximated_if,
     equal,
     named,
     same,
@@ -311,17 +312,13 @@ def _read_warmup(launch: Values) -> object:
     return 0 if launch.get("lr_scheduler_type") == "constant" else steps
 
 
-def _differs(when: bool, note: str, exact: str = "") -> Account:
-    return ("approximated", note) if when else ("exact", exact)
-
-
 def _many(settings: Settings) -> bool:
     return settings.batch.num_minibatches > 1
 
 
 def _tokens_of_batch(settings: Settings) -> Account:
     by_token = settings.loss.aggregation == "token_mean"
-    return _differs(_many(settings) and by_token, TOKENS_OF_BATCH)
+    return approximated_if(_many(settings) and by_token, TOKENS_OF_BATCH)
 
 
 # ------------------------------------------------------------------------------------ the table
@@ -414,7 +411,7 @@ OBJECTIVE = (
         offer=same("constant"),
         when=BY_RLOO,
         read=lambda _: "constant",
-        account=lambda s: _differs(_many(s), SEQUENCE_RATIO),
+        account=lambda s: approximated_if(_many(s), SEQUENCE_RATIO),
         advice=_NO_REWARD_ELSEWHERE,
     ),
     *_by_grpo(
@@ -549,7 +546,7 @@ OBJECTIVE = (
         offer=same("token"),
         when=BY_RLOO,
         read=lambda _: "token",
-        account=lambda s: _differs(_many(s), SEQUENCE_RATIO),
+        account=lambda s: approximated_if(_many(s), SEQUENCE_RATIO),
         advice="Leave loss.ratio_level out: RLOOTrainer's ratio is of the response, always.",
     ),
     Row(
@@ -825,7 +822,7 @@ ROLLOUT_AND_BATCH = (
         carried_by="steps_per_generation over gradient_accumulation_steps",
         offer=Number(least=1, whole=True),
         read=_minibatches,
-        account=lambda s: _differs(
+        account=lambda s: approximated_if(
             _many(s), SHUFFLED, "steps_per_generation over gradient_accumulation_steps"
         ),
         shows=_BATCH[1:],
@@ -837,7 +834,7 @@ OPTIMIZER = (
         "optimizer.weight_decay",
         "weight_decay",
         offer=Number(least=0),
-        account=lambda s: _differs(
+        account=lambda s: approximated_if(
             s.optimizer.weight_decay > 0, "biases and norm weights are left out"
         ),
     ),
@@ -863,7 +860,7 @@ OPTIMIZER = (
         "warmup_steps",
         offer=_WARMUP,
         read=_read_warmup,
-        account=lambda s: _differs(
+        account=lambda s: approximated_if(
             s.optimizer.num_warmup_steps > 0, "counted from 0: the first train step has rate 0"
         ),
     ),

@@ -482,10 +482,6 @@ _BY_RESPONSE_ADVICE = (
 )
 
 
-def _unclipped(values: Values) -> object:
-    return None if values[CLIP_HIGH] == OFF else ABSENT
-
-
 def _clipped(*, but: tuple[str, ...] = (), only: tuple[str, ...] = ()) -> When:
     """Return the cells with a clip, whose loss.clip is a section, of some policy losses."""
     return {"loss.clip": (ABSENT,), "loss.policy": only or AllBut(but)}
@@ -579,7 +575,7 @@ LOSS_ROWS = (
                 also={CLIP_LOW: 1.0, CLIP_DUAL: OFF},
             ),
         ),
-        read=_unclipped,
+        read=lambda values: None if values[CLIP_HIGH] == OFF else ABSENT,
         when={"loss.policy": AllBut(UNBOUNDED)},
     ),
     Row(

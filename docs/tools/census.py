@@ -29,6 +29,7 @@ from orchestrator.audit.counts import (
     LaunchFacts,
     facts,
     launches,
+    percent,
 )
 from orchestrator.audit.judge import AuditFinding, judge
 from orchestrator.audit.libraries import NeighbourFiles, Projects
@@ -273,11 +274,6 @@ def interval(counts: Sequence[tuple[int, int]]) -> tuple[float, float]:
     count, of = every[drawn].sum(axis=1).T
     low, high = np.quantile(count[of > 0] / of[of > 0], (0.025, 0.975))
     return float(low), float(high)
-
-
-def percent(count: int, of: int) -> str:
-    """Return a share in percent."""
-    return f"{100 * count / of:.0f} %" if of else "-"
 
 
 def span(low: float, high: float) -> str:

@@ -230,14 +230,11 @@ def _measured_run(record: Record, scores: Sequence[Score], items: Mapping[str, A
         for name, (value, protocol) in evaluated_metrics(
             [s for s in scores if s.step == step]
         ).items():
-            added.setdefault(name, _points_of(series.get(name)))[step] = value
+            points = dict(series[name].items()) if name in series else {}
+            added.setdefault(name, points)[step] = value
             protocols[name] = protocol
     series |= {name: Series.of(points) for name, points in added.items()}
     return MeasuredRun(record, _finals(record, series), series, protocols, items)
-
-
-def _points_of(series: Series | None) -> dict[int, float]:
-    return {} if series is None else dict(series.items())
 
 
 def _finals(record: Record, series: Mapping[str, Series]) -> dict[str, float]:

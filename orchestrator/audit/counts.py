@@ -111,7 +111,7 @@ def headline(every: Sequence[LaunchFacts], n_files: int) -> str:
     without = sum(each.anchor != REFERENCE for each in known)
     text = f"{len(every)} launches in {n_files} files"
     if known:
-        text += f": {without} ({_percent(without, len(known))}) have no KL to a reference policy"
+        text += f": {without} ({percent(without, len(known))}) have no KL to a reference policy"
     if len(known) < len(every):
         text += f"; of {len(every) - len(known)} the KL is not determined, and they are left out"
     return f"{text}."
@@ -127,7 +127,7 @@ def tables(every: Sequence[LaunchFacts]) -> Iterator[CountTable]:
         "library", "no KL to a reference", every, lambda each: each.library, _without_reference
     )
     faults = Counter(fault for each in every for fault in each.faults)
-    rows = [(name, n, _percent(n, len(every))) for name, n in faults.most_common()]
+    rows = [(name, n, percent(n, len(every))) for name, n in faults.most_common()]
     yield CountTable("what is wrong (a launch may count twice)", "", rows)
 
 
@@ -147,7 +147,7 @@ def _table(
         others = f"{len(ordered) - MOST_ROWS + 1} others"
         ordered = [*ordered[: MOST_ROWS - 1], (others, rest)]
     rows = [
-        (label, len(group), extra(group) if extra else _percent(len(group), len(every)))
+        (label, len(group), extra(group) if extra else percent(len(group), len(every)))
         for label, group in ordered
     ]
     return CountTable(title, more, rows)
@@ -167,8 +167,9 @@ def _beta(group: Sequence[LaunchFacts]) -> str:
 
 def _without_reference(group: Sequence[LaunchFacts]) -> str:
     known = [each for each in group if each.anchor != UNDETERMINED]
-    return _percent(sum(each.anchor != REFERENCE for each in known), len(known))
+    return percent(sum(each.anchor != REFERENCE for each in known), len(known))
 
 
-def _percent(count: int, of: int) -> str:
+def percent(count: int, of: int) -> str:
+    """Return a share in percent."""
     return f"{100 * count / of:.0f} %" if of else "-"

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from orchestrator.audit.libraries import STARTS, command_calls, configuration_classes, may_launch
-from orchestrator.library.key_tables import completed
+from orchestrator.library.key_tables import completed, last_name
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -303,7 +303,7 @@ class _Reader:
             n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
         }
         for node in self.nodes:
-            function = functions.get(_called(node.func)) if isinstance(node, ast.Call) else None
+            function = functions.get(last_name(node.func)) if isinstance(node, ast.Call) else None
             if not isinstance(node, ast.Call) or function is None:
                 continue
             names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
@@ -830,13 +830,6 @@ class _Reader:
                 if isinstance(target, ast.Name) and target.id == name:
                     return _default(node.value)
         return None
-
-
-def _called(function: ast.expr) -> str:
-    """Return the last name of a called function: `f` of `f(...)` and of `x.f(...)`."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _copied(node: ast.Call) -> ast.expr | None:

@@ -146,7 +146,7 @@ def flags(text: str) -> dict[str, KeyFact]:
     """
     facts: dict[str, KeyFact] = {}
     for node in ast.walk(_parsed(text)):
-        if not isinstance(node, ast.Call) or not _name(node.func).endswith(
+        if not isinstance(node, ast.Call) or not last_name(node.func).endswith(
             ("add_argument", "_arg")
         ):
             continue
@@ -161,7 +161,7 @@ def _flag(arguments: dict[str, ast.expr]) -> KeyFact:
     action = _literal(arguments.get("action"))
     if action in ("store_true", "store_false"):
         return KeyFact("switch", "false")
-    kind = _name(arguments["type"]) if "type" in arguments else "str"
+    kind = last_name(arguments["type"]) if "type" in arguments else "str"
     if "nargs" in arguments or action == "append":
         kind = ""
     default = _text(arguments["default"]) if "default" in arguments else "null"
@@ -185,7 +185,7 @@ def _fields(
     if name not in classes or depth > 6:
         return
     for base in classes[name].bases:
-        yield from _fields(_name(base), classes, depth + 1)
+        yield from _fields(last_name(base), classes, depth + 1)
     for node in classes[name].body:
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
@@ -204,9 +204,9 @@ def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
     kind = ast.unparse(annotation).replace(" | None", "").removeprefix("Optional[").rstrip("]")
     values: tuple[str, ...] = ()
     for node in ast.walk(annotation):
-        if isinstance(node, ast.Subscript) and _name(node.value) == "Literal":
+        if isinstance(node, ast.Subscript) and last_name(node.value) == "Literal":
             values = _listed(node.slice)
-    if isinstance(value, ast.Call) and _name(value.func) == "field":
+    if isinstance(value, ast.Call) and last_name(value.func) == "field":
         arguments = {each.arg: each.value for each in value.keywords if each.arg}
         metadata = arguments.get("metadata")
         if isinstance(metadata, ast.Dict):
@@ -229,7 +229,8 @@ def _parsed(text: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _name(node: ast.expr) -> str:
+def last_name(node: ast.expr) -> str:
+    """Return the last name of an expression: `f` of `f` and of `x.f`; else an empty text."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

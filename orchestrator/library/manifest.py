@@ -181,6 +181,14 @@ def named(names: Mapping[Any, object]) -> tuple[Meaning, ...]:
     return tuple(Meaning(ours, theirs) for ours, theirs in names.items())
 
 
+def approximated_if(when: bool, note: str, exact: str = "") -> Account:
+    """Return the account of a row that carries its field exactly unless `when` is true.
+
+    note, exact: the note of either status.
+    """
+    return ("approximated", note) if when else ("exact", exact)
+
+
 def without_evaluation(cadence: Cadence) -> tuple[LedgerEntry, ...]:
     """Return the ledger entry of the evaluation cadence of a library that does not get it."""
     every = cadence.evaluate_every_steps

@@ -181,13 +181,13 @@ def trade_off(comparison: Comparison) -> TradeOff | None:
         one
         for one in trade_offs
         if one.inside.mean * one.outside.mean < 0
-        and all(_p(e) * 2 * len(trade_offs) < ALPHA for e in (one.inside, one.outside))
+        # both sides of both effects of every trade-off
+        and all(
+            4 * min(one_sided_p(effect, 0.0)) * len(trade_offs) < ALPHA
+            for effect in (one.inside, one.outside)
+        )
     ]
     return max(clear, key=lambda t: min(abs(t.inside.mean), abs(t.outside.mean)), default=None)
-
-
-def _p(effect: Estimate) -> float:
-    return 1.0 if effect.n < 2 else 2 * min(one_sided_p(effect, 0.0))
 
 
 def trained_by_seed(c: Configuration, metric: str) -> dict[int, float]:

@@ -343,12 +343,9 @@ def _started(record: Record) -> float | None:
     try:
         return float((read_json(attempt.job) or {})["started"])
     except (RunFolderError, KeyError, TypeError, ValueError):
-        ended = record.attempts[0]
-        return ended.started if ended else _first_time(record)
-
-
-def _first_time(record: Record) -> float | None:
-    return record.metrics[0].time if record.metrics else None
+        if ended := record.attempts[0]:
+            return ended.started
+        return record.metrics[0].time if record.metrics else None
 
 
 def _ended(record: Record, started: float) -> float:

@@ -7,7 +7,7 @@ sums it with the reward. keys.json holds the fields of the configuration classes
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +21,7 @@ from orchestrator.audit.reading import (
     stock,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp
-from orchestrator.library.key_tables import KeyFact, KeyTables, fields, load_tables
+from orchestrator.library.key_tables import KeyTables, fields, load_tables
 from orchestrator.library.launches import (
     AuditNote,
     InLoss,
@@ -69,7 +69,9 @@ def audit(launch: Launch) -> LaunchReading | None:
         return None
     if not any(key.startswith("actor.") for key in names):
         return None
-    basis = stock(launch, "areal", tables(), names, (SOURCE,), _own_fields)
+    basis = stock(
+        launch, "areal", tables(), names, (SOURCE,), lambda text: fields(text, "GRPOConfig")
+    )
     keys = Keys(basis.defaults)
     keys.add_documents(launch.documents)
     for key, value in overrides:
@@ -79,10 +81,6 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.opaque = "the file after --config could not be read"
     keys.opaque = launch.open_end or keys.opaque
     return _Reader(launch, keys, entry, basis).reading()
-
-
-def _own_fields(text: str) -> Mapping[str, KeyFact]:
-    return fields(text, "GRPOConfig")
 
 
 def _is_own(names: Collection[str]) -> bool:

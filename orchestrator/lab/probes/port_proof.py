@@ -277,20 +277,15 @@ def rollouts(settings: Settings, seed: int, *, stale: bool, without: Without = (
         lengths[:] = LONGEST
     mask = (np.arange(LONGEST) < lengths[:, None]).astype(float)
     return ProbeBatch(
-        logp=_listed(logp),
-        ref=_listed(ref),
-        old=_listed(old),
-        engine=_listed(engine),
-        mask=_listed(mask),
+        logp=logp.tolist(),
+        ref=ref.tolist(),
+        old=old.tolist(),
+        engine=engine.tolist(),
+        mask=mask.tolist(),
         rewards=rewards.tolist(),
         groups=[i // size for i in range(rows)],
-        advantages=_listed(advantages[:, None] * mask),
+        advantages=(advantages[:, None] * mask).tolist(),
     )
-
-
-def _listed(table: Any) -> list[list[float]]:
-    listed: list[list[float]] = table.tolist()
-    return listed
 
 
 def text_of(proof: PortProof) -> Iterator[str]:

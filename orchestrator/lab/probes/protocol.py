@@ -294,10 +294,10 @@ def every_group(setting: LabSetting) -> ProbeBatch:
     rows = _rows(len(batch.tokens))
     old = batch.logp_old[:, :-1]
     return ProbeBatch(
-        logp=_listed(batch.logp_of(setting.policy)[:, :-1][rows]),
-        ref=_listed(batch.logp_ref[:, :-1][rows]),
-        old=_listed(old[rows]),
-        mask=_listed(np.ones_like(old)[rows]),
+        logp=batch.logp_of(setting.policy)[:, :-1][rows].tolist(),
+        ref=batch.logp_ref[:, :-1][rows].tolist(),
+        old=old[rows].tolist(),
+        mask=np.ones_like(old)[rows].tolist(),
         rewards=[0.0] * len(rows),
         groups=[i // GROUP for i in range(len(rows))],
     )
@@ -323,11 +323,6 @@ def expected_gradient(
 def _rows(count: int) -> FloatTable:
     """Return the number of the sequence in each row of every_group: all pairs, in order."""
     return np.array(list(product(range(count), repeat=GROUP))).reshape(-1)
-
-
-def _listed(table: FloatTable) -> list[list[float]]:
-    listed: list[list[float]] = table.tolist()
-    return listed
 
 
 CURVE = np.round(np.arange(-3000, 3001) / 100, 2)
@@ -380,10 +375,10 @@ def two_groups(changed: float = 0.0) -> ProbeBatch:
     ref[AT] -= changed
     mask = np.array([[float(t < n) for t in range(max(LENGTHS))] for n in LENGTHS])
     return ProbeBatch(
-        logp=_listed(logp),
-        ref=_listed(ref),
-        old=_listed(logp),
-        mask=_listed(mask),
+        logp=logp.tolist(),
+        ref=ref.tolist(),
+        old=logp.tolist(),
+        mask=mask.tolist(),
         rewards=[1.0, 0.0, 0.5, 0.0, 1.0, 1.0, 0.0, 0.25],
         groups=[i // SIZE for i in range(len(LENGTHS))],
     )
@@ -393,7 +388,7 @@ def scaled(batch: ProbeBatch, reward: float, kl: float) -> ProbeBatch:
     """Return the rollouts with all rewards and all KLs (k1) multiplied by a factor."""
     ref = np.asarray(batch["logp"]) + kl * (np.asarray(batch["ref"]) - np.asarray(batch["logp"]))
     rewards = [reward * each for each in batch["rewards"]]
-    return ProbeBatch(**{**batch, "ref": _listed(ref), "rewards": rewards})
+    return ProbeBatch(**{**batch, "ref": ref.tolist(), "rewards": rewards})
 
 
 def ragged() -> ProbeBatch:
