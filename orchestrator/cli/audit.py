@@ -208,7 +208,7 @@ def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -
             if term is not None and term.active and term.estimator in choices():
                 return f"orch explain {term.estimator} {placement}"
         loss = "" if each.bound is None else each.bound.loss.removesuffix(" with a KL").lower()
-        if loss in POLICY_LOSSES or loss in ALSO:
+        if each.verdict != "undetermined" and (loss in POLICY_LOSSES or loss in ALSO):
             return f"orch explain {loss}"
     return "orch explain --all" if findings else ""
 
