@@ -7,7 +7,7 @@ argument of argparse has its default, or the value that a command line gives it.
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeGuard
@@ -152,6 +152,8 @@ class _Reader:
         }
         """Option of the command line -> its value; a name that nothing sets if it is unknown."""
         self.nodes = list(ast.walk(tree))
+        self.parsed = {*_PARSED, *(name for node in self.nodes for name in _parsed_names(node))}
+        """Variables that hold the options of a parser."""
         self.values: dict[str, list[ast.expr | None]] = {}
         self.grown: dict[str, int] = {}
         self.defaults: dict[str, ast.expr] = {}
@@ -172,6 +174,7 @@ class _Reader:
         self.left = MOST_VALUES
         for node in self.nodes:
             self._note(node)
+        self.defaults = {**_dataclass_defaults(self.classes.values()), **self.defaults}
         for key, each in self.options.items():
             meant = completed(key, self.declared)
             self.defaults.update(dict.fromkeys(meant if len(meant) == 1 else (key,), each))
@@ -336,7 +339,7 @@ class _Reader:
                 else (f"{node.id} of {given_default[0]}()", given_default[1])
             )
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            default = self.defaults.get(node.attr) if node.value.id in _PARSED else None
+            default = self.defaults.get(node.attr) if node.value.id in self.parsed else None
             if default is not None and default not in self.options.values():
                 return f"--{node.attr}", default
         return None
@@ -798,7 +801,7 @@ class _Reader:
             wanted = node.slice.value
             return next((v for k, v in pairs if getattr(k, "value", None) == wanted), None)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in _PARSED and node.attr in self.defaults:
+            if node.value.id in self.parsed and node.attr in self.defaults:
                 return self.defaults[node.attr]
             return self._member(node.value, node.attr)
         return None
@@ -926,3 +929,36 @@ def _path(target: ast.expr) -> str:
     parts.reverse()
     at = next((i for i, part in enumerate(parts) if part in _HEADS), None)
     return "" if at is None else ".".join(parts[at:])
+
+
+def _parsed_names(node: ast.AST) -> list[str]:
+    """Return the variables that an assignment gives the options of a parser: of
+    `x = parser.parse_args()`, `x = parse_args()`, `x, _ = parser.parse_known_args()`,
+    `x, y = HfArgumentParser((X, Y)).parse_args_into_dataclasses()`."""
+    if not isinstance(node, ast.Assign):
+        return []
+    value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+    function = getattr(value, "func", None)
+    if not getattr(function, "attr", getattr(function, "id", "")).startswith("parse_"):
+        return []
+    target = node.targets[0]
+    of_target = target.elts if isinstance(target, ast.Tuple) else [target]
+    return [each.id for each in of_target if isinstance(each, ast.Name)]
+
+
+def _dataclass_defaults(classes: Iterable[ast.ClassDef]) -> dict[str, ast.expr]:
+    """Return field -> default of the file's dataclasses, which a parser makes options of. A field
+    that two of them have is left out."""
+    given: dict[str, list[ast.expr]] = {}
+    for each in classes:
+        if not any("dataclass" in ast.unparse(decorator) for decorator in each.decorator_list):
+            continue
+        for node in each.body:
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+                continue
+            value = node.value
+            if isinstance(value, ast.Call):  # field(default=...)
+                value = next((k.value for k in value.keywords if k.arg == "default"), None)
+            if value is not None:
+                given.setdefault(node.target.id, []).append(value)
+    return {name: values[0] for name, values in given.items() if len(values) == 1}

@@ -189,6 +189,32 @@ def test_a_default_that_stands_in_the_file_is_read_as_the_scripts(
     assert (finding.kl_in_loss.beta, "".join(names)) == expected
 
 
+@pytest.mark.parametrize(
+    "line", ["a = p.parse_args()", "a, _ = p.parse_known_args()", "a = parse_args()"]
+)
+def test_the_options_of_a_parser_have_any_name(line: str) -> None:
+    text = (
+        "import argparse\nfrom trl import GRPOConfig\np = argparse.ArgumentParser()\n"
+        f'p.add_argument("--beta", type=float, default=0.04)\n{line}\nGRPOConfig(beta=a.beta)\n'
+    )
+    (finding,) = audit(text, "x.py", versions={"trl": "1.9.2 told"})
+    assert finding.kl_in_loss.beta == 0.04
+    other = text.replace(line, "a = somebody()")
+    assert audit(other, "x.py", versions={"trl": "1.9.2 told"})[0].kl_in_loss.beta is None
+
+
+@pytest.mark.parametrize("default", ["0.04", "field(default=0.04)"])
+def test_the_default_of_a_dataclass_that_a_parser_reads(default: str) -> None:
+    text = (
+        "from dataclasses import dataclass, field\nfrom transformers import HfArgumentParser\n"
+        f"from trl import GRPOConfig\n@dataclass\nclass Mine:\n    kl: float = {default}\n"
+        "mine, = HfArgumentParser(Mine).parse_args_into_dataclasses()\nGRPOConfig(beta=mine.kl)\n"
+    )
+    (finding,) = audit(text, "x.py", versions={"trl": "1.9.2 told"})
+    names = [name for each in finding.settings for name in each.default_of]
+    assert (finding.kl_in_loss.beta, names) == (0.04, ["--kl"])
+
+
 def test_a_list_with_a_star_has_the_default_of_its_parameter() -> None:
     text = """
 import subprocess
