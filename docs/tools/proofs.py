@@ -32,9 +32,11 @@ verl's stand-in does so. Rejection (`reject_*`, `geometric`) is not replayed: a 
 that is left, not the tokens that it rejected; `tests/losses/test_libraries.py` holds it to the
 library's own function.
 
-The largest gradient difference, of SkyRL's `dppo_tv.x4`, is not explained. A second run of the cell
-ended 2.7e-6 away, and in it a token that crosses the mask's bound moved the loss by 1e-3; the kept
-run's loss differs by 2e-6.
+The largest gradient difference, of SkyRL's `dppo_tv.x4`, is of the run's last train step. Two other
+runs of the cell ended 2.7e-6 and, after 32 train steps, 3.2e-5 away, and one of `cispo.x4` 1.9e-4,
+at their last steps too, with losses 1e-6 away. So it grows from update to update and differs from
+run to run; another formula would show in the first step. How much of it is rounding was not
+measured.
 
 `orch prove LIBRARY@VERSION` does it again on this machine; `orch prove CELL_DIRECTORY` does it for
 a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:

@@ -109,6 +109,26 @@ def test_rounding_may_grow_from_batch_to_batch(start: Path) -> None:
     assert not norm(-1, 1 + 5e-3).holds
 
 
+@pytest.mark.slow
+def test_the_loss_has_the_advantages_of_the_log_probabilities_that_the_run_reported(
+    start: Path,
+) -> None:
+    """SkyRL's proof of k1 in the reward failed: eight equal responses had the advantage -0.056 in
+    the library and 0.106 in the replay, each of it rounding that grpo divides by itself."""
+    from backends.micro.lab.replay import replay
+
+    run = recorded(REWARD, start)
+    first = run.batches[0]
+    reported = [[each - 0.01 * i for each in row] for i, row in enumerate(first.logp_policy or [])]
+    batch = replace(first, logp_policy=reported)
+    settings = run.cell.settings  # reinforce: other advantages add up to 0
+    plain = settings.but(advantage=settings.advantage.but(estimator="reinforce"))
+    (found,) = replay(plain, run.dialect, [batch], run.policy)
+    lengths = [len(each) for each in first.responses]
+    mean = sum(row[0] * n for row, n in zip(found.advantages, lengths, strict=True)) / sum(lengths)
+    assert found.observed["policy_loss"] == pytest.approx(-mean, abs=1e-6)
+
+
 def test_without_the_policy_what_follows_from_the_logs_is_compared() -> None:
     run = recorded(REWARD, None)._replace(policy=None, without_policy="it is elsewhere")
     found = run.proof()

@@ -120,9 +120,10 @@ class _Trainer:
         of_policy = _padded(batch.logp_policy, rows)
         of_reference = _padded(batch.logp_reference, rows)
         advantage, observed = _advantages(settings, dialect, rows, start, reference, rollout)
-        shown = advantage
-        if of_policy is not None and of_reference is not None:  # else errors of the passes add up
-            shown, _ = _advantages(settings, dialect, rows, of_policy, of_reference, rollout)
+        if of_policy is not None and of_reference is not None:
+            # The rounding of the passes counts in a group of equal responses: there grpo divides
+            # it by itself. The KL in the reward, of our own passes, is compared apart.
+            advantage, _ = _advantages(settings, dialect, rows, of_policy, of_reference, rollout)
         old = _denominator(settings, dialect, start, rollout)
         weight = _weight(settings, rows, start, rollout)
         parts, count = [], len(_minibatches(batch))
@@ -141,7 +142,7 @@ class _Trainer:
         self._reset_reference(len(parts))
         weights = {name: value.detach().clone() for name, value in self.policy.state_dict().items()}
         return BatchPrediction(
-            self.step, observed, _lists(shown, batch), _lists(start, batch), weights
+            self.step, observed, _lists(advantage, batch), _lists(start, batch), weights
         )
 
     def _update(self, loss: Tensor) -> dict[str, float]:
