@@ -86,16 +86,16 @@ def facts_of_finding(finding: AuditFinding | LoggedKl, source: str) -> TrainingF
         return facts
     if not (reward.active or loss.active):
         return replace(facts, estimator="none", beta=0.0)
-    term = reward if reward.active else loss
-    placement = "reward_and_loss" if reward.active and loss.active else None
+    term, placement = (reward, "reward") if reward.active else (loss, "loss")
+    if reward.active and loss.active:
+        placement = "reward_and_loss"
     if finding.verdict == "undetermined":
-        place = placement or ("reward" if reward.active else "loss")
-        return replace(facts, placement=place, beta=term.beta)
+        return replace(facts, placement=placement, beta=term.beta)
     pulls = finding.verdict not in (*ZERO_GRADIENT, "no_kl")
     return replace(
         facts,
         estimator=term.estimator,
-        placement=placement or ("reward" if reward.active else "loss"),
+        placement=placement,
         beta=term.beta,
         pulls=pulls,
         why_not="" if pulls else finding.why,

@@ -92,6 +92,7 @@ def trace_of(
     table = plugins.logged_metrics(library) if library else None
     if place is None and table is not None:
         place = table.place({name for row in run.rows for name in row.values})
+    meant_place = place or "loss"
     by_step: dict[int, dict[str, float]] = {}
     scores: dict[str, dict[int, float]] = {}
     namesakes: dict[str, tuple[str, list[float]]] = {}
@@ -99,16 +100,16 @@ def trace_of(
     broken: dict[str, str] = {}
     for row in run.rows:
         own = {name: value for name, value in row.values.items() if is_canonical(name)}
-        named = canonical(row.values, table, place or "loss", renames or {}) | own
+        named = canonical(row.values, table, meant_place, renames or {}) | own
         if table is None or not any(table.rows(name) for name in row.values):
             unknown |= row.values.keys() - own.keys()
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
         for name, value in row.values.items():
             if not np.isfinite(value):
-                ours = canonical({name: value}, table, place or "loss", renames or {})
+                ours = canonical({name: value}, table, meant_place, renames or {})
                 broken |= dict.fromkeys([name] if is_canonical(name) else ours, name)
-            meant = table.row(name, place or "loss") if table else None
+            meant = table.row(name, meant_place) if table else None
             if meant is not None and not meant.ours and meant.meaning.startswith(NO_REFERENCE_KL):
                 namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
         for name in filter(_SCORE.fullmatch, row.values):
@@ -120,7 +121,7 @@ def trace_of(
     trace = _trace(sorted(by_step.items()), unknown, scores, broken)
     own_names: dict[str, str] = {}
     for metric in table.metrics if table else ():
-        if metric.ours and metric.place in (None, place or "loss") and not metric.where:
+        if metric.ours and metric.place in (None, meant_place) and not metric.where:
             own_names.setdefault(metric.ours, metric.name)
     return replace(trace, place=place, namesakes=of_names, own_names=own_names)
 
