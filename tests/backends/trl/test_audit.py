@@ -64,7 +64,10 @@ def test_a_kl_that_orch_ships_is_read_in_every_place(
     [
         (f"{IMPORT}GRPOConfig(beta=0.04, max_prompt_length=512)", "token_forward_kl"),
         (f"{IMPORT}GRPOConfig(beta=0.04, entropy_coef=0.1)", "undetermined"),
-        (f"{IMPORT}GRPOConfig(beta=0.04)  # trl==1.12.0", "token_reverse_kl"),
+        (
+            f"{IMPORT}os.system('pip install trl==1.12.0')\nGRPOConfig(beta=0.04)",
+            "token_reverse_kl",
+        ),
         (f"{IMPORT}a = GRPOConfig(max_prompt_length=9)\na.beta = 0.0", "no_kl"),
         (f"{IMPORT}a = GRPOConfig(vllm_device='auto')\nif x:\n    a.beta = 0.0", "undetermined"),
         (f"{IMPORT}C = {{'b': 0.1}}\nGRPOConfig(beta=C['b'], vllm_device='a')", "token_forward_kl"),
