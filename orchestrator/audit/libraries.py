@@ -104,10 +104,10 @@ _INSTALLS = re.compile(
 _ENVIRONMENTS = (".venv", "venv", "env")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Environment variables that name the folder of the active environment."""
-_INCLUDED = re.compile(r"(?m)^\s*(?:-r|--requirement)[ =]\s*([\w./-]+)")
+_INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement)[ =]\s*([\w./-]+)")
 BOUND = ": a guess, the newest such release that orch has a table of"
 """The end of the reason for a release that a requirement bounds and does not name."""
-_ASSIGNED = re.compile(r"(?m)^\s*(?:ARG |ENV |export )?(\w+)=[\"']?(\d+\.[\w.]+)[\"']?\s*$")
+_ASSIGNED = re.compile(r"(?m)^[ \t]*(?:ARG |ENV |export )?(\w+)=[\"']?(\d+\.[\w.]+)[\"']?[ \t]*$")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
 
