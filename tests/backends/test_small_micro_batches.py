@@ -25,7 +25,8 @@ SETTINGS: dict[str, Any] = {
     "rollout": {"group_size": 8, "max_response_tokens": 6, "temperature": 2.0},
     "batch": {"num_prompts": 32, "num_minibatches": 4},
 }
-ROUNDING = 1e-5
+ROUNDING = 1e-4
+"""Rounding grows from train step to train step: 4e-6 and more were seen of OpenRLHF."""
 
 
 @pytest.mark.real
@@ -54,7 +55,7 @@ def test_the_gradients_are_those_of_the_whole_batch(
             for each in run.proof(run.dialect.but(**wrong)).quantities
             if each.name == "grad_norm"
         )
-        assert norm > 100 * ROUNDING, f"{wrong} would not be seen"
+        assert norm > 10 * ROUNDING, f"{wrong} would not be seen"
     kept = plugins.folder(library) / "system.json"
     distances = dict.fromkeys(("micro_batch", "gradient_checkpointing"), worst["grad_norm"])
     record = {
