@@ -138,19 +138,19 @@ def _scored_by_references(cells: Sequence[Trainee], sampled: Sampled) -> dict[in
     for number, cell in enumerate(cells):
         if not _is_to_the_sampler(cell):
             # Cells of one reference policy and with the same prompts are scored together.
-            heat = _of_reference(cell)
+            heat = _reference_temperature(cell)
             draw = cell.skill, cell.settings.seed, cell.batch_number
             asking.setdefault((id(cell.state.reference), heat, *draw), []).append(number)
     scored: dict[int, Scored] = {}
     for numbers in asking.values():
         first = cells[numbers[0]]
         of_these = Rollouts(*(part[numbers] for part in sampled.rollouts))
-        alike = passes.score_alike(first.state.reference, of_these, _of_reference(first))
+        alike = passes.score_alike(first.state.reference, of_these, _reference_temperature(first))
         scored.update(zip(numbers, alike, strict=True))
     return scored
 
 
-def _of_reference(cell: Trainee) -> float:
+def _reference_temperature(cell: Trainee) -> float:
     """Return the temperature of the reference policy's log-probabilities."""
     is_one = cell.dialect.reference_temperature == "one"
     return 1.0 if is_one else cell.settings.rollout.temperature

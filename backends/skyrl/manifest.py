@@ -796,7 +796,7 @@ ROLLOUT_AND_BATCH = (
         f"{SAMPLING}.top_p",
         "log-probabilities are taken at it, too",
         stale_by_engine=True,
-        reference_at="RefWorkerBase._forward_micro_batch of workers/worker.py",
+        reference_at_one="RefWorkerBase._forward_micro_batch of workers/worker.py",
     ),
     Row("batch.num_prompts", BATCH, offer=_POSITIVE),
     Row(

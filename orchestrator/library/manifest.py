@@ -421,25 +421,27 @@ def sampling_rows(
     note: str = "log-probabilities are at this temperature",
     *,
     stale_by_engine: bool = False,
-    reference_at: str = "",
+    reference_at_one: str = "",
 ) -> tuple[Row, Row]:
     """Return the rows of a library that samples at a temperature and truncates by top_p.
 
     Both arguments are keys of the library; `note` says at which temperature it computes the
     log-probabilities that it trains on. stale_by_engine: an asynchronous launch has its ratios to
-    the engine's log-probabilities. `loss.correction` has them in every launch. reference_at: where
-    the library has the reference policy's log-probabilities at temperature 1; empty if nowhere.
+    the engine's log-probabilities. `loss.correction` has them in every launch.
+    reference_at_one: where the library has the reference policy's log-probabilities at temperature
+    1; empty if nowhere.
     """
 
-    def heats(settings: Settings) -> Account:
-        if reference_at and settings.kl.estimator != "none" and settings.rollout.temperature != 1:
+    def at_temperature(settings: Settings) -> Account:
+        has_kl = settings.kl.estimator != "none"
+        if reference_at_one and has_kl and settings.rollout.temperature != 1:
             return (
                 "approximated",
                 (
                     "the policy's log-probabilities are at it, the reference policy's at 1 "
-                    f"({reference_at}): the KL is not 0 where the policies are equal, and is least "
-                    "where the policy's logits are the reference's times the temperature. Set "
-                    "rollout.temperature=1.0"
+                    f"({reference_at_one}): the KL is not 0 where the policies are equal, and is "
+                    "least where the policy's logits are the reference's times the temperature. "
+                    "Set rollout.temperature=1.0"
                 ),
             )
         return "exact", note
@@ -459,7 +461,7 @@ def sampling_rows(
         return "exact", "truncates sampling only; log-probabilities are of the whole distribution"
 
     return (
-        Row("rollout.temperature", temperature, offer=Number(), account=heats),
+        Row("rollout.temperature", temperature, offer=Number(), account=at_temperature),
         Row("rollout.top_p", top_p, offer=Number(), account=truncates),
     )
 

@@ -418,7 +418,7 @@ class _Judge:
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
-            contradictions=(*self._refused(), *self._hot(in_loss)),
+            contradictions=(*self._refused(), *self._of_two_temperatures(in_loss)),
             settings=tuple(keys.settings),
             rules=tuple(self.rules),
             changes=() if decided else tuple(self._changes(in_loss)),
@@ -450,7 +450,7 @@ class _Judge:
             source = f"Prime-RL {self.version}, the orchestrator's configuration"
             yield will_not_start(keys, why, source, batch_key, group_key)
 
-    def _hot(self, in_loss: InLoss) -> Iterator[AuditNote]:
+    def _of_two_temperatures(self, in_loss: InLoss) -> Iterator[AuditNote]:
         """Yield a remark if the KL is to a teacher at another temperature."""
         key = self._find("orchestrator.sampling.temperature", "sampling.temperature")
         if key is not None and in_loss.active:

@@ -335,7 +335,7 @@ class _Judge:
             )
         self.contradictions += (*self._refused(), *self._raw())
         if not self.old and (reward.active or loss.active):
-            self.contradictions += self._hot()
+            self.contradictions += self._of_two_temperatures()
         ungraded = self.old or not is_since(self.version, FIRST_GRADIENT)
         dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
@@ -399,7 +399,7 @@ class _Judge:
                 keys, "generator.sampling_params.temperature", because, instead, *ENGINE_MODES
             )
 
-    def _hot(self) -> Iterator[AuditNote]:
+    def _of_two_temperatures(self) -> Iterator[AuditNote]:
         """Yield a remark if the KL is to a reference policy at another temperature."""
         key, keys = "generator.sampling_params.temperature", self.keys
         is_megatron = keys.text("trainer.strategy") == "megatron"

@@ -59,8 +59,8 @@ class NodeSetup(NamedTuple):
 
     @property
     def cpus_per_node(self) -> int:
-        """Return the CPUs that Ray is told of: with fewer than they claim, the library's actors
-        would wait for ever."""
+        """Return the CPUs that Ray is started with. With fewer than they claim, the library's
+        actors would wait for ever."""
         claimed = -(-(self.ray_cpus or 0) // len(self.names))  # rounded up
         return self.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
 
