@@ -6,6 +6,8 @@ from pathlib import Path
 
 from docs.tools import size
 
+MOST_NODES_A_LINE = 9.4
+"""Denser code is not less code."""
 ROOT = Path(__file__).parents[1]
 DELETED = {"SkyPilot", "MLflow, own writer and new store", "sharing of cells", "verify"}
 """Rows that only earlier checkouts have files for."""
@@ -34,3 +36,44 @@ def test_a_checkout_is_counted_by_product_and_tests(tmp_path: Path) -> None:
     counted = size.lines(tmp_path)
     assert (counted.product.total(), counted.tests.total()) == (2, 3)
     assert counted.unnamed == ["elsewhere.py"]
+
+
+def _ceilings() -> dict[str, size.Size]:
+    return size.ceilings(size.CEILINGS.read_text(encoding="utf-8"))
+
+
+def test_no_package_is_above_its_ceiling() -> None:
+    rows, found = _ceilings(), size.sizes(ROOT)
+    over = {
+        name: f"{now.lines} lines, {now.nodes} nodes; at most {rows.get(name, size.Size(0))[:2]}"
+        for name, now in found.items()
+        if now.lines > rows.get(name, size.Size(0)).lines or now.nodes > rows[name].nodes
+    }
+    assert over == {}, "lower another package's row in the same commit (docs/tools/ceilings.json)"
+    assert set(rows) == set(found), "a row of no package: python -m docs.tools.size --lower"
+
+
+def test_the_ceilings_only_fall() -> None:
+    argv = ["git", "log", "-2", "--format=%H", "--", str(size.CEILINGS)]
+    commits = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for commit in commits.split():
+        argv = ["git", "show", f"{commit}:docs/tools/ceilings.json"]
+        shown = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        before = size.ceilings(shown)
+        for of, now in (("product", size.product(_ceilings())), *_ceilings().items()):
+            then = size.product(before) if of == "product" else before.get(of)
+            if of in ("product", *size.OUTSIDE) and then is not None:
+                assert (now.lines, now.nodes) <= (then.lines, then.nodes), of
+                assert now.nodes <= then.nodes, of
+
+
+def test_code_is_not_denser() -> None:
+    found = size.product(size.sizes(ROOT))
+    assert round(found.nodes / found.code, 1) <= MOST_NODES_A_LINE
+
+
+def test_strings_that_stand_alone_are_no_code() -> None:
+    source = (
+        '"""Some."""\n\nX = 1\n"""What."""\n\n# why\ndef f():\n    return (\n        X\n    )\n'
+    )
+    assert size.size_of(source)[::2] == (10, 5)

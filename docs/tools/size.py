@@ -3,13 +3,23 @@
 Each Python file that git tracks counts once, for the first feature with a pattern that matches its
 path. Patterns name former places too, so that checkouts of before and after stand side by side.
 Files below tests/ are a column of their own.
+
+`ceilings.json` beside this file is the ratchet: for each package the most lines and syntax nodes
+that it may have (for the documents: words). `tests/test_size.py` holds every package to its row,
+and the sums to those of the commit before. `python -m docs.tools.size --lower` lowers each row to
+what the package has now; a row is raised by hand, and another lowered in the same commit.
 """
 
+import ast
+import io
+import json
 import subprocess
 import sys
+import tokenize
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,7 +143,113 @@ def lines(checkout: Path) -> Lines:
     return counts
 
 
-def main(checkouts: Sequence[str]) -> None:
+CEILINGS = Path(__file__).with_name("ceilings.json")
+OUTSIDE = ("tests", "tests/lab", "lab", "docs", "benchmarks", "documents")
+"""Packages that are no part of the product."""
+_NO_CODE = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+)
+
+
+class Size(NamedTuple):
+    """What a package has. Of the documents, `lines` are words, and the rest is 0."""
+
+    lines: int
+    nodes: int = 0
+    code: int = 0
+    """Lines with code: no blank ones, comments and docstrings."""
+
+    def plus(self, other: "Size") -> "Size":
+        """Add two sizes up."""
+        return Size(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def package_of(path: str) -> str:
+    """Return the row of the ratchet that a Python file counts for."""
+    folders = path.split("/")[:-1]
+    if not folders:
+        return "bootstrap"
+    if folders[0] in ("orchestrator", "backends"):
+        return "/".join(folders[:2])
+    if folders[:2] == ["tests", "lab"]:
+        return "tests/lab"
+    return folders[0]
+
+
+def size_of(source: str) -> Size:
+    """Count the lines, the syntax nodes and the lines of code of one Python file."""
+    tree = ast.parse(source)
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            code.update(range(token.start[0], token.end[0] + 1))
+    nodes = list(ast.walk(tree))
+    for node in nodes:
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):  # a docstring, of a field too
+                code.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return Size(len(source.splitlines()), len(nodes), len(code))
+
+
+def sizes(checkout: Path) -> dict[str, Size]:
+    """Measure each package of a checkout: the files that git tracks, as they are on the disk."""
+    argv = ["git", "-C", str(checkout), "ls-files", "*.py", "*.md"]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("\n")
+    found: dict[str, Size] = {}
+    for path in filter(None, listed):
+        if not (checkout / path).is_file():
+            continue
+        source = (checkout / path).read_text(encoding="utf-8")
+        name = package_of(path) if path.endswith(".py") else "documents"
+        each = size_of(source) if path.endswith(".py") else Size(len(source.split()))
+        found[name] = found.get(name, Size(0)).plus(each)
+    return dict(sorted(found.items()))
+
+
+def product(found: Mapping[str, Size]) -> Size:
+    """Add up the packages of the product."""
+    return reduce(Size.plus, (size for name, size in found.items() if name not in OUTSIDE), Size(0))
+
+
+def ceilings(text: str) -> dict[str, Size]:
+    """Read a table of ceilings: package -> lines and nodes."""
+    return {name: Size(*row) for name, row in json.loads(text).items()}
+
+
+def lower() -> None:
+    """Write the ceilings: for each package what it has now, but no more than its row said."""
+    old = ceilings(CEILINGS.read_text(encoding="utf-8")) if CEILINGS.exists() else {}
+    rows = {}
+    for name, now in sizes(Path()).items():
+        most = old.get(name, now)
+        rows[name] = [min(now.lines, most.lines), min(now.nodes, most.nodes)]
+    lines = ",\n".join(f"  {json.dumps(name)}: {row}" for name, row in rows.items())
+    CEILINGS.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Lower the ceilings, or print the tables of checkouts."""
+    if list(arguments) == ["--lower"]:
+        lower()
+        return
+    _show_features(arguments)
+    print("\n| package |" + "".join(f" {name}: lines | nodes |" for name in arguments))
+    print("|---|" + "---|---|" * len(arguments))
+    measured = [sizes(Path(checkout)) for checkout in arguments]
+    for name in sorted({name for each in measured for name in each}):
+        found = (each.get(name, Size(0)) for each in measured)
+        print(f"| {name} |" + "".join(f" {each.lines:,} | {each.nodes:,} |" for each in found))
+    sums = [product(each) for each in measured]
+    print("| **product** |" + "".join(f" {each.lines:,} | {each.nodes:,} |" for each in sums))
+
+
+def _show_features(checkouts: Sequence[str]) -> None:
     """Print a Markdown table: product and tests of each feature, for each checkout."""
     counts = [lines(Path(checkout)) for checkout in checkouts]
     print("| feature |" + "".join(f" {name} | tests |" for name in checkouts))
