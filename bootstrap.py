@@ -3,7 +3,8 @@
 
     python3 bootstrap.py run     install, then run experiments/comedy_full.yaml on this machine
     python3 bootstrap.py test    install, then lint, type-check and test
-                         test --quick   a minute and a half: lint and the core's tests
+                         test --all     then also what trains the real libraries, SLURM's and Ray's
+                                        daemons beyond a smoke, and long simulations
     python3 bootstrap.py setup   install only
 
 Further arguments go to `orch run` or to pytest. Everything lands in .venv beside this file.
@@ -65,23 +66,6 @@ LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 """Where pytest keeps the names of the tests that failed."""
 MOST_AGAIN = 40
 """With more failures than this the machine is not why."""
-
-
-QUICK = (
-    "tests/analysis",
-    "tests/audit",
-    "tests/backends/*/test_manifest.py",
-    "tests/backends/*/test_translate.py",
-    "tests/kl",
-    "tests/library",
-    "tests/runs",
-    "tests/spec",
-    "tests/test_architecture.py",
-    "tests/test_expand.py",
-    "tests/test_fingerprint.py",
-)
-"""The core: specs, expansion, translation, what a KL term means, the audit, statistics."""
-QUICK_MARKS = "not (slow or long or browser or slurm or real)"
 
 
 def main() -> int:
@@ -187,55 +171,32 @@ def shown(what: str, *argv: object, env: "dict[str, str] | None" = None) -> bool
 
 
 def test(arguments: list[str]) -> int:
-    """Lint, types, then the tests; every failure is reported, the first sets the exit code."""
-    if "--quick" in arguments:
-        return quick([each for each in arguments if each != "--quick"])
+    """Lint, types, then the tests; every failure is reported, the first sets the exit code.
+
+    With `--all` the tests that are marked `thorough`, and nothing else.
+    """
     install_system()
     install_data()
-    checks = [
-        call(BIN / "ruff", "check", "."),
-        call(BIN / "ruff", "format", "--check", "."),
-        call(BIN / "mypy"),
-    ]
     by_file = ["--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests/conftest.py
     side_by_side = ["-n", TEST_PROCESSES, *by_file]
-    if arguments:
-        checks.append(call(BIN / "pytest", *side_by_side, *arguments))
-    else:
-        checks.append(tested("not real", *side_by_side, "--durations", "40"))
+    if arguments == ["--all"]:
+        checks = [tested("thorough and not real", *side_by_side, "--durations", "40")]
         # three files at once: beside many more, Ray is too late for the 30 seconds that it waits
         side_by_side = ["-n", 3, *by_file]
         # threads of three processes on two cores wait for one another longer than they compute
         os.environ["OMP_NUM_THREADS"] = "1"
         checks.append(tested("real", *side_by_side, "-v", "--durations", "20", *of_real()))
-    return next((code for code in checks if code), 0)
-
-
-def quick(arguments: list[str]) -> int:
-    """Lint and the core's tests, on each processor; says what was left out."""
-    started = time.monotonic()
-    core = sorted(path for pattern in QUICK for path in ROOT.glob(pattern))
-    side_by_side = ["-n", os.cpu_count() or 1, "--dist", "loadfile"]
+        return next((code for code in checks if code), 0)
     checks = [
-        call(BIN / "ruff", "check", "-q", "."),
-        call(BIN / "ruff", "format", "-q", "--check", "."),
-        call(BIN / "pytest", "-q", *side_by_side, "-m", QUICK_MARKS, *core, *arguments),
+        call(BIN / "ruff", "check", "."),
+        call(BIN / "ruff", "format", "--check", "."),
+        call(BIN / "mypy"),
     ]
-    say(f"left out: types, tests of the core that are marked {QUICK_MARKS[5:-1]}, and:")
-    for area, count in left_out(core):
-        say(f"    {area}, {count} test files")
-    say(f"{time.monotonic() - started:.0f} s; `python3 bootstrap.py test` runs all")
+    if arguments:
+        checks.append(call(BIN / "pytest", *side_by_side, *arguments))
+    else:
+        checks.append(tested("not thorough", *side_by_side, "--durations", "40"))
     return next((code for code in checks if code), 0)
-
-
-def left_out(core: "list[Path]") -> "list[tuple[str, int]]":
-    """Return the folders below tests/ with files that are not in the core, and how many."""
-    counts: dict[str, int] = {}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        if not any(path == each or each in path.parents for each in core):
-            folder = path.parent.relative_to(ROOT).parts[:2]
-            counts["/".join(folder)] = counts.get("/".join(folder), 0) + 1
-    return list(counts.items())
 
 
 def of_real() -> "list[Path]":

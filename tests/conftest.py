@@ -87,9 +87,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     seconds: dict[Path, float] = {}
     for item in items:
+        daemons = "cluster" in getattr(item, "fixturenames", ())
+        beyond = daemons and item.get_closest_marker("smoke") is None
+        if beyond or any(map(item.get_closest_marker, ("real", "ray"))):
+            item.add_marker(pytest.mark.thorough)
         mark = item.get_closest_marker("long")
-        waits = "cluster" in getattr(item, "fixturenames", ())
-        expected = float(mark.args[0] if mark.args else 60) if mark else 30.0 * waits
+        expected = float(mark.args[0] if mark.args else 60) if mark else 30.0 * daemons
         slow = item.get_closest_marker("slow") is not None
         seconds[item.path] = max(seconds.get(item.path, 0), expected, slow)
     items.sort(key=lambda item: (-seconds[item.path], item.path))

@@ -22,26 +22,6 @@ def bootstrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return module
 
 
-def test_quick_covers_the_core_and_says_what_it_left_out(
-    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calls: list[tuple[object, ...]] = []
-    monkeypatch.setattr(bootstrap, "call", lambda *argv: calls.append(argv) or len(calls) // 3)
-    assert bootstrap.test(["--quick", "-x"]) == 1, "pytest's code, as ruff had nothing to say"
-    _, _, (program, *words) = calls
-    assert (program.name, words[-1]) == ("pytest", "-x")
-    core = {path for path in words if isinstance(path, Path)}
-    assert all(path.exists() for path in core)
-    for pattern in bootstrap.QUICK:
-        assert core & set(ROOT.glob(pattern)), f"{pattern} names nothing"
-    printed = capsys.readouterr().out
-    files = sum(count for _, count in bootstrap.left_out(sorted(core)))
-    inside = {file for path in core for file in [path, *path.rglob("test_*.py")] if file.is_file()}
-    assert files + len(inside) == len(list((ROOT / "tests").rglob("test_*.py")))
-    assert "tests/dashboards, " in printed
-    assert "slow or long or browser or slurm or real" in printed
-
-
 def test_real_libraries_train_in_a_phase_of_their_own_files(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,11 +32,14 @@ def test_real_libraries_train_in_a_phase_of_their_own_files(
     for name in ("install_system", "install_data"):
         monkeypatch.setattr(bootstrap, name, lambda: None)
     assert bootstrap.test([]) == 0
-    rest, real = ([*words] for program, *words in calls if Path(str(program)).name == "pytest")
-    assert rest[:2] == ["-m", "not real"]
+    assert bootstrap.test(["--all"]) == 0
+    pytests = ([*words] for program, *words in calls if Path(str(program)).name == "pytest")
+    main, rest, real = pytests
+    assert main[:2] == ["-m", "not thorough"]
+    assert rest[:2] == ["-m", "thorough and not real"]
     assert real[:4] == ["-m", "real", "-n", 3]
     files = {path for path in real if isinstance(path, Path)}
-    assert not {path for path in rest if isinstance(path, Path)}
+    assert not {path for path in (*main, *rest) if isinstance(path, Path)}
     marks = re.compile(r"mark\.real\b")
     for path in (ROOT / "tests").rglob("*.py"):
         if marks.search(path.read_text(encoding="utf-8")) and path != Path(__file__):
