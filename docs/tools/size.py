@@ -56,7 +56,7 @@ translation, Prime-RL: backends/ prime_rl/* tests/backends/ prime_rl/*
 translation, SkyRL: backends/ skyrl/* tests/backends/ skyrl/*
 translation, TRL: backends/ trl/* tests/backends/ trl/*
 translation, verl: backends/ verl/* tests/backends/ verl/*
-translation, all libraries: tests/ backends/* experiments/* plugins/*
+translation, all libraries: tests/ backends/* experiments/* golden/* plugins/*
 contract suites: orchestrator/ testing/*
 protocol, manifest, launches: orchestrator/ library/* plugins.py tests/ library/* test_plugins.py
 documentation's writers: docs/ * orchestrator/ report/measured.py kl/beyond.py

@@ -1,0 +1,125 @@
+"""Golden launches: what each library is started with, as text files that a person reads.
+
+`python -m tests.golden --write` writes them again; the difference in git is what a change of the
+product changes in the launches.
+"""
+
+import difflib
+import re
+import textwrap
+from pathlib import Path, PurePath
+from typing import Any
+
+import yaml
+
+from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.identity import fingerprint
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.settings import Settings
+from tests.backends.specs import declared
+
+HERE = Path(__file__).parent
+RELEASES = {
+    "verl": "0.9.1",
+    "openrlhf": "0.11.2",
+    "skyrl": "0.4.0",
+    "prime_rl": "0.5.0",
+    "trl": "1.16.0",
+}
+PLACE = AttemptPaths(
+    Path("/runs/e/cells/c/plan"), Path("/runs/e/attempts/1"), Path("/runs/e/checkpoints")
+)
+SHOWN = (".toml", ".yaml", ".yml", ".json")
+"""Files of a launch that are shown whole; of others only the name."""
+
+
+def rows() -> dict[str, dict[str, Any]]:
+    """Return name -> changes: dotted field of a cell -> value."""
+    read: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "cells.yaml").read_text("utf-8"))
+    return read
+
+
+def cell_of(library: str, changes: dict[str, Any]) -> Cell:
+    """Return the paper's first on-policy cell, in a library, with some fields changed."""
+    first = next(cell for cell in declared("comedy_full") if "onpolicy" in cell.studies)
+    plain: dict[str, Any] = {
+        **first.settings.model_dump(),
+        "resources": {"num_nodes": 1, "gpus_per_node": 8},
+    }
+    plain["backend"] = {"name": library, "version": RELEASES[library]}
+    for field, value in changes.items():
+        *sections, leaf = field.split(".")
+        section = plain
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[leaf] = value
+    if (
+        library == "trl" and plain["kl"].get("placement") == "reward"
+    ):  # its RLOOTrainer has no other
+        plain["loss"] |= {"aggregation": "constant", "constant_tokens": 1}
+    beside = {name: plain.pop(name, {}) for name in ("resources", "cadence", "system")}
+    loggers = plain.pop("loggers", ())
+    settings = Settings.model_validate(plain)
+    parts = {"slug": "x", "studies": ("s",), "axes": {}, "settings": settings, **beside}
+    return Cell.model_validate({"id": fingerprint(settings), "loggers": loggers, **parts})
+
+
+def launch(library: str, changes: dict[str, Any]) -> str:
+    """Write one launch as text: arguments, environment, files, and all that is not exact."""
+    cell = cell_of(library, changes)
+    try:
+        plan = plugins.load(library).translate(cell, PLACE)
+    except UnsupportedSetting as refused:
+        return "\n".join(["refused:", *_wrapped(str(refused))])
+    return "\n".join(_lines(plan)).replace(f'"{cell.id}"', "ID").replace(cell.id, "ID")
+
+
+def beside(first: str, launch: str) -> str:
+    """Write a launch as what it has instead of the first one's lines."""
+    if launch.startswith("refused:"):
+        return launch
+    lines = difflib.ndiff(first.splitlines(), launch.splitlines())
+    return "\n".join(line.rstrip() for line in lines if line[0] in "+-")
+
+
+def _lines(plan: LaunchPlan) -> list[str]:
+    lines = list(_grouped(plan.argv))
+    lines += [f"env {name}={value}" for name, value in sorted(plan.env.items())]
+    for name, text in sorted(plan.files.items()):
+        if PurePath(name).suffix in SHOWN:
+            lines += [f"file {name}:", *(f"    {line}" for line in str(text).splitlines())]
+    lines.append("files " + " ".join(sorted(name for name in plan.files if "/" not in name)))
+    for entry in plan.ledger:
+        if entry.status != "exact":
+            lines += [f"{entry.status} {entry.field}:", *_wrapped(entry.note)]
+    return lines
+
+
+def _grouped(argv: tuple[str, ...]) -> list[str]:
+    """Put an option and its values on one line, in alphabetical order after the program."""
+    first = next((n for n, word in enumerate(argv) if _starts(word)), len(argv))
+    groups: list[list[str]] = []
+    for word in argv[first:]:
+        if _starts(word) or not groups:
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    return [" ".join(argv[:first]), *sorted("  " + " ".join(group) for group in groups)]
+
+
+def _starts(word: str) -> bool:
+    return word.startswith("--") or bool(re.match(r"\+*[\w.]+=", word))
+
+
+def _wrapped(text: str) -> list[str]:
+    return [f"    {line}" for line in textwrap.wrap(text, 100, break_long_words=False)]
+
+
+def golden(library: str) -> dict[str, str]:
+    """Write all launches of a library: the first one whole."""
+    written: dict[str, str] = {}
+    for name, changes in rows().items():
+        text = launch(library, changes)
+        written[name] = beside(next(iter(written.values())), text) if written else text
+    return written
