@@ -311,9 +311,6 @@ class SlurmOptions(ClusterOptions):
     signal_seconds: PositiveInt = 90
     """Seconds before its time limit at which SLURM signals a job, so that it writes a
     checkpoint."""
-    help_seconds: NonNegativeFloat = 300.0
-    """Seconds after its start during which a job of an embedded cell, its own cell done, trains
-    further cells of its array that have not begun. 0: it never does."""
 
 
 RETRIES: Mapping[str, int] = {

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from orchestrator.files import read_json, read_tail
 from orchestrator.launch.slurm import scheduler, submissions
-from orchestrator.launch.slurm.lease import has_helper
 from orchestrator.launch.slurm.scheduler import stuck_reason
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import (
@@ -68,13 +67,6 @@ def polled_state(
         return SchedulerReport("submitted", ended)
     index = order["index"]
     report = answer.report(submission, index, attempt)
-    # The job of another element trains the cell: SLURM only knows that the cell's own job waits.
-    if (
-        ended is None
-        and report.state != "running"
-        and has_helper(attempt, f"{submission.job}_{index}")
-    ):
-        return SchedulerReport("running")
     if ended is None and report.state == "running":
         return report._replace(fault=_silence(attempt, answer.at_work_since(submission, index)))
     if ended is None or report.state in ON_CLUSTER:

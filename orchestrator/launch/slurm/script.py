@@ -180,11 +180,9 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     more |= site_flags(options, job.resources.gpus_per_node, job.exclude)
     # -P: the job starts in its submission's folder, whose files must not be found as modules.
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
-    # Another job may have trained the element's cell (lease.mark_done): then do not start Python.
-    trained = '[ -e "$SLURM_ARRAY_TASK_ID.done" ]'
     # exec: Python replaces the shell, because SLURM signals only the process of the shell.
     script: str = _make_sbatch_string(
-        command=f"{trained} || exec {command}",
+        command=f"exec {command}",
         folder=".",
         job_name=job.name,
         wckey=None,

@@ -8,7 +8,6 @@ scheduler.FULL mean that no exit record could be written; scheduler.ending_of ex
 """
 
 import os
-import runpy
 import signal
 import sys
 import time
@@ -24,7 +23,7 @@ from orchestrator.launch import node, worker
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.program import HangWatch
 from orchestrator.launch.progress import MAX_IDLE_REQUEUES, checkpoint_step, is_stuck
-from orchestrator.launch.slurm import lease, scheduler, script, submissions
+from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_earlier_attempts
 from orchestrator.launch.slurm.scheduler import job_id
 from orchestrator.records import Cell, ExitRecord, LaunchPlan, State
@@ -37,7 +36,6 @@ NOT_OURS = 3
 """Exit code of an element whose cell another submission has taken over, or a person cancelled."""
 FAILED_ALIKE = 2
 """Equal failures of class config after which the rest of an array is held back."""
-_STARTED = time.monotonic()
 
 
 class ArrayTask:
@@ -70,11 +68,6 @@ class ArrayTask:
         """Return the directory of this element's own cell."""
         return self.cell_of(self.index)[0]
 
-    def is_shared(self) -> bool:
-        """Return True if jobs of this array may train each other's cells."""
-        wanted = self.options.help_seconds > 0 and self.num_elements > 1
-        return wanted and self.cell_dir.read_cell().scale == "micro"
-
 
 def main() -> int:
     """Train the cell of this job's element. Return the job's exit code."""
@@ -84,17 +77,7 @@ def main() -> int:
         return scheduler.UNSEEN
     if code := exit_code_of(lambda: refuse_copies(task)):
         return code
-    if task.manifest["kind"] == "evaluate":
-        # An older orch submitted it, whose evaluations ran this program too.
-        runpy.run_module(script.EVALUATE, run_name="__main__", alter_sys=True)
-    if not task.is_shared():
-        return exit_code_of(lambda: train(task, stop))
-    return lease.run_in_child(
-        lambda: exit_code_of(lambda: train_shared(task, stop)),
-        lambda: help_others(task, stop),
-        stop,
-        STOP_SIGNALS,
-    )
+    return exit_code_of(lambda: train(task, stop))
 
 
 def read_task() -> ArrayTask | None:
@@ -148,7 +131,7 @@ def train(task: ArrayTask, stop: worker.StopSignals) -> int:
 
     Return the job's exit code.
     """
-    ended = train_cell(task, task.index, stop)
+    ended = train_cell(task, stop)
     if isinstance(ended, int):
         return ended
     if ended.state in ("preempted", "timed_out"):
@@ -156,62 +139,18 @@ def train(task: ArrayTask, stop: worker.StopSignals) -> int:
     return 0 if ended.state == "succeeded" else 1
 
 
-def train_shared(task: ArrayTask, stop: worker.StopSignals) -> int:
-    """Wait if another job trains this job's own cell, then train what is left.
-
-    Return the exit code.
-    """
-    cell_dir, number = task.cell_of(task.index)
-    attempts = [attempt for attempt in cell_dir.attempts() if attempt.number >= number]
-    submission, index = task.submission, task.index
-    if attempts and not lease.take_element(submission, index, job_id()):
-        # The first of these attempts: a helper begins no other (lease.begin_unstarted).
-        lease.wait_for_helper(submission, index, attempts[0], lambda: stop.state is not None)
-        if stop.state in ("preempted", "timed_out"):
-            # This job has stopped no training, so the requeue does not count for max_requeues.
-            scheduler.requeue_job(job_id())
-            return 1
-    return train(task, stop)
-
-
-def help_others(task: ArrayTask, stop: worker.StopSignals) -> None:
-    """Train further cells of the array.
-
-    Stop when the time for helping is over, a cell fails, or this job is asked to stop. The jobs of
-    the remaining cells train them.
-    """
-    until = _STARTED + task.options.help_seconds
-
-    def may_go_on() -> bool:
-        return stop.state is None and time.monotonic() < until
-
-    for other in lease.claim_unstarted(
-        task.submission, task.index, task.num_elements, job_id(), may_go_on
-    ):
-        if not lease.begin_unstarted(*task.cell_of(other)):
-            continue
-        ended = train_cell(task, other, stop)
-        if isinstance(ended, int):
-            continue
-        if ended.state != "succeeded":
-            # Leave the element to its own job. That job must give SLURM the bad exit code, because
-            # an evaluation may depend on it.
-            return
-        lease.mark_done(task.submission, other)
-
-
-def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRecord | int:
-    """Train an element's cell if it still belongs to this submission.
+def train_cell(task: ArrayTask, stop: worker.StopSignals) -> ExitRecord | int:
+    """Train the element's cell if it still belongs to this submission.
 
     Return how it ended. Return the job's exit code if nothing was trained or may be written.
     """
-    cell_dir, number = task.cell_of(index)
+    cell_dir, number = task.cell_of(task.index)
     attempt = open_attempt(cell_dir, task.submission.name, number)
     if attempt is None:
         say(f"{cell_dir.path.name} is not this submission's any more")
         return _code_of_ended(cell_dir, task.submission.name)
     cell = Cell.model_validate(attempt.read_order()["cell"])
-    if why := _failed_alike(task, cell, index):
+    if why := _failed_alike(task, cell):
         record = Ending("cancelled", message=why).record(time.time(), time.time())
         say(f"{cell_dir.path.name}: {why}")
         attempt.write_exit(record)
@@ -238,7 +177,7 @@ def train_cell(task: ArrayTask, index: int, stop: worker.StopSignals) -> ExitRec
     return record
 
 
-def _failed_alike(task: ArrayTask, cell: Cell, index: int) -> str:
+def _failed_alike(task: ArrayTask, cell: Cell) -> str:
     """Return why a cell is held back, or an empty text.
 
     It is held if two others of this array and library failed with one message of class config,
@@ -246,7 +185,7 @@ def _failed_alike(task: ArrayTask, cell: Cell, index: int) -> str:
     """
     messages: dict[str, int] = {}
     for other in range(task.num_elements):
-        if other == index:
+        if other == task.index:
             continue
         other_cell, number = task.cell_of(other)
         attempt = next((each for each in other_cell.attempts() if each.number == number), None)

@@ -24,9 +24,7 @@ class Site:
 
     def __init__(self, cluster: Cluster, folder: RunFolder):
         self.cluster, self.folder = cluster, folder
-        self.options = SlurmOptions(
-            time_limit_hours=0.2, signal_seconds=30, memory_gib=0.4, help_seconds=0
-        )
+        self.options = SlurmOptions(time_limit_hours=0.2, signal_seconds=30, memory_gib=0.4)
         self.told: list[str] = []
 
     def set(self, **options: object) -> None:
