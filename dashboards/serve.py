@@ -195,7 +195,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """A handler of one connection. http.server provides threads and timeouts (decision 021)."""
+    """A handler of one connection. http.server provides threads and timeouts."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "orch", ""

@@ -45,9 +45,7 @@ def report_links() -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in the verdicts, name files outside the site, leave decisions out of the search."""
-    if page.file.src_uri.startswith("decisions/"):
-        page.meta["search"] = {"exclude": True}
+    """Fill in the verdicts, name files outside the site."""
     folder = DOCS / Path(page.file.src_uri).parent
 
     def named(match: re.Match[str]) -> str:

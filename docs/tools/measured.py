@@ -256,9 +256,7 @@ def phase_lines(stored: StoredData, points: StoredData) -> Iterator[str]:
         f"'seeds=[{','.join(map(str, stored['seeds']))}]'`: {stored['finished']} of "
         f"{stored['cells']} cells, {stored['cpu_seconds']:,} CPU seconds. These are not the "
         "paper's numbers. What of its runs is kept, and what cannot be, was written before the "
-        "first run "
-        "([082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)), and so were the "
-        "states ([083](decisions/083-when-a-run-is-stable.md))."
+        "first run, and so were the states."
     )
     yield ""
     yield RULE
@@ -418,7 +416,7 @@ def comedy_lines(stored: StoredData) -> Iterator[str]:
         f"{stored['cpu_seconds']:,} CPU seconds: every sub-study of the paper, rehearsed by the "
         "embedded trainer on a policy of 50,000 parameters and tasks of its size. **These are not "
         "the paper's numbers.** What of its runs is kept, and what cannot be, is in "
-        "[082](decisions/082-what-micro-scale-keeps-of-the-papers-runs.md)."
+        "[the decisions](decisions.md)."
     )
     yield ""
     yield (

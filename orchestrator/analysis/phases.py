@@ -1,6 +1,6 @@
 """Phase maps: the shares of seeds that are stable, unstable or collapsed, over two settings.
 
-The state of a run depends only on metrics that every library records (docs/decisions/083). A map
+The state of a run depends only on metrics that every library records. A map
 shows one KL term over beta and over one more numeric setting, such as staleness or learning rate.
 """
 

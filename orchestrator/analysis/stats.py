@@ -3,10 +3,10 @@
 The distributions are SciPy's: Student's t, chi-square, the binomial, and the beta function for
 Clopper-Pearson. They come from `scipy.special`, which loads five times faster than `scipy.stats`.
 This module adds what SciPy does not have: Holm's correction, Fieller's interval, the bootstrap
-over seeds and items (docs/decisions/020), and the tests of claims.
+over seeds and items, and the tests of claims.
 
 A claim's effect is a weighted sum of the means of configurations. Its test uses the variance of
-each of them, and what the grid's other configurations say of variances (docs/decisions/140).
+each of them, and what the grid's other configurations say of variances.
 `python benchmarks/claims.py` measures its false claims, its power and the coverage of its interval.
 """
 

@@ -111,7 +111,7 @@ class Lock:
         """Return the name of its environment's folder."""
         if self.flavour == "gpu":
             return f"{self.library}-{self.version}"
-        # A CPU environment is named by its lock (docs/decisions/042).
+        # A CPU environment is named by its lock.
         digest = f"-{self.digest.removeprefix('sha256:')[:10]}" if self.flavour == "cpu" else ""
         return f"{self.library}-{self.version}.{self.flavour}{digest}"
 

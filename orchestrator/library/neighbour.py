@@ -2,7 +2,7 @@
 
 The keys are held against the release's own configuration where it is at hand
 (`Backend.keys_missing`). The cell, and so its id, holds the release's own name: a cell keeps its id
-when the release is adopted later (docs/decisions/180).
+when the release is adopted later.
 """
 
 import re

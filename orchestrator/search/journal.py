@@ -8,8 +8,7 @@ runs/<experiment>/tune/
          lock                 locked by the controller while it works
 
 Studies, trials and their attributes are Optuna's. Orch adds what Optuna 5.0 does not have for a
-journal file: one controller at a time, what a search was declared to be, and repair after a kill
-(docs/decisions/030).
+journal file: one controller at a time, what a search was declared to be, and repair after a kill.
 """
 
 import json

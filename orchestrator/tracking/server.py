@@ -2,7 +2,7 @@
 
 MLflow does not authenticate and cannot be made read-only. So the server listens on no port: it
 listens on a socket in a folder that only this user can enter, and a browser reaches it through an
-SSH tunnel (docs/decisions/044).
+SSH tunnel.
 """
 
 import getpass

@@ -4,7 +4,7 @@ orch translates no cell for such a release, so launches in the library's own wor
 functions. They are called out of a checkout, whose path somebody gives; only its source is needed,
 and nothing of it is imported. The trainer does not run: the probe repeats the code around each
 function. `lab/kl_probe.py` of a library's folder calls the functions, and `measured.json` keeps the
-results with their release and commit (decision 089).
+results with their release and commit.
 """
 
 import json

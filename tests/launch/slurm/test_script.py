@@ -59,7 +59,7 @@ def test_every_option_reaches_sbatch() -> None:
 
 
 def test_submitit_is_the_release_that_orch_knows() -> None:
-    """One private function of it writes the script: see docs/decisions/001."""
+    """One private function of it writes the script: see docs/decisions.md."""
     import inspect
 
     from submitit.slurm.slurm import SlurmExecutor, _make_sbatch_string
