@@ -1,22 +1,26 @@
-"""The estimate of a GPU's memory: its formula, what `orch plan` says and refuses, the READMEs."""
+"""The estimate of a GPU's memory: its formula, what `orch plan` says and refuses."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from docs.tools.memory import LIBRARIES, SHAPES, block
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.launch.gpu_memory import memory_lines, memory_of, refusal
 from orchestrator.library.memory import GpuUse, estimate, gpu_gib
-from orchestrator.library.model_size import ModelSize, size_of
+from orchestrator.library.model_size import ModelShape, ModelSize, size_of
 from orchestrator.records import Cell, Site
 from orchestrator.settings import Lora, Model
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import folder, write
 
-ROOT = Path(__file__).parents[2]
+SHAPES = {
+    "1.5": ModelShape(1536, 8960, 28, 12, 2, 128, 151_936, tie_word_embeddings=True),
+    "7": ModelShape(3584, 18_944, 28, 28, 4, 128, 152_064, tie_word_embeddings=False),
+    "14": ModelShape(5120, 13_824, 48, 40, 8, 128, 152_064, tie_word_embeddings=False),
+}
+"""Qwen2.5's, by their config.json: billions of parameters -> shape."""
 SPEC = """\
 defaults: [recipe: onpolicy_math, _self_]
 name: x
@@ -161,9 +165,3 @@ def test_a_setting_of_the_machine_changes_the_estimate(tmp_path: Path) -> None:
     assert plain is not None
     assert freed is not None
     assert freed.estimate.sampling["trainer"] == 0 < plain.estimate.sampling["trainer"]
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_the_readme_of_each_library_has_its_table(library: str) -> None:
-    readme = (ROOT / "backends" / library / "README.md").read_text(encoding="utf-8")
-    assert block(library) in readme, "python -m docs.tools.memory writes it"
