@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.audit.counts import facts, headline, launches, tables
 from orchestrator.audit.fix import diff, diff_path, write_diff
 from orchestrator.audit.libraries import Projects, marks
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
@@ -56,12 +55,6 @@ LABEL = 14
     "says. FILE is never changed.",
 )
 @click.option(
-    "--summary",
-    "counted",
-    is_flag=True,
-    help="Count the launches: what holds each policy to what, KL terms, regimes, what is wrong.",
-)
-@click.option(
     "--library",
     "pinned",
     multiple=True,
@@ -95,7 +88,6 @@ def command(
     as_json: bool,
     as_sarif: bool,
     fix: bool,
-    counted: bool,
     pinned: tuple[str, ...],
     hook: bool,
     before: str | None,
@@ -115,12 +107,11 @@ def command(
     itself, a key that the release refuses or ignores, a KL that cannot be determined, or a file
     that cannot be read or has no launch; 2 a path that does not exist, or a wrong option. With
     --from and --to: 0 nothing changes; 3 something changes, or code around the loss does that orch
-    has not run; 1 nothing was compared. With --summary: 0 launches were counted; 1 there is none.
+    has not run; 1 nothing was compared.
 
     \b
     orch audit train.sh
     orch audit --format json examples/
-    orch audit --summary examples/ ../other/
     orch audit --library verl@0.3.0 old/run_ppo.sh
     orch audit --from trl@1.9.2 --to trl@1.10.0 train.sh
     orch audit --from verl@0.8.0 --to verl@0.9.1 my_spec.yaml seeds=[0] -w study=onpolicy
@@ -150,8 +141,6 @@ def command(
         if fix:
             _write_diff(path, changes, by_hand)
     output = "sarif" if as_sarif else "json" if as_json else output
-    if counted:
-        return _print_counts(findings, unreadable, as_data=output == "json")
     shown = [each for each in findings if each.problem or not hook]
     if output in ("json", "sarif"):
         _print_data(findings, unreadable, output)
@@ -244,30 +233,6 @@ def _print_data(
         return
     whys = [{"file": name, "why": why} for name, why in unreadable]
     print_json({"findings": [finding_as_json(each) for each in findings], "unreadable": whys})
-
-
-def _print_counts(
-    findings: "list[AuditFinding]", unreadable: list[tuple[str, str]], *, as_data: bool
-) -> int:
-    """Print how many launches have what, one for each command of a file. Return the exit code."""
-    for name, why in unreadable:
-        say(f"{name}: {why}")
-    of_commands = launches(findings)
-    every = [facts(each) for each in of_commands]
-    first = headline(every, len({each.file for each in of_commands}))
-    shown = list(tables(every))
-    if as_data:
-        print_json({"launches": len(every), "says": first, "tables": [x._asdict() for x in shown]})
-        return int(not every)
-    click.echo(first)
-    width = max((len(row[0]) for table in shown for row in table.rows), default=0)
-    width = max(width, *(len(table.title) for table in shown))
-    for table in shown:
-        if table.rows:
-            click.echo(f"\n{table.title:<{width}}  launches  {table.more}".rstrip())
-        for name, number, more in table.rows:
-            click.echo(f"{name:<{width}}  {number:>8}  {more}".rstrip())
-    return int(not every)
 
 
 def _print(findings: "list[AuditFinding]", output: str, verbose: int) -> None:
