@@ -44,7 +44,7 @@ audit, Python and documents: orchestrator/audit/ python.py documents.py
 audit, what readers share: orchestrator/ audit/reading.py library/reading.py library/key_tables.py
 audit, judge and keys and fix: orchestrator/ audit/* analysis/scripts.py
   tests/ audit/* analysis/test_script_pairs.py
-audit, read-only libraries: backends/ areal/* ms_swift/* nemo_rl/* open_instruct/* roll/* slime/*
+audit, read-only libraries: backends/ nemo_rl/* open_instruct/* slime/*
 audit, readers of driven libraries: backends/ */audit/* */audit.py */easyr1.py
   tests/backends/trl/ test_audit.py test_defaults.py
 evaluation of small policies: orchestrator/evaluate/ small_llama.py shared_rows.py deferred.py

@@ -34,6 +34,9 @@ UNREAD = {
     "Axolotl": r"\baxolotl (?:train|preprocess)\b|\baxolotl\.cli\.",
     "rLLM": r"\brllm\.train(?:er)?\.",
     "ReaLHF": r"\brealhf\.apps\.",
+    "AReaL": r"\bareal[./]\w|\bppo_n_minibatches:|\bmax_head_offpolicyness:",
+    "ms-swift": r"\b(?:swift|megatron) rlhf\b|\bswift/cli/(?:rlhf|_megatron/rlhf)\.py\b",
+    "ROLL": r"\bstart_(?:rlvr|agentic)\w*_pipeline\b|^actor_infer:",
 }
 """Name of a trainer whose launches orch cannot read -> the pattern that recognises a launch."""
 
@@ -53,7 +56,7 @@ def titles() -> str:
 
 def unread(text: str) -> str:
     """Return the name of an unreadable trainer (UNREAD) that a text launches, or an empty text."""
-    return next((name for name, mark in UNREAD.items() if re.search(mark, text)), "")
+    return next((name for name, mark in UNREAD.items() if re.search(mark, text, re.M)), "")
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 
 from audit.scripts import IN_REWARD, ON_POLICY, OPENRLHF, USE_LOSS, VERL, only
 from orchestrator.audit import AuditFinding, audit
-from orchestrator.audit.bounds import CLIP, ENGINE_WEIGHT, MAY_ACT, NEVER_ACTS
+from orchestrator.audit.bounds import ENGINE_WEIGHT, MAY_ACT, NEVER_ACTS
 from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.summary import instead, mark, summary
 
@@ -197,34 +197,6 @@ def test_a_checkout_whose_actor_reads_no_weight_has_no_kl_in_the_loss(
     (finding,) = audit(text, str(script), files=NeighbourFiles(script), versions=NEWEST)
     assert bool(finding.kl_in_loss.active) is reads
     assert finding.problem
-
-
-AREAL = """actor:
-  eps_clip: 0.4
-  kl_ctl: 0.0
-  ppo_n_minibatches: {parts}
-  use_decoupled_loss: true
-  prox_logp_method: {method}
-rollout:
-  max_head_offpolicyness: 2
-"""
-
-
-@pytest.mark.parametrize(
-    ("parts", "method", "by"),
-    [
-        (1, "recompute", ENGINE_WEIGHT),
-        (2, "recompute", CLIP),
-        (1, "loglinear", CLIP),
-    ],
-)
-def test_a_clip_around_probabilities_computed_anew_never_acts_in_one_update_however_old(
-    parts: int, method: str, by: str
-) -> None:
-    finding = only(AREAL.format(parts=parts, method=method), "x.yaml")
-    assert finding.regime.on_policy is False
-    assert finding.bound is not None
-    assert finding.bound.by == by
 
 
 def test_nemos_batch_may_be_a_product_of_two_keys() -> None:

@@ -385,7 +385,6 @@ SLIME = (
     "python3 train.py --use-kl-loss --kl-loss-coef 0.01 --kl-loss-type low_var_kl "
     "--n-samples-per-prompt 8 "
 )
-SWIFT = "swift rlhf --rlhf_type grpo --beta 0.04 --num_generations 8 "
 
 
 @pytest.mark.parametrize(
@@ -395,7 +394,6 @@ SWIFT = "swift rlhf --rlhf_type grpo --beta 0.04 --num_generations 8 "
         (TRL % "num_generations=8", "trl@1.16.0", "sync_ref_model=True"),
         (OPEN_INSTRUCT, "open_instruct", "--ref_policy_update_freq 100"),
         (SLIME, "slime", "--ref-update-interval 50"),
-        (SWIFT, "ms_swift", "--sync_ref_model true"),
     ],
 )
 def test_a_reference_that_moves_is_in_the_first_line(text: str, library: str, moves: str) -> None:

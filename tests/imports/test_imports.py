@@ -219,12 +219,6 @@ SLIME = {
     "global_batch_size": 256,
     "num_rollout": 100,
 }
-AREAL = {
-    "actor": {"kl_ctl": 0.1, "kl_estimator": "k1", "ppo_n_minibatches": 1},
-    "gconfig": {"n_samples": 8},
-    "rollout": {"max_head_offpolicyness": 0},
-    "ref": None,
-}
 NEMO = {
     "loss_fn": {"reference_policy_kl_penalty": 0.01, "reference_policy_kl_type": "k2"},
     "grpo": {"num_prompts_per_step": 32, "num_generations_per_prompt": 16},
@@ -237,7 +231,6 @@ NEMO = {
     [
         ("verl", VERL, "token_forward_kl"),
         ("slime", SLIME, "zero_mean_noise"),
-        ("areal", AREAL, "no_kl"),
         ("nemo_rl", NEMO, "other_objective"),
     ],
 )
@@ -254,24 +247,22 @@ def test_logged_settings_say_the_objective(
     assert run.manifest.library == library
     assert data["verdict"] == verdict, data
     assert any("only its last values" in note for note in data["notes"])
-    assert bool(data["problems"]) == (library == "areal"), "without ref: the KL is an entropy bonus"
+    assert data["problems"] == []
 
 
 def test_names_that_several_libraries_log_tell_none(folder: RunFolder, tmp_path: Path) -> None:
-    rows = [{"_step": n, "train/grad_norm": 1.0, "train/kl": 0.1} for n in range(3)]
+    rows = [{"_step": n, "train/grad_norm": 1.0} for n in range(3)]
     path = written(tmp_path / "h.json", json.dumps(rows))
     run = imported(folder, path)
     assert run.manifest.library is None
     assert "--library says which" in run.manifest.library_because
     assert run.points == ()
-    again = imported(folder, path, "ms_swift@4.5.2")
-    assert again.finals == {"train/grad_norm": 1.0}, "where its KL is stays unknown"
     with pytest.raises(OrchError, match=r"'tlr', did you mean 'trl'\?"):
         imported(folder, path, "tlr")
 
 
 def test_every_row_of_a_library_names_a_metric_or_means_something() -> None:
-    assert {"trl", "verl", "openrlhf", "slime", "nemo_rl", "areal", "roll"} <= {*plugins.logging()}
+    assert {"trl", "verl", "openrlhf", "slime", "nemo_rl"} <= {*plugins.logging()}
     for library in plugins.logging():
         table = plugins.logged_metrics(library)
         assert table is not None

@@ -1,1 +1,0 @@
-"""AReaL, which orch reads and does not train with."""

@@ -1,1 +1,0 @@
-"""What measures AReaL: a probe of its KL functions."""

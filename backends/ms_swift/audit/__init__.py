@@ -1,1 +1,0 @@
-"""ms-swift, which orch reads and does not train with."""

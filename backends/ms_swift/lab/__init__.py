@@ -1,1 +1,0 @@
-"""What measures ms-swift: a probe of its KL functions."""

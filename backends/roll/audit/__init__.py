@@ -1,1 +1,0 @@
-"""ROLL, which orch reads and does not train with."""

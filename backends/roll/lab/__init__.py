@@ -1,1 +1,0 @@
-"""What measures ROLL: a probe of its KL functions."""
