@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -126,6 +128,20 @@ def append_line(path: Path, line: str) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
+
+
+def clock_of(folder: Path) -> float:
+    """Return the time by the clock that sets the times of the files in a folder.
+
+    A file server's clock, and not this machine's. In a folder that this user may not write, it is
+    this machine's.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".clock-") as probe:
+            os.write(probe.fileno(), b"0")
+            return os.fstat(probe.fileno()).st_mtime
+    except OSError:
+        return time.time()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from orchestrator.files import clock_of
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.local import Launched
 from orchestrator.launch.ray import submit as ray
@@ -20,6 +21,8 @@ from orchestrator.spec.site_options import RayOptions, SlurmOptions
 POLL_SECONDS = 2.0
 FULL_SECONDS = 60.0
 """Seconds for which a full queue is not queried again, unless one of these cells ends."""
+CLOCKS_DIFFER_SECONDS = 60.0
+"""Seconds between two clocks beyond which it is said."""
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
 
 
@@ -51,6 +54,7 @@ def start(request: SubmitRequest) -> Submitted:
     """Submit the cells to train. Include failed cells if their class of failure allows a retry."""
     folder, options = request.folder, request.options
     folder.open()
+    _compare_clocks(request)
     busy, wanted = [], []
     with one_look(folder) as look:
         states = [(cell, look.state_of(folder.cell(cell))) for cell in request.cells]
@@ -71,6 +75,18 @@ def start(request: SubmitRequest) -> Submitted:
     slurm.end_waiting_evaluations(folder, cancelled)
     _evaluate_again(request, {c.id for c in sent.cells})
     return sent._replace(unpaid=unpaid)
+
+
+def _compare_clocks(request: SubmitRequest) -> None:
+    """Say it where this machine's clock is another than that of the runs folder's file system."""
+    ahead = time.time() - clock_of(request.folder.path)
+    if abs(ahead) > CLOCKS_DIFFER_SECONDS:
+        request.tell(
+            f"the clock of this machine is {abs(ahead) / 60:.0f} min "
+            f"{'ahead of' if ahead > 0 else 'behind'} that of the file system of "
+            f"{request.folder.path}: the times that "
+            "orch prints are off by that; no job is ended for it"
+        )
 
 
 def _admitted(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from orchestrator.files import read_json
+from orchestrator.files import clock_of, read_json
 from orchestrator.launch.endings import Ending, failure_of, shortened
 from orchestrator.launch.ray.server import JobServer, RayJob, ServerRefusal, ServerUnavailable
 from orchestrator.launch.slurm import scheduler
@@ -127,7 +127,7 @@ def as_submitter(folder: str) -> Iterator[None]:
 def silence_of(attempt: AttemptDir) -> float | None:
     """Return the seconds since the attempt's heartbeat; None if it never began."""
     try:
-        return time.time() - attempt.heartbeat.stat().st_mtime
+        return clock_of(attempt.path) - attempt.heartbeat.stat().st_mtime
     except FileNotFoundError:
         return None
 

@@ -6,6 +6,7 @@ program that does not answer is not called again during the look. An answer is k
 longer each time nothing has changed. This module writes nothing.
 """
 
+import math
 import os
 import random
 import re
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.files import read_json, read_tail
+from orchestrator.files import clock_of, read_json, read_tail
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.scheduler import stuck_reason
 from orchestrator.records import ExitRecord, State
@@ -87,7 +88,8 @@ def _silence(attempt: AttemptDir, since: float) -> str:
     server does not answer, SIGSTOP) cannot report this itself, because its own watch is frozen too.
     """
     try:
-        silent = time.time() - max(attempt.heartbeat.stat().st_mtime, since)
+        beat = attempt.heartbeat.stat().st_mtime
+        silent = clock_of(attempt.path) - max(beat, since)
     except OSError:
         return ""
     if silent < FROZEN_SECONDS or not attempt.job.exists():
@@ -371,10 +373,11 @@ class SchedulerSnapshot:
         """Return True if the queue may have a job and not list it: it is too new, another user's
         or another cluster's; or if its worker lives, which the controller will end."""
         try:
-            alive = attempt.heartbeat.stat().st_mtime if attempt else 0.0
+            beat = attempt.heartbeat.stat().st_mtime if attempt else None
         except OSError:
-            alive = 0.0
-        young = time.time() - max(submission.time, alive) < _YOUNG_SECONDS
+            beat = None
+        silent = clock_of(attempt.path) - beat if attempt and beat else math.inf
+        young = min(silent, time.time() - submission.time) < _YOUNG_SECONDS
         return young or not submission.is_mine or self._is_elsewhere(submission)
 
     def _is_elsewhere(self, submission: submissions.Submission) -> bool:

@@ -57,6 +57,19 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     assert site.units(cell) == 100, "no unit of work was done twice or left out"
 
 
+def test_a_clock_that_is_two_hours_ahead_ends_no_job(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The age of a heartbeat is counted by the clock of its file system."""
+    (cell,) = many(1, "slow", 20)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 7200)
+    monkeypatch.setattr(poll, "FROZEN_SECONDS", 60.0)
+    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
+    assert len(site.attempts(cell)) == 1
+    assert any("min ahead of that of the file system" in sentence for sentence in site.told)
+
+
 def test_a_cell_that_never_reaches_a_checkpoint_stops(site: Site, many: Many) -> None:
     """SLURM tells it to stop, as before a time limit, and it is put back into the queue: twice."""
     (cell,) = many(1, "idle")
