@@ -4,9 +4,9 @@ An estimator turns x = log pi_theta - log pi_ref of a sampled token (so log r = 
 of the KL between the policy and the reference policy. An entry says its value, the gradient it
 takes and whose mean it is. An entry of the form `vocabulary` averages that over the policy's
 next-token distribution. The table gives: what `kl.estimator` of a spec may be (settings.py),
-the laboratory's configurations and candidate objectives (kl/), the lists of `orch explain` and
-`orch lab`, and what the probes look for in a library. How a library spells an estimator is that
-library's own fact and stays in its backend.
+the laboratory's configurations and candidate objectives (kl/), the lists of `orch explain`, and
+what the probes look for in a library. How a library spells an estimator is that library's own
+fact and stays in its backend.
 
 To add an estimator, write its entry into `_ENTRIES` below, or publish it from another package as an
 entry point of the group `orch.estimators` (an `EstimatorEntry`, or several); see kl/README.md.

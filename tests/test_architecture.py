@@ -51,6 +51,7 @@ LAYERS = (
     ("records", "identity", "files"),
     ("charts",),
     ("metrics", "kl"),
+    ("exact",),
     ("library",),
     ("plugins",),
     ("environments", "harness_tasks"),
@@ -69,7 +70,7 @@ LAYERS = (
     ("dashboards",),
     ("pipeline",),
     # the storeys above the line
-    ("lab.exact", "lab.cpu"),
+    ("lab.cpu",),
     ("audit",),
     ("lab.launches",),
     ("lab.probes",),
@@ -81,21 +82,20 @@ LAYERS = (
 """A package imports packages above it in this table, and itself; nothing else."""
 
 SEAMS = {
-    ("orchestrator.kl.table", "orchestrator.lab.exact.derivation"): (
+    ("orchestrator.kl.table", "orchestrator.exact.derivation"): (
         "an estimator of another distribution has no stored verdict"
     ),
-    ("orchestrator.report.laboratory", "orchestrator.lab.exact.figures"): (
+    ("orchestrator.report.laboratory", "orchestrator.exact.figures"): (
         "an estimator of another distribution is not in the stored Fig. 1"
     ),
     ("orchestrator.imports.origin", "orchestrator.audit.logged_runs"): (
         "the audit reads the KL out of the settings that a run logged"
     ),
 }
-"""Imports in functions with which core asks an upper storey, and does without it where it is not
-installed, with the reason."""
+"""Imports in functions with which a package asks one above it, with the reason."""
 
 COMMANDS_ABOVE = {
-    *("adopt", "audit", "diagnose", "kl_in_libraries", "lab", "port"),
+    *("adopt", "audit", "diagnose", "kl_in_libraries", "port"),
     *("prove", "real_rehearsal", "release_changes"),
 }
 """The commands that belong to the audit or the lab. Others import these in functions."""
@@ -166,7 +166,7 @@ def graph_of_imports() -> dict[str, set[str]]:
 
 
 def package(module: str) -> str:
-    """Return `kl` for orchestrator.kl.estimators, `lab.exact` for what is below it, `backends` and
+    """Return `kl` for orchestrator.kl.estimators, `lab.probes` for what is below it, `backends` and
     `dashboards` for those."""
     parts = module.split(".")
     if parts[:2] == ["orchestrator", "lab"] and len(parts) > 2:
@@ -545,7 +545,7 @@ def walks(synthetic: Any) -> Iterator[tuple[str, Callable[[], object], set[str]]
     yield (
         "audit",
         lambda: audit(SCRIPT, "train.sh"),
-        {"audit", "backends", "library", "kl", "lab.exact"},
+        {"audit", "backends", "library", "kl", "exact"},
     )
 
 

@@ -58,7 +58,7 @@ def test_the_copy_has_neither(house: Path) -> None:
     assert done.stdout.split() == [str(house / "orchestrator" / "__init__.py"), "None", "None"]
 
 
-@pytest.mark.parametrize("argv", [("audit", "x.sh"), ("lab",), ("prove",)])
+@pytest.mark.parametrize("argv", [("audit", "x.sh"), ("prove",)])
 def test_a_command_of_a_storey_that_is_gone_is_a_sentence(
     house: Path, argv: tuple[str, ...]
 ) -> None:

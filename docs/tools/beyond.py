@@ -13,13 +13,12 @@ from statistics import fmean, stdev
 import numpy as np
 
 from docs.tools.measured import sections
+from orchestrator.exact.derivation import FAR, NEAR, NUM_TOKENS
+from orchestrator.exact.laboratory import LabSetting, exact
+from orchestrator.exact.montecarlo import monte_carlo
+from orchestrator.exact.objectives import gradients
 from orchestrator.kl import table
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
-from orchestrator.lab.exact.laboratory import LabSetting, exact
-from orchestrator.lab.exact.montecarlo import monte_carlo
-from orchestrator.lab.exact.objectives import gradients
-from orchestrator.lab.exact.questions import QUESTIONS, SETTINGS, tables
 from orchestrator.settings import Placement
 
 GROUP = 8
@@ -79,7 +78,7 @@ does not.
 
 def page() -> str:
     """Return the page as Markdown."""
-    parts = (_head(), _quiet(), _sampled(), _signs(), sections(), _questions(), _tail())
+    parts = (_head(), _quiet(), _sampled(), _signs(), sections(), _tail())
     return "\n".join(line for part in parts for line in part) + "\n"
 
 
@@ -173,23 +172,6 @@ def _signs() -> Iterator[str]:
         rows.append(cells)
     columns = ("term", "policy", "near, %", "pulls", "far, %", "pulls")
     yield from _markdown(columns, rows)
-
-
-def _questions() -> Iterator[str]:
-    yield ""
-    yield "## The questions asked most"
-    yield ""
-    yield f"Each is answered by `orch explain NAME`. {SETTINGS}"
-    for question in QUESTIONS.values():
-        yield ""
-        yield f"### {question.name}"
-        yield ""
-        yield f"*{question.asks}* {question.answer}"
-        yield ""
-        yield f"Use instead: {question.instead}."
-        for columns, rows in tables(question):
-            yield ""
-            yield from _markdown(columns, rows)
 
 
 def _tail() -> Iterator[str]:

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from orchestrator.estimators import TABLE, entry
+from orchestrator.exact.derivation import ROUNDING
+from orchestrator.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
+from orchestrator.exact.objectives import gradients
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import Ratio, clamped_value, slope, vocabulary_kl, vocabulary_slope
 from orchestrator.kl.table import TermRow, stored_rows, term_key
-from orchestrator.lab.exact.derivation import ROUNDING
-from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.objectives import gradients
 
 MODELS = 600
 SEED = 41

@@ -47,7 +47,8 @@ The same estimator, the same place and the same β are **different regularisers*
 
 EVIDENCE = (
     "Each release's evidence lies in `backends/<library>/evidence/<version>.json`: the measured "
-    "gradients, and the hash of each function they rest on. `orch lab --measure` measures again."
+    "gradients, and the hash of each function they rest on. `python -m orchestrator.lab measure` "
+    "measures again."
     "\n"
 )
 
@@ -65,7 +66,7 @@ ALONE = (
     "written in `backends/<library>/lab/kl_probe.py`, and `measured.json` of the library keeps the "
     "answers. "
     "A KL in the reward whose way into the advantage was not run is *not asked as a whole*. "
-    "`orch lab --measure --library slime@0.3.1 --source CHECKOUT` measures again.\n"
+    "`python -m orchestrator.lab measure slime@0.3.1 --source CHECKOUT` measures again.\n"
 )
 
 

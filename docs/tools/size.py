@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TABLE = """
-laboratory: orchestrator/lab/ exact/* __init__.py orchestrator/report/ laboratory.py
+laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py lab/__main__.py report/laboratory.py
+  cli/exact.py cli/lab.py
   orchestrator/kl/ laboratory.py objectives.py derivation.py surrogates.py questions.py probe.py
   montecarlo.py figures.py shares.py tests/kl/ test_laboratory.py test_objectives.py test_probe.py
   test_surrogates.py test_questions.py test_montecarlo.py test_figure.py test_ensemble.py

@@ -133,7 +133,7 @@ def by_mean_ratio(low: float, high: float) -> tuple[str, str]:
 
     The result is a text for the effect and a short text for the headline.
     """
-    from orchestrator.lab.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
+    from orchestrator.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 
     factor = forces(FAR_AHEAD, PolicyLoss("gspo", low, high)).beta_factor
     token = forces(FAR_AHEAD, PolicyLoss()).beta_factor
@@ -151,7 +151,7 @@ def by_weight(
     The result is a text for the effect and a short text for the headline. Both are empty if the
     laboratory has no number.
     """
-    from orchestrator.lab.exact.surrogates import weight_effect
+    from orchestrator.exact.surrogates import weight_effect
 
     if estimator not in TABLE:
         return "", ""
@@ -174,7 +174,7 @@ def by_clip(
     kind: PolicyRatio, clip: tuple[float, float], estimator: str, *, in_reward: bool
 ) -> NumberWords:
     """Return the factor on β next to a clipped policy loss, at a short and at a long lag."""
-    from orchestrator.lab.exact.surrogates import (  # NumPy
+    from orchestrator.exact.surrogates import (  # NumPy
         FAR_AHEAD,
         NEAR_BEHIND,
         PolicyLoss,
@@ -201,7 +201,7 @@ def by_clip(
 @cache
 def by_clamp(clamp: Clamp, estimator: str, placement: Placement, *, old: bool) -> NumberWords:
     """Return the share of a KL's gradient that remains if each token's KL is clamped."""
-    from orchestrator.lab.exact.surrogates import clamp_effect  # NumPy
+    from orchestrator.exact.surrogates import clamp_effect  # NumPy
 
     effect = clamp_effect(clamp, estimator, placement, old=old)
     places = {

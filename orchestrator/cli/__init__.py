@@ -32,7 +32,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "explain": "Say what a KL term or a policy loss really does, also in each library.",
         "diagnose": "Say what went wrong in a run, by its log.",
         "port": "Write a launch as a spec, or as a launch of another library.",
-        "lab": "Compute bias and variance of KL gradients exactly: the paper's Fig. 1 and beyond.",
     },
     "Cluster": {
         "doctor": "Check this machine and say what to fix.",

@@ -1,8 +1,6 @@
 """orch explain: the objective a KL configuration really optimises."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from orchestrator import plugins
-from orchestrator.cli import common
+from orchestrator.cli import common, exact
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, choices, entry
@@ -23,29 +21,15 @@ from orchestrator.kl.verdicts import (
     every_explanation,
     explanation,
     labelled_sentences,
-    sentences,
     summary_row,
 )
 from orchestrator.losses.table import ALSO, POLICY_LOSSES, policy_loss_entry
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.settings import AdvantageEstimator
 
-ASKED = tuple(sentences("questions"))
-"""The names of the questions."""
-
-
-def _question(words: Sequence[str]) -> str | None:
-    """Return the name of the question that words ask: `opd top-k` for opd-top-k; else None."""
-    names = {re.sub(r"[\s+-]", "", name): name for name in ASKED}
-    names |= dict.fromkeys(("tis", "mis", "icepop"), "tis+kl")
-    return names.get(re.sub(r"[\s+-]", "", "".join(words).lower()))
-
 
 def _policy_loss(word: str) -> tuple[str, str | None] | None:
-    """Return a policy loss and the KL estimator beside it: `cispo+k3` is cispo and k3; else None.
-
-    A question of the same name comes first.
-    """
+    """Return a policy loss and the KL estimator beside it, of `cispo+k3` both; else None."""
     name, plus, estimator = word.partition("+")
     if (name not in POLICY_LOSSES and name not in ALSO) or (plus and not _is_of_a_token(estimator)):
         return None
@@ -54,20 +38,6 @@ def _policy_loss(word: str) -> tuple[str, str | None] | None:
 
 def _is_of_a_token(estimator: str) -> bool:
     return estimator in choices() and estimator != NONE and entry(estimator).is_of_a_token
-
-
-class QuestionCommand(click.Command):
-    """A command that takes the words of a question without quotes."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, with the first words that ask a question together as one."""
-        for first in range(len(args)):
-            for end in range(len(args), first + 1, -1):
-                words = args[first:end]
-                name = None if any(w.startswith("-") for w in words) else _question(words)
-                if name is not None:
-                    return super().parse_args(ctx, [*args[:first], name, *args[end:]])
-        return super().parse_args(ctx, args)
 
 
 class EstimatorParameter(click.ParamType[str]):
@@ -80,13 +50,10 @@ class EstimatorParameter(click.ParamType[str]):
         return click.Choice((*choices(), *POLICY_LOSSES)).get_metavar(param, ctx)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name of an estimator or of a question; of a library's name for it, ours.
+        """Return the name of an estimator or policy loss; of a library's name for it, ours.
 
         Raise click.BadParameter with the names there are.
         """
-        as_question = _question([str(value)])
-        if as_question is not None:
-            return as_question
         if _policy_loss(str(value)) is not None:
             return str(value)
         if value in choices() or "@" in str(value):
@@ -95,7 +62,7 @@ class EstimatorParameter(click.ParamType[str]):
         theirs = plugins.estimator_names()
         if value in theirs:
             return theirs[value]
-        known = (*choices(), *ASKED, *POLICY_LOSSES)
+        known = (*choices(), *POLICY_LOSSES)
         near = did_you_mean(str(value), (*known, *theirs))
         raise click.BadParameter(
             f"'{value}' is no estimator{near} (there are: {', '.join(known)})", ctx, param
@@ -105,15 +72,10 @@ class EstimatorParameter(click.ParamType[str]):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return the names that begin so."""
-        return click.Choice((*choices(), *ASKED, *POLICY_LOSSES)).shell_complete(
-            ctx, param, incomplete
-        )
+        return click.Choice((*choices(), *POLICY_LOSSES)).shell_complete(ctx, param, incomplete)
 
 
-@click.command(
-    cls=QuestionCommand,
-    short_help="Say what a KL term or a policy loss really does, also in each library.",
-)
+@click.command(short_help="Say what a KL term or a policy loss really does, also in each library.")
 @click.argument("estimator", type=EstimatorParameter(), required=False)
 @click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
@@ -146,8 +108,8 @@ class EstimatorParameter(click.ParamType[str]):
 @click.option(
     "--picture",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw penalty and gradient against the log-ratio, beside the true reverse KL's, or a "
-    "question's own curves: a .png, .pdf or .svg file.",
+    help="Draw penalty and gradient against the log-ratio, beside the true reverse KL's; with "
+    "--exact, Fig. 1: a .png, .pdf or .svg file.",
 )
 @click.option(
     "--libraries",
@@ -166,6 +128,7 @@ class EstimatorParameter(click.ParamType[str]):
     is_flag=True,
     help="With --libraries: the corrections of the engine's mismatch (TIS, MIS, IcePop, ...).",
 )
+@exact.options
 @common.as_json
 def command(
     estimator: str | None,
@@ -182,22 +145,18 @@ def command(
     the gradient (gspo; beside a KL in the loss: cispo+k3), how biased it is, and what to use
     instead. -v prints the equation, the numbers and what they were checked under.
 
-    Or answer one of the questions that people ask most, with numbers that are computed now:
-    deepseek-v3.2, kl-twice, tis+kl, opd-top-k, clamps, same-settings, collapse,
-    moving-reference, logged-kl, which-beta, gspo+k3, group-std.
-
     Or explain what a library logs under a name: METRIC@LIBRARY; @LIBRARY lists all its metrics.
 
     \b
       orch explain k3 loss
       orch explain ppo_kl@verl
-      orch explain tis+kl
       orch explain gspo
       orch explain cispo+k3
-      orch explain deepseek-v3.2 --picture k3.svg
+      orch explain k3 loss --picture k3.svg
       orch explain k1 reward --off-policy --advantage grpo --group-size 8
       orch explain --all
       orch explain --libraries --library verl@0.9.1
+      orch explain --exact --sweep
     """
     if libraries:
         from orchestrator.cli.kl_in_libraries import print_libraries
@@ -215,13 +174,11 @@ def command(
             raise click.UsageError(f"'{estimator}' is a logged name: no placement, no picture")
         _print_logged(estimator, as_json)
         return
-    answer = None if estimator is None else _answer_of(estimator)
-    if answer is not None:
+    of_loss = None if estimator is None else _policy_loss(estimator)
+    if of_loss is not None:
         if placement is not None:
-            raise click.UsageError(
-                f"'{estimator}' is a question or a policy loss, and takes no placement"
-            )
-        answer(picture, as_json)
+            raise click.UsageError(f"'{estimator}' is a policy loss, and takes no placement")
+        _explain_loss(*of_loss, picture, as_json)
         return
     if estimator is None or (placement is None and estimator != NONE):
         raise click.UsageError("give an estimator and a placement (orch explain k3 loss), or --all")
@@ -234,49 +191,13 @@ def command(
         _print_one(explained)
 
 
-def _answer_of(word: str) -> Callable[[Path | None, bool], None] | None:
-    """Return what prints the answer of a question or of a policy loss; None for another word."""
-    if word in ASKED:
-        return partial(_answer, word)
-    of_loss = _policy_loss(word)
-    return None if of_loss is None else partial(_explain_loss, *of_loss)
-
-
-def _answer(name: str, picture: Path | None, as_json: bool) -> None:
-    from orchestrator.lab.exact.questions import QUESTIONS, SETTINGS, draw, tables
-
-    question = QUESTIONS[name]
-    answers = list(tables(question))
-    if picture is not None:
-        draw(question, picture)
-        common.say(f"drawn: {picture}")
-    words = {"asks": question.asks, "answer": question.answer, "instead": question.instead}
-    if as_json:
-        rows = [[dict(zip(columns, row, strict=True)) for row in each] for columns, each in answers]
-        more = {"checked": question.checked, "settings": SETTINGS if question.terms else None}
-        print_json({"name": name, **words, "tables": rows, **more})
-        return
-    for label, text in words.items():
-        click.echo(common.hanging(label, text))
-    for columns, each in answers:
-        click.echo()
-        print_table(columns, each)
-    click.echo()
-    if is_verbose():
-        for condition in question.checked:
-            click.echo(common.hanging("checked", condition))
-        click.echo()
-    if question.terms:
-        click.echo(f"{SYMBOLS}\n{common.wrapped(SETTINGS)}")
-
-
 _OLD = "the policy that sampled (with loss.correction: to the proximal policy)"
 
 
 def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_json: bool) -> None:
     """Print what a policy loss keeps of the gradient, and what it makes of a KL in the loss."""
-    from orchestrator.lab.exact import policy_losses
-    from orchestrator.lab.exact.figures import draw_curves
+    from orchestrator.exact import policy_losses
+    from orchestrator.exact.figures import draw_curves
 
     name, also = ALSO.get(name, (name, ""))
     loss = policy_loss_entry(name)
@@ -334,7 +255,7 @@ def _print_logged(name: str, as_json: bool) -> None:
 
 
 def _draw(estimator: str, path: Path) -> None:
-    from orchestrator.lab.exact.figures import draw_terms
+    from orchestrator.exact.figures import draw_terms
 
     draw_terms([estimator], path)
     common.say(f"drawn: {path}")

@@ -1,5 +1,5 @@
 """orch explain --libraries: what each KL term is in each library and version, measured in its own
-code; orch lab --measure measures it.
+code; python -m orchestrator.lab measure measures it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Evidence: backends/<library>/evidence/<version>.json, written by `orch lab --measure`."""
+"""Evidence: backends/<library>/evidence/<version>.json, which the lab writes."""
 
 import json
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def read(library: str, version: str) -> ReleaseEvidence | None:
     except ValueError as error:
         raise EnvironmentFault(
             f"{file} is not JSON ({error}): measure again with "
-            f"`orch lab --measure --library {library}@{version}`"
+            f"`python -m orchestrator.lab measure {library}@{version}`"
         ) from error
     return release
 

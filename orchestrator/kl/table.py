@@ -368,7 +368,7 @@ def _derived(estimator: str) -> Mapping[tuple[object, ...], TermRow]:
     if is_stored(estimator):
         return {}
     try:
-        from orchestrator.lab.exact.derivation import derive_one  # NumPy
+        from orchestrator.exact.derivation import derive_one  # NumPy
     except ModuleNotFoundError as error:
         raise LaboratoryError(
             f"verdicts.json has no verdict on {estimator}, and this installation has no laboratory "

@@ -117,9 +117,9 @@ class _Page:
 
 
 @cache
-def sentences(file: str = "sentences") -> Mapping[str, Any]:
-    """Return a YAML file of texts beside this module."""
-    text = files("orchestrator.kl").joinpath(f"{file}.yaml").read_text(encoding="utf-8")
+def sentences() -> Mapping[str, Any]:
+    """Return the texts of sentences.yaml."""
+    text = files("orchestrator.kl").joinpath("sentences.yaml").read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = yaml.safe_load(text)
     return loaded
 

@@ -37,7 +37,7 @@ def laboratory_data() -> Mapping[str, Any]:
 
 def derived_laboratory_data() -> dict[str, Any]:
     """Derive what laboratory.json has, from the laboratory."""
-    from orchestrator.lab.exact.figures import figure1
+    from orchestrator.exact.figures import figure1
 
     figure = figure1()
     keys = ("bias", "sampled_bias", "variance", "sampled_variance")

@@ -513,7 +513,7 @@ class BackendContract:
                 clamped = dialect.kl_clamp_of is None or plain in dialect.kl_clamp_of
                 assert bound == (dialect.kl_clamp[1] if clamped else None), (version, entry)
             measured += 1
-        assert measured, "probes.py without evidence: orch lab --measure"
+        assert measured, "probes.py without evidence: python -m orchestrator.lab measure"
 
     def test_its_own_launch_is_audited_as_the_cell(self) -> None:
         """Check that `audit` reads the cell's KL in its launch, or gives a reason why it cannot."""

@@ -17,9 +17,9 @@ from audit.scripts import (
 )
 from orchestrator.audit.render import headline
 from orchestrator.audit.summary import summary
+from orchestrator.exact.surrogates import FAR_AHEAD, RARE, PolicyLoss, forces, weight_effect
 from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.kl.verdicts import verdict as laboratory
-from orchestrator.lab.exact.surrogates import FAR_AHEAD, RARE, PolicyLoss, forces, weight_effect
 from orchestrator.settings import Kl, Placement
 
 RLOO = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo"

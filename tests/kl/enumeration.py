@@ -8,8 +8,8 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
+from orchestrator.exact.laboratory import LabSetting
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.lab.exact.laboratory import LabSetting
 
 
 def sequences(setting: LabSetting, xp: Any) -> Iterator[SimpleNamespace]:

@@ -14,22 +14,22 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import Array, Credit
-from orchestrator.kl.catalogue import Naming, catalogue
-from orchestrator.kl.estimators import Ratio, detach
-from orchestrator.lab.exact.laboratory import (
+from orchestrator.exact.laboratory import (
     FloatTable,
     LabSetting,
     Sequences,
     ToyPolicy,
     tables,
 )
-from orchestrator.lab.exact.objectives import (
+from orchestrator.exact.objectives import (
     TINY,
     TOLERANCE,
     generic_settings,
     gradients,
     name_objective,
 )
+from orchestrator.kl.catalogue import Naming, catalogue
+from orchestrator.kl.estimators import Ratio, detach
 
 KlTerm = Callable[[Any, Any, Any, Any], Any]
 """(logp, logp_ref, logp_old, mask), each [N, T + 1], -> [N, T + 1], [N], or one number.

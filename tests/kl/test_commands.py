@@ -1,18 +1,19 @@
-"""orch explain and orch lab, as a person calls them."""
+"""orch explain, as a person calls them."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from orchestrator.cli.explain import command as explain
-from orchestrator.cli.lab import command as lab
 from orchestrator.cli.manners import mannered
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices, names
-from orchestrator.kl.table import stored_rows
+from orchestrator.exact.figures import curves_of, draw_terms
+from orchestrator.losses.table import POLICY_LOSSES
 from orchestrator.pipeline.messages import set_quiet, set_verbose
 
 QUICK = ("--trials", "3", "--sequences", "20")
@@ -109,18 +110,20 @@ def test_explain_refuses_with_a_usage_error(words: tuple[str, ...]) -> None:
     assert "Traceback" not in found.output
 
 
-def test_lab_prints_both_estimates_and_the_caveat() -> None:
-    found = run(lab, *QUICK)
+def test_the_laboratory_prints_both_estimates_and_the_caveat() -> None:
+    found = run(explain, "--exact", *QUICK)
     assert "rho_k3.loss@sequence" in found.output
     assert "does not state the parameters" in found.output
-    data = json.loads(run(lab, *QUICK, "--json").stdout)
+    data = json.loads(run(explain, "--exact", *QUICK, "--json").stdout)
     assert (data["trials"], data["sequences"]) == (3, 20)
 
 
-def test_lab_takes_the_model_from_the_command_line(tmp_path: Path) -> None:
+def test_the_laboratory_takes_the_model_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "fig ü.pdf"
     words = ["--policy", "-.5", "0", "--reference", ".5", "0", "--rollout", "-.4", "0"]
-    found = run(lab, *words, "--tokens", "6", *QUICK, "--out", str(path), "--json")
+    found = run(
+        explain, "--exact", *words, "--tokens", "6", *QUICK, "--picture", str(path), "--json"
+    )
     data = json.loads(found.stdout)
     assert data["setting"] == {
         "policy": {"a": -0.5, "b": 0.0},
@@ -132,18 +135,12 @@ def test_lab_takes_the_model_from_the_command_line(tmp_path: Path) -> None:
     assert str(path) in found.stderr
 
 
-def test_lab_sweeps() -> None:
-    found = run(lab, "--sweep", "--draws", "20", "--seed", "5", "--tokens", "8")
+def test_the_laboratory_sweeps() -> None:
+    found = run(explain, "--exact", "--sweep", "--draws", "20", "--seed", "5", "--tokens", "8")
     assert "k1 in reward is unbiased" in found.output
     assert "20 settings (seed 5), T = 8" in found.output
-    data = json.loads(run(lab, "--sweep", "--draws", "20", "--json").stdout)
+    data = json.loads(run(explain, "--exact", "--sweep", "--draws", "20", "--json").stdout)
     assert data["num_tokens"] == 32
-
-
-def test_lab_derives_the_stored_verdicts() -> None:
-    names = [(row.estimator, row.placement, str(row.objective)) for row in stored_rows()]
-    derived = json.loads(run(lab, "--verdicts").stdout)
-    assert [(row["estimator"], row["placement"], row["objective"]) for row in derived] == names
 
 
 @pytest.mark.parametrize(
@@ -157,6 +154,73 @@ def test_lab_derives_the_stored_verdicts() -> None:
         (("--sweep", "--draws", "0"), "draws must be at least 1"),
     ],
 )
-def test_lab_says_no_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
+def test_the_laboratory_says_no_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(LaboratoryError, match=sentence):
-        run(lab, *words)
+        run(explain, "--exact", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--sweep",), "need --exact"),
+        (("k3", "loss", "--exact"), "takes no estimator"),
+        (("gspo", "loss"), "takes no placement"),
+        (("deepseek",), "is no estimator"),
+    ],
+)
+def test_what_does_not_go_together_is_a_usage_error(words: tuple[str, ...], sentence: str) -> None:
+    done = CliRunner().invoke(explain, list(words))
+    assert done.exit_code == 2
+    assert sentence in done.output
+
+
+def test_every_term_has_a_picture(tmp_path: Path) -> None:
+    for argv in (["k3", "loss"], ["rb", "both"], ["gspo"], ["cispo+k3"]):
+        target = tmp_path / f"{argv[0]}.svg"
+        assert run(explain, *argv, "--picture", str(target)).exit_code == 0
+        assert target.stat().st_size > 1000
+    with pytest.raises(LaboratoryError, match="not both in one picture"):
+        draw_terms(["k1", "full"], tmp_path / "x.svg")
+
+
+def test_a_picture_over_the_vocabulary_is_the_gradient_of_its_penalty() -> None:
+    """By differences; the full sum lies on the true curve, and a sum of four tokens does not."""
+    penalty, gradient = curves_of(["full", "top4", "top4_tail", "js", "full_forward"])
+    step = penalty.points[1] - penalty.points[0]
+    for name, values in penalty.lines.items():
+        numeric = np.gradient(np.array(values), step)
+        off = np.abs(numeric - np.array(gradient.lines[name]))[1:-1]
+        assert np.median(off) < 1e-4, name
+    assert penalty.lines["full"] == next(iter(penalty.lines.values()))
+    assert np.min(penalty.lines["top4"]) < -0.01, "a truncated sum is below 0: it is no divergence"
+    assert np.min(penalty.lines["top4_tail"]) > -1e-12
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("cispo", "the ratio at most 5, no lower bound (loss.clip low 1, high 4,"),
+        ("gspo", "the geometric mean ratio in [0.9997, 1.0004]"),
+        ("vespo", "bounds none"),
+        ("gspo+k1", "0 (no pull)"),
+        ("gspo+k1", "(pushes away)"),
+        ("--help", "what a policy loss keeps of the gradient"),
+    ],
+)
+def test_bounds_and_zeros_of_a_policy_loss_are_in_words(words: str, expected: str) -> None:
+    text = " ".join(CliRunner().invoke(explain, [words]).output.split())
+    assert expected in text
+    assert "e-17" not in text
+
+
+def test_each_policy_loss_has_its_bounds_in_words() -> None:
+    for entry in POLICY_LOSSES.values():
+        assert bool(entry.bounds_in_words) is bool(entry.measure), entry.name
+
+
+def test_a_policy_loss_is_explained_in_few_lines_and_fully_with_v() -> None:
+    short = CliRunner().invoke(explain, ["gspo"]).output
+    assert "none to the policy that sampled" in short
+    assert "instead" in short
+    assert len(short.splitlines()) < 22
+    assert "Zheng et al." not in short

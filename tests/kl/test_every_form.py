@@ -19,12 +19,12 @@ import torch
 from backends.micro.objective import Experience, objective, shaped_advantages
 from orchestrator import estimators
 from orchestrator.estimators import TABLE, EstimatorEntry, GradientForm, names
+from orchestrator.exact.derivation import FAR, FAR_WIDE
+from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.exact.montecarlo import monte_carlo
+from orchestrator.exact.objectives import WIDE
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from orchestrator.kl.estimators import vocabulary_kl
-from orchestrator.lab.exact.derivation import FAR, FAR_WIDE
-from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.montecarlo import monte_carlo
-from orchestrator.lab.exact.objectives import WIDE
 from orchestrator.settings import Kl, Loss
 from tests.kl.forms import every_form
 

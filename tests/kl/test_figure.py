@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.exact.figures import DEFAULT, draw, figure1
+from orchestrator.exact.laboratory import LabSetting, ToyPolicy
+from orchestrator.exact.montecarlo import ORDERINGS, sweep
 from orchestrator.kl.configuration import extended
 from orchestrator.kl.shares import wilson
-from orchestrator.lab.exact.figures import DEFAULT, draw, figure1
-from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy
-from orchestrator.lab.exact.montecarlo import ORDERINGS, sweep
 
 DATA = figure1(trials=20, sequences=100)
 

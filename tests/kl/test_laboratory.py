@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
-from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
-from orchestrator.kl.estimators import Clamp
-from orchestrator.lab.exact.laboratory import (
+from orchestrator.exact.laboratory import (
     Exact,
     LabSetting,
     ToyPolicy,
@@ -25,7 +23,9 @@ from orchestrator.lab.exact.laboratory import (
     sums_of,
     tables,
 )
-from orchestrator.lab.exact.objectives import gradients
+from orchestrator.exact.objectives import gradients
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
+from orchestrator.kl.estimators import Clamp
 from tests.kl import enumeration
 
 XP = SimpleNamespace(exp=math.exp, log=math.log, mpf=float)

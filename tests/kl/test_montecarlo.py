@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.exact.montecarlo import monte_carlo, sample_visits
 from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
-from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.montecarlo import monte_carlo, sample_visits
 
 ON = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), 32)
 OFF = LabSetting(ON.policy, ON.reference, 32, ToyPolicy(-0.2, -0.07))

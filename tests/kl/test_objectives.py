@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.estimators import vocabulary_names
+from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.exact.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.table import stored_rows
-from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.objectives import generic_settings, gradients, name_objective
 from tests.kl import enumeration
 from tests.kl.probe import distances
 

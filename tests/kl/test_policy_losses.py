@@ -6,15 +6,15 @@ from math import exp, log, sqrt
 import numpy as np
 import pytest
 
-from orchestrator.kl.estimators import EngineWeight
-from orchestrator.lab.exact.laboratory import ToyPolicy
-from orchestrator.lab.exact.policy_losses import (
+from orchestrator.exact.laboratory import ToyPolicy
+from orchestrator.exact.policy_losses import (
     STALENESS,
     counts,
     effect,
     policies,
     rows,
 )
+from orchestrator.kl.estimators import EngineWeight
 from orchestrator.losses.table import POLICY_LOSSES, Bounds
 
 T = 10

@@ -8,11 +8,11 @@ import torch
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE, names
+from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.exact.objectives import generic_settings
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import token_kl
 from orchestrator.kl.table import stored_rows
-from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.objectives import generic_settings
 from tests.kl.probe import NUM_TOKENS, probe
 
 

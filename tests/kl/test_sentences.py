@@ -364,9 +364,6 @@ def test_every_sentence_lists_what_it_was_checked_under() -> None:
             assert (sentence["text"] or sentence.get("why", "")).strip(), name
             assert sentence["checked"], f"{part}.{name} was checked under nothing"
             assert set(sentence["checked"]) <= set(known), name
-    for name, question in sentences("questions").items():
-        assert question["checked"], name
-        assert set(question["checked"]) <= set(known), name
 
 
 def test_every_sentence_is_said_by_some_configuration() -> None:

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.kl.groups import group_mean, group_std
-from orchestrator.lab.exact.laboratory import LabSetting, exact
-from orchestrator.lab.exact.objectives import gradients
-from orchestrator.lab.exact.surrogates import (
+from orchestrator.exact.laboratory import LabSetting, exact
+from orchestrator.exact.objectives import gradients
+from orchestrator.exact.surrogates import (
     MISMATCH,
     PolicyLoss,
     PolicyRatio,
     forces,
     weight_effect,
 )
+from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.estimators import Correction, EngineWeight
+from orchestrator.kl.groups import group_mean, group_std
 
 P = MISMATCH.policy
 

@@ -22,14 +22,14 @@ from orchestrator.cli.explain import command as explain
 from orchestrator.cli.manners import mannered
 from orchestrator.errors import EnvironmentFault, LaboratoryError
 from orchestrator.estimators import TABLE, EstimatorEntry, elementwise, straight_through, weighted
+from orchestrator.exact.derivation import derive, problems
+from orchestrator.exact.figures import figure1
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import extended
 from orchestrator.kl.estimators import token_kl
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.kl.table import row_of, stored_rows
 from orchestrator.kl.verdicts import verdict
-from orchestrator.lab.exact.derivation import derive, problems
-from orchestrator.lab.exact.figures import figure1
 from orchestrator.pipeline.messages import set_verbose
 from orchestrator.settings import Kl
 from orchestrator.spec.schema import schema

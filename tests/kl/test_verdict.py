@@ -9,13 +9,13 @@ import pytest
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices
+from orchestrator.exact.derivation import as_text, derive
+from orchestrator.exact.laboratory import LabSetting, estimates
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.kl.paper import OBSERVATIONS
 from orchestrator.kl.table import ADVISABLE, Case, advised, best, judged, row_of, stored_rows
 from orchestrator.kl.verdicts import GradientVerdict, percent, verdict, verdict_of
-from orchestrator.lab.exact.derivation import as_text, derive
-from orchestrator.lab.exact.laboratory import LabSetting, estimates
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -75,7 +75,7 @@ def test_the_stored_table_is_complete_and_every_row_is_named() -> None:
 
 
 def test_near_and_far_are_as_far_as_the_words_say() -> None:
-    from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
+    from orchestrator.exact.derivation import FAR, NEAR, NUM_TOKENS
 
     kls = [estimates(LabSetting(*each[:2], NUM_TOKENS))["k1"][0] for each in (NEAR, FAR)]
     assert kls == [pytest.approx(0.08, abs=0.005), pytest.approx(18, abs=0.5)]

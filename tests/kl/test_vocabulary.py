@@ -15,12 +15,12 @@ import torch
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE, names, vocabulary_names
+from orchestrator.exact.derivation import FAR, NEAR, NUM_TOKENS
+from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.exact.montecarlo import monte_carlo
+from orchestrator.exact.objectives import WIDE, gradients, wide_policy
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from orchestrator.kl.estimators import Clamp, token_kl, vocabulary_kl, vocabulary_slope
-from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
-from orchestrator.lab.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.montecarlo import monte_carlo
-from orchestrator.lab.exact.objectives import WIDE, gradients, wide_policy
 
 FORMS = [name for name in names() if not TABLE[name].is_of_a_token]
 UNBIASED = ("k1_to_go.reward", "k1_to_go.both", "full.both", "rb.both", "rb_k1.both")

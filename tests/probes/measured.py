@@ -36,7 +36,7 @@ def _measured(library: str, version: str, found: ProbeSource) -> dict[str, Any]:
 def same_as_committed(library: str, version: str) -> None:
     """What is measured here is what the repository says."""
     committed = stored.read(library, version)
-    assert committed is not None, f"orch lab --measure --library {library}@{version}"
+    assert committed is not None, f"python -m orchestrator.lab measure {library}@{version}"
     told = stored.differences(committed, measured(library, version))
-    again = f"orch lab --measure --library {library}@{version}, if {library} has changed"
+    again = f"python -m orchestrator.lab measure {library}@{version}, if {library} has changed"
     assert not told, "\n".join([*told[:20], again])

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator import plugins
-from orchestrator.cli.lab import command
 from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
 from orchestrator.evidence.stored import differences
+from orchestrator.lab.__main__ import main
 from orchestrator.lab.probes import read_only_releases
 from orchestrator.lab.probes.read_only_releases import measure
 
@@ -77,8 +77,8 @@ def test_a_checkout_that_is_not_here_is_a_sentence(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("ORCH_SLIME_031_SOURCE", raising=False)
     with pytest.raises(EnvironmentFault, match=r"point ORCH_SLIME_031_SOURCE or --source"):
         CliRunner().invoke(
-            command,
-            ["--measure", "--library", "slime@0.3.1"],
+            main,
+            ["measure", "slime@0.3.1"],
             standalone_mode=False,
             catch_exceptions=False,
         )

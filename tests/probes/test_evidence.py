@@ -30,7 +30,7 @@ RELEASES = releases()
 
 def read(release: tuple[str, str]) -> stored.ReleaseEvidence:
     found = stored.read(*release)
-    assert found is not None, f"orch lab --measure --library {'@'.join(release)}"
+    assert found is not None, f"python -m orchestrator.lab measure {'@'.join(release)}"
     return found
 
 
@@ -140,7 +140,7 @@ def test_a_torn_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(plugins, "evidence_dir", lambda _: tmp_path)
     stored.read.cache_clear()
     try:
-        with pytest.raises(EnvironmentFault, match=r"orch lab --measure --library verl@0\.9\.1"):
+        with pytest.raises(EnvironmentFault, match=r"lab measure verl@0\.9\.1"):
             stored.read("verl", "0.9.1")
         assert stored.read("verl", "0.0.1") is None
     finally:

@@ -29,12 +29,12 @@ from orchestrator.evidence.cells import (
     translated,
 )
 from orchestrator.evidence.stored import EstimatorCurve, write
+from orchestrator.exact.laboratory import FloatTable, LabSetting, exact
+from orchestrator.exact.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import clamped_value, slope
 from orchestrator.kl.verdicts import verdict
-from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, exact
-from orchestrator.lab.exact.objectives import generic_settings, gradients, name_objective
 from orchestrator.lab.probes.protocol import (
     AT,
     CURVE,

@@ -48,7 +48,7 @@ from orchestrator import plugins
 from orchestrator.environments import find_installed, lock_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.cells import libraries
-from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, Sequences, tables
+from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences, tables
 from orchestrator.records import LaunchPlan
 
 NumberRows = Sequence[Sequence[float]]

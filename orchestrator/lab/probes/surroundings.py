@@ -19,8 +19,8 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import entry
 from orchestrator.evidence.cells import BETA, accepted, fitting, term, translated
 from orchestrator.evidence.stored import ALL_TOKENS
+from orchestrator.exact.laboratory import FloatTable
 from orchestrator.kl.estimators import EngineWeight, slope, weights
-from orchestrator.lab.exact.laboratory import FloatTable
 from orchestrator.lab.probes.protocol import (
     AnswersByKey,
     Inquiry,

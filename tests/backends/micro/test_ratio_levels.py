@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from backends.micro.objective import Experience, objective
+from orchestrator.exact.laboratory import LabSetting, Sequences, ToyPolicy, exact, tables
+from orchestrator.exact.objectives import gradients
+from orchestrator.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.verdicts import verdict_of
-from orchestrator.lab.exact.laboratory import LabSetting, Sequences, ToyPolicy, exact, tables
-from orchestrator.lab.exact.objectives import gradients
-from orchestrator.lab.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.settings import Batch, Kl, Loss, Settings
 from tests.kl.probe import logp_for_autograd
 

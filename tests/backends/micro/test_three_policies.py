@@ -18,11 +18,11 @@ from backends.micro.rollout import rows_of
 from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.shipped import POLICIES
 from backends.micro.train import mismatch
+from orchestrator.exact.laboratory import LabSetting, Sequences, tables
+from orchestrator.exact.objectives import gradients
+from orchestrator.exact.surrogates import MISMATCH, Force, PolicyLoss, forces
 from orchestrator.kl.estimators import EngineWeight, weight_of, weights
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
-from orchestrator.lab.exact.laboratory import LabSetting, Sequences, tables
-from orchestrator.lab.exact.objectives import gradients
-from orchestrator.lab.exact.surrogates import MISMATCH, Force, PolicyLoss, forces
 from orchestrator.settings import (
     CorrectionKind,
     EngineCorrection,

@@ -11,9 +11,7 @@ from itertools import combinations, product
 import numpy as np
 
 from orchestrator.estimators import entry, plain_names
-from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
-from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
-from orchestrator.lab.exact.laboratory import (
+from orchestrator.exact.laboratory import (
     FloatTable,
     LabPolicy,
     LabSetting,
@@ -22,6 +20,8 @@ from orchestrator.lab.exact.laboratory import (
     WidePolicy,
     tables,
 )
+from orchestrator.kl.catalogue import Naming, ObjectiveKind, catalogue, surrogates
+from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
 
 TOLERANCE = 1e-9
 """Relative to the largest gradient in the comparison. The two calculations agree to 1e-13."""

@@ -1,4 +1,4 @@
-"""The paper's Fig. 1, as plain data and as charts, for the report and `orch lab`."""
+"""The paper's Fig. 1, as plain data and as charts, for the report and `orch explain --exact`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,9 +12,7 @@ from orchestrator.charts.marks import ChartView, Rows, quantity, series
 from orchestrator.charts.style import Spec
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
-from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
-from orchestrator.kl.estimators import vocabulary_kl, vocabulary_slope
-from orchestrator.lab.exact.laboratory import (
+from orchestrator.exact.laboratory import (
     PARAMETERS,
     Exact,
     FloatTable,
@@ -23,16 +21,18 @@ from orchestrator.lab.exact.laboratory import (
     estimates,
     exact,
 )
-from orchestrator.lab.exact.montecarlo import MonteCarloEstimate, monte_carlo
-from orchestrator.lab.exact.objectives import gradients, wide_policy
+from orchestrator.exact.montecarlo import MonteCarloEstimate, monte_carlo
+from orchestrator.exact.objectives import gradients, wide_policy
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
+from orchestrator.kl.estimators import vocabulary_kl, vocabulary_slope
 
 DEFAULT = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), num_tokens=32)
 """orch's parameters. With them every statement of the paper on its Fig. 1 is true."""
 
 CAVEAT = (
     "The paper does not state the parameters of its Fig. 1; the defaults are ours. Which one "
-    "has the highest bias or the lowest variance depends on them (orch lab --sweep); that k1 in "
-    "the reward is unbiased does not."
+    "has the highest bias or the lowest variance depends on them (orch explain --exact --sweep); "
+    "that k1 in the reward is unbiased does not."
 )
 
 

@@ -1,12 +1,13 @@
 """Derive the verdicts: compare every configuration's exact gradient with every objective.
 
 verdicts.json stores the rows of orch's own estimators, so that `orch plan` need not compute them. A
-test derives them again and compares. Write the file with `orch lab --verdicts >
+test derives them again and compares. Write the file with `python -m orchestrator.exact.derivation >
 orchestrator/kl/verdicts.json`. `derive_one` derives the rows of an added estimator at the first
 use.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -15,15 +16,15 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import EstimatorEntry, entry, names
-from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
-from orchestrator.kl.estimators import Ratio, vocabulary_kl
-from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
-from orchestrator.lab.exact.objectives import (
+from orchestrator.exact.laboratory import FloatTable, LabSetting, ToyPolicy, exact
+from orchestrator.exact.objectives import (
     generic_settings,
     gradients,
     name_objective,
     wide_policy,
 )
+from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
+from orchestrator.kl.estimators import Ratio, vocabulary_kl
 
 NEAR = (ToyPolicy(0.1, 0.005), ToyPolicy(0.0, 0.0), ToyPolicy(0.09, 0.0045))
 """Policy, reference, rollout policy early in training: 0.08 nats from the reference."""
@@ -202,3 +203,7 @@ def _framed(mean: FloatTable, truth: FloatTable) -> list[float]:
 def _noise(variance: FloatTable, truth: FloatTable) -> float:
     """Return the standard deviation of one sequence's gradient, in lengths of `truth`."""
     return float(f"{np.sqrt(variance.sum()) / np.linalg.norm(truth):.4g}")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_text(derive()))

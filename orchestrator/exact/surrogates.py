@@ -17,6 +17,15 @@ import numpy as np
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
+from orchestrator.exact.derivation import FAR, NEAR, NUM_TOKENS
+from orchestrator.exact.laboratory import (
+    FloatTable,
+    LabSetting,
+    Sequences,
+    ToyPolicy,
+    exact,
+    tables,
+)
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import (
     UNCLAMPED,
@@ -27,15 +36,6 @@ from orchestrator.kl.estimators import (
     ratio_of_unit,
     slope,
     weights,
-)
-from orchestrator.lab.exact.derivation import FAR, NEAR, NUM_TOKENS
-from orchestrator.lab.exact.laboratory import (
-    FloatTable,
-    LabSetting,
-    Sequences,
-    ToyPolicy,
-    exact,
-    tables,
 )
 from orchestrator.settings import Placement
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from orchestrator.exact.derivation import ROUNDING
+from orchestrator.exact.figures import Curves
+from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
+from orchestrator.exact.surrogates import PolicyLoss, ThreePolicies, forces
 from orchestrator.kl.estimators import EngineWeight, weights
-from orchestrator.lab.exact.derivation import ROUNDING
-from orchestrator.lab.exact.figures import Curves
-from orchestrator.lab.exact.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
-from orchestrator.lab.exact.surrogates import PolicyLoss, ThreePolicies, forces
 from orchestrator.losses.table import Bounds, PolicyLossEntry, Tokens
 
 SAMPLER, AHEAD = ToyPolicy(0.1, 0.01), ToyPolicy(0.25, -0.02)

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.kl.configuration import FIGURE_1, KlConfiguration
-from orchestrator.kl.shares import wilson
-from orchestrator.lab.exact.laboratory import (
+from orchestrator.exact.laboratory import (
     PARTS,
     Exact,
     FloatTable,
@@ -24,7 +22,9 @@ from orchestrator.lab.exact.laboratory import (
     sums_of,
     tables,
 )
-from orchestrator.lab.exact.objectives import gradients
+from orchestrator.exact.objectives import gradients
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration
+from orchestrator.kl.shares import wilson
 
 TRIALS_AT_ONCE = 20
 

@@ -1,0 +1,148 @@
+"""orch explain --exact: the exact gradient laboratory and the paper's Fig. 1.
+
+The model is the paper's (eq. 17, 18): binary tokens, P(1) = sigmoid(a + b c) after c ones. The
+paper does not state its parameters, and the ordering in its Fig. 1 depends on them.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from orchestrator.cli.common import number, print_json, print_table, say
+
+PAIR = (float, float)
+
+
+class Asked(NamedTuple):
+    """The options of --exact, as they are given."""
+
+    sweep: bool
+    draws: int
+    policy: tuple[float, float] | None
+    reference: tuple[float, float] | None
+    rollout: tuple[float, float] | None
+    tokens: int | None
+    trials: int
+    sequences: int
+    seed: int
+
+
+_OPTIONS = (
+    click.option(
+        "--exact",
+        "asked",
+        is_flag=True,
+        help="Compute bias and variance of every gradient on the paper's model (Fig. 1).",
+    ),
+    click.option("--sweep", is_flag=True, help="--exact: how often the orderings of Fig. 1 hold."),
+    click.option("--draws", default=500, help="--sweep: random parameters (default: 500)."),
+    click.option("--policy", type=PAIR, metavar="A B", help="--exact: a and b of the policy."),
+    click.option(
+        "--reference", type=PAIR, metavar="A B", help="--exact: a and b of the reference."
+    ),
+    click.option("--rollout", type=PAIR, metavar="A B", help="--exact: sample from this policy."),
+    click.option("--tokens", type=int, metavar="T", help="--exact: length of a sequence."),
+    click.option("--trials", default=200, help="--exact: Monte-Carlo trials (default: 200)."),
+    click.option(
+        "--sequences", default=1000, help="--exact: sequences of a trial (default: 1000)."
+    ),
+    click.option("--seed", default=0, help="--exact: the seed of all sampling (default: 0)."),
+)
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command, and answer in its place where --exact is given."""
+
+    @wraps(command)
+    def with_options(*, asked: bool, **values: Any) -> Any:
+        given = Asked(**{name: values.pop(name) for name in Asked._fields})
+        if not asked and given != NONE_GIVEN:
+            raise click.UsageError("--sweep, --policy, --tokens and the like need --exact")
+        if not asked:
+            return command(**values)
+        if values["estimator"] is not None:
+            raise click.UsageError("--exact computes every configuration: it takes no estimator")
+        return answer(given, values["picture"], values["as_json"])
+
+    for option in reversed(_OPTIONS):
+        with_options = option(with_options)
+    return with_options
+
+
+NONE_GIVEN = Asked(False, 500, None, None, None, None, 200, 1000, 0)
+
+
+def answer(asked: Asked, picture: Path | None, as_json: bool) -> None:
+    """Print what the laboratory computes, and draw Fig. 1 into `picture`."""
+    from orchestrator.exact.figures import DEFAULT, draw, figure1
+    from orchestrator.exact.laboratory import LabSetting, ToyPolicy
+    from orchestrator.exact.montecarlo import sweep
+
+    num_tokens = DEFAULT.num_tokens if asked.tokens is None else asked.tokens
+    if asked.sweep:
+        data = sweep(draws=asked.draws, num_tokens=num_tokens, seed=asked.seed)
+        print_json(data) if as_json else _print_sweep(data, asked, num_tokens)
+        return
+    setting = LabSetting(
+        ToyPolicy(*asked.policy) if asked.policy else DEFAULT.policy,
+        ToyPolicy(*asked.reference) if asked.reference else DEFAULT.reference,
+        num_tokens,
+        ToyPolicy(*asked.rollout) if asked.rollout else None,
+    )
+    data = figure1(setting, trials=asked.trials, sequences=asked.sequences, seed=asked.seed)
+    if picture is not None:
+        draw(data, picture)
+        say(f"drawn: {picture}")
+    print_json(data) if as_json else _print(data)
+
+
+def _print(data: dict[str, Any]) -> None:
+    setting = data["setting"]
+    for name in ("policy", "reference", "rollout"):
+        if setting[name]:
+            click.echo(f"{name:<10} a = {setting[name]['a']:g}, b = {setting[name]['b']:g}")
+    click.echo(
+        f"{'T':<10} {setting['num_tokens']}\n{'KL':<10} {data['reverse_kl']:.6g} nats, "
+        f"gradient {data['truth']['a']:.6g}, {data['truth']['b']:.6g}\n"
+    )
+    estimates = [
+        (name, number(each["mean"], 6), number(each["variance"], 6))
+        for name, each in data["estimates"].items()
+    ]
+    print_table(("estimate", "mean", "variance"), estimates)
+    click.echo()
+    columns = ("gradient", *(f"{what} d/d{p}" for p in "ab" for what in _STATISTICS))
+    print_table(columns, [_row(each) for each in data["configurations"]])
+    click.echo(
+        f"\nBias: |expected gradient - true gradient|. Variance: of a trial of "
+        f"{data['sequences']} sequences.\nSampled: {data['trials']} trials, seed {data['seed']}; "
+        f"z: standard errors between the sampled and the exact mean.\n{data['caveat']}"
+    )
+
+
+_STATISTICS = ("bias", "sampled", "variance", "sampled", "z")
+
+
+def _row(each: dict[str, Any]) -> list[str]:
+    cells = [each["label"]]
+    for parameter in "ab":
+        part = each[parameter]
+        kinds = ("bias", "sampled_bias", "variance", "sampled_variance")
+        cells += [number(part[kind]) for kind in kinds] + [f"{part['z']:+.1f}"]
+    return cells
+
+
+def _print_sweep(data: dict[str, Any], asked: Asked, num_tokens: int) -> None:
+    rows = [
+        (each["ordering"], f"{each['share']:.0%}", "{:.0%} to {:.0%}".format(*each["interval"]))
+        for each in data["orderings"]
+    ]
+    print_table(("ordering, on both parameters", "holds in", "95% interval"), rows)
+    ranges = data["ranges"]
+    click.echo(
+        f"\n{asked.draws} settings (seed {asked.seed}), T = {num_tokens}; a and b of the policy "
+        f"and of the reference policy uniform in ±{ranges['a']:g} and ±{ranges['b']:g}."
+    )
