@@ -16,7 +16,7 @@ from orchestrator.cli.common import number, print_json, print_table, say
 PAIR = (float, float)
 
 
-class Asked(NamedTuple):
+class ExactOptions(NamedTuple):
     """The options of --exact, as they are given."""
 
     sweep: bool
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 _OPTIONS = (
     click.option(
         "--exact",
-        "asked",
+        "exact",
         is_flag=True,
         help="Compute bias and variance of every gradient on the paper's model (Fig. 1).",
     ),
@@ -57,11 +57,11 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a command, and answer in its place where --exact is given."""
 
     @wraps(command)
-    def with_options(*, asked: bool, **values: Any) -> Any:
-        given = Asked(**{name: values.pop(name) for name in Asked._fields})
-        if not asked and given != NONE_GIVEN:
+    def with_options(*, exact: bool, **values: Any) -> Any:
+        given = ExactOptions(**{name: values.pop(name) for name in ExactOptions._fields})
+        if not exact and given != NONE_GIVEN:
             raise click.UsageError("--sweep, --policy, --tokens and the like need --exact")
-        if not asked:
+        if not exact:
             return command(**values)
         if values["estimator"] is not None:
             raise click.UsageError("--exact computes every configuration: it takes no estimator")
@@ -72,27 +72,27 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
-NONE_GIVEN = Asked(False, 500, None, None, None, None, 200, 1000, 0)
+NONE_GIVEN = ExactOptions(False, 500, None, None, None, None, 200, 1000, 0)
 
 
-def answer(asked: Asked, picture: Path | None, as_json: bool) -> None:
+def answer(how: ExactOptions, picture: Path | None, as_json: bool) -> None:
     """Print what the laboratory computes, and draw Fig. 1 into `picture`."""
     from orchestrator.exact.figures import DEFAULT, draw, figure1
     from orchestrator.exact.laboratory import LabSetting, ToyPolicy
     from orchestrator.exact.montecarlo import sweep
 
-    num_tokens = DEFAULT.num_tokens if asked.tokens is None else asked.tokens
-    if asked.sweep:
-        data = sweep(draws=asked.draws, num_tokens=num_tokens, seed=asked.seed)
-        print_json(data) if as_json else _print_sweep(data, asked, num_tokens)
+    num_tokens = DEFAULT.num_tokens if how.tokens is None else how.tokens
+    if how.sweep:
+        data = sweep(draws=how.draws, num_tokens=num_tokens, seed=how.seed)
+        print_json(data) if as_json else _print_sweep(data, how, num_tokens)
         return
     setting = LabSetting(
-        ToyPolicy(*asked.policy) if asked.policy else DEFAULT.policy,
-        ToyPolicy(*asked.reference) if asked.reference else DEFAULT.reference,
+        ToyPolicy(*how.policy) if how.policy else DEFAULT.policy,
+        ToyPolicy(*how.reference) if how.reference else DEFAULT.reference,
         num_tokens,
-        ToyPolicy(*asked.rollout) if asked.rollout else None,
+        ToyPolicy(*how.rollout) if how.rollout else None,
     )
-    data = figure1(setting, trials=asked.trials, sequences=asked.sequences, seed=asked.seed)
+    data = figure1(setting, trials=how.trials, sequences=how.sequences, seed=how.seed)
     if picture is not None:
         draw(data, picture)
         say(f"drawn: {picture}")
@@ -135,7 +135,7 @@ def _row(each: dict[str, Any]) -> list[str]:
     return cells
 
 
-def _print_sweep(data: dict[str, Any], asked: Asked, num_tokens: int) -> None:
+def _print_sweep(data: dict[str, Any], how: ExactOptions, num_tokens: int) -> None:
     rows = [
         (each["ordering"], f"{each['share']:.0%}", "{:.0%} to {:.0%}".format(*each["interval"]))
         for each in data["orderings"]
@@ -143,6 +143,6 @@ def _print_sweep(data: dict[str, Any], asked: Asked, num_tokens: int) -> None:
     print_table(("ordering, on both parameters", "holds in", "95% interval"), rows)
     ranges = data["ranges"]
     click.echo(
-        f"\n{asked.draws} settings (seed {asked.seed}), T = {num_tokens}; a and b of the policy "
+        f"\n{how.draws} settings (seed {how.seed}), T = {num_tokens}; a and b of the policy "
         f"and of the reference policy uniform in ±{ranges['a']:g} and ±{ranges['b']:g}."
     )
