@@ -96,7 +96,7 @@ SEAMS = {
 
 COMMANDS_ABOVE = {
     *("adopt", "audit", "diagnose", "kl_in_libraries", "port"),
-    *("prove", "real_rehearsal", "release_changes"),
+    *("prove", "real_rehearsal"),
 }
 """The commands that belong to the audit or the lab. Others import these in functions."""
 

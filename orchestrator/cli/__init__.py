@@ -54,7 +54,6 @@ MOVED = {
     "collect": "orch report --format mlflow SPEC",
     "results": "orch report --query SQL SPEC",
     "matrix": "orch explain --libraries",
-    "drift": "orch audit --from LIBRARY@VERSION --to LIBRARY@VERSION FILE",
     "rehearse": "orch plan --rehearse SPEC` (`--real`: `orch prove --rehearse FILE",
     "errors": "orch logs --failed SPEC",
     "list": "orch init --list",

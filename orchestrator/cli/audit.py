@@ -14,7 +14,7 @@ from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
 from orchestrator.audit.render import annotations, finding_as_json, rows, sarif
 from orchestrator.audit.summary import equal_answers, one_line, summary
 from orchestrator.cli import common
-from orchestrator.cli.common import CellChoice, print_json, say
+from orchestrator.cli.common import print_json, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import choices
@@ -30,7 +30,7 @@ WIDTH = 80
 LABEL = 14
 
 
-@click.command(short_help="Say what any launch script really optimises, or a new release changes.")
+@click.command(short_help="Say what any launch script really optimises.")
 @click.argument(
     "paths",
     nargs=-1,
@@ -67,14 +67,6 @@ LABEL = 14
     help="For hooks: skip files without a launch, and print only launches with a fault. Exit "
     "code 1: a fault; 2: a path does not exist; else 0.",
 )
-@click.option(
-    "--from",
-    "before",
-    metavar="LIBRARY@VERSION",
-    help="With --to: say what a new release changes, for a script or for the cells of a spec.",
-)
-@click.option("--to", "after", metavar="LIBRARY@VERSION", help="The release to change to.")
-@common.where
 @click.option("-q", "--quiet", is_flag=True, help="Print one line for each launch.")
 @click.option(
     "-v",
@@ -90,9 +82,6 @@ def command(
     fix: bool,
     pinned: tuple[str, ...],
     hook: bool,
-    before: str | None,
-    after: str | None,
-    where: tuple[str, ...],
     quiet: bool,
     verbose: int,
 ) -> int:
@@ -105,20 +94,14 @@ def command(
     Exit codes: 0 nothing is wrong; 1 a KL term that does not do what its name says (noise, a
     forward KL, a biased reward, a rescaled one, two terms at once), a launch that contradicts
     itself, a key that the release refuses or ignores, a KL that cannot be determined, or a file
-    that cannot be read or has no launch; 2 a path that does not exist, or a wrong option. With
-    --from and --to: 0 nothing changes; 3 something changes, or code around the loss does that orch
-    has not run; 1 nothing was compared.
+    that cannot be read or has no launch; 2 a path that does not exist, or a wrong option.
 
     \b
     orch audit train.sh
     orch audit --format json examples/
     orch audit --library verl@0.3.0 old/run_ppo.sh
-    orch audit --from trl@1.9.2 --to trl@1.10.0 train.sh
-    orch audit --from verl@0.8.0 --to verl@0.9.1 my_spec.yaml seeds=[0] -w study=onpolicy
     """
     messages.set_quiet(quiet)
-    if before or after or where:
-        return _release_changes(before, after, paths, where, as_json=as_json)
     if STDIN in paths:
         _reads_a_pipe(fix)
     versions = pinned_releases(pinned)
@@ -152,23 +135,6 @@ def command(
     if STDIN not in paths:
         set_next(_next_step(findings, fixable, fix))
     return _exit_code(findings, bool(unreadable), bool(missing), hook=hook)
-
-
-def _release_changes(
-    before: str | None,
-    after: str | None,
-    paths: Sequence[Path],
-    where: tuple[str, ...],
-    *,
-    as_json: bool,
-) -> int:
-    """Print what a release changes for one file: a script, or a spec and overrides of its keys."""
-    if before is None or after is None:
-        raise click.UsageError("give both, --from LIBRARY@VERSION and --to LIBRARY@VERSION")
-    from orchestrator.cli.release_changes import print_changes
-
-    file, *overrides = map(str, paths)
-    return print_changes(before, after, CellChoice(file, tuple(overrides), where), as_json=as_json)
 
 
 def _exit_code(

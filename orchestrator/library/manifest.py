@@ -10,7 +10,6 @@ from the rows:
     ledger         one entry for each field: exact, approximated, or through an extension of orch
     parse          the fields that a launch asks for
     audit          the meaning of a written value (`low_var_kl` is k3)
-    drift          the fields that two releases carry differently
 
 Tables are allow-lists: a value without a row is refused. An entry is `exact` only if two checks
 pass. First, the release's own table has the sent key and accepts the sent value. Second, reading

@@ -15,7 +15,6 @@ from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.pipeline import audit_file
 from orchestrator.lab.adopt import loss_code
 from tests.backends.environments import contract_python
-from tests.command_line import orch
 
 PENALTY = """
 def kl_penalty(logprob, ref_logprob, kl_penalty):
@@ -226,53 +225,3 @@ def test_the_kept_digests_are_those_of_the_release(
     loss_code.keep(library, version, site)
     assert copy.read_text() == kept.read_text()
     checkout.known_code.cache_clear()
-
-
-def test_a_rewritten_function_is_named_between_releases() -> None:
-    """verl 0.9.1 gave GSPO's loss another aggregation, and changed no other code of a loss."""
-    core = "verl/trainer/ppo/core_algos.py"
-    assert loss_code.rewritten("verl", "0.9.0", "0.9.1") == [f"{core}: compute_policy_loss_gspo"]
-    assert loss_code.rewritten("verl", "0.9.0", "99.0") is None
-    said = loss_code.differing_code_text("verl", "0.9.0", "0.9.1")
-    assert "1 function of the KL, the advantage or the loss" in said
-    assert "compute_policy_loss_gspo" in said
-    assert loss_code.differing_code_text("verl", "0.7.0", "0.7.0") == ""
-
-
-TRL_LAUNCH = "trl grpo --dataset_name d --reward_funcs f --beta 0.04\n"
-VERL = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.policy_loss.loss_mode="
-
-
-def test_a_rewritten_loss_that_nothing_measured_is_no_green(tmp_path: Path) -> None:
-    script = tmp_path / "a.sh"
-    script.write_text("python3 -m openrlhf.cli.train_ppo_ray --actor.eps_clip 0.2\n")
-    releases = ("--from", "openrlhf@0.10.2", "--to", "openrlhf@0.10.4")
-    done = orch(tmp_path, "audit", *releases, script)
-    assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith("the settings of 1 launch from openrlhf@0.10.2 to ")
-    assert "orch has not run functions with other code: ActorPPOTrainer" in done.stdout
-    measured = ("--from", "openrlhf@0.10.4", "--to", "openrlhf@0.11.0")
-    same = orch(tmp_path, "audit", *measured, script)
-    assert same.returncode == 0, "PolicyLoss.forward has another code, and measures the same"
-    note = " ".join(same.stderr.split())
-    assert "orch ran PolicyLoss.forward of both releases on the same inputs, with the same" in note
-
-
-@pytest.mark.parametrize(
-    ("launch", "before", "after", "code", "expected"),
-    [
-        (TRL_LAUNCH, "trl@1.12.0", "trl@1.16.0", 3, "with other code: GRPOTrainer._generate_and"),
-        (TRL_LAUNCH, "trl@1.15.0", "trl@1.16.0", 0, "nothing changes"),
-        (f"{VERL}gspo\n", "verl@0.9.0", "verl@0.9.1", 3, "other numbers for gspo token-mean"),
-        (f"{VERL}vanilla\n", "verl@0.9.0", "verl@0.9.1", 0, "nothing changes"),
-        (f"{VERL}gspo\n", "verl@0.7.1", "verl@0.8.0", 3, "with other code: compute_multi_turn"),
-    ],
-)
-def test_the_sentence_agrees_with_the_exit_code(
-    tmp_path: Path, launch: str, before: str, after: str, code: int, expected: str
-) -> None:
-    (tmp_path / "a.sh").write_text(launch)
-    done = orch(tmp_path, "audit", "--from", before, "--to", after, "a.sh")
-    assert done.returncode == code, done.stderr
-    assert expected in done.stdout
-    assert ("nothing changes" in done.stdout) is (code == 0)

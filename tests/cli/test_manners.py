@@ -126,7 +126,6 @@ CALLS: dict[str, tuple[str, ...]] = {
 MORE_CALLS = (
     ("plan", SMOKE, "--rehearse", "--check-only"),
     ("explain", "--libraries"),
-    ("audit", "--from", "verl@0.8.0", "--to", "verl@0.9.1", SMOKE),
     ("report", SMOKE, "--format", "mlflow"),
     ("report", SMOKE, "--tables"),
     ("report", SMOKE, "--query", "SELECT kl, count(*) FROM finals GROUP BY kl"),

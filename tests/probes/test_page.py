@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from docs.tools import drift
 from docs.tools.kl_in_libraries import findings, page
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import releases
@@ -20,12 +19,6 @@ def test_the_page_is_up_to_date() -> None:
     made = page(releases(), read_only_releases.chosen(()))
     again = "python -m docs.tools.kl_in_libraries > docs/kl_in_libraries.md"
     assert DOCS.read_text(encoding="utf-8") == made, again
-
-
-def test_the_page_of_drift_is_up_to_date() -> None:
-    file = DOCS.with_name("drift.md")
-    again = "python -m docs.tools.drift > docs/drift.md"
-    assert file.read_text(encoding="utf-8") == drift.page(releases()), again
 
 
 def test_every_release_is_on_the_page() -> None:

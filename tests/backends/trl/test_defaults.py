@@ -1,4 +1,4 @@
-"""What docs/drift.md says of TRL is what its own loss computes here."""
+"""What is kept of TRL's defaults is what its own loss computes here."""
 
 import sys
 from pathlib import Path
