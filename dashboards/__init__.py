@@ -5,9 +5,8 @@ preview). The file contains its styles, scripts, Vega and data, and a content se
 forbids everything else. Only scripts whose hashes the policy names can run, so no text from a spec,
 a log or a cell's name can run as a script.
 
-For a live page, a `Board` (serve.py) builds new versions and live.js loads them. Begin in page.py
-for the page, in pictures.py for PNG and PDF files of its figures, in serve.py for the servers of
-`orch dashboard`, in page.js and figures.js for what happens in the browser.
+Begin in page.py for the page, in pictures.py for PNG and PDF files of its figures, in page.js and
+figures.js for what happens in the browser. serve.py is the server of `orch dashboard`.
 """
 
 from dashboards.page import html as html

@@ -379,21 +379,15 @@ Pictures = Mapping[str, Sequence[str]]
 """Figure id -> names of its pictures in figures/, without their endings."""
 
 
-def html(report: Report, pictures: Pictures | None = None, *, live: bool = False) -> str:
+def html(report: Report, pictures: Pictures | None = None) -> str:
     """Return the whole page as text.
 
-    The page needs no network and no other file. With `pictures`, it links to those files. If
-    `live`, it requests newer versions of itself from its server.
+    The page needs no network and no other file. With `pictures`, it links to those files.
     """
-    scripts = (
-        _vega(),
-        _asset("figures.js"),
-        _asset("page.js"),
-        *([_asset("live.js")] if live else []),
-    )
+    scripts = (_vega(), _asset("figures.js"), _asset("page.js"))
     head = [
         '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, live)}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         element("title", f"{report.name}: {report.question}" if report.question else report.name),
@@ -486,12 +480,11 @@ def _vega() -> str:
     return text.replace("\r\n", "\n")
 
 
-def _policy(scripts: Sequence[str], live: bool) -> str:
+def _policy(scripts: Sequence[str]) -> str:
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts)
-    asking = "connect-src 'self'; " if live else ""
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"{asking}base-uri 'none'; form-action 'none'"
+        "base-uri 'none'; form-action 'none'"
     )
 
 

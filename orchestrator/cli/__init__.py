@@ -24,7 +24,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "logs": "Show the output of one cell, or why cells failed.",
         "report": "Write the report, copy results to MLflow, or query them in SQL.",
         "compare": "Compare configurations, with intervals.",
-        "dashboard": "Serve the report, kept up to date, and MLflow.",
+        "dashboard": "Write the report's page, and serve it and MLflow.",
         "import": "Import runs that orch did not launch: W&B, MLflow, ...",
     },
     "KL and loss": {

@@ -6,7 +6,6 @@ Each stage after training begins from the run directories, so each can be called
     training    trains the missing cells, on this machine or with jobs of a cluster
     rehearsal   what would go wrong; the same grid at micro scale; a few steps of the real library
     search      the steps of `orch tune`
-    live        the page of an experiment while it runs, and MLflow beside it (`orch dashboard`)
     notify      the message at the end of a run (`site.options.on_end`)
     messages    sentences for the person at the terminal
 

@@ -169,7 +169,7 @@ def test_a_dashboard_without_its_extra(
 ) -> None:
     monkeypatch.chdir(empty)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert answer(["dashboard", "smoke", "--no-open"]) == 1
+    assert answer(["dashboard", "smoke"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("this needs vl_convert, which this installation of orch leaves out")

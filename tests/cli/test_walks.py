@@ -121,7 +121,7 @@ def test_an_experimenter(
 def test_a_reviewer_of_the_page(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The page -> compare: the answer, and its intervals."""
     walk = Walk("reviewer of the page", finished, capsys)
-    argv = [sys.executable, "-m", "orchestrator", "dashboard", "smoke", "--no-mlflow", "--no-open"]
+    argv = [sys.executable, "-m", "orchestrator", "dashboard", "smoke"]
     server = held(
         [*argv, "--port", "0"], cwd=finished, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
