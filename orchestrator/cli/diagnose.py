@@ -60,13 +60,13 @@ def command(
 ) -> int:
     """Say what went wrong first in a run, why, how sure that is, and what to change.
 
-    LOG is a history exported from W&B, a folder wandb/run-*, a TensorBoard folder, a
+    LOG is a history as JSON lines (W&B's `run.history()`), a TensorBoard folder, a
     trainer_state.json, the address of an MLflow store, the console of TRL, verl, OpenRLHF or
     SkyRL as a text, or the folder of a cell of orch. With --script the launch counts too: some
     causes no log can tell. Exit code 1: it cannot be told.
 
     \b
-      orch diagnose wandb/run-20260101_120000-abc123 --script train.sh
+      orch diagnose logs/tensorboard --script train.sh
       orch diagnose outputs/checkpoint-200/trainer_state.json
       orch diagnose history.jsonl --metric score=train/reward_mean
     """

@@ -26,7 +26,7 @@ from orchestrator.runs.experiment import Experiment, open_experiment
 _OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")
 
 
-@click.command(name="import", short_help="Import runs that orch did not launch: W&B, MLflow, ...")
+@click.command(name="import", short_help="Import runs of other launches: TensorBoard, MLflow")
 @common.spec
 @click.argument("overrides", nargs=-1, metavar="[SOURCE|KEY=VALUE]...", type=click.Path())
 @click.option(
@@ -71,15 +71,15 @@ def command(
 ) -> int:
     """Import runs that orch did not launch: compare and report show them beside SPEC's cells.
 
-    A SOURCE is a CSV or a history exported from W&B, a folder wandb/run-*, a TensorBoard
-    folder, a trainer_state.json, or the address of an MLflow store.
+    A SOURCE is a history as JSON lines (W&B's `run.history()`), a TensorBoard folder, a
+    trainer_state.json, the console of a trainer, or the address of an MLflow store.
     Nothing is trained, and SOURCE is not changed. Without a SOURCE, the command lists what is
     imported.
 
     \b
-      orch import smoke wandb/run-20260101_120000-abc123
+      orch import smoke outputs/checkpoint-200
       orch import smoke sqlite:///mlflow.db --experiment grpo --library trl@1.16.0
-      orch import smoke history.csv --metric my/score=train/reward_mean
+      orch import smoke history.jsonl --metric my/score=train/reward_mean
     """
     sources, changes = _split(overrides)
     renames = renames_of(metrics)

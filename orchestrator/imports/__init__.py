@@ -3,7 +3,7 @@
     path or address --open_source--> LoggedRun --store--> runs/<experiment>/imported/<name>/
     that folder --read_imported--> ImportedRun: canonical metrics, and what its KL term optimises
 
-`readers` and `wandb` read loggers; `origin` derives library and KL; `names` knows what a library's
+`readers` reads loggers; `origin` derives library and KL; `names` knows what a library's
 logged names mean.
 
 An imported run is in no interval and in no claim: how it was trained is known only as far as its

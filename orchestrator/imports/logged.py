@@ -40,8 +40,6 @@ class LoggedRun:
     rows: Sequence[LoggedRow]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Dotted name -> value, as far as the logger holds them."""
-    packages: Mapping[str, str] = field(default_factory=dict)
-    """Distribution -> release, of the environment that trained."""
     written_by: str = ""
     ended: Ended = "unknown"
     notes: Sequence[str] = ()

@@ -36,8 +36,12 @@ def origin_of(run: LoggedRun, named: str | None = None) -> LibraryOrigin:
             )
         if release:
             return LibraryOrigin(library, "as given", release, "as given")
-        return _released(LibraryOrigin(library, "as given"), run)
-    return _released(_identified(run), run)
+        return LibraryOrigin(library, "as given", release_because=_NO_RELEASE)
+    origin = _identified(run)
+    return origin._replace(release_because=_NO_RELEASE) if origin.library else origin
+
+
+_NO_RELEASE = "the log does not say it: --library NAME@VERSION does"
 
 
 def _identified(run: LoggedRun) -> LibraryOrigin:
@@ -65,18 +69,6 @@ def _identified(run: LoggedRun) -> LibraryOrigin:
     if len(fitting) == 1 and most >= FEWEST:
         return LibraryOrigin(fitting[0], "it knows more of the logged names than other libraries")
     return LibraryOrigin(None, f"its names fit {', '.join(fitting)}: --library says which")
-
-
-def _released(origin: LibraryOrigin, run: LoggedRun) -> LibraryOrigin:
-    """Return the origin with the release of its library, if the run's requirements name it."""
-    if origin.library is None:
-        return origin
-    marks = plugins.load_reader(origin.library).release_marks
-    for distribution in (*(marks.distributions if marks else ()), origin.library):
-        release = run.packages.get(distribution.lower().replace("_", "-"))
-        if release:
-            return origin._replace(release=release, release_because="requirements.txt of the run")
-    return origin._replace(release_because="the log does not say it: --library NAME@VERSION does")
 
 
 def kl_of(

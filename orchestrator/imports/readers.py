@@ -1,6 +1,6 @@
 """Readers of logged runs: `open_source` detects the format of a path or an address, and reads it.
 
-The readers of MLflow, TensorBoard and Transformers follow it; wandb.py has those of W&B.
+The readers of a history, a console, MLflow, TensorBoard and Transformers follow it.
 """
 
 import json
@@ -12,7 +12,6 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.imports import wandb
 from orchestrator.imports.logged import (
     Ended,
     LoggedRow,
@@ -27,8 +26,7 @@ from orchestrator.metrics.tensorboard import scalars, texts
 from orchestrator.spec.redaction import hide_userinfo
 
 FORMATS = (
-    "W&B (a CSV of a chart or a history, a history as JSON lines, a folder wandb/run-*), "
-    "TensorBoard (events.out.tfevents.*), Transformers "
+    "a history as JSON (lines, or a list), TensorBoard (events.out.tfevents.*), Transformers "
     "(trainer_state.json or an output_dir), MLflow (sqlite:///mlflow.db or http://host:5000), the "
     "console of a trainer (a text file)"
 )
@@ -81,17 +79,13 @@ def _reader(path: Path) -> Reader:
 
 
 def _of_file(path: Path) -> Reader | None:
-    readers: dict[str, Reader] = {
-        ".csv": wandb.read_csv,
-        ".jsonl": wandb.read_history,
-        ".ndjson": wandb.read_history,
-        ".wandb": wandb.read_folder,
-    }
     if path.name.startswith("events.out.tfevents."):
         return read_tensorboard
+    if path.suffix in (".jsonl", ".ndjson"):
+        return read_history
     if path.suffix == ".json":
-        return read_trainer_state if _has_log_history(path) else wandb.read_history
-    return readers.get(path.suffix, read_console if path.suffix in _OF_CONSOLE else None)
+        return read_trainer_state if _has_log_history(path) else read_history
+    return read_console if path.suffix in _OF_CONSOLE else None
 
 
 def _has_log_history(path: Path) -> bool:
@@ -104,15 +98,68 @@ def _has_log_history(path: Path) -> bool:
 
 
 def _of_folder(path: Path) -> Reader | None:
-    if wandb.run_folders(path):
-        return lambda place: (
-            r for each in wandb.run_folders(place) for r in wandb.read_folder(each)
-        )
     if newest_state(path) is not None:
         return lambda place: read_trainer_state(newest_state(place) or place)
     if event_files(path):
         return read_tensorboard
     return None
+
+
+# ---------------------------------------------------------------- a history
+
+
+_OF_STEP = ("_step", "Step", "step")
+_OF_TIME = ("_timestamp", "Timestamp")
+
+
+def read_history(path: Path) -> Iterator[LoggedRun]:
+    """Yield the run of a history as JSON lines, or as a list in JSON (`run.history()`)."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    notes = []
+    try:
+        rows = json.loads(text) if text.lstrip().startswith("[") else None
+    except ValueError as error:
+        raise UnreadableSource(f"{path} is cut off or no JSON: {error}") from None
+    if rows is None:
+        rows = []
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                if line.strip():
+                    notes.append(f"line {number} is no JSON; it is left out")
+    # A cell of orch and verl's own file have their metrics one level down.
+    objects = [{**row, **_nested(row)} for row in rows if isinstance(row, dict)]
+    if not objects:
+        raise UnreadableSource(f"{path} has no JSON object with metrics; export it again")
+    yield LoggedRun(
+        path.stem,
+        "history",
+        str(path),
+        digest(path.read_bytes()),
+        _history(objects, path),
+        notes=notes,
+    )
+
+
+def _nested(row: dict[str, Any]) -> dict[str, Any]:
+    inner = row.get("values", row.get("data"))
+    return inner if isinstance(inner, dict) else {}
+
+
+def _history(rows: list[dict[str, Any]], path: Path) -> list[LoggedRow]:
+    step = next((name for name in _OF_STEP if name in rows[0]), None)
+    time = next((name for name in _OF_TIME if name in rows[0]), None)
+    logged = []
+    for number, row in enumerate(rows):
+        values = numbers(row, (*_OF_STEP, *_OF_TIME, "_runtime", "_wandb", "", "Unnamed: 0"))
+        at = numbers({"step": row.get(step)}).get("step", -1.0) if step else float(number)
+        if values and at >= 0:
+            seconds = numbers({"time": row.get(time)}).get("time", 0.0) if time else 0.0
+            logged.append(LoggedRow(int(at), seconds, values))
+    if not logged:
+        raise UnreadableSource(f"{path} has no row with a step and a number in it")
+    return logged
 
 
 # ---------------------------------------------------------------- a console
@@ -279,8 +326,8 @@ def _arguments(file: Path) -> Mapping[str, Any]:
 
 TRAINER_STATE = "trainer_state.json"
 _NO_SETTINGS = (
-    f"{TRAINER_STATE} holds no settings: beta and the rest are unknown here (the W&B, TensorBoard "
-    "or MLflow log of the same run has them)"
+    f"{TRAINER_STATE} holds no settings: beta and the rest are unknown here (the TensorBoard or "
+    "MLflow log of the same run has them)"
 )
 
 

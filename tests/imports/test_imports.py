@@ -12,6 +12,7 @@ from command_line import ROOT, orch
 from orchestrator import plugins
 from orchestrator.analysis.imported import beside, imported_data
 from orchestrator.errors import OrchError
+from orchestrator.imports.logged import LoggedRow, LoggedRun, flattened
 from orchestrator.imports.names import explained_metrics
 from orchestrator.imports.origin import origin_of
 from orchestrator.imports.readers import open_source
@@ -51,72 +52,18 @@ def written(path: Path, text: str) -> Path:
 # ------------------------------------------------------------------------------------- the formats
 
 
-def test_a_local_folder_of_wandb(folder: RunFolder, tmp_path: Path) -> None:
-    """The history is of wandb 0.31.0; an online run has its settings and packages in files/."""
-    place = tmp_path / "wandb" / "run-20260101_000000-tiny"
-    (place / "files").mkdir(parents=True)
-    (place / "run-tiny.wandb").write_bytes((FILES / "run-tiny.wandb").read_bytes())
-    written(place / "files" / "config.yaml", "beta: {value: 0.2}\nwandb_version: 1\n")
-    written(place / "files" / "requirements.txt", "trl==1.10.0\ntorch==2.13.0\n")
-    run = imported(folder, tmp_path / "wandb")
-    one = run.manifest
-    assert (one.name, one.ended, one.library, one.release) == (
-        "trl-run",
-        "finished",
-        "trl",
-        "1.10.0",
-    )
-    assert len(run.rows) == 6
-    assert run.last_step == 6, "train/global_step, not wandb's own count of rows"
-    assert run.finals["train/reward_mean"] == pytest.approx(0.6)
-    assert run.finals["train/kl_term"] == pytest.approx(0.06)
-    (data,) = imported_data([run])
-    assert (data["kl"], data["beta"], data["verdict"]) == ("rho_k3.loss", 0.2, "token_reverse_kl")
-    assert data["unknown"] == []
-    text = (run.path / "import.json").read_text()
-    assert '"hub_token": "***"' in text, "settings hold no secret"
-    assert "hf_abc" not in text
-
-
-def test_a_run_of_wandb_that_is_cut_off(folder: RunFolder, tmp_path: Path) -> None:
-    whole = (FILES / "run-tiny.wandb").read_bytes()
-    cut = tmp_path / "run-tiny.wandb"
-    cut.write_bytes(whole[: len(whole) * 3 // 4])
-    run = imported(folder, cut)
-    assert 0 < len(run.rows) < 6
-    assert run.manifest.ended == "unknown"
-    assert "is cut off" in run.manifest.notes[0]
-
-
-def test_a_charts_csv_holds_a_run_for_each_of_its_names(tmp_path: Path) -> None:
-    text = (
-        '"Step","a-run - actor/ppo_kl","a-run - actor/ppo_kl__MIN","a-run - actor/ppo_kl__MAX",'
-        '"b - 2 - actor/ppo_kl"\n"0","0.1","0.1","0.1",""\n"1","0.2","0.2","0.2","0.5"\n'
-    )
-    runs = open_source(str(written(tmp_path / "chart.csv", text)))
-    assert [run.name for run in runs] == ["a-run", "b - 2"]
-    assert [row.values for row in runs[0].rows] == [{"actor/ppo_kl": 0.1}, {"actor/ppo_kl": 0.2}]
-    assert [row.step for row in runs[1].rows] == [1], "an empty field is no value"
-
-
-def test_a_history_as_csv_and_as_json_lines(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_history_as_json_lines(folder: RunFolder, tmp_path: Path) -> None:
     rows = [
         {"_step": n, "_timestamp": 1.7e9, "critic/score/mean": n / 10, "actor/kl_loss": 0.01 * n}
         | {"actor/pg_clipfrac": 0.1, "actor/ppo_kl": 0.0, "note": "text"}
         for n in range(4)
     ]
     lines = "".join(f"{json.dumps(row)}\n" for row in rows) + '{"_step": 4, "critic'
-    as_lines = imported(folder, written(tmp_path / "history.jsonl", lines))
-    head = ",".join(rows[0])
-    body = "".join(",".join(str(v) for v in row.values()) + "\n" for row in rows)
-    as_csv = imported(folder, written(tmp_path / "table.csv", f"{head}\n{body}"))
-    for run in (as_lines, as_csv):
-        assert run.manifest.library == "verl"
-        assert [p.values["train/kl_term"] for p in run.points] == pytest.approx(
-            [0, 0.01, 0.02, 0.03]
-        )
-        assert run.finals["train/reward_mean"] == pytest.approx(0.3)
-    assert as_lines.manifest.notes == ("line 5 is no JSON; it is left out",)
+    run = imported(folder, written(tmp_path / "history.jsonl", lines))
+    assert run.manifest.library == "verl"
+    assert [p.values["train/kl_term"] for p in run.points] == pytest.approx([0, 0.01, 0.02, 0.03])
+    assert run.finals["train/reward_mean"] == pytest.approx(0.3)
+    assert run.manifest.notes == ("line 5 is no JSON; it is left out",)
 
 
 def test_tensorboard_of_a_real_trainer(folder: RunFolder, tmp_path: Path) -> None:
@@ -235,18 +182,15 @@ NEMO = {
     ],
 )
 def test_logged_settings_say_the_objective(
-    folder: RunFolder, tmp_path: Path, library: str, settings: Any, verdict: str
+    folder: RunFolder, library: str, settings: Any, verdict: str
 ) -> None:
     """The settings tell the library, and the audit reads them as it reads a launch."""
-    place = tmp_path / "run-1"
-    written(place / "files" / "wandb-summary.json", '{"_step": 3, "reward": 0.5}')
-    nested = {name: {"value": value} for name, value in settings.items()}
-    written(place / "files" / "config.yaml", json.dumps(nested))
-    run = imported(folder, place)
+    rows = [LoggedRow(3, 0.0, {"reward": 0.5})]
+    logged = LoggedRun("run", "mlflow", "a store", "1", rows, flattened(settings))
+    run, _ = store(folder, logged, origin_of(logged), {})
     (data,) = imported_data([run])
     assert run.manifest.library == library
     assert data["verdict"] == verdict, data
-    assert any("only its last values" in note for note in data["notes"])
     assert data["problems"] == []
 
 
@@ -312,12 +256,12 @@ def test_a_run_is_kept_once_and_updated_as_it_grows(folder: RunFolder, tmp_path:
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("absent.csv", None, "is not there; orch import reads W&B"),
+        ("absent.json", None, "is not there; orch import reads a history"),
         ("notes.txt", "hello", "is in no format that orch knows"),
-        ("empty.csv", "", "has no row"),
+        ("table.csv", "a,b", "is in no format that orch knows"),
         ("cut.json", '[{"a": 1}, {"b"', "is cut off or no JSON"),
         ("cut/trainer_state.json", '{"log_history": [', "is cut off, or no trainer_state.json"),
-        ("words.csv", "a,b\nx,y\n", "has no row with a step and a number"),
+        ("words.jsonl", '{"a": "x"}', "has no row with a step and a number"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(
