@@ -1,85 +1,28 @@
 """Compare two launch scripts: `orch compare --configs a.sh b.sh`.
 
-orchestrator.audit reads each script. Its KL, advantage and group size become a cell with the
-paper's recipe, in the dialect of the script's library. Everything else is equal. A table lists the
-differences, and an ablation measures the effect of each.
+orchestrator.audit reads each script. A table lists the differences: of the settings, and of the
+dialects of their libraries.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.analysis.ablation import Ablation, AblationEnds, AblationStep, rehearsed_in
 from orchestrator.audit import UnreadableScript, audit, libraries
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.errors import EnvironmentFault, SelectionError
-from orchestrator.estimators import plain_names
-from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import (
     DIFFERENCES,
     Dialect,
     describe,
     differing,
-    relevant,
-    with_difference,
 )
 from orchestrator.library.launches import InLoss, InReward
-from orchestrator.records import Cell
-from orchestrator.settings import (
-    Advantage,
-    AdvantageEstimator,
-    BackendRef,
-    Batch,
-    Data,
-    Kl,
-    Loss,
-    Model,
-    Optimizer,
-    Rollout,
-    Settings,
-)
 
 LARGEST_BYTES = 2_000_000
 """Maximum number of bytes that are read from a script."""
-SEEDS = (0, 1, 2)
-"""Default seeds of an ablation."""
-ADVANTAGES: Mapping[str, AdvantageEstimator] = {
-    "rloo": "rloo",
-    "rloo_vectorized": "rloo",
-    "grpo": "grpo",
-    "group_norm": "grpo",
-    "dr_grpo": "dr_grpo",
-    "default": "dr_grpo",
-    "grpo_vectorized": "grpo",
-}
-"""A library's name -> orch's name, for the estimators that the embedded trainer has. Prime-RL's
-default is the reward minus the group's mean."""
-ESTIMATORS: Mapping[str, str] = {
-    **{name: name for name in plain_names()},
-    "kl": "k1",
-    "mse": "k2",
-    "low_var_kl": "k3",
-}
-
-
-_SETTINGS = Settings(
-    model=Model(name="qwen2.5-7b", path="Qwen/Qwen2.5-7B"),
-    data=Data(name="math", path="math"),
-    advantage=Advantage(estimator="rloo"),
-    loss=Loss(),
-    kl=Kl(estimator="none"),
-    rollout=Rollout(group_size=5, max_response_tokens=1024),
-    batch=Batch(num_prompts=256),
-    optimizer=Optimizer(learning_rate=1e-6, weight_decay=0.01),
-    num_train_steps=250,
-    backend=BackendRef(name="micro"),
-)
-RECIPE = Cell(
-    id=fingerprint(_SETTINGS), slug="script", studies=("scripts",), axes={}, settings=_SETTINGS
-)
-"""The settings that an audit does not read: the paper's on-policy recipe (§4.1)."""
 
 
 @dataclass(frozen=True)
@@ -250,106 +193,3 @@ _FIELDS: Mapping[str, Callable[[AuditFinding], str]] = {
         "; ".join(each.headline for each in f.effects if each.headline) or "nothing"
     ),
 }
-
-
-def script_settings(script: Script, base: Settings) -> Settings:
-    """Return the base with the script's KL, advantage and group.
-
-    Raise SelectionError with every reason for a script that the embedded trainer cannot express.
-    """
-    finding, faults = script.finding, []
-    if script.dialect is None:
-        faults.append(f"orch has not measured the mathematics of {finding.library}")
-    advantage = ADVANTAGES.get((finding.advantage_estimator or "").lower())
-    if advantage is None:
-        faults.append(
-            f"advantage {finding.advantage_estimator or 'that is not known'} (it has: "
-            f"{', '.join(sorted(set(ADVANTAGES.values())))})"
-        )
-    kl = _kl(finding)
-    if kl is None:
-        faults.append("a KL term whose estimator or beta is not known, or two different ones")
-    group = finding.group_size or base.rollout.group_size
-    if advantage is not None and group < 2:
-        faults.append(f"groups of {group}")
-    if faults or kl is None or advantage is None:
-        raise SelectionError(
-            f"{script.name} cannot be rehearsed: {'; '.join(faults)}. Without --ablate the table "
-            "of differences is printed all the same"
-        )
-    return base.model_copy(
-        update={
-            "kl": kl,
-            "advantage": Advantage(estimator=advantage),
-            "rollout": base.rollout.model_copy(update={"group_size": group}),
-            "backend": BackendRef(name=finding.library, version=finding.version),
-        }
-    )
-
-
-def _kl(finding: AuditFinding) -> Kl | None:
-    reward, loss = finding.kl_in_reward, finding.kl_in_loss
-    if reward.active is None or loss.active is None:
-        return None
-    terms = [term for term in (reward, loss) if term.active]
-    if not terms:
-        return Kl(estimator="none")
-    named = {(ESTIMATORS.get(t.estimator or ""), t.beta) for t in terms}
-    if len(named) > 1:
-        return None
-    ((estimator, beta),) = named
-    if estimator is None or beta is None:
-        return None
-    placement = "reward_and_loss" if len(terms) == 2 else "reward" if reward.active else "loss"
-    if placement == "loss" and loss.straight_through:
-        estimator = "k3+" if estimator == "k3" else "k2"
-    return Kl(estimator=estimator, placement=placement, beta=beta)  # type: ignore[arg-type]  # Kl checks
-
-
-_SECTIONS = {"kl": "the KL asked for", "advantage": "advantage estimator", "rollout": "group size"}
-
-
-def script_ablation(left: Script, right: Script, base: Cell, seeds: Sequence[int]) -> Ablation:
-    """Return the ablation from one script towards the other.
-
-    Each step changes one setting, or one field of the dialect.
-    """
-    one, other = (script_settings(s, base.settings) for s in (left, right))
-    ((first_dialect, last_dialect),) = _dialects(left, right)  # script_settings refuses others
-    question = f"{left.name} to {right.name}"
-    steps: list[AblationStep] = []
-    ends: list[AblationEnds] = []
-    for seed in seeds:
-        a, b = (s.model_copy(update={"seed": seed}) for s in (one, other))
-        first, last = _script_cell(a, base), _script_cell(b, base)
-        start = rehearsed_in(first, first_dialect, left.name)
-        end = rehearsed_in(last, last_dialect, right.name)
-        ends.append(AblationEnds(question, seed, start, end))
-        for cause, title, settings, dialect in _ablation_steps(a, b, first_dialect, last_dialect):
-            cell = rehearsed_in(_script_cell(settings, base), dialect, f"{left.name} {cause}")
-            steps.append(AblationStep(question, cause, title, seed, cell))
-    return Ablation(left.name, right.name, tuple(steps), tuple(ends))
-
-
-def _ablation_steps(
-    a: Settings, b: Settings, one: Dialect, other: Dialect
-) -> Iterator[tuple[str, str, Settings, Dialect]]:
-    for section, title in _SECTIONS.items():
-        if getattr(a, section) != getattr(b, section):
-            yield section, title, a.model_copy(update={section: getattr(b, section)}), one
-    apart = differing(one, other)
-    matters = dict.fromkeys(
-        cause
-        for settings in (a, b)
-        for cause in differing(relevant(one, settings), relevant(other, settings))
-        if cause in apart
-    )
-    for cause in matters:
-        yield cause, DIFFERENCES[cause].title, a, with_difference(one, cause, other)
-
-
-def _script_cell(settings: Settings, base: Cell) -> Cell:
-    own = base.model_copy(update={"settings": settings, "id": fingerprint(settings)})
-    kl = settings.kl
-    parts = [kl.label, f"b{kl.beta:g}", settings.advantage.estimator, settings.backend.name]
-    return own.model_copy(update={"slug": "-".join([*parts, f"s{settings.seed}"])})

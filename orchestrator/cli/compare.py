@@ -2,13 +2,11 @@
 
 import shutil
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.analysis.ablation import EXACT, plan_ablation, trained_data
 from orchestrator.analysis.compare import check_metric, comparison_data
 from orchestrator.analysis.configurations import axis_differences
 from orchestrator.analysis.imported import imported_data
@@ -19,18 +17,15 @@ from orchestrator.analysis.libraries import (
     whole_questions,
 )
 from orchestrator.cli import common, foreign
-from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, print_table, say
+from orchestrator.cli.common import CellChoice, print_json, print_table, say
 from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.messages import is_verbose
-from orchestrator.records import Cell, Spec
 from orchestrator.report import findings
 from orchestrator.report.front import in_short
 from orchestrator.report.libraries import (
-    NO_PART,
-    ablation_table,
     detail_sentences,
     details_hint,
     library_tables,
@@ -42,12 +37,10 @@ from orchestrator.report.markdown import MARKS
 from orchestrator.report.model import text_of
 from orchestrator.report.results import claim_table, configuration_tables, difference_table
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.watch import watch
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison
     from orchestrator.analysis.libraries import LibrarySide
-    from orchestrator.launch import LaunchEvent
     from orchestrator.report.model import ReportTable
 
 MOST_LINES = 22
@@ -81,9 +74,6 @@ LONG = 100
     help="With --by backend: the library that the others are compared with.",
 )
 @click.option(
-    "--ablate", is_flag=True, help="Train at micro scale with one of the differences at a time."
-)
-@click.option(
     "--details",
     is_flag=True,
     help="With --by backend: print also meanings, ledgers, scores and curves.",
@@ -107,7 +97,6 @@ def command(
     metric: str | None,
     effect: float | None,
     against: str | None,
-    ablate: bool,
     details: bool,
     configs: bool,
     pinned: tuple[str, ...],
@@ -119,21 +108,21 @@ def command(
     with Holm's correction. Intervals are 95 %: over seeds, and for evaluated tasks also over
     seeds and items. --by backend compares the same cells in several libraries: what differs,
     whether it matters for these cells, and the effect. --details adds ledgers, curves, scores
-    and the effective beta; --ablate adds how much of a gap each difference explains.
+    and the effective beta.
 
     --configs compares two launch scripts: orch compare --configs a.sh b.sh
     """
     if configs:
-        return _compare_scripts((choice.spec, *choice.overrides), pinned, ablate, as_json)
+        _compare_scripts((choice.spec, *choice.overrides), pinned, as_json)
+        return 0
     if axis == "backend":
         experiment = choice.experiment()
-        return _compare_libraries(
-            experiment, choice.where, metric, against, ablate, details, as_json
-        )
+        _compare_libraries(experiment, choice.where, metric, against, details, as_json)
+        return 0
     if pinned:
         raise SelectionError("--library needs --configs")
-    if ablate or against:
-        raise SelectionError("--ablate and --against need --by backend (or --configs)")
+    if against:
+        raise SelectionError("--against needs --by backend")
     experiment = choice.chosen()
     records = stages.collect_records(experiment)
     comparison = stages.compare_records(experiment, records, stages.read_scores(experiment))
@@ -185,39 +174,29 @@ def _compare_libraries(
     where: Sequence[str],
     metric: str | None,
     against: str | None,
-    ablate: bool,
     details: bool,
     as_json: bool,
-) -> int:
-    """Print one cell in several libraries. Return 1 if cells of an ablation failed."""
+) -> None:
+    """Print one cell in several libraries."""
     sides = list(read_sides(experiment, whole_questions(experiment, where), metric))
     if not sides:
         raise SelectionError("no cell of this spec is asked of a library")
     base = choose_base(sides[0], against)
     page = library_data(experiment, sides, base)
-    failed = 0
-    if ablate:
-        others = [name for name in sides[0].libraries if name != base]
-        ablations = [plan_ablation(sides[0].questions, base, other) for other in others]
-        chosen = metric if metric and not metric.startswith("eval/in_domain") else EXACT
-        failed, page["ablation"] = trained_data(experiment.spec, ablations, chosen, _display)
     if as_json:
         print_json(page)
-        return int(failed > 0)
-    if details:
+        return
+    if not details:
+        _print_overview(page, sides, base)
+    else:
         for table in library_tables(page):
             _print_report_table(table)
-    else:
-        _print_overview(page, sides, base)
-    _print_ablations(page)
-    if details:
         for sentence in detail_sentences(page, sides):
             click.echo(sentence)
     if len(sides) == 1:
         other = "site=local" if sides[0].name == "observed" else "site=<a cluster>"
         spec = experiment.spec.source or experiment.spec.name
         say(f"only {sides[0].name} here: `orch run {spec} {other}` gives the other side")
-    return int(failed > 0)
 
 
 def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", base: str) -> None:
@@ -238,17 +217,9 @@ def _texts(table: "ReportTable") -> list[list[str]]:
     return [[text_of(field) for field in row] for row in table.rows]
 
 
-def _compare_scripts(
-    paths: Sequence[str], pinned: Sequence[str], ablate: bool, as_json: bool
-) -> int:
-    """Print how two launch scripts differ. Return 1 if cells of an ablation failed."""
-    from orchestrator.audit.scripts import (
-        RECIPE,
-        SEEDS,
-        read_pair,
-        script_ablation,
-        scripts_data,
-    )
+def _compare_scripts(paths: Sequence[str], pinned: Sequence[str], as_json: bool) -> None:
+    """Print how two launch scripts differ."""
+    from orchestrator.audit.scripts import read_pair, scripts_data
     from orchestrator.cli.audit import pinned_releases
 
     if len(paths) != 2:
@@ -259,14 +230,9 @@ def _compare_scripts(
     left, right = read_pair(paths[0], paths[1], pinned_releases(pinned))
     set_next(f"orch audit {paths[0]} {paths[1]}")
     page = scripts_data(left, right)
-    failed = 0
-    if ablate:
-        plan = script_ablation(left, right, RECIPE, SEEDS)
-        spec = Spec(name="scripts", studies=())
-        failed, page["ablation"] = trained_data(spec, [plan], EXACT, _display)
     if as_json:
         print_json(page)
-        return int(failed > 0)
+        return
     rows = [(row["what"], row["left"], row["right"]) for row in page["differences"]]
     print_table(("what", left.name, right.name), rows)
     if not rows:
@@ -275,24 +241,6 @@ def _compare_scripts(
         click.echo(f"{name}: {why}")
     for note in page["notes"]:
         say(note)
-    _print_ablations(page)
-    return int(failed > 0)
-
-
-@contextmanager
-def _display(pending: Sequence[Cell], total: int) -> "Iterator[Callable[[LaunchEvent], None]]":
-    say(MICRO_BANNER)
-    say(f"ablation: {len(pending)} cells to train, {total - len(pending)} are there")
-    with watch(pending) as display:
-        yield display.show
-
-
-def _print_ablations(page: Mapping[str, Any]) -> None:
-    ablations = page.get("ablation", ())
-    for ablation in ablations:
-        _print_report_table(ablation_table(ablation))
-    if any(not question["told_apart"] for one in ablations for question in one["questions"]):
-        click.echo(NO_PART)
 
 
 def _print_report_table(table: "ReportTable") -> None:

@@ -7,8 +7,7 @@ dialect as a parameter to rehearse a library's cell. The default of each field i
 trainer's behaviour without a dialect. `PLAIN` has only defaults.
 
 The text of a dialect, such as `kl_clamp=20/10+kl_reward=to_go`, names only the fields that are not
-plain. Two releases with equal texts compute the same. DIFFERENCES gives each difference in words;
-an ablation changes one at a time.
+plain. Two releases with equal texts compute the same. DIFFERENCES gives each difference in words.
 """
 
 from collections.abc import Callable, Mapping
@@ -508,9 +507,3 @@ def describe(dialect: Dialect, name: str) -> str:
     """Return the dialect's side of a difference in words."""
     difference = DIFFERENCES[name]
     return difference.words(getattr(dialect, difference.fields[0]))
-
-
-def with_difference(one: Dialect, name: str, other: Dialect) -> Dialect:
-    """Return dialect `one` with the fields of this difference from dialect `other`."""
-    fields = DIFFERENCES[name].fields
-    return one.model_copy(update={field: getattr(other, field) for field in fields})

@@ -44,7 +44,6 @@ PREDICTED = (
 )
 POINTS = 40
 """Number of points of each curve on the page."""
-NO_PART = "–: the interval of the whole difference holds 0, so no part of it can be named."
 CAPABILITY_TEXT = (
     "Measured in each library's own functions, on every sequence of a model whose gradients are "
     "known exactly, with rloo and a mean over tokens: the objective whose gradient the KL term has "
@@ -130,7 +129,7 @@ def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
 
 _OVERVIEW_LEGEND = (
     "Effect: the largest difference among these cells, as {metric}, with its 95 % interval and "
-    "cell. Causes that share a cell share its effect: `--ablate` tells them apart."
+    "cell. Causes that share a cell share its effect."
 )
 
 
@@ -221,26 +220,6 @@ def library_tables(page: Mapping[str, Any]) -> Iterator[ReportTable]:
         yield from differences
     if len(sides) == 2:
         yield _both_sides_table(page["predicted"], page["observed"])
-
-
-def ablation_table(ablation: Mapping[str, Any]) -> ReportTable:
-    """Return a table of the effect of each single cause. `ablation`: analysis.ablation_data."""
-    rows: list[tuple[str, str, str, str]] = []
-    for question in ablation["questions"]:
-        gap = _estimate_text(question["gap"], signed=True)
-        rows.append((question["question"], "the whole difference", gap, ""))
-        for cause in question["causes"]:
-            named = question["told_apart"] and cause["part"] is not None
-            part = f"{cause['part']:.0%}" if named else "–"
-            rows.append(("", cause["title"], _estimate_text(cause["effect"], signed=True), part))
-        if len(question["causes"]) > 1:
-            rest = _estimate_text(question["rest"], signed=True)
-            rows.append(("", "only together", rest, ""))
-    title = (
-        f"From {ablation['left']} towards {ablation['right']}, one cause at a time: "
-        f"{metric_title(ablation['metric'])}"
-    )
-    return ReportTable(title, ("question", "cause", "effect", "of the difference"), tuple(rows))
 
 
 def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -97,21 +97,6 @@ def test_the_page_in_words(folder: Path) -> None:
     assert "only predicted here" in done.stderr
 
 
-def test_an_ablation_trains_what_is_missing_once(folder: Path) -> None:
-    found = page(folder, "--ablate")
-    (step,) = [a for a in found["ablation"] if a["right"] == "openrlhf@0.11.2"]
-    (question,) = step["questions"]
-    assert {c["cause"] for c in question["causes"]} == {"kl_clamp", "kl_reward", "decay_of"}
-    total = sum(c["effect"]["mean"] for c in question["causes"]) + question["rest"]["mean"]
-    assert total == pytest.approx(question["gap"]["mean"])
-    cells = folder / "runs" / "small-ablation.micro" / "cells"
-    assert len(list(cells.iterdir())) == 3 * 2, "causes x seeds; the ends are the experiment's own"
-    assert all(len(list((c / "attempts").iterdir())) == 1 for c in cells.iterdir())
-    again = page(folder, "--ablate")
-    assert again == found
-    assert all(len(list((c / "attempts").iterdir())) == 1 for c in cells.iterdir())
-
-
 def test_predicted_and_observed_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
     """Records of the libraries themselves, in their own logs, beside the rehearsals."""
     home = tmp_path / "home"
@@ -156,7 +141,7 @@ def test_mistakes_are_sentences(folder: Path) -> None:
         (("--by", "backend", "--against", "skyrl"), "names no library of this comparison"),
         (("--by", "backend", "--metric", "eval/nothing"), "no run measured eval/nothing"),
         (("--by", "backend", "-w", "state=failed"), "not by state"),
-        (("--ablate",), "need --by backend"),
+        (("--against", "verl"), "needs --by backend"),
     ]
     for arguments, words in refusals:
         done = orch(folder, "compare", "experiments/small.yaml", *arguments)
@@ -185,7 +170,6 @@ def scripts(folder: Path) -> Path:
     (folder / "a.sh").write_text(VERL)
     (folder / "b.sh").write_text(OPENRLHF)
     (folder / "c.sh").write_text("echo nothing\n")
-    (folder / "d.sh").write_text(VERL.replace("rloo", "gae"))
     return folder
 
 
@@ -208,7 +192,6 @@ def test_scripts_that_cannot_be_compared_are_told(scripts: Path) -> None:
         (("a.sh",), "takes two launch scripts, got 1"),
         (("a.sh", "c.sh"), "c.sh"),
         (("a.sh", "nowhere.sh"), "nowhere.sh cannot be read"),
-        (("a.sh", "d.sh", "--ablate"), "cannot be rehearsed: advantage gae"),
     ):
         done = orch(scripts, "compare", "--configs", *arguments)
         assert done.returncode == 1, arguments

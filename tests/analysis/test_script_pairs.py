@@ -3,10 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from orchestrator.audit.scripts import RECIPE, read_pair, script_ablation, scripts_data
-from orchestrator.errors import SelectionError
+from orchestrator.audit.scripts import read_pair, scripts_data
 
 TRL = """from trl import GRPOConfig, GRPOTrainer
 args = GRPOConfig(output_dir="out", beta=0.04, num_generations=8, loss_type="grpo")
@@ -88,6 +85,3 @@ def test_slime_and_verl(tmp_path: Path) -> None:
     assert rows["KL in the loss, as asked"] == ("k1, β=0.01", "k3, β=0.001")
     assert rows["what the KL does"] == ("zero mean noise", "k3 of old samples")
     assert any("launches of slime" in note for note in data["notes"])
-    pair = read_pair(str(tmp_path / "slime.sh"), str(tmp_path / "verl.sh"))
-    with pytest.raises(SelectionError, match="has not measured the mathematics of slime"):
-        script_ablation(*pair, RECIPE, (0,))

@@ -15,10 +15,8 @@ from orchestrator.kl.library_semantics import (
     PLAIN,
     Dialect,
     describe,
-    differing,
     parse,
     relevant,
-    with_difference,
 )
 from orchestrator.settings import (
     Advantage,
@@ -104,17 +102,6 @@ def test_the_plain_dialect_is_the_empty_text() -> None:
 def test_a_text_that_is_no_dialect_is_told(text: str, said_of_it: str) -> None:
     with pytest.raises(EnvironmentFault, match=said_of_it):
         parse(text)
-
-
-@given(DIALECTS, DIALECTS)
-def test_taking_every_cause_in_turn_leads_from_one_dialect_to_the_other(
-    one: Dialect, other: Dialect
-) -> None:
-    on_the_way = one
-    for cause in differing(one, other):
-        on_the_way = with_difference(on_the_way, cause, other)
-    assert on_the_way == other
-    assert differing(on_the_way, other) == ()
 
 
 def test_every_field_is_part_of_one_cause_and_has_words() -> None:
