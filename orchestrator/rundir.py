@@ -66,6 +66,8 @@ class CellState(NamedTuple):
     attempts: int = 0
     fault: str = ""
     """The reason of the state `unknown`: the file that cannot be read, in a sentence."""
+    cut: bool = False
+    """A record on disk cannot be read: the state stays `unknown` until a person does something."""
 
 
 class SchedulerReport(NamedTuple):
@@ -139,6 +141,28 @@ class AttemptDir:
     def read_order(self) -> dict[str, Any]:
         """Return the submission, index and cell it was submitted with; {} if it was not."""
         return read_json(self.order) or {}
+
+    def known_exit(self) -> ExitRecord | None:
+        """Return how the attempt ended, or None where its record is missing or cut."""
+        with contextlib.suppress(RunFolderError):
+            return self.read_exit()
+        return None
+
+    def known_submission(self) -> str:
+        """Return the id of its submission, or "" where its order is missing or cut."""
+        with contextlib.suppress(RunFolderError):
+            return str(self.read_order().get("submission", ""))
+        return ""
+
+    def cut_records(self) -> list[Path]:
+        """Return its records that are there and cannot be read."""
+        cut = []
+        for path, read in ((self.exit, self.read_exit), (self.order, self.read_order)):
+            try:
+                read()
+            except RunFolderError:
+                cut.append(path)
+        return cut
 
 
 FORMAT = 1
@@ -320,7 +344,7 @@ class CellDir:
         try:
             return self._state(claimed, poll)
         except RunFolderError as error:
-            return CellState("unknown", fault=str(error))
+            return CellState("unknown", fault=str(error), cut=True)
 
     def _state(self, claimed: bool, poll: "Poll | None") -> CellState:
         attempts = self.attempts()

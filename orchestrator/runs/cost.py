@@ -237,7 +237,7 @@ def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
             used += row.exit.cpu_seconds  # the plan has read it: open no file
         else:
             for attempt in row.directory.attempts():
-                ended = attempt.read_exit()
+                ended = attempt.known_exit()
                 if ended is not None:
                     used += ended.cpu_seconds
                 else:
@@ -494,7 +494,7 @@ def _gpus(cell: Cell) -> int:
 
 
 def _hours(attempt: AttemptDir, cell: Cell) -> float:
-    ended = attempt.read_exit()
+    ended = attempt.known_exit()
     if ended is not None:
         return ended.gpu_hours
     return _process_alive(attempt)[1] * _gpus(cell) / 3600

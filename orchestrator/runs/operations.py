@@ -7,6 +7,7 @@ last attempt that was made and not started.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple
 
@@ -109,11 +110,19 @@ def _would_retry(cell_dir: CellDir) -> OperationResult:
     state = read_state(cell_dir).state
     if state in RETRIED:
         return OperationResult(cell_dir, True, _was(state))
+    if state == "unknown" and _cut_records(cell_dir):
+        return OperationResult(cell_dir, True, _CUT)
     return OperationResult(cell_dir, False, f"it is {state}")
+
+
+def _cut_records(cell_dir: CellDir) -> list[Path]:
+    """Return the records of its attempts that cannot be read: without them it is as it was."""
+    return [path for attempt in cell_dir.attempts() for path in attempt.cut_records()]
 
 
 _NEVER_LAUNCHED = "it was never launched"
 _EVALUATION = "its evaluation had failed"
+_CUT = "a record of it was cut"
 
 
 def _was(state: str) -> str:
@@ -141,13 +150,16 @@ def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
         return OperationResult(cell_dir, False, "it is running")
     with claim:
         state = read_state(cell_dir, claimed=True).state
-        if state not in RETRIED:
+        cut = _cut_records(cell_dir) if state == "unknown" else []
+        if state not in RETRIED and not cut:
             return OperationResult(cell_dir, False, f"it is {state}")
+        for path in cut:
+            path.rename(path.with_suffix(".cut"))
         if cell.system != AS_SENT or cell_dir.system.exists():
             cell_dir.keep_system(cell.system)
         cell_dir.new_attempt()
     folder.append("retry", cell.id)
-    return OperationResult(cell_dir, True, _was(state))
+    return OperationResult(cell_dir, True, _CUT if cut else _was(state))
 
 
 def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:

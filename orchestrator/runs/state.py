@@ -256,7 +256,7 @@ def _count(cell_dir: CellDir, failure: str) -> int:
     """
     count = 0
     for attempt in cell_dir.attempts():
-        ended = attempt.read_exit()
+        ended = attempt.known_exit()
         if ended is None:
             count += failure in _SILENT and attempt.job.exists()
         else:

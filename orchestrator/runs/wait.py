@@ -209,9 +209,13 @@ def wait(request: SubmitRequest) -> Launched:
                     sent = start(request)
                     unpaid |= {cell.id for cell in sent.unpaid}
                     full_until = time.monotonic() + FULL_SECONDS if sent.no_room else 0.0
-            elif not (any(s.state in _BUSY for _, s in looks) or num_waiting(scores)):
+            elif not (any(_is_busy(state) for _, state in looks) or num_waiting(scores)):
                 return Launched(tuple(looks))
             _pause(request, stop)
+
+
+def _is_busy(state: CellState) -> bool:
+    return state.state in _BUSY and not state.cut
 
 
 def _has_unscored_cell(
@@ -258,6 +262,8 @@ def _tell_change(request: SubmitRequest, cell: Cell, state: CellState) -> None:
     elif state.state == "failed" and _goes_again(request, cell, state, ()):
         why = _reason(state.exit) if state.exit else ""
         request.tell(f"{cell.slug}: failed ({why}); it is tried again")
+    elif state.cut:
+        request.tell(f"{cell.slug}: {state.fault}; `orch retry` lets it run again without it")
     elif state.state not in _BUSY | RESUMABLE:
         request.on_event(LaunchEvent("ended", cell, last, state.exit))
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from orchestrator.errors import RunFolderError
 from orchestrator.files import clock_of, read_json
 from orchestrator.launch.endings import Ending, failure_of, shortened
 from orchestrator.launch.ray.server import JobServer, RayJob, ServerRefusal, ServerUnavailable
@@ -60,8 +61,7 @@ def polled_state(
         order = attempt.read_order()
         submission, address, sent = order["submission"], order["address"], float(order["time"])
     except (KeyError, TypeError, ValueError):
-        fault = f"{attempt.order} is torn. Remove the attempt's folder to submit the cell again"
-        return SchedulerReport("unknown", ended, fault)
+        raise RunFolderError(f"{attempt.order} lacks its submission, address or time") from None
     silence = silence_of(attempt)
     if ended is None and silence is not None and silence < LEASE_SECONDS and not is_dead(attempt):
         return SchedulerReport("running")

@@ -136,7 +136,7 @@ def _foreign(folder: RunFolder, states: Iterable[tuple[Cell, CellState]]) -> lis
     foreign = []
     for cell, state in states:
         if state.state == "unknown" and (attempts := folder.cell(cell).attempts()):
-            sent = known.get(attempts[-1].read_order().get("submission", ""))
+            sent = known.get(attempts[-1].known_submission())
             if sent is not None and not sent.is_mine:
                 foreign.append(cell)
     return foreign
@@ -657,9 +657,9 @@ def mark_drained(folder: RunFolder) -> None:
 
 def _is_final(cell_dir: CellDir, submission: str) -> bool:
     last = cell_dir.attempts()[-1:]
-    if not last or last[0].read_order().get("submission") != submission:
+    if not last or last[0].known_submission() != submission:
         return True
-    ended = last[0].read_exit()
+    ended = last[0].known_exit()
     return ended is not None and ended.state not in ("preempted", "timed_out")
 
 
@@ -790,7 +790,7 @@ def _arrays(
 def _bad_nodes(cell_dir: CellDir, state: CellState) -> tuple[str, ...]:
     """Return the node on which the last attempt failed. The next attempt avoids it."""
     ended = state.exit or next(
-        (record for a in reversed(cell_dir.attempts()) if (record := a.read_exit())), None
+        (record for a in reversed(cell_dir.attempts()) if (record := a.known_exit())), None
     )
     return () if ended is None else bad_node(ended)
 

@@ -156,3 +156,22 @@ def test_two_equal_failures_of_the_configuration_hold_the_rest(site: Site) -> No
     assert all(done.done for done in retry(cells, site.folder))
     site.start(*cells)
     assert {state.state for state in site.wait(*cells).values()} == {"succeeded"}
+
+
+@pytest.mark.parametrize("name", ["exit.json", "order.json"])
+def test_a_broken_file_costs_its_own_cell_only(site: Site, many: Many, name: str) -> None:
+    """Its cell is named and waits for a person; the others train. `retry` lets it run again."""
+    broken, failed, other = many(3)
+    site.start(broken, failed)
+    site.wait(broken, failed)
+    for cell in (broken, failed):
+        (site.attempts(cell)[-1].path / "exit.json").unlink(missing_ok=name != "exit.json")
+    file = site.attempts(broken)[-1].path / name
+    file.write_text('{"state": "succ', encoding="utf-8")
+    ended = site.wait(broken, other)
+    assert ended[other.id].state == "succeeded", site.words(other)
+    assert ended[broken.id].state == "unknown"
+    assert str(file) in ended[broken.id].fault
+    (done,) = retry([broken], site.folder)
+    assert done.done, done
+    assert site.wait(broken)[broken.id].state == "succeeded", site.words(broken)
