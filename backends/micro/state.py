@@ -4,10 +4,13 @@ The state holds no random generator: the random numbers of a rollout batch are a
 cell's seed and the batch's number. States are saved between rollout batches.
 """
 
+import hashlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -63,10 +66,18 @@ def save_state(state: State, path: Path, cell_id: str) -> None:
     }
     on_cpu = {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
     with disk.replacing(path) as temporary:
-        about = {"cell": cell_id, "step": str(state.step)}
+        about = {"cell": cell_id, "step": str(state.step), "digest": _digest(on_cpu)}
         if state.beta is not None:
             about["beta"] = repr(state.beta)
         temporary.write_bytes(save(on_cpu, about))
+
+
+def _digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """Return a digest of all numbers: a file whose end a crash left as zeros has the right size."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        digest.update(tensors[name].tobytes())
+    return digest.hexdigest()
 
 
 def load_state(path: Path, cell_id: str, device: torch.device) -> State:
@@ -80,6 +91,8 @@ def load_state(path: Path, cell_id: str, device: torch.device) -> State:
                 f"{path} belongs to cell {about.get('cell')}, not to {cell_id}: it was copied "
                 "here from another run directory; remove it"
             )
+        if about["digest"] != _digest({name: each.numpy() for name, each in tensors.items()}):
+            raise ValueError("its numbers are not those that were written")
         policy, first, second, reference, earlier = (
             tensors[name].to(device)
             for name in ("policy", "first", "second", "reference", "earlier")
