@@ -23,6 +23,7 @@ from orchestrator.files import write_text
 from orchestrator.launch import processes
 from orchestrator.launch.slurm import scheduler
 from orchestrator.launch.slurm.flags import CPU_FLAGS, MEMORY_FLAGS, as_arguments, site_flags
+from orchestrator.launch.slurm.script import directives
 from orchestrator.launch.slurm.submit import ELSEWHERE_SECONDS, Submitted, submit_evaluation
 from orchestrator.records import ENDED, Record, Score, State
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
@@ -177,9 +178,12 @@ def submit_controller(
     SLURM refuses or does not answer.
     """
     script, log = journal.path / "controller.sh", journal.path / "controller.log"
-    write_text(script, controller_script(arguments, journal.path.name, log, options))
+    text = controller_script(arguments, journal.path.name, log, options)
+    write_text(script, text)
     try:
-        job = scheduler.sbatch(["sbatch", "--parsable", f"--chdir={Path.cwd()}", str(script)])
+        job = scheduler.sbatch(
+            ["sbatch", "--parsable", f"--chdir={Path.cwd()}", *directives(text), str(script)]
+        )
     except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
         raise EnvironmentFault(
             f"the controller could not be submitted: {error}. Nothing of the search has begun; "

@@ -174,7 +174,7 @@ def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator
 def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            argv = ["sbatch", "--test-only", f"--chdir={folder}"]
+            argv = ["sbatch", "--test-only", f"--chdir={folder}", *script.directives(text)]
             done = subprocess.run(
                 argv,
                 input=text,

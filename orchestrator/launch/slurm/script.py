@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.launch.launcher import PlannedJob
@@ -198,6 +199,22 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     return script
 
 
-def argv(folder: str) -> Sequence[str]:
-    """Return the sbatch command for the script in a submission's folder."""
-    return ("sbatch", "--parsable", f"--chdir={folder}", "job.sh")
+def argv(folder: Path, name: str = "job.sh") -> Sequence[str]:
+    """Return the sbatch command for a script in a submission's folder.
+
+    Its `#SBATCH` lines are given as arguments too: a variable of the person's environment
+    (SBATCH_PARTITION, SBATCH_TIMELIMIT) replaces a line of the script, and no argument.
+    """
+    return (
+        "sbatch",
+        "--parsable",
+        f"--chdir={folder}",
+        *directives((folder / name).read_text("utf-8")),
+        name,
+    )
+
+
+def directives(script: str) -> list[str]:
+    """Return the arguments in the `#SBATCH` lines of a script."""
+    lines = (line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line[:8])
+    return [word for line in lines for word in shlex.split(line)]

@@ -684,7 +684,7 @@ def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, 
         if tries and (job := settled()) is not None:
             return job
         tries += 1
-        return scheduler.sbatch(script.argv(str(own_folder)), cwd=own_folder)
+        return scheduler.sbatch(script.argv(own_folder), cwd=own_folder)
 
     refused: EnvironmentFault | None = None
     try:

@@ -175,3 +175,18 @@ def test_a_broken_file_costs_its_own_cell_only(site: Site, many: Many, name: str
     (done,) = retry([broken], site.folder)
     assert done.done, done
     assert site.wait(broken)[broken.id].state == "succeeded", site.words(broken)
+
+
+def test_a_persons_variables_do_not_replace_what_the_site_sets(
+    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sbatch takes SBATCH_PARTITION over a line of the script."""
+    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    site.set(partition="gpu")
+    (cell,) = many(1)
+    (job,) = site.start(cell).jobs
+    shown = site.cluster.run("scontrol", "show", "job", job)
+    assert "Partition=gpu" in shown
+    assert "TimeLimit=00:12:00" in shown
+    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
