@@ -95,7 +95,7 @@ SEAMS = {
 """Imports in functions with which a package asks one above it, with the reason."""
 
 COMMANDS_ABOVE = {
-    *("adopt", "audit", "diagnose", "kl_in_libraries", "port"),
+    *("adopt", "audit", "diagnose", "from_script", "kl_in_libraries"),
     *("prove", "real_rehearsal"),
 }
 """The commands that belong to the audit or the lab. Others import these in functions."""
@@ -210,7 +210,7 @@ def storey(module: str) -> str:
     at = {"orchestrator": 1, "backends": 2}.get(parts[0], len(parts))
     place = parts[at] if at < len(parts) else ""
     if place == "cli" and parts[-1] in COMMANDS_ABOVE:
-        return "audit" if parts[-1] in ("audit", "diagnose", "port") else "lab"
+        return "audit" if parts[-1] in ("audit", "diagnose", "from_script") else "lab"
     return place if place in ("audit", "lab") else "core"
 
 

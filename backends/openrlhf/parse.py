@@ -68,24 +68,36 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         raise SpecError(MODULE, [Fault(sentence)]) from error
 
 
+_FORMER = {"prompt_max_len": "data.max_len", "generate_max_len": "rollout.max_new_tokens"}
+"""Flags before 0.9.10, each with a default of 1024 -> what has their number now."""
+
+
 def values_of_anybody(
     program: Sequence[str], given: Mapping[str, object], version: str
 ) -> dict[str, object]:
     """Return the values of a launch that others wrote, under the dotted names of its flags.
 
     A flag of several words has them in one text. `eps_clip` bounds both sides, as the library's
-    script makes of it.
+    script makes of it. `max_samples` is a cap on prompts whose number is not known. Before 0.9.10
+    (cli/train_ppo_ray.py) prompts and responses had a limit each.
     """
     del program
     dotted, kinds = dotted_names(version), own_tables()[version].kinds
     values = {
-        dotted.get(name, name): _several(value) if " x " in kinds.get(name, "") else value
+        dotted.get(name, _FORMER.get(name, name)): _several(value)
+        if " x " in kinds.get(name, "")
+        else value
         for name, value in given.items()
     }
     for name in ("actor.eps_clip", "eps_clip"):
         if (bound := values.get(name, default(name, version))) is not None:
             values.setdefault("actor.eps_clip_low_high", (bound, bound))
     prompts = values.get("data.prompt_dataset")
+    if given.keys() & _FORMER.keys():
+        prompt, response = (given.get(name, 1024) for name in _FORMER)
+        if isinstance(prompt, int) and isinstance(response, int):
+            values["data.max_len"] = prompt + response
+    values["data.max_samples"] = "at most"  # no number: what it decides is not known
     return values | ({NEEDS: {"prompts": {"path": prompts}}} if isinstance(prompts, str) else {})
 
 

@@ -25,7 +25,6 @@ class PrimeRl(Backend):
     checkpoint_use = staticmethod(checkpoint_use)
     parse = staticmethod(parse.parse)
     semantics = staticmethod(dialect.semantics)
-    own_loss = staticmethod(dialect.own_loss)
     read_metrics = staticmethod(metrics.read_metrics)
     logged_metrics = metrics.LOGGED
     find_checkpoints = staticmethod(checkpoints.find_checkpoints)

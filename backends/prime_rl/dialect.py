@@ -6,7 +6,6 @@ response and subtracted after the baseline, because the advantage hook gets no l
 baseline. Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the release.
 """
 
-from collections.abc import Mapping
 from functools import cache
 
 from backends.prime_rl.manifest import AGGREGATION, LAG, LINEAR, MANIFEST
@@ -40,18 +39,3 @@ def semantics(version: str | None) -> Semantics:
     """
     MANIFEST.release(version)
     return Semantics(_DIALECT, _OMITS, NATIVE)
-
-
-def own_loss(given: Mapping[str, object]) -> Mapping[str, str]:
-    """Return what the library's `default` loss has and no cell can (trainer/rl/loss.py,
-    default_loss_fn, 0.8.0)."""
-    if given.get("trainer.loss.type", "default") != "default":
-        return {}
-    return {
-        "loss.correction": "its loss has one ratio, the trainer's probability of a token over the "
-        "inference engine's; the port's ratio is to the trainer's own probability at sampling",
-        "loss.clip": "its loss has no clip and masks tokens whose probability moved from the "
-        "engine's by dppo_mask_low or dppo_mask_high (0.2 by default); the port has no mask",
-        "kl.estimator": "its loss adds kl_tau (0.001 by default) times the squared log-ratio to "
-        "the engine, which is no KL to a reference policy; the port has none",
-    }

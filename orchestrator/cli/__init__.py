@@ -28,10 +28,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "import": "Import runs of other launches: TensorBoard, MLflow",
     },
     "KL and loss": {
-        "audit": "Say what any launch script really optimises, or a new release changes.",
+        "audit": "Say what any launch script really optimises.",
         "explain": "Say what a KL term or a policy loss really does, also in each library.",
         "diagnose": "Say what went wrong in a run, by its log.",
-        "port": "Write a launch as a spec, or as a launch of another library.",
     },
     "Cluster": {
         "doctor": "Check this machine and say what to fix.",

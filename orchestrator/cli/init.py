@@ -27,7 +27,17 @@ WORDS_WITH_EQUALS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//=}  # kl.beta=0.1 is one
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--site-only", is_flag=True, help="On a cluster: write the site file alone.")
 @click.option(
-    "--from", "shipped", metavar="NAME", help="Copy this shipped spec (--list shows them)."
+    "--from",
+    "source",
+    metavar="NAME|SCRIPT",
+    help="Copy this shipped spec (--list shows them), or write the launch of a script as a spec.",
+)
+@click.option(
+    "--library",
+    "pinned",
+    multiple=True,
+    metavar="NAME@VERSION",
+    help="The release that SCRIPT runs on, if it does not show it.",
 )
 @click.option(
     "--list", "listed", is_flag=True, help="List the shipped specs and config groups, and stop."
@@ -49,7 +59,8 @@ WORDS_WITH_EQUALS = "COMP_WORDBREAKS=${COMP_WORDBREAKS//=}  # kl.beta=0.1 is one
 def command(
     path: Path | None,
     site_only: bool,
-    shipped: str | None,
+    source: str | None,
+    pinned: tuple[str, ...],
     listed: bool,
     as_schema: bool,
     shell: str | None,
@@ -57,13 +68,15 @@ def command(
 ) -> None:
     """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file.
 
-    With --from, PATH (default NAME.yaml) becomes a copy of a shipped spec. orch finds its
-    config groups by name; a folder of that name beside PATH has priority.
+    With --from, PATH (default NAME.yaml) becomes a copy of a shipped spec, or the spec of a launch
+    script: each key of the script is in it, or in a comment that says why not; what must be given
+    is `???`. orch finds config groups by name; a folder of that name beside PATH has priority.
 
     On a SLURM cluster, orch asks for its partitions, GPUs, limits and accounts, and writes them
     to site/<cluster>.yaml beside the spec, which then uses this site.
 
     \b
+    orch init --from train.sh mine.yaml
     orch init --list                    # commands take a shipped spec by its name
     orch init --schema > spec.schema.json
     orch init --completion bash >> ~/.bashrc
@@ -77,12 +90,17 @@ def command(
     if shell is not None:
         return _complete(shell, as_json)
     if path is None:
-        path = Path(f"{shipped or 'experiment'}.yaml")
+        path = Path(f"{Path(source).stem if source else 'experiment'}.yaml")
     if path.suffix != ".yaml":
         path = path.with_name(path.name + ".yaml")
     if path.exists() and not site_only:
         raise OrchError(f"{path} exists; choose another name: orch init NAME.yaml")
-    written = _write(path, site_only=site_only, shipped=shipped)
+    if source is not None and source not in shipped_names() and Path(source).is_file():
+        from orchestrator.cli.from_script import write_from_script
+
+        written = write_from_script(Path(source), path, pinned)
+    else:
+        written = _write(path, site_only=site_only, shipped=source)
     if as_json:
         return print_json({"written": [str(each.path) for each in written]})
     for each in written:

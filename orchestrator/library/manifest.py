@@ -401,6 +401,15 @@ MOST_ENTRIES = 4096
 """Entries of a ledger that are kept; a grid has a few hundred different ones."""
 
 
+class UnreadField(NamedTuple):
+    """A field that no row reads of a launch, because the value of a key has no meaning there."""
+
+    field: str
+    key: str
+    value: object
+    fault: Fault
+
+
 class Carried(NamedTuple):
     """One field of a cell, the row that carries it, and the keys that this row sends."""
 
@@ -1079,24 +1088,23 @@ class Manifest:
         field that determines the value counts. A field that no row determines is left out. Raise
         SpecError with every key whose value has no meaning.
         """
-        nested, faults = self.read_in_part(launch, version)
-        if faults:
-            raise SpecError(f"{self.library} launch", faults)
+        nested, unread = self.read_in_part(launch, version)
+        if unread:
+            raise SpecError(f"{self.library} launch", [each.fault for each in unread])
         return nested
 
     def read_in_part(
         self, launch: Values, version: str
-    ) -> tuple[dict[str, object], tuple[Fault, ...]]:
-        """Return what `read` does, without the fields whose keys have no meaning, and the faults of
-        those keys."""
+    ) -> tuple[dict[str, object], tuple[UnreadField, ...]]:
+        """Return what `read` does, without the fields whose keys have no meaning, and those."""
         effective = _over_defaults(launch, self.tables[version])
-        faults: list[Fault] = []
+        unread: list[UnreadField] = []
         known: dict[str, object] = {}
 
         def value_of(name: str) -> object:
             if name not in known:
                 known[name] = ABSENT  # no condition on the field itself may hold while it is read
-                known[name] = self._value(name, launch, effective, version, value_of, faults)
+                known[name] = self._value(name, launch, effective, version, value_of, unread)
             return known[name]
 
         nested: dict[str, object] = {}
@@ -1104,7 +1112,7 @@ class Manifest:
             value = value_of(name)
             if value is not ABSENT:
                 _put(nested, name, value)
-        return nested, tuple(faults)
+        return nested, tuple(unread)
 
     def _value(
         self,
@@ -1113,7 +1121,7 @@ class Manifest:
         effective: Values,
         version: str,
         value_of: Callable[[str], object],
-        faults: list[Fault],
+        unread: list[UnreadField],
     ) -> object:
         rows = [
             row
@@ -1128,11 +1136,14 @@ class Manifest:
             except KeyError as error:
                 refused += [(row.key, error.args[0])] if row.key else []
                 continue
-            except TypeError:
-                continue  # it counts with a key that this launch leaves out
+            except (ArithmeticError, TypeError, ValueError):
+                continue  # it counts with a key that this launch leaves out, or with a 0
             if back is not ABSENT:
                 return back
-        faults += [_meaningless(name, key, value, rows) for key, value in refused[:1]]
+        unread += [
+            UnreadField(name, key, value, _meaningless(name, key, value, rows))
+            for key, value in refused[:1]
+        ]
         return ABSENT
 
     def unreadable(self, launch: Values, version: str, *, taught: bool = False) -> Iterator[Fault]:

@@ -179,15 +179,6 @@ class Backend(ABC):
         del program, version
         return given
 
-    def own_loss(self, given: Mapping[str, object]) -> Mapping[str, str]:
-        """Return what the loss of a launch that others wrote has and no cell can: field -> a
-        sentence.
-
-        given: its keys, typed.
-        """
-        del given
-        return {}
-
     @abstractmethod
     def semantics(self, version: str | None) -> Semantics:
         """Return the meaning of equal settings in a release; None: the newest release it drives.

@@ -64,6 +64,14 @@ def _secrets_here() -> list[str]:
     return [v for name, v in os.environ.items() if len(v) >= SHORTEST and is_secret(name)]
 
 
+_WANDB_KEY = re.compile(r"\b[0-9a-f]{40}\b")
+
+
+def holds_token(text: str) -> bool:
+    """Return True if a text has a token, or forty hexadecimal digits as a key of W&B has."""
+    return bool(_TOKEN.search(text) or _WANDB_KEY.search(text))
+
+
 def hide_userinfo(text: str) -> str:
     """Return a text with *** for the user and password of an address: `https://***@host/`."""
     return _USERINFO.sub(rf"\g<scheme>{HIDDEN}@", text)

@@ -75,7 +75,7 @@ def write_starter(path: Path, site: str = "", gpus: int = 0) -> list[WrittenFile
     text = STARTER.format(name=name, file=shlex.quote(path.name), gpus=gpus or USUAL_GPUS)
     if site:
         text = text.replace("\nname: ", f"\ndefaults: [site: {site}, _self_]\n\nname: ", 1)
-    return _write(path, text)
+    return write_spec(path, text)
 
 
 def copy_shipped(name: str, path: Path) -> list[WrittenFile]:
@@ -85,10 +85,10 @@ def copy_shipped(name: str, path: Path) -> list[WrittenFile]:
     if name not in names:
         hint = did_you_mean(name, names) or f" (there are: {', '.join(names)})"
         raise OrchError(f"no shipped spec is called '{name}'{hint}")
-    return _write(path, (shipped_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
+    return write_spec(path, (shipped_folder() / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def _write(path: Path, text: str) -> list[WrittenFile]:
+def write_spec(path: Path, text: str) -> list[WrittenFile]:
     """Write a spec, and the schema that its first line names beside it."""
     schema_path = path.parent / SCHEMA
     write_text(path, MODELINE + text)

@@ -25,7 +25,7 @@ from orchestrator.files import write_text
 SMOKE = str(ROOT / "experiments" / "smoke.yaml")
 READ_ONLY = (
     *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
-    *("diagnose", "port", "lab", "doctor", "env list", "env check", "env lock"),
+    *("diagnose", "lab", "doctor", "env list", "env check", "env lock"),
 )
 """Commands that write nothing, or only what an option of theirs asks for (--fix, --rehearse,
 --out)."""
@@ -114,7 +114,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "tune": (str(ROOT / "experiments" / "beta_sweep.yaml"), "--dry-run"),
     "audit": ("train.sh",),
     "diagnose": ("history.jsonl",),
-    "port": ("train.sh", "--to", "spec"),
     "explain": ("k3", "loss"),
     "lab": ("--trials", "2", "--sequences", "10"),
     "env list": (),

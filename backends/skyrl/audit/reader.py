@@ -602,6 +602,9 @@ class _Judge:
             *([f"masked responses ({metric})"] if metric else []),
             *(["masked responses (outlier tokens)"] if any(outliers) else []),
         ]
+        if deprecated and not any((masks_tokens, metric, *outliers)):
+            cap = self.keys.number(f"{ALGORITHM}.tis_imp_ratio_cap")
+            return words[0], EngineWeight("tis_token", most=cap) if cap and cap > 0 else None
         kind = None if any(outliers) or deprecated else _KINDS.get((tis, metric, masks_tokens))
         text = " with ".join(words)
         if kind is None:

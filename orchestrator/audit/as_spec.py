@@ -1,0 +1,464 @@
+"""A launch script as a spec of one cell: each of its keys is in the spec, or in a comment.
+
+    script --launch_of--> Launch, LaunchReading --spec_of--> LaunchSpec --spec_text--> YAML
+
+The library's manifest reads the fields, as it reads orch's own launches. The KL, the correction of
+the engine's mismatch and the defaults of a release without a manifest are those of the audit's
+reading. What the script leaves to its data or its environment is `???`: a plan asks for it.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import yaml
+
+from orchestrator import plugins
+from orchestrator.audit import pipeline
+from orchestrator.audit.surroundings import estimator_name
+from orchestrator.errors import SelectionError
+from orchestrator.estimators import choices
+from orchestrator.identity import flatten
+from orchestrator.library.launches import (
+    UNKNOWN,
+    UNSET,
+    Given,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchReading,
+)
+from orchestrator.library.manifest import Manifest, UnreadField, equal
+from orchestrator.library.needs import name_of
+from orchestrator.library.protocol import Backend
+from orchestrator.settings import Frozen, Settings
+from orchestrator.spec.fields import FIELDS
+from orchestrator.spec.redaction import HIDDEN, hide, holds_token
+
+ASK = "???"
+"""The value of a field that a person must give. A spec that has it is refused with its name."""
+NEEDED = (
+    "model.path",
+    "data.path",
+    "advantage.estimator",
+    "kl.estimator",
+    "rollout.group_size",
+    "rollout.max_response_tokens",
+    "batch.num_prompts",
+    "optimizer.learning_rate",
+    "optimizer.num_warmup_steps",
+    "num_train_steps",
+)
+"""Fields without which a launch is another one."""
+OWN = ("model.path", "data.path")
+"""Fields for which the library's default stands in for nothing."""
+MARK = "-"
+"""The value of a key in a launch that is made only to see what the manifest calls the key."""
+REWARD = re.compile(
+    r"(?i)reward_(?:func|fn|model|manager|path)|custom_reward|rm_url|remote_url|env_class"
+)
+"""A key that names the script's reward."""
+UNSAID = "the script does not say it"
+
+Outcome = Literal["held", "asked", "default", "placed", "replaced", "unheld", "secret"]
+_WORDS: Mapping[Outcome, str] = {
+    "held": "{source} -> {fields}",
+    "asked": "{source}: {note}; give {fields}",
+    "default": "not in the spec: {source}: the spec's launch has it too",
+    "placed": "not in the spec: {source}: a spec has it as {fields}: set it there",
+    "replaced": "not in the spec: {source}: orch's launches have {note}: this is another training",
+    "unheld": "not in the spec: {source}: no field holds it (backend.extra passes keys on)",
+    "secret": "not in the spec: {source}: a secret belongs into the environment",
+}
+
+
+@dataclass(frozen=True)
+class KeyLine:
+    """What became of one key of the script.
+
+    held: it is in `fields`. asked: a person must give `fields`. default: the release has the same
+    value without it. placed: a spec has it as `fields`, for a person to set. replaced: orch sends
+    another value. unheld: no field has it. secret: its value is not copied.
+    """
+
+    key: str
+    value: object
+    outcome: Outcome
+    fields: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """A launch as fields of a cell, and what became of each of its keys."""
+
+    library: str
+    version: str
+    """The release whose tables read the keys."""
+    runs_on: str
+    """The release that the script runs on."""
+    fields: Mapping[str, Any]
+    lines: tuple[KeyLine, ...]
+    asked: Mapping[str, str]
+    """Field -> why a person must give it."""
+    remarks: tuple[str, ...]
+    """What the script trains and the spec does not, each a sentence."""
+
+
+def launch_of(
+    text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
+) -> tuple[Launch, LaunchReading, int]:
+    """Return the first launch of a run without arguments, its reading, and the number of launches.
+
+    Raise SelectionError if the file has none whose keys are known.
+    """
+    readings = list(pipeline.readings(text, name, files, versions))
+    launches = {
+        json.dumps(typed(reading), sort_keys=True, default=str): (launch, reading)
+        for launch, reading in readings
+        if launch.usual and reading.held is not None
+    }
+    if not launches:
+        unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r in readings))
+        known = f": its launch is of {unread}, whose keys orch does not know" if unread else ""
+        raise SelectionError(f"{name} has no launch that orch can write as a spec{known}")
+    return *next(iter(launches.values())), len(launches)
+
+
+def typed(reading: LaunchReading) -> dict[str, object]:
+    """Return the keys of a launch with typed values; the last value of a key counts."""
+    return {key: _value(each[-1].text) for key, each in _given(reading).items() if each}
+
+
+def _given(reading: LaunchReading) -> Mapping[str, Any]:
+    return reading.held.given if reading.held is not None else {}
+
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+def _value(text: str) -> object:
+    text = text.strip()
+    if UNKNOWN in text or UNSET in text:
+        return text.replace(UNKNOWN, "?").replace(UNSET, "")
+    if _NUMBER.fullmatch(text):
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    if text in ("True", "true", "False", "false"):
+        return text.lower() == "true"
+    if text in ("null", "None", "~"):
+        return None
+    if text.startswith(("[", "{")):
+        try:
+            plain: object = yaml.safe_load(text)
+        except yaml.YAMLError:
+            return text
+        return plain
+    return text.strip("'\"")
+
+
+def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
+    """Return a launch as fields of a cell. Raise SelectionError for a library that orch only reads.
+
+    A field that a person must give is ASK.
+    """
+    backend = plugins.load(reading.library) if reading.library in plugins.names() else None
+    if backend is None or backend.manifest is None:
+        raise SelectionError(f"orch reads launches of {reading.library} and trains with none")
+    manifest, version = backend.manifest, reading.version
+    if version not in manifest.versions:
+        version = backend.neighbour(version) if version else manifest.release(None)
+    given = typed(reading)
+    own = {key: _own_name(backend, key, version) for key in given}
+    open_ = {k for k, v in given.items() if v == "" or _is_open(_given(reading)[k][-1])}
+    secret = {k for k, v in given.items() if v not in (None, "") and hide(v, k) == HIDDEN}
+    secret |= {key for key, value in given.items() if holds_token(str(value))}
+    read = _reader(backend, launch, reading, version)
+    known = {key: value for key, value in given.items() if key not in open_ | secret}
+    refused = {each.key: each for each in read(known)[1]}
+    bad = {key: refused[name] for key, name in own.items() if key in known and name in refused}
+    known = {key: value for key, value in known.items() if key not in bad}
+    fields = read(known)[0]
+    used = _used(manifest, known, own, lambda values: read(values)[0])
+    lines = []
+    missing = {each.field: UNSAID for each in refused.values()}
+    for key, value in given.items():
+        names = (bad[key].field,) if key in bad else _fields_of(manifest, own[key])
+        if key in secret:
+            lines.append(KeyLine(key, HIDDEN, "secret"))
+        elif (key in open_ and names) or key in bad:
+            note = "only a run of the script shows it" if key in open_ else "no cell has the value"
+            lines.append(KeyLine(key, value, "asked", names, note))
+            missing |= dict.fromkeys(names, f"{key}: {note}")
+        elif key in open_:
+            lines.append(KeyLine(key, value, "unheld"))
+        else:
+            lines.append(_line(manifest, version, own[key], key, value, used.get(key, ())))
+    with_keys = {name for line in lines if line.outcome == "held" for name in line.fields}
+    missing |= {name: UNSAID for name in OWN if name not in with_keys and name not in missing}
+    remarks = [*_of_reading(fields, reading, missing), *_first_file(fields), *_rewards(lines)]
+    flat = dict(flatten(fields))
+    missing |= {name: UNSAID for name in NEEDED if flat.get(name) is None and name not in missing}
+    missing = {name: why for name, why in missing.items() if _is_field(name)}
+    for name in missing:
+        _put(fields, name, ASK)
+    for section in ("model", "data"):
+        path = fields[section]["path"]
+        _put(fields, f"{section}.name", section if path == ASK else name_of(str(path)))
+    return LaunchSpec(
+        reading.library,
+        version,
+        reading.version,
+        fields,
+        tuple(_as_read(lines, fields, reading)),
+        missing,
+        tuple(remarks),
+    )
+
+
+def _is_open(given: Given) -> bool:
+    return UNKNOWN in given.text or UNSET in given.text
+
+
+def _is_field(name: str) -> bool:
+    return name in FIELDS and name.partition(".")[0] in Settings.model_fields
+
+
+def _own_name(backend: Backend, key: str, version: str) -> str:
+    """Return the name of a key in the manifest, which has one name for all releases."""
+    marked = backend.values_of_anybody((), {key: MARK}, version)
+    return next((name for name, value in marked.items() if value == MARK), key)
+
+
+Read = Callable[[Mapping[str, object]], tuple[dict[str, Any], tuple[UnreadField, ...]]]
+
+
+def _reader(backend: Backend, launch: Launch, reading: LaunchReading, version: str) -> Read:
+    """Return a function that reads keys as fields, over the defaults of the script's release."""
+    manifest = backend.manifest
+    assert manifest is not None  # noqa: S101 - spec_of asks
+    program = tuple(word.text for word in launch.words)
+    former: dict[str, object] = {}
+    if reading.version != version and reading.held is not None:
+        newer = {**manifest.tables[version].defaults}
+        former_defaults = {key: _value(text) for key, text in reading.held.defaults.items()}
+        former = {
+            k: v for k, v in former_defaults.items() if v != "?" and not equal(newer.get(k), v)
+        }
+
+    def read(values: Mapping[str, object]) -> tuple[dict[str, Any], tuple[UnreadField, ...]]:
+        launched = backend.values_of_anybody(program, {**former, **values}, version)
+        fields, refused = manifest.read_in_part(launched, version)
+        return _plain({k: v for k, v in fields.items() if k in Settings.model_fields}), refused
+
+    return read
+
+
+def _plain(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with their sections as mappings."""
+    return {
+        name: _plain(value.model_dump() if isinstance(value, Frozen) else value)
+        if isinstance(value, Mapping | Frozen)
+        else value
+        for name, value in nested.items()
+    }
+
+
+def _used(
+    manifest: Manifest,
+    given: Mapping[str, object],
+    own: Mapping[str, str],
+    read: Callable[[Mapping[str, object]], Mapping[str, Any]],
+) -> dict[str, tuple[str, ...]]:
+    """Return key -> the fields that it decides: without it they differ, or it is of their row."""
+    whole, used = dict(flatten(read(given))), {}
+    for key in given:
+        fewer = dict(flatten(read({k: v for k, v in given.items() if k != key})))
+        changed = [n for n in whole.keys() | fewer.keys() if whole.get(n) != fewer.get(n)]
+        rows = [row.field for row in manifest.rows if row.key == own[key] and row.field in whole]
+        used[key] = tuple(sorted({*changed, *rows}))
+    return used
+
+
+def _fields_of(manifest: Manifest, key: str) -> tuple[str, ...]:
+    names = [row.field for row in manifest.rows if row.key == key]
+    return tuple(dict.fromkeys(names)) or tuple(
+        filter(None, [manifest.fields_of_keys.get(key, "")])
+    )
+
+
+def _line(
+    manifest: Manifest, version: str, name: str, key: str, value: object, used: tuple[str, ...]
+) -> KeyLine:
+    """Return what becomes of a key whose value is known. name: the manifest's name of it."""
+    if used:
+        return KeyLine(key, value, "held", used)
+    sent = manifest.constants_of(version).get(name)
+    if sent is not None and sent.accepts and not any(equal(x, value) for x in sent.accepts):
+        return KeyLine(key, value, "replaced", note=f"{name}={sent.value}")
+    if sent is not None and equal(sent.value, value):
+        return KeyLine(key, value, "default")
+    system = [f"system.{row.field}" for row in manifest.system if name in row.keys]
+    if place := manifest.fields_of_keys.get(name) or next(iter(system), ""):
+        return KeyLine(key, value, "placed", (place,))
+    defaults = manifest.tables[version].defaults
+    if name in defaults and equal(defaults[name], value):
+        return KeyLine(key, value, "default")
+    return KeyLine(key, value, "unheld")
+
+
+def _of_reading(
+    fields: dict[str, Any], reading: LaunchReading, missing: dict[str, str]
+) -> Iterator[str]:
+    """Put the audit's KL and correction into the fields, and yield what no field says."""
+    kl, was = _kl(reading, missing), fields.get("kl") or {"estimator": "none"}
+    alike = ("placement", "beta")
+    if kl is None or any(was.get(k) != kl.get(k) for k in alike if k in {*kl, *was}):
+        fields["kl"] = kl or {"estimator": ASK}
+    else:
+        missing.pop("kl.estimator", None)
+    around = reading.surroundings
+    if reading.no_gradient:
+        yield f"the script's KL in the loss has no gradient: {reading.no_gradient}"
+    if reading.rollout_kl:
+        yield f"the script has a KL to the policy that sampled, weight {reading.rollout_kl:g}"
+    if around is None:
+        return
+    if around.moving_reference and "reset_reference_every_steps" not in was:
+        yield f"the script's reference policy moves: {around.moving_reference}"
+    weight, loss = around.engine_weight, fields.setdefault("loss", {})
+    if weight is not None and not loss.get("correction"):
+        most = {"most": weight.most} if isfinite(weight.most) else {}
+        loss["correction"] = {"kind": weight.kind, "least": weight.least, **most}
+    elif around.correction and not loss.get("correction"):
+        yield f"the script corrects for the engine: {around.correction}"
+    if around.old_is_sampler:
+        yield "the script's ratio is to the engine's probabilities, a cell's to the trainer's own"
+    if around.also_drops and not (loss.get("clip") or {}).get("dual"):
+        yield f"the script's loss also drops {around.also_drops}"
+
+
+def _kl(reading: LaunchReading, missing: dict[str, str]) -> dict[str, Any] | None:
+    """Return the KL of a reading as a cell has it; None, and why, if no cell has it."""
+    terms: dict[str, InReward | InLoss] = {"reward": reading.in_reward, "loss": reading.in_loss}
+    active = {place: term for place, term in terms.items() if term.active}
+    names = {place: estimator_name(term) for place, term in active.items()}
+    if reading.unknown or any(term.active is None for term in terms.values()):
+        missing["kl.estimator"] = "; ".join(reading.unknown) or "the script does not fix its KL"
+    elif reading.decided is not None:
+        missing["kl.estimator"] = reading.decided[1]
+    elif len(active) == 2:
+        missing["kl.estimator"] = "two KL terms act at once, and a cell has one"
+    elif any(name not in choices() for name in names.values()):
+        missing["kl.estimator"] = f"no cell has {', '.join(names.values())}"
+    elif not active:
+        missing.pop("kl.estimator", None)
+        return {"estimator": "none"}
+    else:
+        ((place, term),) = active.items()
+        beta = {"beta": ASK if term.beta is None else term.beta}
+        missing |= {"kl.beta": "the script does not fix it"} if term.beta is None else {}
+        missing.pop("kl.estimator", None)
+        return {"estimator": names[place], "placement": place, **beta}
+    return None
+
+
+def _first_file(fields: dict[str, Any]) -> Iterator[str]:
+    """Put the first file of a list into `data.path`; yield a sentence if the list has others."""
+    paths = fields.setdefault("data", {}).get("path")
+    fields.setdefault("model", {})
+    if isinstance(paths, list) and paths:
+        fields["data"]["path"] = paths[0]
+        if len(paths) > 1:
+            yield f"data.path is the first of the script's {len(paths)} files: join them"
+
+
+def _rewards(lines: list[KeyLine]) -> Iterator[str]:
+    named = [_source(x) for x in lines if x.outcome != "held" and REWARD.search(x.key)]
+    whose = ", ".join(named) or "the library's own, chosen by the data"
+    yield f"the spec trains on another reward: the script's is {whose}; set data.reward"
+
+
+def _as_read(
+    lines: list[KeyLine], fields: Mapping[str, Any], reading: LaunchReading
+) -> Iterator[KeyLine]:
+    """Yield the lines. A key that the audit read for the KL or the correction is in their field."""
+    read_keys = {each.key for each in reading.settings} - {e.flag for e in reading.inactive}
+    kl = tuple(f"kl.{name}" for name, value in fields["kl"].items() if value is not None)
+    for line in lines:
+        place: tuple[str, ...] = ()
+        if line.outcome in ("unheld", "default", "replaced") and line.key in read_keys:
+            if "kl" in line.key.lower():
+                place = kl
+            elif re.search(r"tis_|_tis|rollout_is|is_correction", line.key):
+                place = ("loss.correction",)
+        yield KeyLine(line.key, line.value, "held", place) if place else line
+
+
+def _put(nested: dict[str, Any], name: str, value: object) -> None:
+    section, _, rest = name.partition(".")
+    if not rest:
+        nested[section] = value
+        return
+    if not isinstance(nested.get(section), dict):
+        nested[section] = {}
+    _put(nested[section], rest, value)
+
+
+def _source(line: KeyLine) -> str:
+    """Return a key and its value in one line, without a secret of it."""
+    value = hide(line.value, line.key)
+    text = "null" if value is None else str(value)
+    return f"{line.key}={text if text.isprintable() else json.dumps(text)}"
+
+
+def _shown(line: KeyLine, flat: Mapping[str, object]) -> str:
+    named = [f"{n}={flat[n]}" if n in flat and line.outcome == "held" else n for n in line.fields]
+    text = _WORDS[line.outcome].format(
+        source=_source(line), note=line.note, fields=", ".join(named)
+    )
+    return text if text.isprintable() else json.dumps(text)
+
+
+def _without_null(nested: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_null(value) if isinstance(value, Mapping) else value
+        for name, value in nested.items()
+        if value is not None and value != {}
+    }
+
+
+def spec_text(spec: LaunchSpec, source: str) -> str:
+    """Return the spec as YAML, with a comment for each key of the script and each remark."""
+    fields = _without_null(spec.fields)
+    flat = dict(flatten(fields))
+    tables = "" if spec.runs_on == spec.version else f", read as {spec.version}"
+    head = [
+        f"From {_one_line(source)}, a launch of {spec.library} {spec.runs_on}{tables}.",
+        *(f"give {name} (??? below): {why}" for name, why in spec.asked.items()),
+        *(f"check: {each}" for each in spec.remarks),
+        "check: resources, which are not read",
+        *(_shown(line, flat) for line in spec.lines),
+    ]
+    model, data = fields.pop("model"), fields.pop("data")
+    fields.pop("backend", None)
+    seed = fields.pop("seed", 0)
+    body = {
+        "defaults": [{"site": "auto"}, "_self_"],
+        "name": name_of(source.rpartition(".")[0] or source),
+        "question": f"What does {source} do?",
+        "seeds": [seed],
+        "model": model,
+        "data": data,
+        "backend": f"{spec.library}@{spec.version}",
+        "base": {**fields, "resources": {"num_nodes": 1, "gpus_per_node": 8}},
+        "studies": {"script": {}},
+    }
+    comments = "".join(f"# {_one_line(each)}\n" for each in head)
+    return comments + yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)

@@ -1,0 +1,176 @@
+"""`orch init --from SCRIPT`: each key of a launch is in the spec, or in a comment."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator import plugins
+from orchestrator.audit.as_spec import ASK, LaunchSpec, launch_of, spec_of, spec_text
+from orchestrator.cli import orch
+from orchestrator.errors import SpecError
+from orchestrator.records import AttemptPaths
+from orchestrator.spec.expand import expand
+from orchestrator.spec.load import load
+
+SCRIPTS = sorted((Path(__file__).parent / "forty_keys").glob("*.sh"))
+STARTERS = {"num_processes", "mixed_precision", "module", "address", "runtime-env-json"}
+"""Flags of what starts a trainer."""
+SAID = {"num_train_steps": 400, "data.path": "d", "data.num_prompts": 12800}
+SAID |= {"optimizer.num_warmup_steps": 0}
+"""What a person gives, where a script leaves it to its data."""
+GRPO = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4"
+VERL = (
+    f"python3 -m verl.trainer.main_ppo {GRPO} data.train_files=d.parquet data.train_batch_size=512 "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=128 actor_rollout_ref.model.path=M "
+)
+OPENRLHF = (
+    "python3 -m openrlhf.cli.train_ppo_ray --pretrain M --prompt_data D --lr_scheduler constant "
+    "--advantage_estimator group_norm --n_samples_per_prompt 8 --num_episodes 3 "
+)
+SKYRL = (
+    "uv run -m skyrl_train.entrypoints.main_base trainer.algorithm.advantage_estimator=grpo "
+    "trainer.policy.model.path=M trainer.algorithm.use_kl_loss=false "
+)
+
+
+def read(text: str, release: str = "verl@0.9.1") -> LaunchSpec:
+    library, _, version = release.partition("@")
+    versions = {library: f"{version} said"} if version else {}
+    return spec_of(*launch_of(text, "train.sh", {}, versions)[:2])
+
+
+def at(spec: LaunchSpec, name: str) -> object:
+    value: object = spec.fields
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def init(folder: Path, text: str, *words: str) -> Result:
+    script = folder / "a 'train' β.sh"
+    script.write_text(text, encoding="utf-8")
+    spec = str(folder / "s.yaml")
+    return CliRunner().invoke(orch, ["init", "--from", str(script), spec, *words])
+
+
+def keys_of(text: str) -> set[str]:
+    """The keys of a script, one a line: KEY=VALUE with a dot in the key, and --KEY."""
+    keys = re.findall(r"^\s*(?:--([a-z][\w.-]*)|([a-z_]+\.[\w.]+)=)", text, re.MULTILINE)
+    return {flag or key for flag, key in keys} - STARTERS
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=[file.stem for file in SCRIPTS])
+def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    done = init(tmp_path, text)
+    assert done.exit_code == 0, done.output
+    written = (tmp_path / "s.yaml").read_text(encoding="utf-8")
+    comments = [line for line in written.splitlines() if line.startswith("# ")]
+    keys = keys_of(text)
+    assert len(keys) >= 40
+    assert not [key for key in keys if not any(f"{key}=" in line for line in comments)]
+    asked = read(text, script.stem).asked
+    if asked:
+        with pytest.raises(SpecError):
+            load(tmp_path / "s.yaml")
+    changes = [
+        f"{name if name.startswith(('data.', 'model.')) else f'base.{name}'}={value}"
+        for name, value in SAID.items()
+        if name in asked or name == "data.num_prompts"
+    ]
+    (cell,) = expand(load(tmp_path / "s.yaml", changes))
+    assert cell.settings.backend.name == script.stem
+    assert plugins.load(script.stem).translate(cell, AttemptPaths(*[tmp_path] * 3)).argv
+
+
+@pytest.mark.parametrize(
+    ("release", "text", "fields"),
+    [
+        # before 0.3 the coefficient alone puts a KL into the reward
+        (
+            "verl@0.2",
+            f"{VERL} actor_rollout_ref.actor.use_kl_loss=False algorithm.kl_ctrl.kl_coef=0.002",
+            {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.002}},
+        ),
+        # its own default, not the next release's
+        ("verl@0.2", VERL, {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.001}}),
+        ("openrlhf@0.5.9", OPENRLHF, {"kl.beta": 0.01, "kl.placement": "reward"}),
+        (
+            "openrlhf@0.5.9",
+            f"{OPENRLHF} --prompt_max_len 500 --generate_max_len 3000",
+            {"rollout.max_response_tokens": 3000, "data.max_prompt_tokens": 500},
+        ),
+        (
+            "skyrl@0.2.0",
+            f"{SKYRL} trainer.algorithm.use_tis=true trainer.algorithm.tis_imp_ratio_cap=2.0",
+            {"loss.correction": {"kind": "tis_token", "least": 0.0, "most": 2.0}},
+        ),
+        # a cap on the prompts is no number of them
+        (
+            "openrlhf@0.10.1.post2",
+            f"{OPENRLHF} --max_samples 100000000 --lr_warmup_ratio 0.03",
+            {"num_train_steps": ASK, "optimizer.num_warmup_steps": ASK},
+        ),
+        ("verl@0.9.1", VERL.replace("path=M", "path=$M"), {"model.path": ASK}),
+        ("verl@0.9.1", VERL.replace("actor_rollout_ref.model.path=M", ""), {"model.path": ASK}),
+        ("verl@0.9.1", VERL.replace("=d.parquet", "="), {"data.path": ASK}),
+        ("verl@0.9.1", VERL.replace("size=128", "size=1024"), {"batch.num_minibatches": ASK}),
+        ("verl@0.9.1", VERL.replace("grpo", "gae"), {"advantage.estimator": ASK}),
+        ("verl@0.9.1", f"{VERL} trainer.total_epochs=15", {"num_train_steps": ASK}),
+        (
+            "verl@0.9.1",
+            f"{VERL} actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True",
+            {"kl": {"estimator": ASK}},
+        ),
+    ],
+)
+def test_a_field_is_what_the_script_trains(
+    release: str, text: str, fields: dict[str, object]
+) -> None:
+    spec = read(text, release)
+    assert {name: at(spec, name) for name in fields} == fields
+    asked = {name for name in ("kl.estimator", *fields) if at(spec, name) == ASK}
+    assert asked <= spec.asked.keys()
+
+
+def test_each_comment_is_one_line_and_no_secret_is_written() -> None:
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    text = f"{OPENRLHF} --use_wandb {secret} --remote_rm_url http://me:{secret}@h/ --wandb_project "
+    spec = read(f"{text}'a\nname: evil'", "openrlhf@0.10.1.post2")
+    written = spec_text(spec, "train\nname: other.sh")
+    assert secret not in written
+    assert "use_wandb=***: a secret" in written
+    assert [line for line in written.splitlines() if line.startswith("name: ")] == [
+        "name: train-name-other"
+    ]
+
+
+def test_another_reward_is_said(tmp_path: Path) -> None:
+    own = "custom_reward_function.path=my.py reward_model.reward_manager=dapo"
+    for text, said in ((f"{VERL} {own}\n", own.replace(" ", ", ")), (VERL, "the library's own")):
+        (tmp_path / "s.yaml").unlink(missing_ok=True)
+        done = init(tmp_path, text, "--library", "verl@0.9.1")
+        assert f"another reward: the script's is {said}" in " ".join(done.stderr.split())
+
+
+def test_what_orch_sends_instead_is_said() -> None:
+    (line,) = (
+        each
+        for each in read(f"{VERL} actor_rollout_ref.actor.ppo_epochs=2").lines
+        if each.key.endswith("ppo_epochs")
+    )
+    assert (line.outcome, line.note) == ("replaced", "actor_rollout_ref.actor.ppo_epochs=1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("echo hello\n", "has no launch that orch can write as a spec"),
+        ("python open_instruct/grpo_fast.py --beta 0.05\n", "trains with none"),
+    ],
+)
+def test_a_script_without_a_cell_is_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    done = init(tmp_path, text)
+    assert message in str(done.exception) + done.output
