@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 from orchestrator.launch.slurm.script import EVALUATE, ArrayJob, ArrayResources, argv, text
 from orchestrator.spec.site_options import slurm_options
@@ -88,11 +89,15 @@ def test_an_evaluation_waits_for_its_own_cell_and_dies_with_it() -> None:
     assert "gres" not in found
 
 
-def test_the_script_is_shell_that_names_no_folder() -> None:
+def test_the_script_is_shell_that_names_no_folder(tmp_path: Path) -> None:
     script = text(ArrayJob("x", 1, ArrayResources()), slurm_options({}))
     assert subprocess.run(["/bin/bash", "-n"], input=script, text=True, check=False).returncode == 0
     assert f"exec {sys.executable} -P -m orchestrator.launch.slurm.task" in script
-    assert argv("/a b/$c")[2] == "--chdir=/a b/$c", "folders are arguments, never shell"
+    folder = tmp_path / "a b" / "$c"
+    folder.mkdir(parents=True)
+    (folder / "job.sh").write_text(script, encoding="utf-8")
+    assert argv(folder)[2] == f"--chdir={folder}", "folders are arguments, never shell"
+    assert "--array=0-0" in argv(folder)
 
 
 def test_an_evaluation_is_a_program_of_its_own_named_and_not_imported() -> None:
