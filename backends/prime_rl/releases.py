@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks
 
 NAME = "prime_rl"
 OLD, CURRENT = "0.5.0", "0.8.0"
@@ -38,6 +38,10 @@ _SOURCES = (
 )
 
 MARKS = ReleaseMarks(
+    hooks=OwnHooks(
+        packages=("prime_rl", "zeroband"),
+        paths={"loss.import_path": "loss", "advantage.import_path": "advantage"},
+    ),
     hint=r"prime.?rl|zeroband|\brl @|\buv run (?:rl|trainer)\b",
     aliases=("prime-rl",),
     repositories=("prime-rl",),

@@ -1,17 +1,25 @@
 """TRL: its scripts `grpo` and `rloo`, by release. README.md lists the differences."""
 
 import re
+from collections.abc import Mapping
 
 from backends.trl import checkpoints, dialect, memory, metrics, parse, translate
 from backends.trl.manifest import MANIFEST
 from backends.trl.options import BIAS_CORRECTED, REDECLARED, SCRIPTS, own_options
 from orchestrator.library.key_tables import is_since, nearest
 from orchestrator.library.protocol import Backend
-from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks, Replaced
 from orchestrator.records import LaunchPlan
 
 _LOCKED = re.compile(r'name = "trl"\nversion = "(\d+\.\d+\.\d+)"')
 _OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')
+_AROUND_THE_LOSS: Mapping[str, Replaced] = {
+    **dict.fromkeys(("_compute_loss", "compute_loss", "compute_liger_loss"), "loss"),
+    **dict.fromkeys(("_get_per_token_logps", "_get_per_token_logps_and_entropies"), "loss"),
+    **dict.fromkeys(("_generate_and_score_completions", "_calculate_rewards"), "advantage"),
+    **dict.fromkeys(("_prepare_inputs", "training_step", "_inner_training_loop"), "trainer"),
+}
+"""Methods of trl/trainer/grpo_trainer.py and rloo_trainer.py, all releases since 0.14.0."""
 
 
 class TRL(Backend):
@@ -22,6 +30,14 @@ class TRL(Backend):
     manifest = MANIFEST
     prompts_format = translate.PROMPTS_FORMAT
     release_marks = ReleaseMarks(
+        hooks=OwnHooks(
+            packages=("trl",),
+            classes={r"(?:\w*GRPO|\w*RLOO|GMPO|OnlineDPO|PPO)Trainer": _AROUND_THE_LOSS},
+            bare=("Trainer", "Seq2SeqTrainer", "_UnslothGRPOTrainer", "UnslothGRPOTrainer"),
+            stock=r"(?:^|/)(?:orch_\w+|trl/scripts/\w+|open_r1/grpo_(?:jsonl|rec))\.py$",
+            trainers=r"\w*(?:GRPO|RLOO|GSPO|PPO|RL)\w*Trainer",
+            known_packages=("unsloth", "verifiers"),
+        ),
         hint=r"\btrl\b|GRPOConfig|RLOOConfig|orch_trl|grpo|rloo|gspo|num_generations",
         distributions=("trl",),
         repositories=("trl",),

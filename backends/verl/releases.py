@@ -16,11 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.library.release_marks import ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks
 
 BEFORE_SWITCH = "verl before 0.4.0"
 """A key of a launch's versions that is no release: the release is older than use_kl_in_reward."""
 CONFIG = "verl/trainer/config/ppo_trainer.yaml"
+_RECIPES = (
+    "dapo|prime|spin|sppo|r1|drgrpo|entropy|flowrl|gkd|one_step_off_policy|fully_async_policy|retool"
+    "|char_count|langgraph_agent|collabllm|deepeyes|genrm_remote|fapo|gvpo|rep_exp|minicpmo|vla"
+    "|transfer_queue|open_math_reasoning|infigui-g1|async_flow|gspo|cispo"
+)
+"""Folders of verl's own recipes."""
 _OLD = re.compile(r"VLLM_ATTENTION_BACKEND[=:]\s*[\"']?XFORMERS")
 
 
@@ -57,7 +63,47 @@ def by_configuration(
         yield "verl", f"0.3.0 {CONFIG} beside it has no use_kl_in_reward (though {why})"
 
 
+HOOKS = OwnHooks(
+    packages=("verl",),
+    classes={
+        r"Ray\w*Trainer|\w*PPOTrainer\w*": {
+            "fit": "trainer",
+            "_update_actor": "trainer",
+            "_compute_old_log_prob": "loss",
+            "_compute_ref_log_prob": "loss",
+            "_compute_advantage": "advantage",
+        },
+        r"\w*PPOActor": {"update_policy": "loss", "compute_log_prob": "loss"},
+        r"\w*(?:ActorRollout|Training)\w*Worker\w*": {
+            "update_actor": "loss",
+            "update_policy": "loss",
+            "train_mini_batch": "loss",
+            "set_loss_fn": "loss",
+            "compute_ref_log_prob": "loss",
+        },
+    },
+    functions={
+        "compute_advantage": "advantage",
+        "apply_kl_penalty": "advantage",
+        "kl_penalty": "trainer",
+        "kl_penalty_forward": "trainer",
+        "compute_policy_loss": "loss",
+        "compute_policy_loss_vanilla": "loss",
+        "agg_loss": "loss",
+        "ppo_loss": "loss",
+        "get_policy_loss_fn": "loss",
+        "compute_grpo_outcome_advantage": "advantage",
+    },
+    registers={"register_policy_loss": "loss", "register_adv_est": "advantage"},
+    imports=("external_lib",),
+    stock=r"^verl/(?:trainer/main_(?:ppo\w*|generation\w*|eval|fastrl)|experimental/.*)\.py$"
+    r"|(?:^|/)orch_\w+\.py$|^verl/trainer/fsdp_sft_trainer\.py$"
+    rf"|^(?:verl/)?recipe/(?:{_RECIPES})/",
+)
+"""Functions and methods of trainer/ppo/core_algos.py, trainer/ppo/ray_trainer.py and workers/, all
+releases; their recipes are read by the reader."""
 MARKS = ReleaseMarks(
+    hooks=HOOKS,
     hint=r"main_ppo|verl\.trainer|actor_rollout_ref|worker\.actor\.",
     distributions=("verl",),
     repositories=("verl",),

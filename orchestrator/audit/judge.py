@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from orchestrator.analysis.text import MOST_NAMED, few
+from orchestrator.audit import own_code
 from orchestrator.audit.bounds import Bound, bound, bound_notes
 from orchestrator.audit.checkout import may_decide
 from orchestrator.audit.code_beside import CodeBeside
@@ -35,6 +36,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    OwnCode,
     ReadSetting,
     Rule,
     TrainingRegime,
@@ -97,6 +99,8 @@ class AuditFinding:
     effects: tuple[Effect, ...] = ()
     """Effects of the rest of the loss on the KL term."""
     effective_beta: tuple[EffectiveBeta, ...] = ()
+    own: tuple[OwnCode, ...] = ()
+    """Somebody's own code around the loss, which makes the verdict undetermined."""
     conditional: tuple[ConditionalVerdict, ...] = ()
     """For an undetermined launch: its verdict for every value of the unknown facts, if these are
     few. Empty if the verdict is known, or if some value leaves it unknown."""
@@ -219,6 +223,9 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     if forks and chosen.name != "undetermined":
         if_left = (_if_left(reading, chosen, forks),)
         on = old = chosen = Judgement("undetermined", beside.forks_decide(forks))
+    if launch.own:
+        if_left, on = (), Judgement("undetermined", own_code.why(launch.own, reading))
+        old = chosen = on
     depends = reading.regime.on_policy is None and (on.name, on.measured) != (
         old.name,
         old.measured,
@@ -271,19 +278,20 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         settings=reading.settings,
         rules=(*reading.rules, *beside.equal()),
         measured=sentence,
-        changes=tuple(each for each in reading.changes if beside.takes(each)),
+        changes=() if launch.own else tuple(each for each in reading.changes if beside.takes(each)),
         change_note=reading.change_note,
         assumes=tuple(assumes),
         notes=notes,
         regime=reading.regime,
         term_verdict=_term(reading).name,
         otherwise=old.name if depends else None,
-        effects=effects(reading),
-        effective_beta=effective_betas(reading),
+        effects=() if launch.own else effects(reading),
+        effective_beta=() if launch.own else effective_betas(reading),
         key_findings=wrong_keys,
         release_guessed=_is_guessed(reading, launch),
         bias=_bias(chosen.measured),
         order=_order(chosen.measured),
+        own=launch.own,
         conditional=if_left,
         moving_reference=_moving_reference(reading),
         bound=bound(reading),
@@ -402,6 +410,7 @@ def _order(measured: Judged | None) -> tuple[float, float] | None:
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
     """Yield contradictions: the library's own, a negative β, a KL without gradient, lost flags."""
     yield from reading.contradictions
+    yield from (*launch.unused, *own_code.unnamed(launch.own, reading))
     for each in bound_notes(reading):
         if each.wrong:
             yield AuditNote(f"{each.text}. Write {each.instead}", each.lines)

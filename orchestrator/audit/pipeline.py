@@ -14,6 +14,7 @@ from orchestrator.audit.commands import LARGEST, launches, plain, programs, runs
 from orchestrator.audit.fix import WITHOUT_KL, chosen, conditional
 from orchestrator.audit.judge import AuditFinding, judge
 from orchestrator.audit.libraries import BOUND, NeighbourFiles, Projects, pins, titles, unread
+from orchestrator.audit.own_code import with_own_code
 from orchestrator.library.launches import Launch, LaunchReading, UnreadableScript
 
 MOST_FINDINGS = 200
@@ -39,6 +40,7 @@ def findings(
     for launch in started[: 4 * MOST_FINDINGS]:
         if pair := _recognised(launch, text, files, releases):
             program, reading = pair
+            program = with_own_code(program, reading, (name, text))
             is_own = program.words is launch.words and program.documents is not launch.documents
             (of_itself if is_own and runs_file(program.words, name) else answers).append(
                 _finding(program, reading, name)

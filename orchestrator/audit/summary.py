@@ -104,6 +104,8 @@ def one_line(finding: AuditFinding) -> str:
 
 def mark(finding: AuditFinding) -> str:
     """Return the answer in two or three words."""
+    if finding.own:
+        return "undetermined: own loss"
     if finding.verdict == "undetermined":
         return "not determined"
     if any(each.stops for each in finding.contradictions):
@@ -120,6 +122,10 @@ def mark(finding: AuditFinding) -> str:
 def instead(finding: AuditFinding) -> str:
     """Return what to write instead: the chosen change, or why there is none."""
     wrong = _mistakes(finding)
+    if finding.own:
+        places = ", ".join(each.where for each in finding.own)
+        first = f"mend this first: {wrong[0]}" if wrong else f"read {places}"
+        return f"{first}. Audit runs no code of a launch"
     if finding.changes:
         edits = list(map(edit_text, finding.changes[0].edits))
         more = f" (and {len(edits) - MOST_EDITS} more: -v)" if len(edits) > MOST_EDITS else ""
@@ -187,7 +193,9 @@ def _mistakes(finding: AuditFinding) -> list[str]:
 def _written(finding: AuditFinding) -> str:
     """Return the KL terms of the launch, and the lines that say so."""
     terms = list(_terms(finding))
-    if finding.verdict == "undetermined":
+    if finding.own:
+        terms = ["a loss of its own", *(f"the setting of {each}" for each in terms)]
+    elif finding.verdict == "undetermined":
         terms = ["a KL that the file alone does not fix"]
     elif finding.rollout_kl:
         terms.append(f"a KL to the policy that sampled, weight {finding.rollout_kl:g}")
@@ -202,6 +210,8 @@ def _names_kl(key: str) -> bool:
 
 
 def _plain(finding: AuditFinding) -> str:
+    if finding.own:
+        return f"{finding.why[:1].upper()}{finding.why[1:]}."
     if finding.conditional:
         return f"That depends on what the file does not say: if {cases(finding)}."
     if finding.verdict in UNBOUNDED and finding.bound is not None:

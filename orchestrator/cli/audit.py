@@ -159,6 +159,8 @@ def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -
     if fixable:
         return shlex.join(["orch", "audit", "--fix", *map(str, fixable[:3])])
     for each in findings:
+        if each.own:
+            continue
         for term, placement in ((each.kl_in_loss, "loss"), (each.kl_in_reward, "reward")):
             if term is not None and term.active and term.estimator in choices():
                 return f"orch explain {term.estimator} {placement}"

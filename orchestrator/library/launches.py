@@ -6,11 +6,12 @@ imports nothing heavy.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from orchestrator.errors import OrchError
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.release_marks import Replaced
 
 AuditVerdict = Literal[
     "no_kl",
@@ -108,6 +109,38 @@ class CarriageReturn:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditNote:
+    """A remark for a user, and the lines it comes from."""
+
+    text: str
+    lines: tuple[int, ...] = ()
+    stops: bool = False
+    """True if the library refuses the launch for it."""
+
+
+class OwnCode(NamedTuple):
+    """Somebody's own code in the place of a library's around the loss."""
+
+    kind: Replaced
+    name: str
+    """`Class.method` or a function."""
+    path: str
+    lines: tuple[int, ...] = ()
+    """The first and the last line; empty if the file is not at hand."""
+    how: str = ""
+    """How it takes the library's place, in words."""
+    words: frozenset[str] = frozenset()
+    """The names, attributes and texts that its code has."""
+    calls: bool = False
+    """True if it calls the library's own."""
+
+    @property
+    def where(self) -> str:
+        """Return `file:first-last`, or the file alone."""
+        return f"{self.path}:{'-'.join(map(str, self.lines))}" if self.lines else self.path
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """The words and documents of one command, or of one configuration file alone."""
 
@@ -134,6 +167,10 @@ class Launch:
     """Of a shell script whose lines end in CR LF; its words are then those without the CR."""
     open_end: str = ""
     """Why `words` may be incomplete; empty if it is complete."""
+    own: tuple[OwnCode, ...] = ()
+    """Somebody's own code around the loss, which decides in place of the library."""
+    unused: tuple[AuditNote, ...] = ()
+    """Coefficients that the program of the launch reads and passes on to nothing."""
     names: tuple[str, ...] = ()
     """Of a launch in Python: the imports of its file by dotted name
     (`trl.rewards.accuracy_reward`), and the keywords that it passes to them
@@ -181,16 +218,6 @@ class Inactive:
     flag: str
     why: str
     lines: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AuditNote:
-    """A remark for a user, and the lines it comes from."""
-
-    text: str
-    lines: tuple[int, ...] = ()
-    stops: bool = False
-    """True if the library refuses the launch for it."""
 
 
 @dataclass(frozen=True, slots=True)

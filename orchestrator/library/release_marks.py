@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 RELEASE_NUMBER = re.compile(
     r"^(?:version\s*=\s*[\"'])?v?(\d+\.\d+(?:\.\d+)?(?:\.(?:post|dev)\d+)?)", re.M
@@ -36,6 +37,37 @@ class CommandCall:
     """The program of a call that names none."""
 
 
+Replaced = Literal["loss", "advantage", "trainer"]
+"""What somebody's own code takes the place of: the policy loss with a KL in the loss; the advantage
+with a KL in the reward; both of them."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OwnHooks:
+    """What of a library around the loss can be replaced by somebody's own code, and how."""
+
+    packages: tuple[str, ...] = ("(?!)",)
+    """The library's own packages. Their modules are not looked into."""
+    classes: Mapping[str, Mapping[str, Replaced]] = field(default_factory=dict)
+    """Pattern of the library's classes -> their methods around the loss."""
+    bare: tuple[str, ...] = ()
+    """Classes of other packages that people derive such trainers from."""
+    functions: Mapping[str, Replaced] = field(default_factory=dict)
+    """Functions of the library's modules around the loss."""
+    registers: Mapping[str, Replaced] = field(default_factory=dict)
+    """Decorators, and functions as `Registry.register`, that register such a function by name."""
+    paths: Mapping[str, Replaced] = field(default_factory=dict)
+    """Ends of keys whose value is the path of such a function."""
+    imports: tuple[str, ...] = ()
+    """Ends of keys whose value is a module that the library imports."""
+    stock: str = "(?!)"
+    """Pattern of programs that are the library's own, by their path, or that orch reads itself."""
+    trainers: str = "(?!)"
+    """Pattern of names that an imported trainer has."""
+    known_packages: tuple[str, ...] = ()
+    """Other packages whose trainers the library's reader knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseMarks:
     """The marks by which orch recognises a library, and its release, in a text.
@@ -67,3 +99,4 @@ class ReleaseMarks:
     ) = None
     """A function that returns entries of a project which replace those recognised so far. Its
     arguments are a reader of the project's files (None: no such file) and the entries so far."""
+    hooks: OwnHooks = field(default_factory=OwnHooks)

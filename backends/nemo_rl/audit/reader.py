@@ -44,7 +44,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having
-from orchestrator.library.release_marks import ReleaseMarks
+from orchestrator.library.release_marks import OwnHooks, ReleaseMarks
 
 BETA, TYPE = "loss_fn.reference_policy_kl_penalty", "loss_fn.reference_policy_kl_type"
 IN_REWARD, APPROXIMATION = "loss_fn.use_kl_in_reward", "loss_fn.use_on_policy_kl_approximation"
@@ -462,6 +462,20 @@ READER = ReadLibrary(
     "nemo_rl",
     "NeMo-RL",
     ReleaseMarks(
+        hooks=OwnHooks(
+            packages=("nemo_rl",),
+            classes={
+                r"\w*Loss(?:Fn|Function)": {"__call__": "loss"},
+                r"\w*AdvantageEstimator": {"compute_advantage": "advantage"},
+            },
+            functions={
+                "ClippedPGLossFn": "loss",
+                "calculate_kl": "trainer",
+                "calculate_baseline_and_std_per_prompt": "advantage",
+                "grpo_train": "trainer",
+            },
+            stock=r"(?:^|/)examples/run_\w+\.py$",
+        ),
         hint=r"run_\w*grpo|loss_fn|nemo[-_]rl|reference_policy_kl",
         aliases=("nemo-rl",),
         distributions=("nemo-rl", "nemo_rl"),

@@ -41,7 +41,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having
-from orchestrator.library.release_marks import CommandCall, ReleaseFile, ReleaseMarks
+from orchestrator.library.release_marks import CommandCall, OwnHooks, ReleaseFile, ReleaseMarks
 
 COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT = "kl-coef", "use-kl-loss", "kl-loss-coef"
 TYPE, UNBIASED, ADVANTAGE = "kl-loss-type", "use-unbiased-kl", "advantage-estimator"
@@ -461,6 +461,18 @@ READER = ReadLibrary(
     "slime",
     "slime",
     ReleaseMarks(
+        hooks=OwnHooks(
+            packages=("slime", "miles"),
+            paths={
+                "custom-loss-function-path": "loss",
+                "custom-pg-loss-reducer-function-path": "loss",
+                "custom-tis-function-path": "loss",
+                "custom-advantage-function-path": "advantage",
+                "custom-reward-post-process-path": "advantage",
+            },
+            functions={"policy_loss_function": "loss", "compute_approx_kl": "trainer"},
+            stock=r"(?:^|/)train(?:_async)?\.py$",
+        ),
         hint=r"--advantage-estimator|--rollout-num-gpus|--kl-loss|--n-samples-per-prompt|train_async",
         distributions=("slime",),
         repositories=("slime",),

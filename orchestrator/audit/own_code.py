@@ -1,0 +1,554 @@
+"""Find somebody's own code around the loss of a launch: classes, registered functions, patches.
+
+A library's `OwnHooks` names what can be replaced. The program of a launch, and the modules beside
+it that it imports, are parsed and never run. Coefficients that a program reads and passes on to
+nothing are found here, too.
+"""
+
+import ast
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from orchestrator.audit.checkout import functions
+from orchestrator.audit.libraries import marks
+from orchestrator.library.launches import (
+    AuditNote,
+    InLoss,
+    InReward,
+    Launch,
+    LaunchReading,
+    OwnCode,
+)
+from orchestrator.library.release_marks import OwnHooks, Replaced
+
+MOST_MODULES = 40
+"""Maximum number of modules beside a program that are read."""
+_COEFFICIENT = re.compile(
+    r"(?i)^(?:(?:init_|initial_|target_)?kl(?:_\w+)?_(?:coef\w*|beta|weight|penalty|lambda|alpha)"
+    r"|kl_coef\w*|beta_kl|beta|(?:kl|advantage|adv)_estimator|entropy_coef\w*)$"
+)
+"""Names of settings that weigh a term of the loss, or choose its estimator."""
+_SHOWS = re.compile(r"(?i)(?:^|\.)(?:print|pprint|info|debug|warning|log|log_params|echo|write)$")
+"""Calls that show a value and do nothing else with it."""
+
+
+class _Module(NamedTuple):
+    """A parsed file: its path, its tree, and each imported name with its full dotted name."""
+
+    path: str
+    tree: ast.Module
+    imported: Mapping[str, str]
+
+
+def with_own_code(launch: Launch, reading: LaunchReading, program: tuple[str, str]) -> Launch:
+    """Return the launch with somebody's own code around its loss, and with the coefficients that
+    its program passes on to nothing.
+
+    program: name and text of the audited file, which is the program where no command starts one.
+    """
+    mark = marks().get(reading.library)
+    if mark is None:
+        return launch
+    entry, (name, text) = _entry(launch), program
+    audited = (posixpath.basename(name), text)
+    own = own_code(launch, reading, mark.hooks, audited)
+    path, code = (entry, launch.beside.get(entry)) if entry else audited
+    if code is None or not path.endswith(".py") or re.search(mark.hooks.stock, path):
+        return replace(launch, own=own)
+    unused = passed_to_nothing(code, path, cited=code == text)
+    return replace(launch, own=own, unused=tuple(unused))
+
+
+def own_code(
+    launch: Launch, reading: LaunchReading, hooks: OwnHooks, program: tuple[str, str]
+) -> tuple[OwnCode, ...]:
+    """Return the code that takes the place of the library's around the loss of a launch.
+
+    program: path and text of the Python file that is the launch, where no command starts one.
+    """
+    entry = _entry(launch)
+    values = _values(reading)
+    found = list(_named_functions(hooks, reading, launch.beside))
+    modules: list[_Module] = []
+    path, text = (entry, launch.beside.get(entry)) if entry else program
+    if re.search(hooks.stock, entry):
+        pass
+    elif text is not None:
+        modules = _modules(path, text, launch.beside, hooks)
+    elif entry.partition("/")[0] in hooks.packages:
+        found.append(OwnCode("trainer", f"the program {entry}", entry, (), "that no release has"))
+    for each in _extra_modules(hooks, reading):
+        if each in launch.beside:
+            modules += _modules(each, launch.beside[each], launch.beside, hooks)
+    found += _classes(modules, hooks)
+    for module in modules:
+        found += _registered(module, modules, hooks, values)
+        found += _patched(module, hooks)
+    return tuple(dict.fromkeys(found))
+
+
+def _entry(launch: Launch) -> str:
+    """Return the path of the program that a command starts; empty without one."""
+    texts = [word.text for word in launch.words]
+    for i, text in enumerate(texts):
+        if text.endswith(".py"):
+            return text.removeprefix("./")
+        module = texts[i + 1] if text == "-m" and i + 1 < len(texts) else ""
+        if re.fullmatch(r"(?!torch\b|accelerate\b|deepspeed\b)[A-Za-z_][\w.]*", module):
+            return module.replace(".", "/") + ".py"
+    return ""
+
+
+def _values(reading: LaunchReading) -> frozenset[str]:
+    """Return every value of the launch's settings, in lower case."""
+    given = reading.held.given.values() if reading.held is not None else ()
+    texts = [each.text for several in given for each in several]
+    texts += [each.value for each in reading.settings]
+    return frozenset(
+        each.strip("'\"").lower() for each in [*texts, str(reading.advantage_estimator)]
+    )
+
+
+def _named_functions(
+    hooks: OwnHooks, reading: LaunchReading, beside: Mapping[str, str]
+) -> Iterator[OwnCode]:
+    """Yield the functions that a setting names by their path."""
+    given = reading.held.given if reading.held is not None else {}
+    for key, several in given.items():
+        kind = next((kind for end, kind in hooks.paths.items() if key.endswith(end)), None)
+        value = several[-1].text.strip("'\"")
+        if kind is None or not re.fullmatch(r"[\w./]+(?::\w+|\.\w+)", value):
+            continue
+        module, _, name = value.rpartition(":" if ":" in value else ".")
+        path = module if module.endswith(".py") else module.replace(".", "/") + ".py"
+        known = functions(beside.get(path) or "").get(name)
+        lines = known.lines if known is not None else ()
+        yield OwnCode(kind, name, path, lines, f"named by {key}")
+
+
+def _extra_modules(hooks: OwnHooks, reading: LaunchReading) -> Iterator[str]:
+    """Yield the paths of modules that a setting makes the library import."""
+    given = reading.held.given if reading.held is not None else {}
+    for key, several in given.items():
+        if hooks.imports and key.endswith(hooks.imports):
+            yield several[-1].text.strip("'\"").replace(".", "/") + ".py"
+
+
+# ------------------------------------------------------------------------------ modules beside
+
+
+@lru_cache(maxsize=128)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _modules(path: str, text: str, beside: Mapping[str, str], hooks: OwnHooks) -> list[_Module]:
+    """Return a program and the modules beside it that it imports, itself first."""
+    waiting, seen = [(path, text)], {path}
+    read: list[_Module] = []
+    while waiting and len(read) < MOST_MODULES:
+        at, source = waiting.pop(0)
+        tree = _parsed(source)
+        if tree is None:
+            continue
+        imported: dict[str, str] = {}
+        for node in ast.walk(tree):
+            for name, dotted, module in _imports(node, at):
+                imported[name] = dotted
+                if module.partition("/")[0] in hooks.packages:
+                    continue
+                for each in _beside(module, at, beside):
+                    if each not in seen:
+                        seen.add(each)
+                        waiting.append((each, beside[each]))
+        read.append(_Module(at, tree, imported))
+    return read
+
+
+def _imports(node: ast.AST, path: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, full dotted name, module as a path) of each name that a statement imports."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            whole = alias.name if alias.asname else alias.name.partition(".")[0]
+            yield alias.asname or whole, whole, alias.name.replace(".", "/")
+    elif isinstance(node, ast.ImportFrom):
+        folder = posixpath.dirname(path)
+        for _ in range(node.level - 1):
+            folder = posixpath.dirname(folder)
+        module = (node.module or "").replace(".", "/")
+        if node.level:
+            module = posixpath.join(folder, module) if folder else module
+        for alias in node.names:
+            dotted = f"{module.replace('/', '.')}.{alias.name}".strip(".")
+            yield alias.asname or alias.name, dotted, module
+            yield alias.asname or alias.name, dotted, posixpath.join(module, alias.name)
+
+
+def _beside(module: str, path: str, beside: Mapping[str, str]) -> Iterator[str]:
+    """Yield the files of a module that lies in the program's folder or above it."""
+    folder = posixpath.dirname(path)
+    folders = ["", folder]
+    while folder:
+        folder = posixpath.dirname(folder)
+        folders.append(folder)
+    for each in dict.fromkeys(folders):
+        stem = posixpath.normpath(posixpath.join(each, module))
+        for file in (f"{stem}.py", f"{stem}/__init__.py"):
+            if file in beside:
+                yield file
+                return
+
+
+# ------------------------------------------------------------------------------- what replaces
+
+
+def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
+    """Yield the methods around the loss of classes that a program uses and that derive from one
+    of the library's; and trainers whose module is not at hand."""
+    defined = {
+        node.name: (module, node)
+        for module in reversed(modules)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    used = {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for module in modules
+        for node in _outside_bases(module.tree)
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+    }
+    for name in sorted(used & defined.keys()):
+        for each in _lineage(name, defined):
+            module, node = defined[each]
+            for base in node.bases:
+                last, of = _base(base, module)
+                is_own = of.partition(".")[0] in (*hooks.packages, "")
+                if last in hooks.bare or (is_own and last not in defined):
+                    yield from _methods(module, node, hooks, last)
+        yield from _inherited(name, defined, hooks)
+    for module in modules[:1]:
+        for name in sorted(used & module.imported.keys() - defined.keys()):
+            dotted = module.imported[name]
+            package = dotted.partition(".")[0]
+            if re.fullmatch(hooks.trainers, dotted.rpartition(".")[2]) and package not in (
+                *hooks.packages,
+                *hooks.known_packages,
+            ):
+                how = f"of {dotted.rpartition('.')[0]}, which is not at hand"
+                yield OwnCode("trainer", dotted.rpartition(".")[2], module.path, (), how)
+
+
+def _outside_bases(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree without the bases of its classes."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        skipped = set(map(id, node.bases)) if isinstance(node, ast.ClassDef) else set()
+        waiting += [each for each in ast.iter_child_nodes(node) if id(each) not in skipped]
+
+
+def _lineage(name: str, defined: Mapping[str, tuple[_Module, ast.ClassDef]]) -> list[str]:
+    """Return a class and those of its bases that lie beside the program."""
+    line, waiting = [], [name]
+    while waiting:
+        each = waiting.pop(0)
+        if each in defined and each not in line:
+            line.append(each)
+            module, node = defined[each]
+            waiting += [_base(base, module)[0] for base in node.bases]
+    return line
+
+
+def _base(node: ast.expr, module: _Module) -> tuple[str, str]:
+    """Return the last part of a base class's own name, and its full dotted name or nothing."""
+    text = ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
+    first, _, rest = text.partition(".")
+    dotted = module.imported.get(first, "")
+    whole = f"{dotted}.{rest}" if rest else dotted
+    return (whole or text).rpartition(".")[2], whole
+
+
+def _inherited(
+    name: str, defined: Mapping[str, tuple[_Module, ast.ClassDef]], hooks: OwnHooks
+) -> Iterator[OwnCode]:
+    """Yield the methods of a mixin's lineage where a library's class stands further down."""
+    line = _lineage(name, defined)
+    bases = {_base(b, defined[each][0])[0] for each in line for b in defined[each][1].bases}
+    library = sorted(each for each in bases - defined.keys() if _fits(each, hooks))
+    for each in line if library else ():
+        yield from _methods(*defined[each], hooks, library[0])
+
+
+def _fits(base: str, hooks: OwnHooks) -> bool:
+    return base in hooks.bare or any(re.fullmatch(each, base) for each in hooks.classes)
+
+
+def _methods(module: _Module, node: ast.ClassDef, hooks: OwnHooks, base: str) -> Iterator[OwnCode]:
+    """Yield the methods around the loss that a class derived from `base` has of its own."""
+    for pattern, methods in hooks.classes.items():
+        if not re.fullmatch(pattern, base) and base not in hooks.bare:
+            continue
+        for each in node.body:
+            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name in methods:
+                yield _own(methods[each.name], f"{node.name}.{each.name}", module, each, base)
+
+
+def _own(kind: Replaced, name: str, module: _Module, node: ast.AST, of: str) -> OwnCode:
+    lines = (getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 1)
+    last = name.rpartition(".")[2]
+    calls = any(
+        isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr == last
+        and "super()" in ast.unparse(each.func.value)
+        for each in ast.walk(node)
+    )
+    how = f"around {of}'s, which it calls" if calls else f"in place of {of}'s"
+    return OwnCode(kind, name, module.path, lines, how, _words(node), calls)
+
+
+def _words(node: ast.AST) -> frozenset[str]:
+    """Return the names, attributes, keywords and short texts of a piece of code."""
+    words = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            words.add(each.id)
+        elif isinstance(each, ast.Attribute):
+            words.add(each.attr)
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            words.add(each.value)
+    return frozenset(words)
+
+
+def _registered(
+    module: _Module, modules: Iterable[_Module], hooks: OwnHooks, values: frozenset[str]
+) -> Iterator[OwnCode]:
+    """Yield the functions that a program registers under a name that the launch asks for."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            for call in (each for each in node.decorator_list if isinstance(each, ast.Call)):
+                kind = hooks.registers.get(ast.unparse(call.func).rpartition(".")[2])
+                if kind and call.args and _asked(call.args[0], modules, values):
+                    how = f"registered as {ast.unparse(call.args[0])}"
+                    yield _own(kind, node.name, module, node, "")._replace(how=how)
+        elif isinstance(node, ast.Call):
+            called = ".".join(ast.unparse(node.func).split(".")[-2:])
+            kind = hooks.registers.get(called)
+            if kind and len(node.args) > 1 and _asked(node.args[0], modules, values):
+                name = ast.unparse(node.args[1])
+                how = f"registered as {ast.unparse(node.args[0])}"
+                at = _definition(name, module) or node
+                yield _own(kind, name, module, at, "")._replace(how=how)
+
+
+def _asked(name: ast.expr, modules: Iterable[_Module], values: frozenset[str]) -> bool:
+    """Return True if a launch asks for a registered name, or if the name is not known.
+
+    A program may set it itself: then its text stands once more in its code.
+    """
+    if not isinstance(name, ast.Constant):
+        return True
+    text = str(name.value).lower()
+    times = sum(
+        isinstance(node, ast.Constant) and str(node.value).lower() == text
+        for module in modules
+        for node in ast.walk(module.tree)
+    )
+    return text in values or times > 1
+
+
+def _definition(name: str, module: _Module) -> ast.AST | None:
+    return next(
+        (
+            node
+            for node in ast.walk(module.tree)
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name
+        ),
+        None,
+    )
+
+
+def _patched(module: _Module, hooks: OwnHooks) -> Iterator[OwnCode]:
+    """Yield what a program puts in the place of a function or method of the library."""
+    known = {
+        **{name: kind for each in hooks.classes.values() for name, kind in each.items()},
+        **hooks.functions,
+    }
+    for node in ast.walk(module.tree):
+        for owner, name, value in _assigned(node):
+            root = owner.partition(".")[0].partition("(")[0]
+            if name not in known or root in ("self", "cls") or value == f"{owner}.{name}":
+                continue
+            at = _definition(value.rpartition("(")[2].partition(",")[0].rstrip(")"), module) or node
+            how = f"put in the place of {owner}.{name}"
+            yield _own(known[name], value, module, at, "")._replace(how=how)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """Yield (owner, attribute, value) of each attribute that a statement sets, as text."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Attribute):
+                yield ast.unparse(target.value), target.attr, ast.unparse(node.value)
+    elif isinstance(node, ast.Call):
+        called, args = ast.unparse(node.func).rpartition(".")[2], node.args
+        if called in ("setattr", "object") and len(args) > 2 and isinstance(args[1], ast.Constant):
+            yield ast.unparse(args[0]), str(args[1].value), ast.unparse(args[2])
+        elif called == "patch" and len(args) > 1 and isinstance(args[0], ast.Constant):
+            owner, _, name = str(args[0].value).rpartition(".")
+            yield owner, name, ast.unparse(args[1])
+
+
+# ---------------------------------------------------------------------- what is said of a finding
+
+
+def why(own: Iterable[OwnCode], reading: LaunchReading) -> str:
+    """Return what decides in place of the library, with file and lines, and what still holds."""
+    places = [f"{each.name} ({each.where}) {each.how}".strip() for each in own]
+    return f"own loss: {'; '.join(places)}, decides. {_holds(own, reading)}"
+
+
+def _holds(own: Iterable[OwnCode], reading: LaunchReading) -> str:
+    kinds = {each.kind for each in own}
+    kept = ["the model, the data, the batch and how responses are sampled"]
+    terms: tuple[tuple[Replaced, str, InReward | InLoss], ...] = (
+        ("advantage", "reward", reading.in_reward),
+        ("loss", "loss", reading.in_loss),
+    )
+    for kind, place, term in terms if "trainer" not in kinds else ():
+        if kind not in kinds:
+            what = "the advantage" if kind == "advantage" else "the policy loss"
+            if term.active and term.beta is not None:
+                what += f" with {term.estimator}, β = {term.beta:g}, in the {place}"
+            kept.append(what)
+    return f"Still the library's: {'; '.join(kept)}"
+
+
+def unnamed(own: Iterable[OwnCode], reading: LaunchReading) -> Iterator[AuditNote]:
+    """Yield the weight of each KL that own code replaces and does not name.
+
+    It sees code that neither calls the library's own nor names the weight; `**` hides names.
+    """
+    own = tuple(own)
+    given = reading.held.given if reading.held is not None else {}
+    for place, term in (("advantage", reading.in_reward), ("loss", reading.in_loss)):
+        code = [each for each in own if each.kind == place and each.words and not each.calls]
+        if not term.active or not code or any(each.calls for each in own):
+            continue
+        keys = [
+            key for key in given if _COEFFICIENT.match(key.rpartition(".")[2].replace("-", "_"))
+        ]
+        names = {key.rpartition(".")[2].replace("-", "_") for key in keys}
+        words = {word for each in code for word in each.words}
+        if keys and not any(re.search(r"(?i)kl|beta|coef", word) for word in words | names & words):
+            lines = tuple(n for key in keys for n in given[key][-1].lines)
+            named = " and ".join(each.name for each in code)
+            yield AuditNote(
+                f"{', '.join(keys)} is passed on to nothing in {named} ({code[0].where}): its "
+                "code names no KL and no weight of one",
+                lines,
+            )
+
+
+def passed_to_nothing(text: str, path: str, *, cited: bool) -> Iterator[AuditNote]:
+    """Yield the coefficients that a program reads or declares, and passes on to nothing.
+
+    cited: the program is the audited file, whose lines a finding cites. A coefficient is an option
+    of its parser, a field of its own dataclass, or a variable. Silent where the object that holds
+    it is passed on whole, and where a name is built from text.
+    """
+    tree = _parsed(text)
+    if tree is None or re.search(
+        r"\*\*|\bvars\(|asdict|__dict__|getattr\(|globals\(|locals\(", text
+    ):
+        return
+    loaded, whole = _uses(tree)
+    for name, line, holder in _declared(tree):
+        if name not in loaded and not (holder and holder & whole):
+            text = f"{name} is read and passed on to nothing ({path}:{line})"
+            yield AuditNote(text, (line,) if cited else ())
+
+
+def _declared(tree: ast.Module) -> Iterator[tuple[str, int, frozenset[str]]]:
+    """Yield (name, line, names of objects that hold it) of each coefficient of a program."""
+    held = frozenset(
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for owner in node.targets
+        for target in (owner.elts if isinstance(owner, ast.Tuple) else [owner])
+        if isinstance(target, ast.Name) and "parse" in ast.unparse(node.value.func)
+    )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("add_argument"):
+            for each in node.args:
+                name = str(each.value).lstrip("-") if isinstance(each, ast.Constant) else ""
+                name = name.replace("-", "_")
+                if _COEFFICIENT.match(name):
+                    yield name, node.lineno, held
+        elif isinstance(node, ast.ClassDef) and any(
+            "dataclass" in ast.unparse(each) for each in node.decorator_list
+        ):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    is_derived = any(ast.unparse(each) not in ("object",) for each in node.bases)
+                    if _COEFFICIENT.match(field.target.id) and not is_derived:
+                        yield field.target.id, field.lineno, held | _made(tree, node.name)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target = node.targets[0]
+            if isinstance(target, ast.Name) and _COEFFICIENT.match(target.id):
+                yield target.id, node.lineno, frozenset()
+
+
+def _made(tree: ast.Module, name: str) -> frozenset[str]:
+    """Return the variables that hold an object of a class."""
+    return frozenset(
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == name
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    )
+
+
+def _uses(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Return the names that a program does something with, and the objects it passes on whole."""
+    idle: set[int] = set()
+    whole: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            passed = [*node.args, *(each.value for each in node.keywords)]
+            if _SHOWS.search(called) or called.endswith("add_argument"):
+                idle |= {id(each) for value in passed for each in ast.walk(value)}
+            else:
+                whole |= {each.id for each in passed if isinstance(each, ast.Name)}
+        elif isinstance(node, (ast.Return, ast.Yield)) and isinstance(node.value, ast.Name):
+            whole.add(node.value.id)
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+            # `beta = config["beta"]` reads the key into a name: that alone is no use of it.
+            target = node.targets[0]
+            if isinstance(target, ast.Name) and _COEFFICIENT.match(target.id):
+                idle |= {id(each) for each in ast.walk(node.value)}
+    used = (node for node in ast.walk(tree) if id(node) not in idle)
+    return {name for node in used if (name := _read(node))}, whole
+
+
+def _read(node: ast.AST) -> str:
+    """Return the name, attribute or text that an expression reads; empty for others."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        return node.attr
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return str(node.value) if is_text and isinstance(node, ast.Constant) else ""
