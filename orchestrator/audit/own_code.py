@@ -8,12 +8,12 @@ nothing are found here, too.
 import ast
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from orchestrator.audit.checkout import functions
+from orchestrator.audit.checkout import functions, known_code
 from orchestrator.audit.libraries import marks
 from orchestrator.library.launches import (
     AuditNote,
@@ -25,6 +25,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.release_marks import OwnHooks, Replaced
 
+REGISTERED = "registered as"
 MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
 _COEFFICIENT = re.compile(
@@ -88,7 +89,23 @@ def own_code(
     for module in modules:
         found += _registered(module, modules, hooks, values)
         found += _patched(module, hooks)
+    for kind, name in reading.chosen:
+        if not any(each.kind == kind and each.how.startswith(REGISTERED) for each in found):
+            found.append(_of_checkout(kind, name, reading, launch.beside, hooks))
     return tuple(dict.fromkeys(found))
+
+
+def _of_checkout(
+    kind: Replaced, name: str, reading: LaunchReading, beside: Mapping[str, str], hooks: OwnHooks
+) -> OwnCode:
+    """Return a function that the launch asks for by name, as the library's files beside have it."""
+    for path in known_code(reading.library).files:
+        tree = _parsed(beside.get(path) or "")
+        module = _Module(path, tree or ast.Module([], []), {})
+        for each in _registered(module, [], hooks, frozenset({name.lower()})):
+            if each.kind == kind and repr(name) in each.how:
+                return each
+    return OwnCode(kind, name, "", (), "that no release has")
 
 
 def _entry(launch: Launch) -> str:
@@ -337,14 +354,14 @@ def _registered(
             for call in (each for each in node.decorator_list if isinstance(each, ast.Call)):
                 kind = hooks.registers.get(ast.unparse(call.func).rpartition(".")[2])
                 if kind and call.args and _asked(call.args[0], modules, values):
-                    how = f"registered as {ast.unparse(call.args[0])}"
+                    how = f"{REGISTERED} {ast.unparse(call.args[0])}"
                     yield _own(kind, node.name, module, node, "")._replace(how=how)
         elif isinstance(node, ast.Call):
             called = ".".join(ast.unparse(node.func).split(".")[-2:])
             kind = hooks.registers.get(called)
             if kind and len(node.args) > 1 and _asked(node.args[0], modules, values):
                 name = ast.unparse(node.args[1])
-                how = f"registered as {ast.unparse(node.args[0])}"
+                how = f"{REGISTERED} {ast.unparse(node.args[0])}"
                 at = _definition(name, module) or node
                 yield _own(kind, name, module, at, "")._replace(how=how)
 
@@ -410,9 +427,10 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, str, str]]:
 # ---------------------------------------------------------------------- what is said of a finding
 
 
-def why(own: Iterable[OwnCode], reading: LaunchReading) -> str:
+def why(own: Sequence[OwnCode], reading: LaunchReading) -> str:
     """Return what decides in place of the library, with file and lines, and what still holds."""
-    places = [f"{each.name} ({each.where}) {each.how}".strip() for each in own]
+    named = (each.name + (f" ({each.where})" if each.path else "") for each in own)
+    places = [f"{name} {each.how}".strip() for name, each in zip(named, own, strict=True)]
     return f"own loss: {'; '.join(places)}, decides. {_holds(own, reading)}"
 
 

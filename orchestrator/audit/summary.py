@@ -104,7 +104,7 @@ def one_line(finding: AuditFinding) -> str:
 
 def mark(finding: AuditFinding) -> str:
     """Return the answer in two or three words."""
-    if finding.own:
+    if finding.own and not any(each.stops for each in finding.contradictions):
         return "undetermined: own loss"
     if finding.verdict == "undetermined":
         return "not determined"
@@ -123,7 +123,7 @@ def instead(finding: AuditFinding) -> str:
     """Return what to write instead: the chosen change, or why there is none."""
     wrong = _mistakes(finding)
     if finding.own:
-        places = ", ".join(each.where for each in finding.own)
+        places = ", ".join(each.where or each.name for each in finding.own)
         first = f"mend this first: {wrong[0]}" if wrong else f"read {places}"
         return f"{first}. Audit runs no code of a launch"
     if finding.changes:

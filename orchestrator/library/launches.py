@@ -440,6 +440,8 @@ class LaunchReading:
     change_note: str = ""
     """Advice if no change of the launch is enough."""
     assumes: tuple[str, ...] = ()
+    chosen: tuple[tuple[Replaced, str], ...] = ()
+    """Policy losses and advantages, by their names, that the launch asks for and no release has."""
     unknown: tuple[str, ...] = ()
     """The reason why the KL cannot be determined; empty if it can."""
     possibilities: tuple[Possibility, ...] = ()

@@ -21,7 +21,7 @@ VERL = (
     "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 "
     "actor_rollout_ref.actor.kl_loss_type=mse actor_rollout_ref.rollout.n=8 {more}\n"
 )
-OPENRLHF = "python {entry} --advantage_estimator rloo --init_kl_coef 0.01 --kl_estimator k1\n"
+OPENRLHF = "python {entry} --advantage_estimator rloo --init_kl_coef 0.01 --n_samples_per_prompt 8\n"
 SKYRL = (
     "python -m {entry} trainer.algorithm.advantage_estimator={advantage} "
     "trainer.algorithm.use_kl_loss=true trainer.algorithm.policy_loss_type={loss}\n"
@@ -154,6 +154,16 @@ OWN: dict[str, tuple[dict[str, str], str, str, str]] = {
         {"run.sh": VERL.format(entry="verl.trainer.main_apo", advantage="rloo", more="")},
         "run.sh", "verl@0.7.0", "the program verl/trainer/main_apo.py",
     ),
+    "verl: an estimator that no release has": (
+        {"run.sh": VERL.format(entry="verl.trainer.main_ppo", advantage="aapo", more="")},
+        "run.sh", "verl", "aapo that no release has",
+    ),
+    "verl: an estimator of the checkout": (
+        {"run.sh": VERL.format(entry="verl.trainer.main_ppo", advantage="aapo", more=""),
+         "verl/trainer/ppo/core_algos.py": "@register_adv_est('aapo')\ndef my_aapo(rewards):\n"
+         "    return rewards\n"},
+        "run.sh", "verl", "my_aapo (verl/trainer/ppo/core_algos.py:2-3)",
+    ),
     "openrlhf: a policy loss": (
         {"run.sh": OPENRLHF.format(entry="own/train_ppo_ray.py"),
          "own/train_ppo_ray.py": "import openrlhf.models\nfrom openrlhf.models import PolicyLoss\n"
@@ -258,6 +268,16 @@ def test_a_registered_function_that_the_launch_does_not_ask_for_decides_nothing(
     assert not finding.own
 
 
+def test_gdpo_never_reads_the_shaped_reward(tmp_path: Path) -> None:
+    """verl 0.9.1: compute_gdpo_outcome_advantage takes the parts of the reward."""
+    more = "algorithm.use_kl_in_reward=True algorithm.gdpo_reward_keys=[a,b]"
+    script = VERL.format(entry="verl.trainer.main_ppo", advantage="gdpo", more=more)
+    script = script.replace("use_kl_loss=True", "use_kl_loss=False")
+    (finding,) = audited(tmp_path, {"run.sh": script}, "run.sh", "verl@0.9.1")
+    assert finding.verdict == "no_kl"
+    assert "algorithm.use_kl_in_reward" in [each.flag for each in finding.inactive_flags]
+
+
 def test_a_weight_that_own_code_does_not_name_is_named(tmp_path: Path) -> None:
     script = NO_KL + TRL_TRAIN.format(cls="NoKL")
     (finding,) = audited(tmp_path, {"train.py": script}, "train.py", "trl@1.16.0")
@@ -286,7 +306,8 @@ OPTION = (
         ("c = yaml.safe_load(open('c'))\n" + TAIL.format("beta=c['beta']"), ""),
         (
             "from dataclasses import dataclass\n@dataclass\nclass A:\n"
-            "    kl_estimator: str = 'k1'\n    n: int = 1\na = A()\n" + TAIL.format("temperature=a.n"),
+            "    kl_estimator: str = 'k1'\n    n: int = 1\na = A()\n"
+            + TAIL.format("temperature=a.n"),
             "kl_estimator",
         ),
     ],

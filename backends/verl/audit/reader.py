@@ -88,6 +88,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.library.release_marks import Replaced
 
 GROUP = f"{ROLLOUT}.n"
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
@@ -125,6 +126,9 @@ DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
     **{name: "group_std" if kind == "grpo" else "nothing" for kind, name in TO_GO.items()},
 }
 """Advantage estimator -> the divisor of its advantage in core_algos.py, which divides a KL too."""
+PARTS = "gdpo"
+PARTS_WHY = f"{PARTS} makes the advantage of the reward's parts and never reads the shaped reward"
+BASELINES = ("optimal_token_baseline", "tir_optimal_token_baseline")
 OWN_IN_MEAN = ("grpo", "grpo_vectorized", "gpg", "reinforce_plus_plus_baseline")
 LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
     "vanilla": ("", "token"),
@@ -557,6 +561,7 @@ class _Judge:
             rules=tuple(self.rules),
             changes=tuple(self._changes(in_reward, in_loss)),
             change_note=self._note(),
+            chosen=tuple(self._chosen(advantage)),
             assumes=(*keys.assumes, *self._assumed()),
             unknown=tuple(self.unknown),
             possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}"))
@@ -564,6 +569,14 @@ class _Judge:
             regime=regime,
             surroundings=None if self._distils() else around,
         )
+
+    def _chosen(self, advantage: str | None) -> Iterator[tuple[Replaced, str]]:
+        """Yield the advantage and the policy loss that the launch asks for and no release has."""
+        if advantage is not None and advantage not in (*DIVIDED_BY, PARTS, *BASELINES):
+            yield "advantage", advantage
+        mode = self.keys.last(LOSS_MODE)
+        if mode is not None and not mode.why and mode.text not in (*LOSS_MODES, "bypass_mode"):
+            yield "loss", mode.text
 
     def _distils(self) -> bool:
         """Return True if the loss is a distance to a teacher, which orch does not read."""
@@ -753,6 +766,9 @@ class _Judge:
         if on and self.entry and (dead := DEAD_REWARD.search(self.entry)):
             self._rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
             return InReward(False), True
+        if on and keys.text(ADVANTAGE) == PARTS:
+            self._rule(PARTS_WHY, "verl/trainer/ppo/core_algos.py: compute_gdpo_outcome_advantage")
+            return InReward(False), True
         if self._ambiguous(on, in_loss):
             return InReward(None), None
         if not on:
@@ -799,6 +815,9 @@ class _Judge:
                 if self.at >= FIRST_WITH_SWITCH
                 else (f"{USE_LOSS} is true, which takes the KL out of the reward in this release")
             )
+            if keys.text(ADVANTAGE) == PARTS and keys.switch(USE_REWARD):
+                off = PARTS_WHY
+                yield from keys.inert(USE_REWARD, off)
             if not zero and self.entry and DEAD_REWARD.search(self.entry):
                 off = "this entry point's trainer never puts a KL into the reward"
                 if keys.switch(USE_REWARD):
