@@ -8,7 +8,6 @@ by their syntax trees; `audit/code.json` of a library has the digests (lab.adopt
 import ast
 import hashlib
 import json
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,14 +58,6 @@ class ComparedFunction(NamedTuple):
     lines: tuple[int, int]
     releases: tuple[str, ...]
     """The releases whose code is the same; empty: no release has it so."""
-
-
-class OwnTrainer(NamedTuple):
-    """A trainer's class of the checkout: its file, and the lines of its loss, or of the class."""
-
-    name: str
-    path: str
-    lines: tuple[int, int]
 
 
 @lru_cache(maxsize=16)
@@ -154,70 +145,6 @@ def release_of(beside: Mapping[str, str], known: KnownCode) -> str:
         return ""
     newest = max((each for each in votes if votes[each] == most), key=version_tuple)
     return f"{newest} {most} of {len(rows)} functions of its code beside it are as in this release"
-
-
-def own_trainers(program: str, beside: Mapping[str, str]) -> list[OwnTrainer]:
-    """Return the classes named `...Trainer...` that a program uses and the checkout defines.
-
-    They are imported from a module that lies beside the program or above it, or from a package
-    whose `__init__.py` imports them.
-    """
-    imported, used = _trainers(beside.get(program) or "")
-    trainers = []
-    for name in sorted(imported.keys() & used):
-        path = _module(program, imported[name], beside)
-        if path.endswith("__init__.py"):
-            path = _module(path, _trainers(beside[path])[0].get(name, ("", 0)), beside)
-        if path and (lines := _loss_lines(beside[path], name)):
-            trainers.append(OwnTrainer(name, path, lines))
-    return trainers
-
-
-def _trainers(text: str) -> tuple[dict[str, tuple[str, int]], set[str]]:
-    """Return imported trainer -> its module and the import's level; and the names that are used."""
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}, set()
-    imported = {
-        each.name: (node.module or "", node.level)
-        for node in nodes
-        if isinstance(node, ast.ImportFrom)
-        for each in node.names
-        if "Trainer" in each.name
-    }
-    return imported, {node.id for node in nodes if isinstance(node, ast.Name)}
-
-
-def _module(program: str, imported: tuple[str, int], beside: Mapping[str, str]) -> str:
-    """Return the path of an imported module that lies in a folder of the program or above it."""
-    module, level = imported
-    folder = posixpath.dirname(program)
-    above = [folder] if level else [folder, *_above(folder)]
-    for _ in range(level - 1):
-        above = [posixpath.dirname(each) for each in above]
-    for each in above if module or level else []:
-        stem = posixpath.join(each, *module.split("."))
-        for path in (f"{stem}.py", posixpath.join(stem, "__init__.py")):
-            if path in beside:
-                return path
-    return ""
-
-
-def _above(folder: str) -> Iterator[str]:
-    while folder:
-        folder = posixpath.dirname(folder)
-        yield folder
-
-
-def _loss_lines(text: str, name: str) -> tuple[int, int] | None:
-    """Return the lines of a class's `compute_loss`, else of the class; None if it is not there."""
-    methods = functions(text)
-    for loss in ("_compute_loss", "compute_loss"):
-        if f"{name}.{loss}" in methods:
-            return methods[f"{name}.{loss}"].lines
-    at = [n for n, line in enumerate(text.splitlines(), 1) if re.match(rf"class {name}\b", line)]
-    return (at[0], at[0]) if at else None
 
 
 def places(keys: Iterable[str], beside: Mapping[str, str], paths: Iterable[str]) -> list[str]:

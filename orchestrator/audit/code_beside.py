@@ -13,7 +13,7 @@ class CodeBeside:
     def __init__(self, reading: LaunchReading, launch: Launch):
         known = known_code(reading.library)
         self._library, self._files = reading.library, launch.beside
-        self._paths = (*known.files, *reading.code_files)
+        self._paths = known.files
         self._keys = reading.held.checkout if reading.held is not None else frozenset[str]()
         given = reading.held.given if reading.held is not None else {}
         values = [each.text for several in given.values() for each in several]

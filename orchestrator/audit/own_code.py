@@ -246,9 +246,13 @@ def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
             module, node = defined[each]
             for base in node.bases:
                 last, of = _base(base, module)
-                is_own = of.partition(".")[0] in (*hooks.packages, "")
-                if last in hooks.bare or (is_own and last not in defined):
+                package = of.partition(".")[0]
+                if last in defined:
+                    continue
+                if last in hooks.bare or package in (*hooks.packages, ""):
                     yield from _methods(module, node, hooks, last)
+                if hooks.bare and "Trainer" in each and package not in hooks.packages:
+                    yield from _methods(module, node, hooks, hooks.bare[0], last)
         yield from _inherited(name, defined, hooks)
     for module in modules[:1]:
         for name in sorted(used & module.imported.keys() - defined.keys()):
@@ -308,14 +312,21 @@ def _fits(base: str, hooks: OwnHooks) -> bool:
     return base in hooks.bare or any(re.fullmatch(each, base) for each in hooks.classes)
 
 
-def _methods(module: _Module, node: ast.ClassDef, hooks: OwnHooks, base: str) -> Iterator[OwnCode]:
-    """Yield the methods around the loss that a class derived from `base` has of its own."""
+def _methods(
+    module: _Module, node: ast.ClassDef, hooks: OwnHooks, base: str, shown: str = ""
+) -> Iterator[OwnCode]:
+    """Yield the methods around the loss that a class derived from `base` has of its own.
+
+    shown: the base's name for people, where it is not at hand.
+    """
     for pattern, methods in hooks.classes.items():
         if not re.fullmatch(pattern, base) and base not in hooks.bare:
             continue
         for each in node.body:
             if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name in methods:
-                yield _own(methods[each.name], f"{node.name}.{each.name}", module, each, base)
+                yield _own(
+                    methods[each.name], f"{node.name}.{each.name}", module, each, shown or base
+                )
 
 
 def _own(kind: Replaced, name: str, module: _Module, node: ast.AST, of: str) -> OwnCode:

@@ -455,5 +455,3 @@ class LaunchReading:
     """None: no table of this library's keys is known."""
     decided: tuple[AuditVerdict, str] | None = None
     """The verdict and its reason, where an entry point makes something else of the term."""
-    code_files: tuple[str, ...] = ()
-    """Files of the checkout that have its trainer, as the program imports it."""

@@ -169,33 +169,6 @@ def test_places_are_by_file_and_few() -> None:
     ]
 
 
-def test_a_programs_own_trainer_is_named_with_its_loss(tmp_path: Path) -> None:
-    folder = tmp_path / "src/open_r1"
-    (folder / "trainer").mkdir(parents=True)
-    (folder / "grpo.py").write_text(
-        "from trl import GRPOConfig, GRPOTrainer\n"
-        "from open_r1.trainer import TrainerEma, UnusedTrainer\n"
-        "TrainerEma(args=GRPOConfig())\n"
-    )
-    (folder / "trainer/__init__.py").write_text("from .ema import TrainerEma\n")
-    (folder / "trainer/ema.py").write_text(
-        "class TrainerEma(Base):\n    decay = 'ref_ema_decay'\n\n"
-        "    def compute_loss(self):\n        pass\n"
-    )
-    script = tmp_path / "train.sh"
-    launch = (
-        "torchrun src/open_r1/grpo.py --num_generations 4 --beta 0.04 --max_completion_length 9 "
-        "--use_vllm true"
-    )
-    script.write_text(launch)
-    _, (finding,) = audit_file(script, {"trl": "0.18.2 test"}, Projects())
-    path = "src/open_r1/trainer/ema.py"
-    assert any(f"TrainerEma, whose loss is TRL's (read {path}:4-5)" in e for e in finding.assumes)
-    script.write_text(f"{launch} --ref_ema_decay 0.9")
-    _, (forked,) = audit_file(script, {"trl": "0.18.2 test"}, Projects())
-    assert f"read {path}:2" in forked.why
-
-
 @pytest.mark.parametrize(
     ("library", "version"),
     [

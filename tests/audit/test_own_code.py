@@ -21,7 +21,9 @@ VERL = (
     "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 "
     "actor_rollout_ref.actor.kl_loss_type=mse actor_rollout_ref.rollout.n=8 {more}\n"
 )
-OPENRLHF = "python {entry} --advantage_estimator rloo --init_kl_coef 0.01 --n_samples_per_prompt 8\n"
+OPENRLHF = (
+    "python {entry} --advantage_estimator rloo --init_kl_coef 0.01 --n_samples_per_prompt 8\n"
+)
 SKYRL = (
     "python -m {entry} trainer.algorithm.advantage_estimator={advantage} "
     "trainer.algorithm.use_kl_loss=true trainer.algorithm.policy_loss_type={loss}\n"
@@ -79,6 +81,14 @@ OWN: dict[str, tuple[dict[str, str], str, str, str]] = {
          "trainer/empo.py": "from transformers import Trainer\nclass EMPOTrainer(Trainer):\n"
          "    def compute_loss(self, model, inputs, return_outputs=False):\n        return k3\n"},
         "train.py", "trl@1.16.0", "EMPOTrainer.compute_loss (trainer/empo.py:3-4)",
+    ),
+    "a trainer with options on the command line, of a base that is not at hand": (
+        {"run.sh": "torchrun src/open_r1/grpo.py --num_generations 4 --beta 0.04 --use_vllm true\n",
+         "src/open_r1/grpo.py": "from open_r1.trainer import TrainerEma\nTrainerEma(args=c)\n",
+         "src/open_r1/trainer/__init__.py": "from .ema import TrainerEma\n",
+         "src/open_r1/trainer/ema.py": "class TrainerEma(Base):\n    def compute_loss(self):\n"
+         "        pass\n"},
+        "run.sh", "trl@0.18.2", "TrainerEma.compute_loss (src/open_r1/trainer/ema.py:2-3)",
     ),
     "its own scoring of completions (X-R1)": (
         {"train.py": "import trl\nfrom trl import GRPOConfig\nclass X(trl.GRPOTrainer):\n"

@@ -23,7 +23,6 @@ from backends.trl.options import (
     inherited,
     own_options,
 )
-from orchestrator.audit.checkout import own_trainers
 from orchestrator.audit.reading import (
     KL_WEIGHTS,
     LONGEST_ENTRY,
@@ -202,8 +201,6 @@ class LaunchOptions:
     runner: Literal["accelerate", "script", ""] = ""
     """The program that gets a flag which TRL's own parser does not know. `trl grpo` hands it to
     `accelerate launch`; TRL's scripts refuse it. Empty for another program."""
-    code_files: tuple[str, ...] = ()
-    """Files of the checkout that have the program's trainer."""
 
     def options(self, version: str) -> Iterator[tuple[str, Given]]:
         """Yield every option by its name in this release, the last one of a name wins.
@@ -319,19 +316,12 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     if launch.missing:
         missing = f"{launch.missing[0]} could not be read"
     assumes: tuple[str, ...] = ()
-    code_files: tuple[str, ...] = ()
     if not own:
         signs = len(keys & _SIGNS)
         named = _NAMED.search(name) is not None
         if keys & _FOREIGN or not ((named and missing) or signs >= (1 if named else 2)):
             return None
-        trainers = own_trainers(name, launch.beside)
-        code_files = tuple(dict.fromkeys(each.path for each in trainers))
         assumes = (f"{name} hands its options to TRL's trainer as they are: it is not TRL's own",)
-        if trainers:
-            losses = "; ".join(f"{each.path}:{each.lines[0]}-{each.lines[1]}" for each in trainers)
-            names = " or ".join(each.name for each in trainers)
-            assumes = (f"{name} trains with {names}, whose loss is TRL's (read {losses})",)
     fork = VLM_R1 if _VLM_R1_ENTRY.search(name) else None
     runner: Literal["accelerate", "script", ""] = ""
     if own and not name.endswith("orch_trl.py"):
@@ -353,7 +343,6 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
         shipped=shipped if all(shipped) else None,
         flags=flags,
         runner=runner,
-        code_files=code_files,
     )
 
 
@@ -725,7 +714,6 @@ class _Facts:
             regime=regime,
             surroundings=around,
             decided=self._by_mean_ratio(loss),
-            code_files=self.request.code_files,
         )
 
     def _by_mean_ratio(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
