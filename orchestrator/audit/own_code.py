@@ -73,7 +73,7 @@ def own_code(
     """
     entry = _entry(launch)
     values = _values(reading)
-    found = list(_named_functions(hooks, reading, launch.beside))
+    replaced = list(_named_functions(hooks, reading, launch.beside))
     modules: list[_Module] = []
     path, text = (entry, launch.beside.get(entry)) if entry else program
     if re.search(hooks.stock, entry):
@@ -81,18 +81,20 @@ def own_code(
     elif text is not None:
         modules = _modules(path, text, launch.beside, hooks)
     elif entry.partition("/")[0] in hooks.packages:
-        found.append(OwnCode("trainer", f"the program {entry}", entry, (), "that no release has"))
+        replaced.append(
+            OwnCode("trainer", f"the program {entry}", entry, (), "that no release has")
+        )
     for each in _extra_modules(hooks, reading):
         if each in launch.beside:
             modules += _modules(each, launch.beside[each], launch.beside, hooks)
-    found += _classes(modules, hooks)
+    replaced += _classes(modules, hooks)
     for module in modules:
-        found += _registered(module, modules, hooks, values)
-        found += _patched(module, hooks)
+        replaced += _registered(module, modules, hooks, values)
+        replaced += _patched(module, hooks)
     for kind, name in reading.chosen:
-        if not any(each.kind == kind and each.how.startswith(REGISTERED) for each in found):
-            found.append(_of_checkout(kind, name, reading, launch.beside, hooks))
-    return tuple(dict.fromkeys(found))
+        if not any(each.kind == kind and each.how.startswith(REGISTERED) for each in replaced):
+            replaced.append(_of_checkout(kind, name, reading, launch.beside, hooks))
+    return tuple(dict.fromkeys(replaced))
 
 
 def _of_checkout(
@@ -168,7 +170,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 def _modules(path: str, text: str, beside: Mapping[str, str], hooks: OwnHooks) -> list[_Module]:
     """Return a program and the modules beside it that it imports, itself first."""
-    waiting, seen = [(path, text)], {path}
+    waiting, visited = [(path, text)], {path}
     read: list[_Module] = []
     while waiting and len(read) < MOST_MODULES:
         at, source = waiting.pop(0)
@@ -182,8 +184,8 @@ def _modules(path: str, text: str, beside: Mapping[str, str], hooks: OwnHooks) -
                 if module.partition("/")[0] in hooks.packages:
                     continue
                 for each in _beside(module, at, beside):
-                    if each not in seen:
-                        seen.add(each)
+                    if each not in visited:
+                        visited.add(each)
                         waiting.append((each, beside[each]))
         read.append(_Module(at, tree, imported))
     return read
@@ -508,7 +510,7 @@ def passed_to_nothing(text: str, path: str, *, cited: bool) -> Iterator[AuditNot
 
 def _declared(tree: ast.Module) -> Iterator[tuple[str, int, frozenset[str]]]:
     """Yield (name, line, names of objects that hold it) of each coefficient of a program."""
-    held = frozenset(
+    holders = frozenset(
         target.id
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
@@ -522,7 +524,7 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, int, frozenset[str]]]:
                 name = str(each.value).lstrip("-") if isinstance(each, ast.Constant) else ""
                 name = name.replace("-", "_")
                 if _COEFFICIENT.match(name):
-                    yield name, node.lineno, held
+                    yield name, node.lineno, holders
         elif isinstance(node, ast.ClassDef) and any(
             "dataclass" in ast.unparse(each) for each in node.decorator_list
         ):
@@ -530,7 +532,7 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, int, frozenset[str]]]:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                     is_derived = any(ast.unparse(each) not in ("object",) for each in node.bases)
                     if _COEFFICIENT.match(field.target.id) and not is_derived:
-                        yield field.target.id, field.lineno, held | _made(tree, node.name)
+                        yield field.target.id, field.lineno, holders | _made(tree, node.name)
         elif isinstance(node, ast.Assign) and len(node.targets) == 1:
             target = node.targets[0]
             if isinstance(target, ast.Name) and _COEFFICIENT.match(target.id):

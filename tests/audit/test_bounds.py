@@ -35,7 +35,6 @@ def trl(options: str) -> AuditFinding:
         (f"{NONE} {ON_POLICY}", "nothing", "the clip [0.8, 1.2] never acts"),
         (f"{SMALL} {ACTOR}.policy_loss.loss_mode=gspo", "the policy before the step", "geometric"),
         (f"{SMALL} {ACTOR}.policy_loss.loss_mode=gpg", "nothing", "no ratio"),
-        (f"{SMALL} {ACTOR}.policy_loss.loss_mode=mine", "not known", "mine"),
         (f"{SMALL} +actor_rollout_ref.rollout.quantization=fp8", "the policy before", "in fp8"),
     ],
 )

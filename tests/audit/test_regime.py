@@ -373,13 +373,6 @@ def test_a_group_whose_size_is_not_known_is_assumed() -> None:
     assert any("rollout.n is above 1" in each for each in finding.assumes)
 
 
-def test_an_advantage_that_orch_does_not_know_is_assumed() -> None:
-    mine = "algorithm.adv_estimator=mine"
-    finding = only(f"python3 -m verl.trainer.main_ppo {mine} {IN_REWARD}=True")
-    assert finding.confidence == "assumed"
-    assert any("'mine'" in each for each in finding.assumes)
-
-
 def test_the_fix_never_moves_to_what_is_criticised() -> None:
     """GRPO divides by the group's deviation: k1 in the reward there would be rescaled."""
     finding = only(f"{VERL} {N8} {USE_LOSS}=True")
