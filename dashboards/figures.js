@@ -111,7 +111,7 @@ function rowsOf(view, data, chosen, state) {
     return { term: c.term, name: !fixed && state.group !== "none" ? `${axisOf(c, state.group)}: ${c.name}` : c.name, ...row };
   });
   const models = new Set(kept.map((i) => data.configurations[i].model));
-  return own.length && !fixed ? [...own, ...rows.filter((row) => models.has(row.model))] : own;
+  return own.length ? [...own, ...rows.filter((row) => models.has(row.model))] : own;
 }
 
 // ---------------------------------------------------------------- a view with its rows, as wide as its place

@@ -201,10 +201,13 @@ class PublishedPanel(Frozen):
     """The study whose cells are drawn."""
     where: tuple[str, ...] = Field(default=(), strict=False)
     """Filters, as `--where` takes them."""
-    metric: str = "in_domain"
-    """`in_domain` and `out_of_domain`: the main result; any other by its canonical name."""
-    draws: Literal["curves", "finals"] = "curves"
-    """Over train steps, or after the last."""
+    metrics: tuple[str, ...] = Field(
+        default=("eval/validation/mean", "eval/accuracy_in_domain", "train/reward_mean"),
+        strict=False,
+        min_length=1,
+    )
+    """Canonical names, best first: a panel draws the curves of the first that was measured, and its
+    title names any but the first. `[tasks]`: final values, a panel for each scored task."""
 
 
 class PublishedFigure(Frozen):
@@ -222,6 +225,28 @@ class PublishedFigure(Frozen):
     """True if the exact laboratory draws it, and not cells."""
 
 
+class PublishedTerm(Frozen):
+    """What a publication says of one KL term: of its gradient, and of training with it."""
+
+    kl: str
+    """As an axis names it, such as `k1.reward`."""
+    unbiased: bool
+    """True if its gradient is that of the sequence's reverse KL, on policy."""
+    behaviour: str
+    """What training with it did, in a word or two."""
+    study: Name
+    """The study in which ours was trained."""
+
+
+class PublishedSettings(Frozen):
+    """The arguments with which a publication asks a library for a KL term."""
+
+    library: Name
+    """The name of its backend."""
+    sets: tuple[str, ...] = Field(strict=False)
+    """The arguments, each as a word of the command line."""
+
+
 class Published(Frozen):
     """Published results. The report shows them beside these results and never merges them."""
 
@@ -231,6 +256,10 @@ class Published(Frozen):
     """The numbers."""
     statements: tuple[PublishedStatement, ...] = Field(default=(), strict=False)
     """The publication's statements about claims of the spec."""
+    terms: tuple[PublishedTerm, ...] = Field(default=(), strict=False)
+    """Its table of KL terms."""
+    settings: tuple[PublishedSettings, ...] = Field(default=(), strict=False)
+    """Its table of the libraries' arguments."""
     figures: tuple[PublishedFigure, ...] = Field(default=(), strict=False)
     """The figures that the report's gallery redraws."""
 
@@ -290,6 +319,8 @@ class Spec(Frozen):
     studies: tuple[Study, ...] = Field(strict=False)
     claims: dict[str, str] = Field(default_factory=dict)
     """Name -> statement, in the grammar of orchestrator/spec/claims.py."""
+    families: dict[str, str] = Field(default_factory=dict)
+    """Name of a claim -> its family, in which p-values are corrected. The others are one family."""
     evaluation: EvaluationSpec = EvaluationSpec()
     published: Published = Published()
     site: Site = Site()

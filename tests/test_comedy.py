@@ -35,11 +35,11 @@ def compared(comedy: Path) -> Any:
 
 def test_every_cell_of_the_paper_was_trained(comedy: Path) -> None:
     states = json.loads(orch(comedy, "status", *SPEC, "--json").stdout)[0]
-    assert states["states"] == {"succeeded": 61}
+    assert states["states"] == {"succeeded": 62}
     planned = json.loads(orch(comedy, "plan", *SPEC, "--json").stdout)
     studies = [study for cell in planned["cells"] for study in cell["studies"]]
     counts = {name: studies.count(name) for name in studies}
-    assert counts == {"onpolicy": 34, "minibatch4": 12, "async10": 10, "both": 5}
+    assert counts == {"onpolicy": 34, "minibatch4": 13, "async10": 10, "both": 5}
 
 
 def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> None:
@@ -74,7 +74,7 @@ def test_harness_and_trainer_agree(comedy: Path) -> None:
     baselines = {s["baseline"] for s in scores if "baseline" in s}
     assert baselines == {"qwen2.5-7b", "qwen2.5-7b, no chat template", "llama-3.1-8b-instruct"}
     scores = [s for s in scores if "baseline" not in s]
-    assert len({s["cell_id"] for s in scores}) == 61
+    assert len({s["cell_id"] for s in scores}) == 62
     folder = comedy / "runs" / "comedy_full.micro" / "cells"
     exact = {}
     for cell in folder.iterdir():
@@ -90,7 +90,7 @@ def test_harness_and_trainer_agree(comedy: Path) -> None:
         for s in scores
         if s["task"].startswith("micro_") and s["metric"].startswith("mean@")
     ]
-    assert len(gaps) == 61 * 4
+    assert len(gaps) == 62 * 4
     assert sum(gaps) / len(gaps) < 0.03
     assert max(gaps) < 0.15
 
@@ -107,7 +107,7 @@ def test_mlflow_holds_a_run_for_each_cell_with_its_axes(comedy: Path) -> None:
             ).fetchall()
         )
     assert name == "comedy_full.micro"
-    assert tags["orch.cell_id"] == tags["kl.estimator"] == tags["kl.beta"] == 61
+    assert tags["orch.cell_id"] == tags["kl.estimator"] == tags["kl.beta"] == 62
 
 
 def test_the_report_says_what_it_is(comedy: Path) -> None:

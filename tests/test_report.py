@@ -102,14 +102,16 @@ def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     equal = synthetic.grid({"k1.reward": [0.7] * 6, "k3.loss": [0.7, 0.7, 0.7, 0.7, 0.7, 0.701]})
     equal = reported(synthetic, equal, {"wins": CLAIMS["unbiased_wins"]})
     assert "no effect larger than 0.05 (" in equal.answer, "the sentence says what the verdict says"
-    assert found.missing.startswith("1 of 1 claim is still open: about")
+    assert found.missing == "1 of 1 claim is still open."
     (card,) = found.cards
     assert card.effect is not None
     assert card.effect.value == pytest.approx(-0.085)
+    assert card.words == "open: contrary so far"
     turned = CLAIMS["unbiased_wins"].replace(">", "<")
     (card,) = reported(synthetic, done, {"loses": turned}).cards
     assert card.effect is not None
     assert card.effect.value == pytest.approx(0.085), "more is more as claimed"
+    assert card.words == "open: as claimed so far"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -145,14 +147,15 @@ def test_one_seed_promises_no_number_of_seeds(synthetic: Any) -> None:
 
 def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
     done = full(synthetic)
-    panels = tuple(
-        PublishedPanel(
-            title=metric, study="onpolicy", where=("kl=k1.reward,none",), draws=draws, metric=metric
-        )
-        for draws, metric in (("curves", "in_domain"), ("finals", "out_of_domain"))
+    of = {"study": "onpolicy", "where": ("kl=k1.reward,none",)}
+    panels = (
+        PublishedPanel(title="Qwen", **of),
+        PublishedPanel(title="KL", metrics=("eval/kl_forward",), **of),
+        PublishedPanel(title="again", metrics=("eval/math/kl_forward", "eval/kl_forward"), **of),
+        PublishedPanel(title="after", metrics=("tasks",), **of),
     )
     published = Published(
-        statements=(PublishedStatement(claim="unbiased_wins", says="It wins.", where="Fig. 9"),),
+        statements=(PublishedStatement(claim="unbiased_wins", says="It wins.", where="Fig. 2"),),
         figures=(
             PublishedFigure(figure="Fig. 1", title="Bias", shows="Less.", laboratory=True),
             PublishedFigure(figure="Fig. 2", title="Curves", shows="They rise.", panels=panels),
@@ -171,12 +174,21 @@ def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
     assert first.figure is not None
     assert second.figure is not None
     shown = [[found.data["configurations"][i]["name"] for i in p.at] for p in second.figure.panels]
-    assert shown == [["none", "k1.reward β=0.1"]] * 2
+    assert shown == [["none", "k1.reward β=0.1"]] * 5
+    assert [(p.title, p.metric) for p in second.figure.panels] == [
+        ("Qwen (here: exact in-domain accuracy)", "eval/accuracy_in_domain"),
+        ("KL", "eval/kl_forward"),
+        ("micro_sort", "eval/micro_sort/mean@4"),
+        ("micro_copy", "eval/micro_copy/mean@4"),
+        ("micro_reverse", "eval/micro_reverse/mean@4"),
+    ], "what a metric stands in for is drawn once, and the title says which it is"
+    assert second.here[0][1].startswith("It wins. +0.105 [")
     assert (third.figure, third.missing) == (
         None,
-        "No finished cell of this experiment redraws it.",
+        "Nothing of this experiment redraws it yet. x: no cell of study async10 was chosen.",
     )
-    assert (found.cards[0].says, found.cards[0].where) == ("It wins.", "Fig. 9")
+    assert (found.cards[0].says, found.cards[0].where) == ("It wins.", "Fig. 2")
+    assert any(title.startswith("Bias for a: k1.reward 0") for _, title in first.here)
     assert "**Fig. 2, Curves.** They rise." in markdown(found)
 
 
@@ -354,7 +366,7 @@ def test_everything_collapsed_to_no_number(synthetic: Any) -> None:
     found = reported(synthetic, done)
     assert dict(found.facts)["runs collapsed"] == "2 of 2"
     assert json.dumps(found.data, allow_nan=False)
-    assert "0.000 \\[0.000, 0.000\\]" in markdown(found)
+    assert "0.000 \\[0.000, 0.000\\]" not in markdown(found), "a collapse is no accuracy"
 
 
 def test_no_claims(synthetic: Any) -> None:

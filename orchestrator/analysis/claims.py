@@ -17,7 +17,8 @@ A claim that two things do not differ holds by construction if both are the same
    (`PooledEffect`), a share by a randomisation test over seeds. A claim `at every beta` is
    tested at each: it holds if it holds at all of them.
 
-p-values are corrected by Holm over all claims of the spec, testable or not. The seeds of the first
+p-values are corrected by Holm over all claims of a family, testable or not; a spec that declares no
+families is one. The seeds of the first
 launch are the planned look, with most of the error (`level_of_look`). A claim is decided once its
 runs have ended. The interval of an effect is the one that decides. A claim on `works` is counted
 and not tested.
@@ -35,7 +36,13 @@ from orchestrator.analysis.configurations import (
     runs_by_configuration,
 )
 from orchestrator.analysis.phases import state_of
-from orchestrator.analysis.runs import MeasuredRun, is_accuracy, looks, predicted_metric
+from orchestrator.analysis.runs import (
+    MeasuredRun,
+    is_accuracy,
+    is_of_trained,
+    looks,
+    predicted_metric,
+)
 from orchestrator.analysis.stats import (
     ALPHA,
     MAX_SEEDS,
@@ -173,7 +180,10 @@ def pair_runs(
 def _sides_by_setting(
     chosen: Sequence[Sequence[tuple[str, MeasuredRun]]], free: set[str]
 ) -> dict[tuple[str, AxisValues], tuple[list[MeasuredRun], list[MeasuredRun]]]:
-    """Return (study, values of the shared traits) -> left runs, right runs."""
+    """Return (study, values of the shared traits) -> left runs, right runs.
+
+    The study is that of both sides, or "" if the sides name theirs.
+    """
     by_setting: dict[tuple[str, AxisValues], tuple[list[MeasuredRun], list[MeasuredRun]]] = {}
     for study in dict.fromkeys(study for side in chosen for study, _ in side):
         sides = [[run for s, run in side if s == study] for side in chosen]
@@ -193,16 +203,17 @@ def _chosen(
     Raise NotTestableError if a condition of the claim matches no run.
     """
     studies = {study for run in runs for study in run.record.cell.studies}
-    for study in claim.studies:
+    for study in (*claim.studies, *claim.studies_compared):
         if study not in studies:
             raise NotTestableError(f"no study is called '{study}'{did_you_mean(study, studies)}")
+    named = side.studies or claim.studies
     chosen = [
-        (study, run)
+        ("" if claim.studies_compared else study, run)
         for run in runs
         if all(run.matches(w) for w in side.where)
         and all(_matches_setting(run, w) for w in claim.at)
         for study in run.record.cell.studies
-        if not claim.studies or study in claim.studies
+        if not named or study in named
     ]
     for where in (*side.where, *claim.at):
         for one in where.each():
@@ -326,7 +337,7 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
 
 
 def _is_of_trained(claim: Claim) -> bool:
-    return any(is_accuracy(side.metric) for side in claim.sides)
+    return any(is_of_trained(side.metric) for side in claim.sides)
 
 
 def _trained(
@@ -465,7 +476,7 @@ def _weighted(sides: Iterable[tuple[float, Mapping[str, float]]]) -> tuple[Weigh
 
 def prior_of(metric: str, runs: Sequence[MeasuredRun]) -> VariancePrior | None:
     """Return what the configurations of a grid say of variances of a metric's final values."""
-    trained = [r for r in runs if not (is_accuracy(metric) and r.finals.get(COLLAPSE))]
+    trained = [r for r in runs if not (is_of_trained(metric) and r.finals.get(COLLAPSE))]
     value = _final_of(metric)
     variances: dict[frozenset[str], tuple[float, int]] = {}
     for group in _configurations(trained).values():
@@ -531,7 +542,7 @@ def _items(claim: Claim, settings: Sequence[PairedRuns]) -> float | None:
 
 def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
     steps = {run.record.cell.settings.num_train_steps for run in setting.runs}
-    if len(steps) > 1:
+    if len(steps) > 1 and not (claim.studies_compared and claim.left.metric in SHARES):
         raise NotTestableError(
             f"its runs in {setting.study} have {listed(sorted(steps))} train steps; a comparison "
             "never mixes steps"
@@ -671,9 +682,16 @@ class JudgedClaim:
 
 
 def judge(
-    claims: Mapping[str, Claim], runs: Sequence[MeasuredRun], *, evaluated: bool = True
+    claims: Mapping[str, Claim],
+    runs: Sequence[MeasuredRun],
+    *,
+    evaluated: bool = True,
+    families: Mapping[str, str] | None = None,
 ) -> list[JudgedClaim]:
-    """Return every claim with its verdict, in order. `evaluated`: the spec has evaluation tasks."""
+    """Return every claim with its verdict, in order.
+
+    evaluated: the spec has evaluation tasks. families: name of a claim -> its family.
+    """
     drafts: dict[str, ClaimEvidence | NotTestableError] = {}
     judged: dict[str, JudgedClaim] = {}
     priors = {
@@ -693,16 +711,21 @@ def judge(
             drafts[name] = reason
         except NotTestableError as reason:
             drafts[name] = reason
-    testable = {name: draft for name, draft in drafts.items() if isinstance(draft, ClaimEvidence)}
-    # The family is that of the spec: it does not grow as claims become testable.
-    family = sum(claim.left.metric != WORKS for claim in claims.values())
-    p_values = [draft.p for draft in testable.values()]
-    corrected = holm([*p_values, *[1.0] * (family - len(testable))])
     level = level_of_look(looks(runs))
-    decided = sum(p < level for p in corrected)
-    for (name, evidence), p in zip(testable.items(), corrected, strict=False):
-        rank = sum(other < evidence.p for other in p_values) if p < level else decided
-        judged[name] = _judged(name, claims[name], evidence, p, level, family, family - rank)
+    by_family: dict[str, list[str]] = {}
+    for name, claim in claims.items():
+        if claim.left.metric != WORKS:
+            by_family.setdefault((families or {}).get(name, ""), []).append(name)
+    for names in by_family.values():
+        testable = {n: draft for n in names if isinstance(draft := drafts[n], ClaimEvidence)}
+        # The family is that of the spec: it does not grow as claims become testable.
+        family = len(names)
+        p_values = [draft.p for draft in testable.values()]
+        corrected = holm([*p_values, *[1.0] * (family - len(testable))])
+        decided = sum(p < level for p in corrected)
+        for (name, evidence), p in zip(testable.items(), corrected, strict=False):
+            rank = sum(other < evidence.p for other in p_values) if p < level else decided
+            judged[name] = _judged(name, claims[name], evidence, p, level, family, family - rank)
     return [
         judged.get(name) or JudgedClaim(name, claim, "not testable", missing=str(drafts[name]))
         for name, claim in claims.items()
@@ -1098,14 +1121,19 @@ def population_text(e: ClaimEvidence) -> str:
 
 
 def verdict_text(finding: JudgedClaim) -> str:
-    """Return a verdict in the words that readers see."""
+    """Return a verdict in the words that readers see, with the direction of what is open."""
+    e = finding.evidence
     if finding.verdict == "no effect":
         return f"no effect larger than {SMALL:g}"
+    if finding.verdict == "contradicted":
+        return "contrary"
+    if finding.verdict not in OPEN or e is None or e.waiting:
+        return finding.verdict
     if finding.verdict == "seen":
-        return "seen, not yet certain"
-    if finding.verdict == "too few runs" and (needed := _needed_text(finding)):
-        return f"too few runs, {needed}"
-    return finding.verdict
+        return "seen, not certain" if e.p_for < e.p_against else "contrary, not certain"
+    if e.p_for == e.p_against:
+        return "open: nothing seen"
+    return f"open: {'as claimed' if e.p_for < e.p_against else 'contrary'} so far"
 
 
 def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:

@@ -81,7 +81,14 @@ def compare(
     return Comparison(
         tuple(runs),
         tuple(rows),
-        tuple(judge(claims, per_library(runs), evaluated=bool(spec.evaluation.tasks))),
+        tuple(
+            judge(
+                claims,
+                per_library(runs),
+                evaluated=bool(spec.evaluation.tasks),
+                families=spec.families,
+            )
+        ),
         main_metric(rows, IN_DOMAIN),
         main_metric(rows, OUT_OF_DOMAIN),
         tuple(compare_published(spec.published, per_library(runs))),

@@ -29,6 +29,7 @@ from orchestrator.analysis.runs import (
     LearningCurve,
     MeasuredRun,
     is_accuracy,
+    is_of_trained,
     learning_curve,
 )
 from orchestrator.analysis.stats import (
@@ -134,7 +135,8 @@ class Configuration:
     runs: tuple[MeasuredRun, ...]
     """One run for each seed, in order, finished or not."""
     finals: Mapping[str, Estimate]
-    """Canonical name -> final value over the `n` seeds that have one."""
+    """Canonical name -> final value over the `n` seeds that have one; accuracies are of the runs
+    that did not collapse."""
     finals_over_items: Mapping[str, Estimate]
     """The same with an interval over seeds and items, for metrics with scores of single items."""
     collapse: Rate
@@ -158,8 +160,8 @@ class Configuration:
         return sum(run.record.state == "succeeded" for run in self.runs)
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """Return seed -> final value, for the seeds that have one."""
-        return {run.seed: run.finals[metric] for run in self.runs if metric in run.finals}
+        """Return seed -> final value, for the seeds that have one, as in `finals`."""
+        return final_values(finished_by_seed(self.runs, metric), metric)
 
 
 def configurations(runs: Sequence[MeasuredRun]) -> list[Configuration]:
@@ -190,8 +192,9 @@ def _configuration(study: str, runs: Sequence[MeasuredRun]) -> Configuration:
         kl.beta if first.has_kl else None,
         tuple(runs),
         {
-            metric: _final_estimate(runs, metric)
+            metric: _final_estimate(values.values(), metric)
             for metric in _metric_names(run.finals for run in runs)
+            if (values := final_values(finished_by_seed(runs, metric), metric))
         },
         _finals_over_items(runs),
         rate(int(sum(outcomes)), len(outcomes)),
@@ -203,8 +206,8 @@ def _configuration(study: str, runs: Sequence[MeasuredRun]) -> Configuration:
     )
 
 
-def _final_estimate(runs: Iterable[MeasuredRun], metric: str) -> Estimate:
-    final = estimate(run.finals[metric] for run in runs if metric in run.finals)
+def _final_estimate(values: Iterable[float], metric: str) -> Estimate:
+    final = estimate(values)
     return final.within(0.0, 1.0) if is_accuracy(metric) else final
 
 
@@ -212,9 +215,9 @@ def _finals_over_items(runs: Sequence[MeasuredRun]) -> dict[str, Estimate]:
     if not any(run.items for run in runs):
         return {}
     means = {
-        metric: mean_over_items(finished_by_seed(runs, metric), metric)
+        metric: mean_over_items(finished, metric)
         for metric in _metric_names(run.protocols for run in runs)
-        if any(metric in run.finals for run in runs)
+        if (finished := finished_by_seed(runs, metric))
     }
     return {metric: one.within(0.0, 1.0) for metric, one in means.items() if one is not None}
 
@@ -425,8 +428,15 @@ def _setting_text(setting: OtherAxes) -> str:
 
 
 def finished_by_seed(runs: Iterable[MeasuredRun], metric: str) -> RunsBySeed:
-    """Return seed -> run for the runs that have a final value of the metric."""
-    return {run.seed: run for run in runs if metric in run.finals}
+    """Return seed -> run for the runs that have a final value of the metric.
+
+    A collapsed run has no accuracy: it counts in the share of collapsed runs.
+    """
+    return {
+        run.seed: run
+        for run in runs
+        if metric in run.finals and not (is_of_trained(metric) and run.finals.get(COLLAPSE))
+    }
 
 
 def runs_by_configuration(runs: Sequence[MeasuredRun], metric: str) -> list[RunsBySeed]:

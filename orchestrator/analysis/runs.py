@@ -21,6 +21,9 @@ from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.claims import COLLAPSE, AxisCondition
 from orchestrator.spec.select import matches
 
+OUT_OVER_IN = "eval/out_over_in/mean"
+"""Accuracy out of domain as a share of accuracy in domain: of two terms, the one with the larger
+value gains more out of domain than in domain over the other, relative to it."""
 PREDICTED_ACCURACY = "eval/accuracy_predicted"
 """The accuracy that a closed form predicts, reported by trainers that have one."""
 MAX_POINTS = 120
@@ -263,7 +266,12 @@ def _finals(record: Record, series: Mapping[str, Series]) -> dict[str, float]:
 def is_accuracy(name: str) -> bool:
     """Return True for a measured share of right answers."""
     other = is_divergence(name.rpartition("/")[2])
-    return name.startswith("eval/") and not other and name != PREDICTED_ACCURACY
+    return name.startswith("eval/") and not other and name not in (PREDICTED_ACCURACY, OUT_OVER_IN)
+
+
+def is_of_trained(name: str) -> bool:
+    """Return True for a metric that only a run that trained has: a collapse is no accuracy."""
+    return is_accuracy(name) or name == OUT_OVER_IN
 
 
 def predicted_metric(metric: str) -> str | None:
@@ -277,13 +285,16 @@ def evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, Evaluat
     """Return the scores of one checkpoint by canonical name, with means over a domain's tasks.
 
     `eval/in_domain/mean` is the mean of each task's mean@k with the largest k.
+    `eval/in_domain/kl_forward` is the mean over the tasks whose divergence was measured.
     """
     named: dict[str, tuple[float, EvaluationProtocol]] = {}
     for domain, title in (("in", "in_domain"), ("out", "out_of_domain")):
         tasks: dict[str, dict[str, list[Score]]] = {}
+        divergences: dict[str, list[Score]] = {}
         for score in scores:
             if score.domain == domain and is_divergence(score.metric):
                 named[f"eval/{score.task}/{score.metric}"] = _mean_score([score])
+                divergences.setdefault(score.metric, []).append(score)
             elif score.domain == domain and score.task != title:
                 tasks.setdefault(score.task, {}).setdefault(score.metric, []).append(score)
         for task, metrics in tasks.items():
@@ -301,6 +312,10 @@ def evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, Evaluat
                     math.fsum(value for value, _ in parts) / len(parts),
                     frozenset().union(*(protocol for _, protocol in parts)),
                 )
+        named |= {f"eval/{title}/{name}": _mean_score(s) for name, s in divergences.items()}
+    inside, outside = named.get("eval/in_domain/mean"), named.get("eval/out_of_domain/mean")
+    if inside and outside and inside[0] > 0:
+        named[OUT_OVER_IN] = outside[0] / inside[0], inside[1] | outside[1]
     return named
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from orchestrator.analysis.stats import Estimate, Rate
-from orchestrator.metrics.names import METRICS
+from orchestrator.metrics.names import METRICS, is_divergence
 from orchestrator.spec.claims import COLLAPSE, UNSTABLE
 
 _SHORT = {
@@ -13,6 +13,8 @@ _SHORT = {
     "eval/kl_forward": "forward KL, reference to policy",
     "eval/kl_reverse": "reverse KL, policy to reference",
     "eval/entropy": "entropy of the policy",
+    "eval/validation/mean": "accuracy on the validation set",
+    "eval/out_over_in/mean": "accuracy out of domain over accuracy in domain",
     "train/reward_mean": "training reward",
     "train/kl_reference": "training KL to the reference (k1)",
     "train/entropy": "training entropy",
@@ -88,10 +90,15 @@ def metric_title(name: str) -> str:
     if name in _OF_RUNS:
         return _OF_RUNS[name]
     parts = name.split("/")
+    if name in _SHORT:
+        return _SHORT[name]
+    if parts[0] == "eval" and is_divergence(parts[-1]) and len(parts) == 3:
+        measure = _SHORT.get(f"eval/{parts[2]}", parts[2].replace("_", " "))
+        return f"{measure}, {_DOMAINS.get(parts[1], parts[1]).removesuffix(' accuracy')} prompts"
     if parts[0] == "eval" and len(parts) == 3:
         kind = "" if parts[2] == "mean" else f" ({parts[2]})"
         return _DOMAINS.get(parts[1], f"accuracy on {parts[1]}") + kind
-    return _SHORT.get(name, METRICS[name].meaning if name in METRICS else name)
+    return METRICS[name].meaning if name in METRICS else name
 
 
 MOST_NAMED = 3

@@ -30,7 +30,7 @@ from orchestrator.report.libraries import (
     library_panels,
 )
 from orchestrator.report.markdown import markdown as markdown
-from orchestrator.report.model import Figure, Section
+from orchestrator.report.model import Figure, Plate, Section
 from orchestrator.report.model import Report as Report
 from orchestrator.report.provenance import Context as Context
 from orchestrator.report.provenance import Origin as Origin
@@ -120,6 +120,7 @@ def report(
     other = context or Context()
     lab = laboratory_data()
     many = len(records) > MOST_CELLS
+    redrawn = () if many else tuple(plates(comparison, spec, laboratory_figure(lab), lab["rows"]))
     distance, micro = distance_data(comparison), is_micro(comparison.runs)
     own_sections: tuple[Section | None, ...] = (
         faults_section(other.faults),
@@ -170,11 +171,12 @@ def report(
             if section is not None
         ),
         source=spec.published.source,
-        plates=() if many else tuple(plates(comparison, spec, laboratory_figure(lab))),
+        plates=redrawn,
         data=(
             {}
             if many
-            else _data(comparison, spec, other) | {"laboratory": lab["rows"], "distance": distance}
+            else _data(comparison, spec, other, redrawn)
+            | {"laboratory": lab["rows"], "distance": distance}
         )
         | dict(data or {}),
         created=created,
@@ -194,10 +196,14 @@ def distance_figure(distance: Mapping[str, Any], *, micro: bool) -> Figure:
     )
 
 
-def _data(comparison: Comparison, spec: Spec, other: Context) -> dict[str, Any]:
+def _data(
+    comparison: Comparison, spec: Spec, other: Context, redrawn: Sequence[Plate]
+) -> dict[str, Any]:
+    panels = [p for plate in redrawn if plate.figure is not None for p in plate.figure.panels]
     studies = {s.name: {"title": s.title, "figure": s.figure} for s in spec.studies}
     main = (comparison.in_domain, comparison.out_of_domain)
-    return figure_data(comparison.configurations, main, studies) | {
+    more = [panel.metric for panel in panels if panel.draws == "curves"]
+    return figure_data(comparison.configurations, main, studies, more) | {
         "baselines": baseline_data(other.baselines),
         "stability": stability_data(comparison),
         "published": published_data(comparison),

@@ -37,6 +37,7 @@ EXACT_POWERS = 22
 
 
 PAGE_CURVES = (
+    "eval/validation/mean",
     "eval/in_domain/mean",
     "eval/out_of_domain/mean",
     "eval/accuracy_in_domain",
@@ -64,15 +65,18 @@ def figure_data(
     configurations: Sequence[Configuration],
     main: Sequence[str | None] = (),
     studies: Mapping[str, Mapping[str, str]] | None = None,
+    more: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the data of figures: metrics, grids of steps, and one entry for each configuration.
 
-    main: the metrics of the main result; None is left out. Series are thinned to MAX_VALUES values
+    main: the metrics of the main result; None is left out. more: metrics of curves, beside
+    PAGE_CURVES. Series are thinned to MAX_VALUES values
     in total, with at least MIN_POINTS points per curve.
     """
     grids: dict[tuple[int, ...], int] = {}
     settings, varied = setting_names(configurations), varied_axes(configurations)
-    curves = [(c, m) for c in configurations for m in PAGE_CURVES if has_curve(c, m)]
+    drawn = tuple(dict.fromkeys((*PAGE_CURVES, *more)))
+    curves = [(c, m) for c in configurations for m in drawn if has_curve(c, m)]
     seeds = sum(len(c.curves[m].seeds) for c, m in curves)
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
     rank = {id(c): i for i, c in enumerate(sorted(configurations, key=_place))}
@@ -90,10 +94,12 @@ def figure_data(
             "axes": {axis: v for axis, v in c.traits.items() if axis in varied[c.study]},
             "cells": [[run.seed, run.record.cell.id] for run in c.runs],
             "finals": {
-                m: _final_data(c, m, e) for m, e in c.finals.items() if m.startswith("eval/")
+                m: _final_data(c, m, e)
+                for m, e in c.finals.items()
+                if m.startswith("eval/") or m in main
             },
             "curves": {
-                m: _curve_data(c.curves[m], grids, points) for m in PAGE_CURVES if has_curve(c, m)
+                m: _curve_data(c.curves[m], grids, points) for m in drawn if has_curve(c, m)
             },
             "collapsed": [c.collapse.count, c.collapse.n],
             "term": NO_KL if c.kl == "none" else c.kl,
@@ -112,7 +118,7 @@ def figure_data(
         m
         for c in configurations
         for m in (*c.finals, *c.curves)
-        if m in PAGE_CURVES or m[:5] == "eval/"
+        if m in drawn or m in main or m[:5] == "eval/"
     }
     return {
         "metrics": {m: axis_label(m) for m in sorted(used)},
@@ -349,9 +355,7 @@ def rows_of(
         own = set(kept)
         rows = [r for r in every.get(view["table"], ()) if r.get("at") in own]
         base = [r for r in every.get(view["table"], ()) if r.get("model") in models]
-        return [_named(configurations[r["at"]]) | r for r in rows] + (
-            base if rows and "at" not in view else []
-        )
+        return [_named(configurations[r["at"]]) | r for r in rows] + (base if rows else [])
     rows = []
     for title, members in _panels(view, configurations, kept, name):
         for i in members:
@@ -593,11 +597,14 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
             continue
         for panel in panels:
             ends = [v for i in panel.at for v in _ends(every[i]["finals"][metric])]
+            models = {every[i]["model"] for i in panel.at}
+            bases = [b["finals"] for b in data.get("baselines", ()) if b["model"] in models]
+            ends += [finals[metric] for finals in bases if finals.get(metric) is not None]
             yield {
                 "title": panel.title,
                 "spec": dots(
                     _by_term(data),
-                    x_title=short(data["metrics"][metric]),
+                    x_title=None,
                     scale={"domain": _widened(ends)},
                 ),
                 "least": SMALL,

@@ -1,7 +1,7 @@
 """The first screen of a report: the finding, missing runs, claims, and redrawn figures."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -17,13 +17,19 @@ from orchestrator.analysis.claims import (
     working_text,
 )
 from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, Configuration
+from orchestrator.analysis.configurations import (
+    IN_DOMAIN,
+    OUT_OF_DOMAIN,
+    Configuration,
+    task_metrics,
+)
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
     Improvement,
     Rate,
     estimate,
+    largest_share,
     one_sided_p,
 )
 from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, number_text
@@ -42,7 +48,8 @@ from orchestrator.spec.claims import COLLAPSE, ClaimSide
 from orchestrator.spec.select import matches
 
 NOTHING = "no cell has finished yet: there is nothing to say"
-_MAIN = {"in_domain": IN_DOMAIN, "out_of_domain": OUT_OF_DOMAIN}
+TASKS = "tasks"
+"""The metric of a published panel that stands for every scored task."""
 
 
 def findings(comparison: Comparison) -> tuple[tuple[str, str], ...]:
@@ -292,17 +299,8 @@ def missing(comparison: Comparison, records: Sequence[Record]) -> str:
     if open_:
         of = f"{len(open_)} of {counted(len(comparison.claims), 'claim')}"
         text = f"{of} {'is' if len(open_) == 1 else 'are'} still open"
-        # From one seed nobody can tell how many more are enough: it shows no spread.
-        soon = [f.seeds_needed for f in open_ if f.seeds_needed is not None and f.num_seeds > 1]
         if all(f.num_seeds < 2 for f in open_):
             text += ": one seed shows no spread, so run more of them"
-        elif soon:
-            fewest = min(soon)
-            at = sum(n == fewest for n in soon)
-            text += (
-                f": about {counted(fewest, 'seed')} decide "
-                f"{'it' if len(open_) == 1 else f'{at} of them'} if all stays as seen"
-            )
         sentences.append(text)
     if untested := _number(comparison.claims, "not testable"):
         sentences.append(f"{counted(untested, 'claim')} cannot be tested on these runs")
@@ -349,7 +347,10 @@ def in_short(f: JudgedClaim) -> str:
     if e.effect is None:
         left, right = (_rate(side) for side in (e.left, e.right))
         what = "collapsed" if f.claim.left.metric == COLLAPSE else "not stable"
-        return f"{left} {what}, against {right}" if right else f"{left} {what}"
+        text = f"{left} {what}, against {right}" if right else f"{left} {what}"
+        if isinstance(e.left, Rate) and not e.left.count and e.left.n:
+            text += f"; a share above {largest_share(len(e.contrast.seeds)):.2g} is excluded"
+        return text
     seeds = counted(len(e.contrast.seeds), "seed")
     text = estimate_text(e.effect, signed=True)
     return text if e.effect.n < 2 else f"{text}, {seeds}"
@@ -367,8 +368,6 @@ def _plain(f: JudgedClaim) -> str:
         return f"Chance alone shows an effect {way} in about 1 of {odds:,} experiments{more}."
     if f.verdict == "holds by construction":
         return "Nothing to test: the two are the same mathematics, trained once."
-    if f.verdict in OPEN and f.seeds_needed is not None and f.num_seeds > 1:
-        return f"About {counted(f.seeds_needed, 'seed')} decide it if all stays as seen."
     if f.verdict in OPEN and f.num_seeds < 2:
         return "One seed shows no spread."
     if f.verdict == "not testable":
@@ -404,13 +403,32 @@ def _difference(e: ClaimEvidence) -> tuple[float, float | None, float | None] | 
 # ---------------------------------------------------------------- the published figures
 
 
-def plates(comparison: Comparison, spec: Spec, laboratory: Figure) -> Iterator[Plate]:
-    """Yield every published figure with this experiment's figure.
+def plates(
+    comparison: Comparison, spec: Spec, laboratory: Figure, rows: Sequence[Mapping[str, Any]]
+) -> Iterator[Plate]:
+    """Yield every published figure with this experiment's figure, and what the experiment says.
 
-    `laboratory`: the figure of the exact laboratory, for Fig. 1.
+    `laboratory`: the figure of the exact laboratory, for Fig. 1; `rows`: its rows.
     """
+    every = tuple(cards(comparison, spec))
     for figure in spec.published.figures:
-        yield _plate(figure, comparison, laboratory)
+        plate = _plate(figure, comparison, laboratory)
+        of = [card for card in every if re.search(rf"\b{re.escape(figure.figure)}\b", card.where)]
+        here = [(card.words, f"{card.says} {_sentence(card.here)}") for card in of]
+        yield replace(plate, here=tuple(_of_gradients(rows) if figure.laboratory else here))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _of_gradients(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the paper's terms by exact bias and variance of their gradients with respect to a."""
+    own = [row for row in rows if row["paper"]]
+    for key, of in (("bias", "Bias"), ("variance", "Variance")):
+        ordered = sorted(own, key=lambda row: float(row["a"][key]))
+        each = ", ".join(f"{row['label']} {row['a'][key]:.3g}" for row in ordered)
+        yield "exact", f"{of} for a: {each}."
 
 
 def _plate(published: PublishedFigure, comparison: Comparison, laboratory: Figure) -> Plate:
@@ -420,12 +438,15 @@ def _plate(published: PublishedFigure, comparison: Comparison, laboratory: Figur
     if published.laboratory:
         return Plate(*words, replace(laboratory, id=id_, metrics=("paper",)))
     printed = _printed(published.figure, comparison)
-    panels = [p for p in (_panel(each, comparison) for each in published.panels) if p is not None]
+    found = [panel for each in published.panels for panel in _panels(each, comparison)]
+    # Two panels of the publication that one metric stands in for are one panel here.
+    panels = tuple({(p.draws, p.metric, p.at): p for p in reversed(found)}.values())[::-1]
+    lacking = " ".join(filter(None, (_lacking(each, comparison) for each in published.panels)))
     if not panels:
-        nothing = "No finished cell of this experiment redraws it."
+        nothing = f"Nothing of this experiment redraws it yet. {lacking}".strip()
         return Plate(*words, None, nothing, printed)
-    figure = Figure(id_, "redrawn", published.title, "", alt, panels=tuple(panels))
-    return Plate(*words, figure, printed=printed)
+    figure = Figure(id_, "redrawn", published.title, "", alt, panels=panels)
+    return Plate(*words, figure, lacking, printed)
 
 
 def _printed(figure: str, comparison: Comparison) -> str:
@@ -453,19 +474,44 @@ def percent(value: float) -> str:
     return f"{100 * value:+.2f} %".replace("-", "−")
 
 
-def _panel(panel: PublishedPanel, comparison: Comparison) -> Panel | None:
+def _members(panel: PublishedPanel, comparison: Comparison) -> list[tuple[int, Configuration]]:
     chosen = Selection(panel.where)
-    own = [
+    return [
         (i, c)
         for i, c in enumerate(comparison.configurations)
         if c.study == panel.study and matches(chosen, c.runs[0].record.cell)
     ]
 
-    def shown(c: Configuration, metric: str) -> bool:
-        return has_curve(c, metric) if panel.draws == "curves" else metric in c.finals
 
-    for metric in _MAIN.get(panel.metric, (panel.metric,)):
-        at = tuple(i for i, c in own if shown(c, metric))
-        if at:
-            return Panel(panel.title, panel.draws, metric, at)
-    return None
+def _panels(panel: PublishedPanel, comparison: Comparison) -> Iterator[Panel]:
+    """Yield a panel of the first metric that has curves, or a panel for each scored task."""
+    own = _members(panel, comparison)
+    if panel.metrics == (TASKS,):
+        runs = [run for _, c in own for run in c.runs]
+        scored = [m for domain in (IN_DOMAIN, OUT_OF_DOMAIN) for m in task_metrics(runs, domain[0])]
+        for metric in scored:
+            if at := tuple(i for i, c in own if metric in c.finals):
+                yield Panel(metric.split("/")[1], "finals", metric, at)
+        return
+    for metric in panel.metrics:
+        if at := tuple(i for i, c in own if has_curve(c, metric)):
+            other = "" if metric == panel.metrics[0] else f" (here: {metric_title(metric)})"
+            yield Panel(panel.title + other, "curves", metric, at)
+            return
+
+
+def _lacking(panel: PublishedPanel, comparison: Comparison) -> str:
+    """Return a sentence on the configurations that a panel lacks, or an empty text."""
+    own = _members(panel, comparison)
+    drawn = {i for one in _panels(panel, comparison) for i in one.at}
+    if not own:
+        return f"{panel.title}: no cell of study {panel.study} was chosen."
+    if len(drawn) == len(own):
+        return ""
+    wanted = (
+        "a score after training"
+        if panel.metrics == (TASKS,)
+        else f"a curve of {metric_title(panel.metrics[0])}"
+    )
+    of = counted(len(own), "configuration")
+    return f"{panel.title}: {len(own) - len(drawn)} of {of} without {wanted}."

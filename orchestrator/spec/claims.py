@@ -15,6 +15,7 @@
 `collapse` is the share of runs that collapsed, `unstable` the share of those that collapsed or were
 unstable (orchestrator/analysis/phases.py). Accuracies are those of runs that did not collapse.
 `at every beta` holds if it holds at each beta; without it, the effect is the mean over them.
+`unstable[study=a] > unstable[study=b]` compares two studies in the settings that they share.
 
 `works` is the share of runs that trained to their
 end, did not collapse and were evaluated as the spec asks; a claim on it (`works >= 1`) is counted
@@ -43,6 +44,8 @@ COLLAPSE, UNSTABLE = "collapse", "unstable"
 SHARES = (COLLAPSE, UNSTABLE)
 """Metrics that are shares of runs."""
 WORKS = "works"
+
+_OF_A_TERM = ("beta", "kl.beta", "kl.placement")
 
 _METRIC = re.compile(r"[A-Za-z_][\w./@-]*")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -80,6 +83,11 @@ class ClaimSide:
     def __str__(self) -> str:
         return f"{self.metric}[{', '.join(map(str, self.where))}]" if self.where else self.metric
 
+    @property
+    def studies(self) -> tuple[str, ...]:
+        """Return the studies that the conditions name."""
+        return tuple(name for each in self.where if each.axis == "study" for name in each.values)
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -105,6 +113,11 @@ class Claim:
         """Return the sides that name results: only the left one if the right side is a number or
         `predicted`."""
         return (self.left, self.right) if isinstance(self.right, ClaimSide) else (self.left,)
+
+    @property
+    def studies_compared(self) -> tuple[str, ...]:
+        """Return the studies that the sides name; empty for a claim within studies."""
+        return tuple(name for side in self.sides for name in side.studies)
 
 
 def parse(text: str) -> Claim:
@@ -177,7 +190,7 @@ def _side(reader: _Reader) -> ClaimSide:
     where: list[AxisCondition] = []
     if reader.accept("["):
         while True:
-            where.append(_choice(reader))
+            where.append(_choice(reader, of_side=True))
             if reader.accept("]"):
                 break
             reader.take(",", "',' or ']'")
@@ -235,18 +248,18 @@ def _conditions(
     return tuple(at), tuple(studies), every, over_items
 
 
-def _choice(reader: _Reader) -> AxisCondition:
+def _choice(reader: _Reader, *, of_side: bool = False) -> AxisCondition:
     axis = reader.take(_NAME, "an axis (kl, beta, model, ...)")
     if reader.word("in"):
         if not reader.peek("["):
             reader.fail("a list ('[0.05, 0.1]') after 'in'")
-        return _checked(axis, _values(reader))
+        return _checked(axis, _values(reader), of_side)
     reader.take("=", f"'=' or 'in' after the axis '{axis}'")
-    return _checked(axis, (reader.take(_VALUE, f"a value of the axis '{axis}'"),))
+    return _checked(axis, (reader.take(_VALUE, f"a value of the axis '{axis}'"),), of_side)
 
 
-def _checked(axis: str, values: tuple[str, ...]) -> AxisCondition:
-    if axis in OF_A_CELL:
+def _checked(axis: str, values: tuple[str, ...], of_side: bool) -> AxisCondition:
+    if axis in OF_A_CELL and not (of_side and axis == "study"):
         raise ValueError(f"a claim cannot ask for '{axis}'; it names fields, or `in study NAME`")
     term(axis, "=", values)
     return AxisCondition(axis, values)
@@ -306,42 +319,49 @@ def check_claims(
     problems: list[SpecProblem],
     *,
     strict: bool,
+    at: Pointer = (),
 ) -> None:
     """Report claims that cannot be parsed, and claims on names that the spec does not declare.
 
     strict: a claim about no cell is a fault. It is no fault once overrides have reduced the grid.
+    at: the claims' family.
     """
 
     for name, text in claims.items():
-        at: Pointer = ("claims", name)
+        place: Pointer = ("claims", *at, name)
         try:
             claim = parse(text)
         except ValueError as error:
-            problems.append(SpecProblem(f"claim '{name}': {error}", at))
+            problems.append(SpecProblem(f"claim '{name}': {error}", place))
             continue
-        for study in claim.studies:
+        for study in (*claim.studies, *claim.studies_compared):
             if study not in studies and strict:
                 hint = did_you_mean(study, studies)
                 problems.append(
-                    SpecProblem(f"claim '{name}': no study is called '{study}'{hint}", at)
+                    SpecProblem(f"claim '{name}': no study is called '{study}'{hint}", place)
                 )
         for side in claim.sides:
             wheres = (*side.where, *claim.at)
             named = [*(w.axis for w in wheres), *([claim.every] if claim.every else [])]
-            unknown = [axis for axis in named if axis not in LABELS and axis not in FIELDS]
+            unknown = [axis for axis in named if axis not in (*LABELS, *FIELDS, "study")]
             for axis in unknown:
                 hint = did_you_mean(axis, [*LABELS, *FIELDS])
-                problems.append(SpecProblem(f"claim '{name}': unknown axis '{axis}'{hint}", at))
+                problems.append(SpecProblem(f"claim '{name}': unknown axis '{axis}'{hint}", place))
             meant = [
                 (w.axis, term(w.axis, "=", w.values))
                 for w in wheres
                 # a spec with problems is expanded for its first seed only
-                if not (done.problems and w.axis == "seed")
+                if not (done.problems and w.axis == "seed") and w.axis != "study"
             ]
             some = unknown or any(
-                all(condition.holds((cell.axes.get(axis, ""),)) for axis, condition in meant)
-                and not set(claim.studies or studies).isdisjoint(cell.studies)
+                all(
+                    condition.holds((cell.axes.get(axis, ""),))
+                    # a run without a KL term is compared at every beta
+                    or (axis in _OF_A_TERM and cell.settings.kl.placement is None)
+                    for axis, condition in meant
+                )
+                and not set(side.studies or claim.studies or studies).isdisjoint(cell.studies)
                 for cell in done.cells
             )
             if strict and done.cells and not some:
-                problems.append(SpecProblem(f"claim '{name}': no cell has {side}", at))
+                problems.append(SpecProblem(f"claim '{name}': no cell has {side}", place))

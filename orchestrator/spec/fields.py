@@ -86,8 +86,9 @@ class SpecFile(Frozen):
     """Over the recipe: settings, resources and cadence that all cells share."""
     studies: dict[Name, StudyFile] = Field(min_length=1)
     """Study name -> sub-grid."""
-    claims: dict[Name, str] = Field(default_factory=dict)
-    """Name -> statement, in the grammar of orchestrator/spec/claims.py."""
+    claims: dict[Name, str | dict[Name, str]] = Field(default_factory=dict)
+    """Name -> statement, in the grammar of orchestrator/spec/claims.py, or family -> such names:
+    p-values are corrected within each family, and over the claims outside of one."""
     evaluation: str | Fields | None = None
     """The evaluations of checkpoints: an entry of evaluation/, or its content."""
     sampling: str | Fields | None = None

@@ -343,13 +343,14 @@ def _assembled(
     ]
     evaluation = _evaluation(file, library, problems)
     published = _published(file, library, done, problems)
-    check_claims(file.claims, done, [s.name for s in studies], problems, strict=strict)
+    claims, families = _claims(file, done, problems, strict=strict)
     spec = Spec(
         name=file.name,
         question=file.question,
         description=file.description,
         studies=tuple(studies),
-        claims=file.claims,
+        claims=claims,
+        families=families,
         evaluation=evaluation,
         published=published,
         site=site,
@@ -503,6 +504,23 @@ def _no_repeats(task: harness_tasks.NamedTask) -> str:
         name, count = next(iter(own.items()))
         return f"{name} asks for {count} responses to each item by itself; leave repeats out"
     return ""
+
+
+def _claims(
+    file: SpecFile, done: Expansion, problems: list[SpecProblem], *, strict: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the claims, and the family of each that is in one. Report faulty claims."""
+    claims, families = {}, {}
+    for name, content in file.claims.items():
+        group, at = ({name: content}, ()) if isinstance(content, str) else (content, (name,))
+        check_claims(group, done, list(file.studies), problems, strict=strict, at=at)
+        problems += [
+            SpecProblem(f"two claims are called '{each}'", ("claims", *at, each))
+            for each in claims.keys() & group
+        ]
+        claims |= group
+        families |= dict.fromkeys(group, name) if at else {}
+    return claims, families
 
 
 def _published(

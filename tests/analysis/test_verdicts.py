@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.analysis.claims import JudgedClaim, reason, statement, verdict_text
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.runs import looks, measure
+from orchestrator.analysis.runs import is_accuracy, looks, measure
 from orchestrator.errors import SpecError
 from orchestrator.records import EvalTask, EvaluationSpec
 
@@ -404,12 +404,17 @@ def test_seeds_that_are_added_after_a_look_have_what_is_left(synthetic: Any) -> 
     assert looks(measure(done.records, [])) == [4], "launched together"
 
 
-def test_a_run_that_became_nan_scores_nothing(synthetic: Any) -> None:
-    diverged = synthetic.collapsed.model_copy(update={"cause": "nan"})
-    done = synthetic.run("k1.loss", accuracy=0.9, outcome=diverged, progress=0.6)
-    finals = compare(synthetic.spec(), done.records, done.scores).configurations[0].finals
-    assert finals["eval/in_domain/mean"].mean == 0.0
-    assert finals["eval/accuracy_in_domain"].mean == 0.0
+@pytest.mark.parametrize("cause", ["nan", "reward"])
+def test_a_collapsed_run_enters_no_accuracy(synthetic: Any, cause: str) -> None:
+    fallen = synthetic.collapsed.model_copy(update={"cause": cause})
+    done = synthetic.run("k1.loss", accuracy=0.9, outcome=fallen, progress=0.6)
+    (alone,) = compare(synthetic.spec(), done.records, done.scores).configurations
+    assert not [name for name in alone.finals if is_accuracy(name)]
+    assert (alone.collapse.count, alone.collapse.n) == (1, 1)
+    done += synthetic.run("k1.loss", accuracy=0.8, seed=1)
+    (both,) = compare(synthetic.spec(), done.records, done.scores).configurations
+    assert both.finals["eval/in_domain/mean"].mean == pytest.approx(0.8)
+    assert both.finals["train/reward_mean"].n == 2
 
 
 def test_what_is_no_number_is_no_value(synthetic: Any) -> None:
