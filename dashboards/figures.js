@@ -68,16 +68,31 @@ function curveRows(data, at, metric, { seeds = "mean", smooth = false, log = fal
   return [...curve.seeds.flatMap(([seed, values]) => one(`${name}, seed ${seed}`, values, [], [], { faint: true })), ...rows];
 }
 
-// Curves of configurations of which a seed collapsed do not set an axis: they leave it where the others end.
-function bounded(rows, data) {
-  const collapsed = (row) => data.configurations[row.at].collapsed[0] > 0;
-  const values = rows.filter((row) => !collapsed(row)).flatMap(({ value }) => (Number.isFinite(value) ? [value] : []));
-  if (!values.length) return rows;
-  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b)), room = (high - low) / 4;
-  if (!room) return rows;
-  const inside = (v) => (v === null || v === undefined ? v : Math.min(high + room, Math.max(low - room, v)));
-  return rows.map((row) => (collapsed(row)
-    ? { ...row, value: inside(row.value), low: inside(row.low), high: inside(row.high), ...("raw" in row ? { raw: inside(row.raw) } : {}) } : row));
+// Curves of configurations of which a seed collapsed do not set the axis. Every value stays: a row beyond
+// the axis has its end as `edge`. A logarithmic axis shows everything. As _bounded of report/figures.py.
+function bounded(rows, data, { log = false }) {
+  const numbers = rows.filter(({ value }) => Number.isFinite(value));
+  const values = numbers.filter((row) => !data.configurations[row.at].collapsed[0]).map(({ value }) => value);
+  const least = values.reduce((a, b) => Math.min(a, b), Infinity), most = values.reduce((a, b) => Math.max(a, b), -Infinity);
+  if (log || !(most > least)) return rows;
+  const low = least - (most - least) / 4, high = most + (most - least) / 4, last = new Map(), left = new Set();
+  for (const row of numbers) {
+    if (row.value >= low && row.value <= high) continue;
+    row.edge = Math.min(high, Math.max(low, row.value));
+    const curve = `${row.panel}\n${row.name}`, side = `${row.panel}\n${row.value > high}`;
+    if (!left.has(curve) && !row.faint) row.leaves = true;
+    left.add(curve);
+    const known = last.get(side);
+    if (!known || Math.abs(row.value - low) >= Math.abs(known.value - low)) last.set(side, row);
+  }
+  for (const row of last.values()) row.depth = `${row.value > high ? "up" : "down"} to ${Number(row.value.toPrecision(3))}`;
+  return rows;
+}
+
+function axisEnds(rows) {
+  if (!rows.some((row) => row.edge !== undefined)) return undefined;
+  const ends = rows.flatMap(({ edge, value, low, high }) => (edge === undefined ? [value, low, high] : [edge])).filter(Number.isFinite);
+  return [ends.reduce((a, b) => Math.min(a, b)), ends.reduce((a, b) => Math.max(a, b))];
 }
 
 // Panels of curves: every configuration without a KL term is in all of them.
@@ -102,7 +117,7 @@ function rowsOf(view, data, chosen, state) {
   const kept = view.at || chosen, fixed = Boolean(view.at || view.panels), { kind, metric } = asked(view, state);
   if (kind === "curves") {
     return bounded(panelsOf(view, data, kept, metric, state.group).flatMap(([panel, at]) => at.flatMap((i) =>
-      curveRows(data, i, metric, fixed ? {} : state).map((row) => ({ ...row, panel })))), data);
+      curveRows(data, i, metric, fixed ? {} : state).map((row) => ({ ...row, panel })))), data, fixed ? {} : state);
   }
   const rows = data.tables[view.table] || [], place = new Map(kept.map((at, i) => [at, i]));
   const rank = (row) => data.configurations[row.at].rank;
@@ -139,10 +154,13 @@ function needed(part, rows) {
 
 function completed(view, data, rows, width, theme, state) {
   const words = { ...theme, [METRIC]: (data.metrics || {})[state.metric] };
+  const ends = axisEnds(rows);
   const logged = state.log && view.table && view.table.startsWith("curves") && !view.panels;
   const spec = walked(data.specs[view.spec], (part) => {
     if (typeof part === "string") return words[part] ?? part;
-    if (logged && part && part.scale && ["value", "low", "high", "raw"].includes(part.field)) return { ...part, scale: { type: "log" } };
+    const ofValues = part && part.scale && ["value", "low", "high", "raw", "inside"].includes(part.field);
+    if (logged && ofValues) return { ...part, scale: { type: "log" } };
+    if (ends && ofValues) return { ...part, scale: { ...part.scale, domain: ends, nice: false } };
     return needed(narrowed(part, rows), rows);
   });
   spec.data = { values: rows };
@@ -171,7 +189,7 @@ function prepared({ place, views, data, chosen, state, alt }) {
     const rows = rowsOf(view, data, chosen, state);
     if (!rows.length) return [];
     const facets = unique(rows.map((row) => row.panel)).filter(Boolean);
-    const box = element("div", undefined, { class: data.specs[view.spec].facet ? "panel all" : "panel" });
+    const box = element("div", undefined, { class: data.specs[view.spec].facet && facets.length > 1 ? "panel all" : "panel" });
     const title = view.title || facets.join(", ");
     const plot = element("div", undefined, { class: "plot", role: "img", "aria-label": `${title}. ${alt}` });
     plot.style.minHeight = `${roomFor(data.specs[view.spec], rows, place.clientWidth / view.least)}px`;

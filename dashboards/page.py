@@ -184,15 +184,16 @@ def _plate(plate: Plate, pictures: Mapping[str, Sequence[str]]) -> str:
     title = element("h3", f"{plate.number}  {plate.title}")
     words = f"{element('p', 'The paper shows', {'class': 'label'})}{element('p', plate.shows)}"
     words += element("p", plate.printed, {"class": "printed"}) if plate.printed else ""
-    ours = (
-        element("p", plate.missing, {"class": "nothing"})
-        if figure is None
-        else _figure(figure, pictures.get(figure.id, ()))
+    each = "".join(
+        f"<li>{element('strong', verdict)}: {escape(text)}</li>" for verdict, text in plate.here
     )
+    found = f"{element('p', 'Here', {'class': 'label'})}<ul>{each}</ul>" if each else ""
+    ours = "" if figure is None else _figure(figure, pictures.get(figure.id, ()))
+    ours += element("p", plate.missing, {"class": "nothing"}) if plate.missing else ""
     wide = " wide" if figure and (figure.kind == "gradients" or len(figure.panels) > 2) else ""
     return (
         f'<article class="plate{wide}">{title}<div class="shows">{words}</div>'
-        f'<div class="ours">{ours}</div></article>'
+        f'<div class="ours">{ours}</div><div class="found">{found}</div></article>'
     )
 
 

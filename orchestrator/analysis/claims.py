@@ -742,8 +742,10 @@ def _evidence(
     trait = _trait_of(claim.every)
     values = {r.traits[trait]: None for s in pooled.contrast.settings for r in s.left}
     each = {}
+    # A condition on the same axis has already chosen these values.
+    others = tuple(where for where in claim.at if _trait_of(where.axis) != trait)
     for value in values:
-        one_place = replace(claim, every="", at=(*claim.at, AxisCondition(claim.every, (value,))))
+        one_place = replace(claim, every="", at=(*others, AxisCondition(claim.every, (value,))))
         each[value] = weigh_evidence(one_place, contrast(one_place, runs), prior)
     weakest = max(each.values(), key=lambda one: one.p_for)
     return replace(

@@ -30,7 +30,7 @@ def completed(view: ChartView, rows: Rows, width: int, theme: Theme = LIGHT) -> 
 
     dashboards/figures.js does the same in the browser.
     """
-    shown: Spec = colored(narrowed(view["spec"], rows), theme)
+    shown: Spec = colored(_within(narrowed(view["spec"], rows), axis_ends(rows)), theme)
     shown["data"] = {"values": rows}
     wide = min(width, view.get("most", width))
     indent = 56.0
@@ -46,6 +46,30 @@ def completed(view: ChartView, rows: Rows, width: int, theme: Theme = LIGHT) -> 
     shown["columns"] = columns
     shown["spec"]["width"] = round(inner / columns) - GAP
     return shown
+
+
+def axis_ends(rows: Rows) -> list[float]:
+    """Return the ends of the axis of values if a row lies beyond it, else an empty list."""
+    if not any("edge" in row for row in rows):
+        return []
+    inside = [row.get(e) for row in rows if "edge" not in row for e in ("value", "low", "high")]
+    ends = [v for v in (*inside, *(row.get("edge") for row in rows)) if v is not None]
+    return [min(ends), max(ends)]
+
+
+OF_VALUES = ("value", "low", "high", "raw", "inside")
+
+
+def _within(spec: Any, ends: Sequence[float]) -> Any:
+    """Return a specification whose axis of values has these ends, if there are any."""
+    if isinstance(spec, list):
+        return [_within(each, ends) for each in spec]
+    if not isinstance(spec, dict) or not ends:
+        return spec
+    inner = {key: _within(value, ends) for key, value in spec.items()}
+    if inner.get("field") in OF_VALUES and "scale" in inner:
+        inner["scale"] = {**inner["scale"], "domain": list(ends), "nice": False}
+    return inner
 
 
 def narrowed(spec: Any, rows: Rows) -> Any:
@@ -134,7 +158,9 @@ def svg_of(spec: Spec) -> str:
     import vl_convert
 
     text: str = vl_convert.vegalite_to_svg(spec)
-    return text
+    # Vega numbers what it clips by over all drawings of a process.
+    numbers: dict[str, str] = {}
+    return re.sub(r"\bclip\d+", lambda m: numbers.setdefault(m[0], f"clip{len(numbers)}"), text)
 
 
 def converted(svg: str, ending: str) -> bytes:

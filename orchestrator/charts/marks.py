@@ -100,7 +100,8 @@ def curves(
 
     Fields of rows: step, value, low, high, name; `raw`, the value before smoothing; `thin`, True
     for one of many curves; `faint`, True for a seed behind the mean; `cut` and
-    `collapsed`, in the last row of such a curve.
+    `collapsed`, in the last row of such a curve. `edge`: the end of the axis, in rows whose value
+    lies beyond it; `leaves`, True in the first such row of a curve; `depth`, a text in one of them.
     """
     x = quantity("step", STEP_TITLE)
     x["axis"] = {"tickCount": 5}
@@ -109,12 +110,17 @@ def curves(
     known = {"filter": "isValid(datum.value)"}
     own = {"color": colour["color"]}
     quiet = {"x": x, "detail": {"field": "name"}, **own}
+    inside = {
+        "calculate": "isValid(datum.edge) ? datum.edge : datum.value",
+        "as": "inside",
+    }
+    at_edge = {"x": x, "y": {**y, "field": "inside"}}
     band: list[Spec] = [
         {
             "name": "band",
             "needs": "low",
             "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "area", "opacity": 0.15},
+            "mark": {"type": "area", "opacity": 0.15, "clip": True},
             "encoding": {**quiet, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
         }
     ]
@@ -124,20 +130,20 @@ def curves(
             "name": "measured",
             "needs": "raw",
             "transform": [{"filter": "isValid(datum.raw)"}],
-            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35},
+            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35, "clip": True},
             "encoding": {**quiet, "y": {**y, "field": "raw"}},
         },
         {
             "name": "seed",
             "needs": "faint",
             "transform": [{"filter": "datum.faint"}],
-            "mark": {"type": "line", "strokeWidth": 0.8, "opacity": 0.45},
+            "mark": {"type": "line", "strokeWidth": 0.8, "opacity": 0.45, "clip": True},
             "encoding": {**quiet, "y": y},
         },
         {
             "name": "curve",
             "transform": [{"filter": "!datum.faint"}],
-            "mark": {"type": "line", "strokeWidth": 2},
+            "mark": {"type": "line", "strokeWidth": 2, "clip": True},
             "encoding": {
                 **quiet,
                 **colour,
@@ -148,7 +154,7 @@ def curves(
         {
             "name": "collapsed",
             "needs": "collapsed",
-            "transform": [{"filter": "datum.collapsed"}],
+            "transform": [{"filter": "datum.collapsed"}, inside],
             "mark": {
                 "type": "point",
                 "shape": "cross",
@@ -157,7 +163,29 @@ def curves(
                 "opacity": 1,
                 "size": 90,
             },
-            "encoding": {**own, "x": x, "y": y},
+            "encoding": {**own, **at_edge},
+        },
+        {
+            "name": "beyond",
+            "needs": "leaves",
+            "transform": [{"filter": "datum.leaves"}, inside],
+            "mark": {"type": "point", "filled": True, "opacity": 1, "size": 50},
+            "encoding": {
+                **own,
+                **at_edge,
+                "shape": {
+                    "condition": {"test": "datum.value > datum.edge", "value": "triangle-up"},
+                    "value": "triangle-down",
+                },
+                "tooltip": reading(("name", "of"), ("value", "leaves the axis to", ".3g")),
+            },
+        },
+        {
+            "name": "depth",
+            "needs": "depth",
+            "transform": [{"filter": "isValid(datum.depth)"}, inside],
+            "mark": {"type": "text", "align": "right", "dx": -8, "dy": -7, "fontSize": 10},
+            "encoding": {**at_edge, "text": {"field": "depth"}},
         },
         {
             "name": "reading",
@@ -166,7 +194,7 @@ def curves(
                 {"filter": "!datum.faint"},
                 interval_text("interval", "low", "high", "none: too few seeds"),
             ],
-            "mark": {"type": "point", "opacity": 0, "size": 160, "filled": True},
+            "mark": {"type": "point", "opacity": 0, "size": 160, "filled": True, "clip": True},
             "encoding": {
                 **own,
                 "x": x,
@@ -182,12 +210,11 @@ def curves(
         {
             "name": "cut",
             "needs": "cut",
-            "transform": [{"filter": "datum.cut"}],
+            "transform": [{"filter": "datum.cut"}, inside],
             "mark": {"type": "point", "shape": "circle", "size": 80, "strokeWidth": 2},
             "encoding": {
                 **own,
-                "x": x,
-                "y": y,
+                **at_edge,
                 "tooltip": reading(("name", "of"), ("cut", "cut")),
             },
         },

@@ -417,28 +417,30 @@ def _curve_rows(data: FigureData, at: int, metric: str) -> Rows:
 def _bounded(rows: Rows, configurations: Sequence[FigureData]) -> Rows:
     """Return rows in which configurations with a collapsed seed do not set the axis.
 
-    Their curves leave it a quarter of its length beyond the values of the others.
+    It ends a quarter of its length beyond the values of the others. Every value stays: a row beyond
+    the axis has its end as `edge`, and marks.curves has what shows it.
     """
-
-    def collapsed(row: Mapping[str, Any]) -> bool:
-        return bool(configurations[row["at"]]["collapsed"][0])
-
-    values = [r["value"] for r in rows if not collapsed(r) and r["value"] is not None]
+    numbers = [r for r in rows if r["value"] is not None]
+    values = [r["value"] for r in numbers if not configurations[r["at"]]["collapsed"][0]]
     if not values or min(values) == max(values):
         return rows
     room = (max(values) - min(values)) / 4
-    ends = (min(values) - room, max(values) + room)
-    return [
-        row
-        | {
-            key: min(ends[1], max(ends[0], row[key]))
-            for key in ("value", "low", "high")
-            if row.get(key) is not None
-        }
-        if collapsed(row)
-        else row
-        for row in rows
-    ]
+    low, high = min(values) - room, max(values) + room
+    last: dict[tuple[str, bool], dict[str, Any]] = {}
+    left: set[tuple[str, str]] = set()
+    for row in numbers:
+        if low <= row["value"] <= high:
+            continue
+        row["edge"] = min(high, max(low, row["value"]))
+        if (curve := (row["panel"], row["name"])) not in left and not row.get("faint"):
+            row["leaves"] = True
+        left.add(curve)
+        side = (row["panel"], row["value"] > high)
+        if side not in last or abs(row["value"] - low) >= abs(last[side]["value"] - low):
+            last[side] = row
+    for (_, above), row in last.items():
+        row["depth"] = f"{'up' if above else 'down'} to {row['value']:.3g}"
+    return rows
 
 
 # ---------------------------------------------------------------- looks of configurations
@@ -589,7 +591,9 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
             few = max(len(panel.at) for panel in panels) <= MAX_BANDS
             yield {
                 "title": "",
-                "spec": curves(short(data["metrics"][metric]), _colours(data, tell), bands=few),
+                # Studies may have different numbers of train steps.
+                "spec": curves(short(data["metrics"][metric]), _colours(data, tell), bands=few)
+                | {"resolve": {"scale": {"x": "independent"}}},
                 "least": SMALL,
                 "table": f"curves {metric}",
                 "panels": [(panel.title, list(panel.at)) for panel in panels],

@@ -412,7 +412,7 @@ def plates(
     """
     every = tuple(cards(comparison, spec))
     for figure in spec.published.figures:
-        plate = _plate(figure, comparison, laboratory)
+        plate = _plate(figure, comparison, laboratory, [t.name for t in spec.evaluation.tasks])
         of = [card for card in every if re.search(rf"\b{re.escape(figure.figure)}\b", card.where)]
         here = [(card.words, f"{card.says} {_sentence(card.here)}") for card in of]
         yield replace(plate, here=tuple(_of_gradients(rows) if figure.laboratory else here))
@@ -431,7 +431,9 @@ def _of_gradients(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]
         yield "exact", f"{of} for a: {each}."
 
 
-def _plate(published: PublishedFigure, comparison: Comparison, laboratory: Figure) -> Plate:
+def _plate(
+    published: PublishedFigure, comparison: Comparison, laboratory: Figure, tasks: Sequence[str]
+) -> Plate:
     words = published.figure, published.title, published.shows
     id_ = re.sub(r"[^a-z0-9]+", "-", published.figure.lower()).strip("-")
     alt = f"{published.title}, redrawn from this experiment."
@@ -439,6 +441,7 @@ def _plate(published: PublishedFigure, comparison: Comparison, laboratory: Figur
         return Plate(*words, replace(laboratory, id=id_, metrics=("paper",)))
     printed = _printed(published.figure, comparison)
     found = [panel for each in published.panels for panel in _panels(each, comparison)]
+    found.sort(key=lambda p: tasks.index(p.title) if p.title in tasks else -1)
     # Two panels of the publication that one metric stands in for are one panel here.
     panels = tuple({(p.draws, p.metric, p.at): p for p in reversed(found)}.values())[::-1]
     lacking = " ".join(filter(None, (_lacking(each, comparison) for each in published.panels)))
@@ -509,7 +512,7 @@ def _lacking(panel: PublishedPanel, comparison: Comparison) -> str:
     if len(drawn) == len(own):
         return ""
     wanted = (
-        "a score after training"
+        "a score of a run that trained"
         if panel.metrics == (TASKS,)
         else f"a curve of {metric_title(panel.metrics[0])}"
     )

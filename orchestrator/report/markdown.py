@@ -31,6 +31,7 @@ def _plates(report: Report) -> Iterator[str]:
     for plate in report.plates:
         missing = f" {plain(plate.missing)}" if plate.missing else ""
         yield f"- **{plain(plate.number)}, {plain(plate.title)}.** {plain(plate.shows)}{missing}"
+        yield from (f"  - {plain(verdict)}: {plain(text)}" for verdict, text in plate.here)
     if report.plates:
         yield "\nThe page draws each beside these words.\n"
 

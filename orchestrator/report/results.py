@@ -27,6 +27,7 @@ from orchestrator.imports.runs import ImportedRun, metrics_in
 from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import (
+    FEW_SEEDS,
     PAGE_CURVES,
     has_curve,
     rounded,
@@ -372,11 +373,12 @@ def curves_section(comparison: Comparison) -> Section | None:
         "curves",
         "curves",
         "Learning curves",
-        "Mean over seeds, with its 95 % interval as a band. Nothing is smoothed unless the box is "
-        "ticked, and then the figure says so. Curves of a configuration are cut to the train steps "
-        "that all of its seeds have reached; a ring at the end marks one that a stopped or running "
-        "seed has cut short. A cross marks configurations of which a seed "
-        "collapsed.",
+        "Mean over seeds: with its 95 % interval as a band, or beside each seed up to "
+        f"{FEW_SEEDS} seeds. Nothing is smoothed unless the box is ticked; then the figure says "
+        "so. Curves of a configuration are cut to the train steps that all of its seeds reached; a "
+        "ring at the end marks one that a stopped or running seed has cut short. A cross marks "
+        "configurations of which a seed collapsed. They do not set the axis: where one leaves it, "
+        "a triangle says so, and a text how far.",
         "Learning curves, one panel a KL configuration; the final values are in the table of the "
         "section before.",
         metrics,

@@ -510,7 +510,8 @@ def _claims(
     file: SpecFile, done: Expansion, problems: list[SpecProblem], *, strict: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the claims, and the family of each that is in one. Report faulty claims."""
-    claims, families = {}, {}
+    claims: dict[str, str] = {}
+    families: dict[str, str] = {}
     for name, content in file.claims.items():
         group, at = ({name: content}, ()) if isinstance(content, str) else (content, (name,))
         check_claims(group, done, list(file.studies), problems, strict=strict, at=at)

@@ -74,7 +74,7 @@ PANELS = {
     "staleness": 4,
     "phases": 1,
     "fig-1": 4,
-    "fig-2": 2,
+    "fig-2": 4,
 }
 """Figures of the first study and setting, with their panels."""
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
@@ -125,9 +125,9 @@ def told(synthetic: Any) -> Report:
                     shows="It collapses.",
                     panels=tuple(
                         PublishedPanel(
-                            title=draws, study="onpolicy", where=("kl=k1.loss",), draws=draws
+                            title="Qwen", study="onpolicy", where=("kl=k1.loss",), metrics=metrics
                         )
-                        for draws in ("curves", "finals")
+                        for metrics in (("eval/accuracy_in_domain",), ("tasks",))
                     ),
                 ),
             ),
@@ -323,6 +323,15 @@ def test_curves_hold_the_data(untouched: Opened, told: Report) -> None:
     assert seeds[f"{plain['name']}, seed 1"] == pytest.approx(curve["s"]["1"], abs=0.005)
     (cross,) = untouched.rows("curves", "collapsed", "k1.loss")
     assert cross["name"] == "k1.loss β=1", "a cross marks the collapse"
+    fallen = untouched.rows("curves", "beyond", "k1.loss")
+    assert [row["name"] for row in fallen] == ["k1.loss β=1"], (
+        "it leaves the axis, and a mark says so"
+    )
+    (deep,) = untouched.rows("curves", "depth", "k1.loss")
+    assert deep["depth"] == f"down to {deep['value']:.3g}"
+    (collapsed,) = [c for c in told.data["configurations"] if c["name"] == "k1.loss β=1"]
+    true = collapsed["curves"]["eval/accuracy_in_domain"]["m"]
+    assert untouched.curves("k1.loss")["k1.loss β=1"] == pytest.approx(true), "no value is moved"
     legend = [d["text"] for d in untouched.drawn("curves") if d["mark"] == "legend-label"]
     assert legend == ["no KL", "β 0.1", "β 1"]
 
@@ -337,7 +346,7 @@ def test_dots_hold_the_data(untouched: Opened) -> None:
     assert shown["none"]["y"] < shown["k1.reward β=0.1"]["y"], "the first is on top"
     (star,) = [d["datum"] for d in first if d["mark"] == "star"]
     assert (star["name"], star["value"]) == ("base model", 0.3)
-    assert len([d for d in first if d["mark"] == "seeds"]) == 14, "one small mark a seed"
+    assert len([d for d in first if d["mark"] == "seeds"]) == 12, "one small mark a seed that trained"
     ours, theirs = untouched.rows("published", "dot")
     assert (ours["name"], theirs["value"]) == ("one", 6)
     kept = {r["name"]: r["value"] for r in untouched.rows("stability", "dot")}
