@@ -346,7 +346,7 @@ def test_dots_hold_the_data(untouched: Opened) -> None:
     assert shown["none"]["y"] < shown["k1.reward β=0.1"]["y"], "the first is on top"
     (star,) = [d["datum"] for d in first if d["mark"] == "star"]
     assert (star["name"], star["value"]) == ("base model", 0.3)
-    assert len([d for d in first if d["mark"] == "seeds"]) == 12, "one small mark a seed that trained"
+    assert len([d for d in first if d["mark"] == "seeds"]) == 12, "a mark a seed that trained"
     ours, theirs = untouched.rows("published", "dot")
     assert (ours["name"], theirs["value"]) == ("one", 6)
     kept = {r["name"]: r["value"] for r in untouched.rows("stability", "dot")}
