@@ -10,23 +10,24 @@ from typing import Any
 
 from orchestrator import plugins
 from orchestrator.estimators import plain_names
-from orchestrator.evidence import only_read, stored
+from orchestrator.evidence import stored
 from orchestrator.evidence.capabilities import STATUS_MARKS, CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
-from orchestrator.evidence.matrix import (
-    CORRECTION_COLUMNS,
-    RATIO_OF,
-    correction_rows,
-    grouped,
-    unmeasured_differences,
-    weight_text,
-)
 from orchestrator.evidence.stored import (
     ALL_TOKENS,
     ReleaseEvidence,
     curve_of,
     curve_text,
     objective_text,
+)
+from orchestrator.lab.probes import read_only_releases
+from orchestrator.lab.probes.matrix import (
+    CORRECTION_COLUMNS,
+    RATIO_OF,
+    correction_rows,
+    grouped,
+    unmeasured_differences,
+    weight_text,
 )
 
 TextTable = Sequence[Sequence[str]]
@@ -46,7 +47,7 @@ The same estimator, the same place and the same β are **different regularisers*
 
 EVIDENCE = (
     "Each release's evidence lies in `backends/<library>/evidence/<version>.json`: the measured "
-    "gradients, and the hash of each function they rest on. `python -m lab measure` "
+    "gradients, and the hash of each function they rest on. `python -m orchestrator.lab measure` "
     "measures again."
     "\n"
 )
@@ -62,10 +63,10 @@ NOT_MEASURED = (
 ALONE = (
     "orch does not train with these. The functions that compute their KL were taken out of a "
     "checkout and run alone; what the trainer puts around them (a weight, a mean over tokens) is "
-    "written in `lab/<library>/kl_probe.py`, and `measured.json` of the library keeps the "
+    "written in `backends/<library>/lab/kl_probe.py`, and `measured.json` of the library keeps the "
     "answers. "
     "A KL in the reward whose way into the advantage was not run is *not asked as a whole*. "
-    "`python -m lab measure slime@0.3.1 --source CHECKOUT` measures again.\n"
+    "`python -m orchestrator.lab measure slime@0.3.1 --source CHECKOUT` measures again.\n"
 )
 
 
@@ -320,7 +321,7 @@ def _average(each: Mapping[str, Any]) -> str:
 
 def _alone(releases: Sequence[Release]) -> TextTable:
     head = ("library", "name", "KL in the", "computes", "objective on-policy", "on old samples")
-    return [head, *only_read.table(releases)]
+    return [head, *read_only_releases.table(releases)]
 
 
 def _names(known: Sequence[Release]) -> TextTable:
@@ -647,7 +648,7 @@ def _provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
     """Return a sentence for each release, with its commit and the functions that were measured."""
     sentences = []
     for library, version in releases:
-        about = only_read.read(library).get(version)
+        about = read_only_releases.read(library).get(version)
         if about is not None:
             functions = ", ".join(f"`{each}`" for each in sorted(about["sources"]))
             title = plugins.load_reader(library).title
@@ -656,4 +657,4 @@ def _provenance(releases: Sequence[tuple[str, str]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(releases(), only_read.chosen(())))
+    sys.stdout.write(page(releases(), read_only_releases.chosen(())))

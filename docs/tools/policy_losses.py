@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, get_args
 
-from lab.prove.scaled_down import NOWHERE, cell_of, on_few_gpus
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.lab.prove.scaled_down import NOWHERE, cell_of, on_few_gpus
 from orchestrator.losses.table import POLICY_LOSSES, choices
 from orchestrator.settings import CorrectionKind
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from lab.prove.text import FOLDER, PLAIN_NAMES
 from orchestrator import plugins
 from orchestrator.files import read_json
+from orchestrator.lab.prove.text import FOLDER, PLAIN_NAMES
 
 SHOWN = ("advantages", "kl_reward_per_token", "kl_loss", "policy_loss", "grad_norm", "weights")
 
@@ -23,7 +23,7 @@ took from the run only the tokens, rewards and minibatches, and followed the lib
 ([what equal settings mean in each library](kl_in_libraries.md)) with an AdamW of its own. A number
 is the largest difference over all train steps, relative to the largest value in the run (of
 weights: to the distance that they moved). `-`: the cell has no such term. Where a library has no
-option for passes in fp32, stand-ins turn rounding off; `python -m lab rehearse` lists them.
+option for passes in fp32, stand-ins turn rounding off; `orch prove --rehearse` lists them.
 
 The cells `tis_token` and `mis_token` have a correction of the engine's mismatch
 (`loss.correction`). There the stand-in of the engine samples in its own format, bf16, so that the
@@ -38,10 +38,9 @@ at their last steps too, with losses 1e-6 away. So it grows from update to updat
 run to run; another formula would show in the first step. How much of it is rounding was not
 measured.
 
-`python -m lab prove LIBRARY@VERSION` does it again on this machine;
-`python -m lab prove CELL_DIRECTORY` does it for a finished run of yours that was trained with
-`cadence.dump_rollouts=true`. A wrong dialect fails:
-`tests/lab/prove` holds mutants to that.
+`orch prove LIBRARY@VERSION` does it again on this machine; `orch prove CELL_DIRECTORY` does it for
+a finished run of yours that was trained with `cadence.dump_rollouts=true`. A wrong dialect fails:
+`tests/prove` holds mutants to that.
 """
 
 

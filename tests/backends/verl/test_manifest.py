@@ -7,6 +7,7 @@ import pytest
 from backends.verl import extension
 from backends.verl.audit.reader import releases
 from backends.verl.audit.reader import table as release_table
+from backends.verl.lab.probes import DEFAULTS
 from backends.verl.manifest import (
     ADVANTAGE,
     DATA,
@@ -18,7 +19,6 @@ from backends.verl.manifest import (
     VERSIONS,
 )
 from backends.verl.translate import ORDER
-from lab.verl.probes import DEFAULTS
 from orchestrator.evidence import stored
 from orchestrator.library.manifest import ManifestError
 from tests.backends.verl.cells import cell, shipped

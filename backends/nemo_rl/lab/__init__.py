@@ -1,0 +1,1 @@
+"""What measures NeMo-RL: a probe of its KL functions."""

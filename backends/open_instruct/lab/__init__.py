@@ -1,0 +1,1 @@
+"""What measures open-instruct: a probe of its KL functions."""

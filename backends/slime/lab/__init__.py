@@ -1,0 +1,1 @@
+"""What measures slime: a probe of its KL functions."""

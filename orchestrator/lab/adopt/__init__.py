@@ -1,0 +1,1 @@
+"""`orch adopt`: the tables of a release, read and measured from the release itself."""

@@ -1,0 +1,3 @@
+"""The probes' processes are forks here too."""
+
+from tests.backends.conftest import probes_fork as probes_fork

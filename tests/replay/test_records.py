@@ -1,0 +1,59 @@
+"""The real libraries log what is recorded of them: the same names in the same rows.
+
+ORCH_KEEP_RECORDS=1 pytest -m real tests/replay     records them again
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends import real
+from tests.backends.cpu_meter import KEEPS_RECORDS
+from tests.backends.environments import cpu_python
+from tests.backends.prime_rl.conftest import VARIABLE
+from tests.replay import recorded
+
+K1 = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}
+K3 = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}}
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "verl": ("0.9.1", K1),
+    "openrlhf": ("0.11.2", K1),
+    "skyrl": ("0.4.0", K1),
+    "trl": ("1.16.0", K3),
+    "prime_rl": ("0.5.0", K3),
+}
+EVERY = 5
+"""Train steps from one validation to the next."""
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.long(300)
+@pytest.mark.parametrize("library", RUNS)
+def test_a_library_logs_what_is_recorded(library: str, tmp_path: Path) -> None:
+    if library == "prime_rl" and not os.environ.get(VARIABLE):
+        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to train with it")
+    release, changes = RUNS[library]
+    python = cpu_python(library, release)
+    run = real.train(library, release, python, tmp_path, changes, evaluate_every=EVERY)
+    if os.environ.get(KEEPS_RECORDS):
+        settings = run.cell.settings.model_dump_json(exclude_defaults=True)
+        place = run.place
+        recorded.keep(library, release, place.attempt_dir, place.checkpoints_dir, cell=settings)
+    known = recorded.record(library)
+    assert known.release == release
+    written = recorded.logs_of(library, run.place.attempt_dir)
+    assert len(written) == len(known.files)
+    for path, content in zip(written, known.files.values(), strict=True):
+        assert recorded.shapes(library, path.read_bytes()) == recorded.shapes(library, content)
+    assert recorded.tree(run.place.checkpoints_dir) == list(known.checkpoint)
+
+
+@pytest.mark.parametrize("library", RUNS)
+def test_a_record_is_whole(library: str) -> None:
+    """Each file has its hash, logs a reward and a validation, and is small."""
+    known = recorded.record(library)
+    kinds = [recorded.kinds(library, content) for content in known.files.values()]
+    assert "reward" in set().union(*kinds)
