@@ -1,7 +1,4 @@
-.PHONY: run test setup bench
+.PHONY: run test setup
 
 run test setup:
 	python3 bootstrap.py $@
-
-bench:
-	.venv/bin/python benchmarks/table.py --write benchmarks/RESULTS.md

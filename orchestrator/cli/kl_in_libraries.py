@@ -27,8 +27,7 @@ LEGEND = (
     "release trains that KL with no other loss. -: refused; ~: approximated; +: through an "
     "extension of ours; !: orch's verdict says otherwise; ?: not measured.\n"
     "noise: no gradient in expectation; mixture: a sum of divergences; surrogate: no divergence.\n"
-    "Why, the evidence, and what could not be measured: orch explain --libraries --json. For "
-    "reading: the page docs/kl_in_libraries.md."
+    "Why, the evidence, and what could not be measured: orch explain --libraries --json."
 )
 
 

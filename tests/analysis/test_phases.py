@@ -1,25 +1,15 @@
 """Phase maps: the state of a run, the shares of a field, and the bound of linear stability."""
 
-import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from docs.tools.measured import (
-    OBSERVATIONS,
-    as_text,
-    comedy_lines,
-    phase_lines,
-    quiet_lines,
-    stored_data,
-)
 from orchestrator.analysis.compare import compare, comparison_data
 from orchestrator.analysis.configurations import configurations
 from orchestrator.analysis.phases import phase_maps, state_of
 from orchestrator.analysis.runs import MeasuredRun, measure
-from orchestrator.records import Outcome, Published, PublishedStatement
+from orchestrator.records import Outcome
 from orchestrator.report.results import phase_panels, phase_section
 
 STEADY = [0.3 + 0.005 * step for step in range(100)]
@@ -108,63 +98,3 @@ def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
     assert comparison_data(comparison)["phases"]
     few = synthetic.run("k1.loss", 0.1)
     assert phase_section(compare(synthetic.spec(), few.records, few.scores)) is None
-
-
-def test_the_page_says_what_is_kept(synthetic: Any) -> None:
-    done = grid(synthetic)
-    spec = synthetic.spec({"k3_reward_collapses": "collapse[kl=k1.loss] > collapse[kl=none]"})
-    comparison = compare(spec, done.records, [])
-    published = spec.published.model_copy(
-        update={
-            "statements": (
-                PublishedStatement(claim="k3_reward_collapses", where="Fig. 3", says="It falls."),
-            )
-        }
-    )
-    kept = json.loads(as_text(stored_data(comparison, done.records, published)))
-    (claim,) = kept["claims"]
-    assert (claim["says"], claim["where"]) == ("It falls.", "Fig. 3")
-    page = "\n".join(comedy_lines(kept))
-    assert "| It falls. (Fig. 3) | too few runs | The share of collapsed runs is higher" in page
-    assert (
-        "Of 1 claims, 0 hold here, 0 do not, for 0 no effect larger than 0.05 is left, and 1 are"
-        in page
-    )
-    assert (kept["cells"], kept["finished"], kept["seeds"]) == (12, 12, [0, 1])
-    verdicts = dict.fromkeys(
-        (name for one in OBSERVATIONS for name in one.at_its_points), "too few runs"
-    )
-    for one, verdict in ((OBSERVATIONS[0], "holds"), (OBSERVATIONS[2], "contradicted")):
-        verdicts |= dict.fromkeys(one.at_its_points, verdict)
-    verdicts[OBSERVATIONS[4].at_its_points[0]] = "holds"
-    points = [{"name": name, "verdict": verdict} for name, verdict in verdicts.items()]
-    lines = list(phase_lines(kept, {"seeds": list(range(20)), "claims": points}))
-    rows = [line.split("|") for line in lines if re.match(r"\| [1-5] \| .* hold, ", line)]
-    short = [(row[3].strip(), row[4].strip()) for row in rows]
-    assert [answer.partition(":")[0] for answer, _ in short] == [
-        "appears",
-        "not seen",
-        "does not appear",
-        "not seen",
-        "appears in part",
-    ]
-    assert short[0][1] == "collapses at staleness 10 with β 1"
-    assert short[4][0] == "appears in part: 1 hold, 0 do not, 2 not decided"
-    at = lines.index("**k1.loss: β over staleness (updates)**")
-    assert lines[at + 2 : at + 7] == [
-        "| β | 0 | 10 |",
-        "|---|---|---|",
-        "| no KL | 2 / 0 / 0 | 2 / 0 / 0 |",
-        "| 0.05 | 2 / 0 / 0 | 2 / 0 / 0 |",
-        "| 1 | 2 / 0 / 0 | 1 / 0 / 1 |",
-    ]
-    text = "\n".join(lines)
-    assert "1 of 2 [9%, 91%]" in text
-    assert "*not decided (too few runs)*: The share of collapsed runs is higher" in text
-
-
-def test_the_quiet_term_is_paired_with_the_others_by_seed(synthetic: Any) -> None:
-    done = synthetic.grid({"rb.both": [0.8, 0.9], "k1.reward": [0.7, 0.7]})
-    kept = stored_data(compare(synthetic.spec(), done.records, []), done.records, Published())
-    (row,) = [line for line in quiet_lines(kept) if line.startswith("| k1.reward | 0.1 | +")]
-    assert row.startswith("| k1.reward | 0.1 | +0.149 ["), "of the curve's last values"

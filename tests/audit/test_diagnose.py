@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from docs.tools.diagnose_scores import HALVES, LOGS, answers, kept, library_answers
 from orchestrator.audit.diagnose import Diagnosis, TrainingFacts, diagnose, trace_of
 from orchestrator.audit.diagnose.term import term_of
 from orchestrator.cli.diagnose import command
@@ -17,6 +16,7 @@ from orchestrator.imports.logged import LoggedRow, LoggedRun, UnreadableSource
 from orchestrator.imports.origin import origin_of
 from orchestrator.imports.readers import open_source
 from orchestrator.library.logged import Place
+from tests.audit.planted_runs import HALVES, LOGS, answers, kept, library_answers
 
 PLANTED = Path(__file__).parent / "planted" / "logs.json.gz"
 STEPS = 120

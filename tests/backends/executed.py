@@ -1,7 +1,5 @@
 """Every file that orch writes into a launch, and the tests that execute it where the library is.
 
-    PYTHONPATH=tests python -m tests.backends.executed > docs/executed.md
-
 `written` derives the files from the translation itself: a cell of each release, varied in every
 field on which a file may depend, with and without a GPU. A file that is new there, and has no row
 in EXECUTED, fails a test.
@@ -163,28 +161,6 @@ BESIDES = (
 )
 """What a launch starts and is no file of it: name, where it is executed, test."""
 
-NEVER = (
-    (
-        "of `orch_skyrl.py`: the options for SkyRL 0.2.0; an asynchronous dual clip, in training",
-        "0.2.0 has no launch on a CPU; the clip's function is called where SkyRL is",
-    ),
-    ("nvidia-smi, the check of a node's GPUs", "no GPU; a stand-in answers in the tests"),
-    ("Apptainer, enroot, pyxis", "they are not installed; a stand-in takes the command"),
-    ("NCCL, vLLM's workers, flash attention", "no GPU; the stand-ins of `cpu/` list what they are"),
-    (
-        "a launch of Prime-RL on two nodes, its servers' files",
-        "they start vLLM; its classes accept them",
-    ),
-    (
-        "the launch of TRL by `accelerate launch`, with vLLM",
-        (
-            "it needs GPUs; the same program runs without, and FSDP2 shards it over two CPU "
-            "processes in `tests/backends/trl/test_sharded.py`"
-        ),
-    ),
-)
-"""What no test executes, and why."""
-
 
 @cache
 def written() -> Mapping[tuple[str, str], frozenset[str]]:
@@ -296,44 +272,3 @@ def _cell(settings: Settings, resources: Resources) -> Cell:
 def execution(library: str, name: str) -> Execution | None:
     """Return what executes a file of a launch, or None."""
     return EXECUTED.get((library, name)) or EXECUTED.get(("*", name))
-
-
-HEAD = """# What is executed
-
-orch writes programs into launches: rewards, hooks, extensions, stand-ins for a GPU. Each runs in
-the tests in the library's own environment. The rows are derived from the translation: every
-release, with every estimator, placement, advantage, reward, machine and option that changes a
-file. A new file without a test that executes it fails `tests/backends/test_executed.py`.
-`PYTHONPATH=tests python -m tests.backends.executed` writes this page.
-
-*CPU*: the environment of `orch env create LIBRARY@VERSION --cpu`. Releases without such an
-environment get the same files; they are only parsed and probed there ([what was
-tried](libraries.md#what-was-tried-with-the-real-libraries)). What Ray pickles by value is also
-pickled by Ray's own cloudpickle, loaded in a process without the file, and called.
-"""
-
-
-def page() -> str:
-    """Return docs/executed.md."""
-    lines = [HEAD, "| library | file in a launch | executed in | by |", "|---|---|---|---|"]
-    for library, name in written():
-        done = execution(library, name)
-        if done is not None:
-            tests = "<br>".join(f"`{each.removeprefix('tests/')}`" for each in done.tests)
-            title = plugins.load(library).title
-            lines.append(f"| {title} | `{name}` | {done.environment} | {tests} |")
-    lines += ["", "## Files that are read", "", "| library | file | |", "|---|---|---|"]
-    lines += [
-        f"| {plugins.load(library).title} | `{name}` | {READ[name]} |"
-        for library, name in written()
-        if name in READ
-    ]
-    lines += ["", "## Programs beside the files", "", "| program | executed in | by |"]
-    lines += ["|---|---|---|", *(f"| {a} | {b} | `{c}` |" for a, b, c in BESIDES)]
-    lines += ["", "## Never executed", "", "| what | why |", "|---|---|"]
-    lines += [f"| {what} | {why} |" for what, why in NEVER]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -1,5 +1,5 @@
 """Nothing is shipped unexecuted: every file of a launch runs where the library is, and which test
-does it is held here. docs/executed.md is the table.
+does it is held here.
 """
 
 import ast
@@ -76,11 +76,6 @@ def test_every_named_test_is_there_and_trains_or_asks_a_library() -> None:
         assert used & environments, f"{file} makes no environment of a library"
     for _, _, test in executed.BESIDES:
         assert (ROOT / test).is_file(), test
-
-
-def test_the_page_is_what_the_table_says() -> None:
-    again = "PYTHONPATH=tests python -m tests.backends.executed > docs/executed.md"
-    assert (ROOT / "docs" / "executed.md").read_text(encoding="utf-8") == executed.page(), again
 
 
 LOADED = {

@@ -10,13 +10,14 @@ A record names the test that made it. A test that trains something else than its
 
 import json
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from docs.tools.proofs import stored
 from orchestrator import plugins
 from orchestrator.files import read_json, write_text
+from orchestrator.lab.prove.text import FOLDER as PROOFS
 from tests.backends.cpu_meter import KEEPS_RECORDS
 
 FOLDER = Path(__file__).parent
@@ -118,10 +119,18 @@ def _trained(library: str, version: str) -> str:
     return "; ".join(said)
 
 
+def proofs() -> Iterator[dict[str, Any]]:
+    """Yield the proofs of every release that are kept beside the backends."""
+    for library in plugins.names():
+        for path in sorted((plugins.folder(library) / PROOFS).glob("*.json")):
+            if (content := read_json(path)) is not None:
+                yield content
+
+
 @cache
 def _proofs() -> dict[tuple[str, str], list[float]]:
     worst: dict[tuple[str, str], list[float]] = {}
-    for held in stored():
+    for held in proofs():
         for proof in held["proofs"]:
             if (norm := proof["quantities"].get("grad_norm")) is not None:
                 worst.setdefault((held["library"], held["version"]), []).append(norm["worst"])
@@ -133,7 +142,7 @@ def _observed(library: str, version: str) -> str:
     if not worst:
         return REPLAYED.get((library, version), "")
     cells = f"{len(worst)} cell{'s' * (len(worst) > 1)}"
-    return f"{max(worst):.1e} in {cells} ([proofs](proofs.md))"
+    return f"{max(worst):.1e} in {cells}"
 
 
 if __name__ == "__main__":

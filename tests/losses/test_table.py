@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from math import inf
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from docs.tools.policy_losses import page
 from orchestrator import identity
 from orchestrator.errors import EnvironmentFault
 from orchestrator.losses import table
@@ -174,8 +172,3 @@ def test_a_package_may_publish_its_own(own: PolicyLossEntry) -> None:
     assert Loss.model_validate({"policy": "near"}).policy == own.name
     with pytest.raises(EnvironmentFault, match="in the table already"):
         table.register(own)
-
-
-def test_the_page_is_what_the_launches_say() -> None:
-    kept = (Path(__file__).parents[2] / "docs/policy_losses.md").read_text(encoding="utf-8")
-    assert kept == page(), "python -m docs.tools.policy_losses > docs/policy_losses.md"

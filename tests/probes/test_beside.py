@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from docs.tools.kl_in_libraries import surroundings_rows
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import BETA, releases
 from orchestrator.lab.probes.protocol import probes_of
@@ -54,9 +53,9 @@ def test_controllers_and_references_are_as_the_cell_says(release: tuple[str, str
 
 
 def test_gspo_has_one_ratio_a_response_and_trl_puts_it_on_the_kl() -> None:
-    rows = {row[2]: row[3] for row in surroundings_rows([("trl", "1.16.0")])}
-    gspo = "`grpo --importance_sampling_level sequence --use_bias_correction_kl true`"
-    assert rows[gspo] == "policy loss: `sequence_mean`; KL in the loss: `sequence_mean`"
+    asked = "grpo --importance_sampling_level sequence --use_bias_correction_kl true"
+    (gspo,) = (each for each in _entries(("trl", "1.16.0"), "level") if asked in str(each))
+    assert (gspo["policy"]["level"], gspo["kl"]["level"]) == ("sequence_mean", "sequence_mean")
 
 
 @pytest.mark.parametrize("level", LEVELS)
