@@ -48,20 +48,6 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
-
-MOVED = {
-    "collect": "orch report --format mlflow SPEC",
-    "results": "orch report --query SQL SPEC",
-    "matrix": "orch explain --libraries",
-    "rehearse": "orch plan --rehearse SPEC` (`--real`: `orch prove --rehearse FILE",
-    "errors": "orch logs --failed SPEC",
-    "list": "orch init --list",
-    "schema": "orch init --schema",
-    "completion": "orch init --completion SHELL",
-}
-"""Command of the last release -> what answers in its place. Removed with the next release."""
-
-
 _MODULES = {"import": "import_"}
 """Commands whose name is a keyword of Python."""
 
@@ -88,8 +74,6 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name. Raise UsageError with the nearest name."""
-        if args and args[0] in MOVED:
-            raise click.UsageError(f"`orch {args[0]}` is now `{MOVED[args[0]]}`", ctx)
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.errors import did_you_mean
 

@@ -28,9 +28,6 @@ from orchestrator.records import Engine, EvalTask, Sampling, Score
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Frozen, NonNegativeFloat, PositiveInt
 
-_BIRTH_VALUES: dict[str, object] = {"kind": "accuracy", "reference": ""}
-"""Fields of ScoreKey added later, with the value that leaves old names unchanged."""
-
 SLICE_RESPONSES = 2048
 """Responses between two writes to disk: 64 items of mean@32."""
 
@@ -56,13 +53,9 @@ class ScoreKey(Frozen):
     @property
     def stem(self) -> str:
         """Return the name of the score's files, without suffix."""
-        plain = {
-            name: value
-            for name, value in self.model_dump().items()
-            if name not in _BIRTH_VALUES or value != _BIRTH_VALUES[name]
-        }
-        mark = "" if self.kind == "accuracy" else f".{self.kind}"
-        return f"{self.task.name}{mark}-{digest(plain)}"
+        if self.kind == "accuracy":
+            return f"{self.task.name}-{digest(self.model_dump(exclude={'kind', 'reference'}))}"
+        return f"{self.task.name}.{self.kind}-{digest(self.model_dump())}"
 
 
 class ItemRequest(Frozen):
@@ -107,7 +100,7 @@ class Result(Frozen):
     """Package -> version, of the software that generated the responses. `kernels`: those of the
     embedded trainer, if they did."""
     items: str = ""
-    """Hash of the prompts and targets; empty in results of an older orch."""
+    """Hash of the prompts and targets."""
     shares: tuple[float, ...] = Field(default=(), strict=False)
     """Share of right responses of each item, in order; empty for divergences."""
 

@@ -37,19 +37,6 @@ Sampler = Literal["tpe", "gp", "random", "qmc"]
 PyTorch; random and qmc (Sobol) learn nothing from earlier trials."""
 Pruner = Literal["none", "hyperband", "median"]
 
-GONE = {
-    "space": "the searched field is kl.beta: write `beta: [low, high]`",
-    "each": "each configuration of the study has a search of its own; list them as axes",
-    "fixed": "write it in the study",
-    "objectives": "write `maximize: METRIC` or `minimize: METRIC`",
-    "if_failed": "a trial without a value has failed, and the sampler leaves it out",
-    "stop_on_collapse": "a collapsed cell counts with its value",
-    "reuse": "finished cells of the grid are always taken over",
-    "max_gpu_hours": "`trials` is the budget; --dry-run shows what a trial costs",
-    "max_cpu_hours": "`trials` is the budget; --dry-run shows what a trial costs",
-}
-"""Keys of earlier releases -> what to write."""
-
 
 class TuneBlock(Frozen):
     """The block as written."""
@@ -157,8 +144,6 @@ def _sentences(error: ValidationError) -> Iterator[Fault]:
         keys = [str(key) for key in detail["loc"]]
         names = tuple(TuneBlock.model_fields) if len(keys) == 1 else ()
         text = sentence(detail, ".".join(["tune", *keys]), names)
-        if len(keys) == 1 and keys[0] in GONE:
-            text = f"tune.{keys[0]} is gone: {GONE[keys[0]]}"
         yield tune_fault(text, *keys)
 
 

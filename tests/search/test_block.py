@@ -30,8 +30,6 @@ from tests.search.rehearsed import BLOCK, ROOT, experiment, house
         ({"seeds": [1], "confirm_seeds": [1]}, "cannot confirm it"),
         ({"trials": 0}, "tune.trials"),
         ({"trails": 3}, "did you mean 'trials'"),
-        ({"space": {"kl.beta": "log(1, 2)"}}, "tune.space is gone: the searched field is kl.beta"),
-        ({"each": {"kl": ["k1.reward"]}}, "list them as axes"),
     ],
 )
 def test_each_mistake_is_a_sentence_with_its_place(

@@ -56,10 +56,10 @@ class Submission:
     follows: str = ""
     """The training submission that an evaluation waits for."""
     user: str = ""
-    """The submitter; empty if an older orch did not note it."""
+    """The submitter."""
     uid: int | None = None
     cluster: str = ""
-    """SLURM's ClusterName at the submission; empty if an older orch did not note it."""
+    """SLURM's ClusterName at the submission."""
     running: int | None = None
     """Number of its elements that may run at the same time; None: no limit."""
     launcher: str = "slurm"
