@@ -5,7 +5,7 @@ the order of a cell's settings. Only the first broken rule is reported.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,58 +13,14 @@ from typing import NamedTuple
 from backends.verl import extension
 from backends.verl.manifest import (
     ACTOR,
-    ADVANTAGE,
-    AGGREGATION,
-    AHEAD,
     ASKED,
-    BATCH,
-    BETAS,
-    BY_DEVIATION,
-    CLIP_DUAL,
-    CLIP_GRADIENT,
-    CLIP_HIGH,
-    CLIP_LOW,
-    CONSTANT_TOKENS,
-    CONTROL,
-    CONTROLLER,
-    CORRECTION,
     DATA,
-    ENGINE,
-    EPOCHS,
-    EXTRA,
-    IS_THRESHOLD,
-    IS_WEIGHTS,
-    LIMIT,
-    LOSS_BETA,
-    LOSS_MODE,
-    LOSS_TYPE,
     MANIFEST,
-    MINIBATCH,
-    MODE,
-    MODEL,
-    OPTIMIZER,
-    PARTS,
-    PENALTY,
-    PROJECT,
     READ,
-    REFERENCE_IN,
     REJECTED,
-    REJECTION,
     REWARD,
-    REWARD_BETA,
     ROLLOUT,
-    RS_THRESHOLD,
-    RULE,
-    SAMPLED_IN,
-    SAPO_TAU,
-    SEEDS,
-    STEPS,
-    STRATEGY,
     TABLES,
-    TRAINED_IN,
-    USE_LOSS,
-    USE_REWARD,
-    WARMUP,
     WORKER_ENV,
     is_read,
 )
@@ -86,104 +42,6 @@ ROLLOUT_HOOK = f"extension/{ROLLOUT_MODULE}.py"
 CPUS_PER_GPU, QUEUE_ACTORS = 3, 9
 TOKENS_PER_GPU = 16384
 """Most tokens of a micro-batch, unless a single sequence may be longer."""
-
-ORDER = (
-    f"{MODEL}.path",
-    f"{MODEL}.custom_chat_template",
-    *(f"{MODEL}.{name}" for name in ("lora_rank", "lora_alpha", "target_modules")),
-    "data.train_files",
-    "data.val_files",
-    "data.max_prompt_length",
-    "data.filter_overlong_prompts",
-    "data.shuffle",
-    f"{REWARD}.path",
-    f"{REWARD}.name",
-    ADVANTAGE,
-    BY_DEVIATION,
-    "critic.enable",
-    USE_REWARD,
-    PENALTY,
-    CONTROLLER,
-    REWARD_BETA,
-    f"{CONTROL}.target_kl",
-    f"{CONTROL}.horizon",
-    USE_LOSS,
-    LOSS_TYPE,
-    LOSS_BETA,
-    LOSS_MODE,
-    *SAPO_TAU,
-    AGGREGATION,
-    CONSTANT_TOKENS,
-    CLIP_LOW,
-    CLIP_HIGH,
-    CLIP_DUAL,
-    f"{ACTOR}.entropy_coeff",
-    f"{OPTIMIZER}.lr",
-    f"{OPTIMIZER}.weight_decay",
-    BETAS,
-    EXTRA,
-    CLIP_GRADIENT,
-    f"{OPTIMIZER}.lr_scheduler_type",
-    WARMUP,
-    BATCH,
-    MINIBATCH,
-    f"{ACTOR}.ppo_epochs",
-    f"{ACTOR}.shuffle",
-    f"{ACTOR}.use_dynamic_bsz",
-    f"{ACTOR}.ppo_max_token_len_per_gpu",
-    f"{ROLLOUT}.name",
-    f"{ROLLOUT}.load_format",
-    f"{ROLLOUT}.layered_summon",
-    f"{ROLLOUT}.n",
-    "data.max_response_length",
-    f"{ROLLOUT}.temperature",
-    f"{ROLLOUT}.top_p",
-    f"{ROLLOUT}.top_k",
-    f"{ROLLOUT}.calculate_log_probs",
-    f"{ROLLOUT}.tensor_model_parallel_size",
-    f"{ROLLOUT}.gpu_memory_utilization",
-    "data.seed",
-    *SEEDS,
-    f"{ROLLOUT}.seed",
-    STEPS,
-    EPOCHS,
-    "trainer.save_freq",
-    "trainer.test_freq",
-    "trainer.val_before_train",
-    PROJECT,
-    "trainer.experiment_name",
-    "trainer.logger",
-    "trainer.default_local_dir",
-    "trainer.resume_mode",
-    "hydra.run.dir",
-    "trainer.nnodes",
-    "trainer.n_gpus_per_node",
-    f"{ROLLOUT}.nnodes",
-    f"{ROLLOUT}.n_gpus_per_node",
-    ENGINE,
-    "trainer.use_v1",
-    MODE,
-    PARTS,
-    AHEAD,
-    LIMIT,
-    STRATEGY,
-    f"{CORRECTION}.bypass_mode",
-    IS_WEIGHTS,
-    IS_THRESHOLD,
-    REJECTION,
-    RS_THRESHOLD,
-    f"{ACTOR}.calculate_entropy",
-    TRAINED_IN,
-    REFERENCE_IN,
-    SAMPLED_IN,
-    RULE,
-    f"{WORKER_ENV}.VERL_FILE_LOGGER_PATH",
-    f"{WORKER_ENV}.ORCH_ROLLOUT_DUMP",
-    f"{WORKER_ENV}.VERL_USE_EXTERNAL_MODULES",
-    f"{WORKER_ENV}.PYTHONPATH",
-)
-"""The order of the arguments on a command line, which people compare."""
-_IN_ORDER = frozenset(ORDER)
 
 
 class GpuSplit(NamedTuple):
@@ -224,7 +82,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         cell_id=cell.id,
         backend="verl",
         version=version,
-        argv=("python", "-m", MAIN, *_overrides(arguments, version)),
+        argv=("python", "-m", MAIN, *_overrides(arguments, version, settings.backend.passed)),
         files=files,
         env=env,
         bring_up="ray",
@@ -248,23 +106,17 @@ def _claimed_cpus(cell: Cell, version: str) -> int | None:
     return CPUS_PER_GPU * gpus + QUEUE_ACTORS + 1
 
 
-def _overrides(arguments: Mapping[str, object], version: str) -> list[str]:
-    """Return Hydra's overrides: those of ORDER, then the keys that only some cells have."""
-    ordered = [
-        write(spelled, arguments[key]) for key, spelled in _spelled(version) if key in arguments
-    ]
-    if len(ordered) == len(arguments):
-        return ordered
-    return ordered + [write(key, arguments[key]) for key in arguments if key not in _IN_ORDER]
+def _overrides(
+    arguments: Mapping[str, object], version: str, passed: Container[str]
+) -> Iterator[str]:
+    """Yield Hydra's overrides, with a `+` before a key that the configuration lacks.
 
-
-@cache
-def _spelled(version: str) -> tuple[tuple[str, str], ...]:
-    """Return each key of ORDER with its spelling: a `+` before it if the configuration lacks it."""
+    passed: the keys of `backend.extra`, which a user writes with their own mark.
+    """
     keys = TABLES[version].keys
-    return tuple(
-        (key, key if key in keys or key.startswith("hydra.") else f"+{key}") for key in ORDER
-    )
+    for key, value in arguments.items():
+        known = key in keys or key in passed or key.startswith("hydra.")
+        yield write(key if known else f"+{key}", value)
 
 
 def needs_extension(settings: Settings) -> bool:

@@ -4,7 +4,7 @@ orchestrator.audit reads each script. A table lists the differences: of the sett
 dialects of their libraries.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from orchestrator.kl.library_semantics import (
     describe,
     differing,
 )
+from orchestrator.library.key_tables import nearest, version_tuple
 from orchestrator.library.launches import InLoss, InReward
 
 LARGEST_BYTES = 2_000_000
@@ -79,7 +80,8 @@ def _dialect(finding: AuditFinding) -> tuple[Dialect | None, str]:
             "knows, and no clamps, denominators and precisions"
         )
     backend = plugins.load(finding.library)
-    version = nearest_release(finding.version, backend.versions)
+    known = sorted(backend.versions, key=version_tuple)
+    version = known[nearest(known, finding.version)]
     semantics = backend.semantics(version)
     dialect = semantics.native or semantics.dialect
     if version == finding.version:
@@ -98,19 +100,6 @@ def read_pair(
     if scripts[0].name != scripts[1].name:
         return scripts
     return replace(scripts[0], name=str(Path(left))), replace(scripts[1], name=str(Path(right)))
-
-
-def nearest_release(version: str, known: Sequence[str]) -> str:
-    """Return the known release that is nearest to a version, or the first of equally near ones."""
-    return version if version in known else min(known, key=lambda k: _distance(k, version))
-
-
-def _distance(one: str, other: str) -> tuple[int, ...]:
-    a, b = (
-        [int(part) for part in x.replace("post", "").split(".") if part.isdigit()]
-        for x in (one, other)
-    )
-    return tuple(abs(x - y) for x, y in zip([*a, 0, 0], [*b, 0, 0], strict=False))
 
 
 def script_differences(left: Script, right: Script) -> list[dict[str, str]]:

@@ -37,6 +37,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from packaging.version import Version
+
 from orchestrator.library.launches import Given
 from orchestrator.library.manifest import ReleaseTable
 
@@ -415,7 +417,7 @@ def with_release(releases: Releases, version: str, keys: Collection[str]) -> Rel
     """Return releases with one more in its place, or unchanged if they have it."""
     if version in releases.versions:
         return releases
-    at = sum(_order(each) < _order(version) for each in releases.versions)
+    at = sum(Version(each) < Version(version) for each in releases.versions)
     spans = {
         key: (first + (first >= at), last + (last >= at))
         for key, (first, last) in releases.keys.items()
@@ -425,11 +427,6 @@ def with_release(releases: Releases, version: str, keys: Collection[str]) -> Rel
         spans[key] = min(first, at), max(last, at)
     versions = [*releases.versions[:at], version, *releases.versions[at:]]
     return Releases(versions, dict(sorted(spans.items())))
-
-
-def _order(version: str) -> tuple[tuple[int, ...], int]:
-    """Return what sorts releases, a `.post1` after its release."""
-    return version_tuple(version), int(version.partition(".post")[2] or 0)
 
 
 def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> ReleaseTable:

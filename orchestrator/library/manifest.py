@@ -21,8 +21,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, get_args
+
+from packaging.version import Version
 
 from orchestrator import scoring
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
@@ -397,10 +399,6 @@ def fits(kind: str, value: object) -> bool:
     return True
 
 
-MOST_ENTRIES = 4096
-"""Entries of a ledger that are kept; a grid has a few hundred different ones."""
-
-
 class UnreadField(NamedTuple):
     """A field that no row reads of a launch, because the value of a key has no meaning there."""
 
@@ -556,65 +554,12 @@ class Manifest:
             raise UnsupportedSetting(
                 self.library, EXTRA, settings.backend.passed, ("no key",), "Leave it out."
             )
-        carried: list[Carried] = []
-        values: Values | None = None
-        for name, section in settings:
-            # A thousand cells share a few sections, so the rows of each section are looked up once.
-            memo = (version, name, type(section), section)
-            rows = self._rows_memo.get(memo)
-            if rows is None:
-                values = self.fields(settings) if values is None else values
-                rows = self._rows_for(settings, values, name, section, version)
-                if self._stands_alone(name, version):
-                    self._rows_memo[memo] = rows
-            for each in rows:
-                if each.row.write is None and each.row.adds is None:
-                    carried.append(each)
-                else:
-                    row, value, meaning, _ = each
-                    carried.append(Carried(row, value, meaning, _sent(row, meaning, settings)))
-        return tuple(carried)
-
-    @cached_property
-    def _rows_memo(self) -> dict[object, tuple[Carried, ...]]:
-        """Return the cache of rows: release, name and value of a section -> its fields.
-
-        Only sections for which `_stands_alone` is true are cached.
-        """
-        return {}
-
-    def _rows_for(
-        self, settings: Settings, values: Values, name: str, section: object, version: str
-    ) -> tuple[Carried, ...]:
-        if isinstance(section, Frozen) and name not in self._sections:
-            names = [each for each in values if each.startswith(f"{name}.")]
-        else:
-            names = [name]
+        values = self.fields(settings)
         return tuple(
-            Carried(row, values[each], meaning, _sent(row, meaning, settings))
-            for each in names
-            for row, meaning in [self._choose(settings, values, each, version)]
+            Carried(row, value, meaning, _sent(row, meaning, settings))
+            for name, value in values.items()
+            for row, meaning in [self._choose(settings, values, name, version)]
         )
-
-    def _stands_alone(self, name: str, version: str) -> bool:
-        """Return True if the rows of a section depend on no field outside the section."""
-        key = (name, version)
-        if key not in self._alone:
-            whens = [
-                row.when
-                for row in self._rows_in(version)
-                if row.when is not None and (row.field == name or row.field.startswith(f"{name}."))
-            ]
-            self._alone[key] = all(
-                isinstance(when, Mapping)
-                and all(other == name or other.startswith(f"{name}.") for other in when)
-                for when in whens
-            )
-        return self._alone[key]
-
-    @cached_property
-    def _alone(self) -> dict[tuple[str, str], bool]:
-        return {}
 
     def check(self, settings: Settings) -> None:
         """Raise UnsupportedSetting for the first field of a cell that no row carries."""
@@ -787,7 +732,7 @@ class Manifest:
                 note = f"not part of the cell's id, {grade}: {row.note}"
                 shown = row.keys[0] if row.keys[0] in launch else ""
                 text = str(launch.get(shown, value))
-                entries.append(_ledger_entry(f"system.{name}", "exact", shown, text, note))
+                entries.append(_entry(f"system.{name}", "exact", shown, text, note))
         launch = {key: value for key, value in launch.items() if value is not ABSENT}
         if settings.backend.extra:
             known = table or self.tables[self.version_of(settings)]
@@ -807,7 +752,7 @@ class Manifest:
                 launch.pop(plain, None)
                 launch[key] = value
                 entries.append(
-                    _ledger_entry(
+                    _entry(
                         f"{EXTRA}.{key}",
                         "not judged",
                         key,
@@ -953,7 +898,7 @@ class Manifest:
         refuses it, or if a row says `exact` and reading back gives another value.
         """
         table = self.tables[self.version_of(settings)]
-        effective = _over_defaults(launch, table)
+        effective = {**table.defaults, **launch}
         entries = []
         for each in self.carry(settings) if carried is None else carried:
             for key, theirs in each.sent.items():
@@ -962,18 +907,10 @@ class Manifest:
                     raise ManifestError(
                         f"{self.library}: {key} is {launched} in the launch, not {theirs}"
                     )
-            entry = self._proved.get(id(each))
-            if entry is None:
-                entry = self._entry_again(each, settings, table, launch, effective)
-                if self._is_fixed(each.row) and self._stands_alone(
-                    each.row.field.partition(".")[0], table.version
-                ):
-                    self._proved[id(each)] = entry
-                    self._kept.append(each)
-            entries.append(entry)
+            entries.append(self._entry(each, settings, table, launch, effective))
         return tuple(entries)
 
-    def _entry_again(
+    def _entry(
         self,
         carried: Carried,
         settings: Settings,
@@ -981,74 +918,10 @@ class Manifest:
         launch: Values,
         effective: Values,
     ) -> LedgerEntry:
-        """Return the entry of a field, from the cache if no input of the entry changed.
-
-        The inputs are the row, the value, the sent keys, status and note, and the keys of the
-        launch that were read while the entry was made.
-        """
-        row, value, _, sent = carried
-        account = row.account(settings) if callable(row.account) else row.account
-        memo = (table.version, id(row), type(value), value, account)
-        known = self._entries.get(memo)
-        if (
-            known is not None
-            and known.sent == sent
-            and all(launch.get(key, ABSENT) == sent for key, sent in known.launch.items())
-            and all(effective.get(key, ABSENT) == used for key, used in known.effective.items())
-        ):
-            return known.entry
-        recorded, over_defaults = _Recorded(launch), _Recorded(effective)
-        entry = self._entry(carried, account, table, recorded, over_defaults)
-        if not recorded.all_of_it and not over_defaults.all_of_it:
-            if len(self._entries) > MOST_ENTRIES:
-                self._entries.clear()
-            self._entries[memo] = _KnownEntry(sent, recorded.read, over_defaults.read, entry)
-        return entry
-
-    @cached_property
-    def _entries(self) -> dict[object, "_KnownEntry"]:
-        """Return the cache of `_entry_again`: release, row, value and account -> the last entry."""
-        return {}
-
-    @cached_property
-    def _proved(self) -> dict[int, LedgerEntry]:
-        """Return the cache of entries, by the identity of a Carried.
-
-        It holds only entries that depend on nothing but the sent keys.
-        """
-        return {}
-
-    @cached_property
-    def _kept(self) -> list[Carried]:
-        """Return the list that keeps every Carried of `_proved` alive.
-
-        Python may give the identity of a deleted object to a new one.
-        """
-        return []
-
-    @staticmethod
-    def _is_fixed(row: Row) -> bool:
-        return (
-            row.write is None
-            and row.adds is None
-            and row.read is None
-            and not callable(row.account)
-            and not (row.key and row.carried_by)
-            and not row.shows  # values of keys that other rows send
-        )
-
-    def _entry(
-        self,
-        carried: Carried,
-        account: Account,
-        table: ReleaseTable,
-        launch: Values,
-        effective: Values,
-    ) -> LedgerEntry:
         row, value, meaning, sent = carried
         status, note = meaning.status, meaning.note
         if status == "exact" and not note:
-            status, note = account
+            status, note = row.account(settings) if callable(row.account) else row.account
         shown = sent if not (row.key and row.carried_by) else {row.key: launch.get(row.key)}
         for key, theirs in shown.items():
             taught = status == "extension" and theirs in self.extensions.get(key, ())
@@ -1061,7 +934,7 @@ class Manifest:
         else:
             shown_key = row.key if meaning.theirs is not ABSENT else ""
             text = str(launch.get(row.key, value) if shown_key else value)
-        return _ledger_entry(row.field, status, shown_key, text, note)
+        return _entry(row.field, status, shown_key, text, note)
 
     def _check_meaning(self, carried: Carried, launch: Values, effective: Values) -> None:
         row, value, meaning, _ = carried
@@ -1097,7 +970,7 @@ class Manifest:
         self, launch: Values, version: str
     ) -> tuple[dict[str, object], tuple[UnreadField, ...]]:
         """Return what `read` does, without the fields whose keys have no meaning, and those."""
-        effective = _over_defaults(launch, self.tables[version])
+        effective = {**self.tables[version].defaults, **launch}
         unread: list[UnreadField] = []
         known: dict[str, object] = {}
 
@@ -1152,7 +1025,7 @@ class Manifest:
         It checks keys that no row reads, too. `taught`: the launch ships orch's module that adds
         `extensions`.
         """
-        effective = _over_defaults(launch, self.tables[version])
+        effective = {**self.tables[version].defaults, **launch}
         for key, known in self.readable(version, taught=taught).items():
             value = effective.get(key, ABSENT)
             if value is not ABSENT and not any(equal(value, each) for each in known):
@@ -1330,7 +1203,6 @@ def _plain_section(values: Values, section: str) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-@lru_cache(maxsize=64)
 def _unasked(name: str) -> Row:
     """Return the row of a field that is newer than a manifest. It offers the first value only."""
     value = BIRTH_VALUES[name]
@@ -1360,71 +1232,7 @@ def _offered(row: Row, version: str) -> tuple[object, ...]:
     return tuple(each.ours for each in row.offer if _reaches(each.since, version))
 
 
-class _OverDefaults(Mapping[str, object]):
-    """A view of a launch over its release's defaults, without a copy of either."""
-
-    def __init__(self, launch: Values, defaults: Values) -> None:
-        self.launch, self.defaults = launch, defaults
-
-    def __getitem__(self, key: str) -> object:
-        return self.launch[key] if key in self.launch else self.defaults[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self.defaults, **self.launch})
-
-    def __len__(self) -> int:
-        return len({**self.defaults, **self.launch})
-
-    def get(self, key: str, default: object = None) -> object:
-        return self.launch[key] if key in self.launch else self.defaults.get(key, default)
-
-
-class _Recorded(Mapping[str, object]):
-    """A view of a launch that records every key that is read, with its value."""
-
-    def __init__(self, launch: Values) -> None:
-        self._launch = launch
-        self.read: dict[str, object] = {}
-        self.all_of_it = False
-        """True once somebody iterated over it: the result may depend on every key."""
-
-    def __getitem__(self, key: str) -> object:
-        value = self.read[key] = self._launch.get(key, ABSENT)
-        if value is ABSENT:
-            raise KeyError(key)
-        return value
-
-    def __contains__(self, key: object) -> bool:
-        if not isinstance(key, str):
-            return False
-        self.read[key] = self._launch.get(key, ABSENT)
-        return self.read[key] is not ABSENT
-
-    def __iter__(self) -> Iterator[str]:
-        self.all_of_it = True
-        return iter(self._launch)
-
-    def __len__(self) -> int:
-        self.all_of_it = True
-        return len(self._launch)
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownEntry:
-    """A ledger entry with its inputs, apart from row, value and account."""
-
-    sent: Values
-    launch: Values
-    effective: Values
-    entry: LedgerEntry
-
-
-def _over_defaults(launch: Values, table: ReleaseTable) -> Values:
-    return _OverDefaults(launch, table.defaults) if table.defaults else launch
-
-
-@lru_cache(maxsize=8192)
-def _ledger_entry(name: str, status: Status, key: str, value: str, note: str) -> LedgerEntry:
+def _entry(name: str, status: Status, key: str, value: str, note: str) -> LedgerEntry:
     return LedgerEntry(field=name, status=status, key=key, value=value, note=note)
 
 
@@ -1463,14 +1271,8 @@ def _spans(each: Row | Constant | SystemRow, version: str) -> bool:
     return _reaches(each.since, version) and not (each.until and _reaches(each.until, version))
 
 
-@lru_cache(maxsize=1024)
 def _reaches(first: str, version: str) -> bool:
-    return not first or _order(version) >= _order(first)
-
-
-def _order(version: str) -> tuple[int, ...]:
-    digits = [part for part in version.replace("post", "").split(".") if part.isdigit()]
-    return tuple(int(part) for part in digits)
+    return not first or Version(version) >= Version(first)
 
 
 def equal(left: object, right: object) -> bool:

@@ -13,7 +13,6 @@ Its folder may also hold, all of them optional:
 Requirements for every member:
 
 **Cost.** Importing the package, and every member of it, imports neither the library nor torch.
-`translate` takes at most 0.1 ms a cell once it is warm, because `orch plan` translates whole grids.
 
 **Purity.** `translate`, `parse`, `semantics`, `audit` and `rehearse` read nothing but
 their arguments and the package's own files. They do not write, start a process, or read the clock

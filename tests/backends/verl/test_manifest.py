@@ -18,7 +18,6 @@ from backends.verl.manifest import (
     TABLES,
     VERSIONS,
 )
-from backends.verl.translate import ORDER
 from orchestrator.evidence import stored
 from orchestrator.library.manifest import ManifestError
 from tests.backends.verl.cells import cell, shipped
@@ -85,12 +84,6 @@ def test_a_weighted_estimator_that_nothing_brings_is_our_fault() -> None:
     assert MANIFEST.ledger(settings, launch)
     with pytest.raises(ManifestError, match="rho_k3 cannot be sent"):
         bare.ledger(settings, launch)
-
-
-def test_every_key_has_its_place_on_the_command_line() -> None:
-    assert len(set(ORDER)) == len(ORDER)
-    for version in VERSIONS:
-        assert set(MANIFEST.keys(version)) - {"data.train_files"} <= set(ORDER)
 
 
 def test_releases_differ_in_staleness_correction_and_seeding() -> None:
