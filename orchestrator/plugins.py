@@ -23,7 +23,6 @@ but not in `names()`. This module is the only one that imports them. Nothing of 
 before it is asked for, and finding it imports only the packages that its module lies in.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -217,17 +216,6 @@ def task_names() -> frozenset[str]:
     """Return the names of all evaluation tasks: orch's, other distributions', backends' own."""
     folders = [TASKS_FOLDER, *task_folders(), *own_task_folders(names())]
     return frozenset(path.stem for folder in folders for path in folder.rglob("*.yaml"))
-
-
-@cache
-def task_items(name: str) -> int | None:
-    """Return the number of items that a task's file declares; None for a task of the harness."""
-    folders = [TASKS_FOLDER, *task_folders(), *own_task_folders(names())]
-    files = (path for folder in folders for path in folder.rglob("*.yaml") if path.stem == name)
-    for file in files:
-        if declared := re.search(r"(?m)^\s+num_items:\s*(\d+)", file.read_text(encoding="utf-8")):
-            return int(declared[1])
-    return None
 
 
 def own_task_folders(backends: Iterable[str]) -> list[Path]:

@@ -15,9 +15,9 @@ from orchestrator.launch.disk_use import disk_use
 from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
-from orchestrator.runs.cost import bill, evaluation_bill, measure
+from orchestrator.runs.cost import measured_rates, total
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.pilot import pilot_costs
+from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
     PlannedGroup,
@@ -137,16 +137,11 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         _print_jobs(experiment, unfinished)
     if (checkpoints := disk_use(unfinished)) is not None:
         click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
-    click.echo(
-        f"still to spend: {bill(unfinished, measure(plan.rows, pilot_costs(experiment.folder)))}"
-        if unfinished
-        else "nothing to do"
-    )
-    if (scoring := evaluation_bill(unfinished, spec.evaluation)) is not None:
-        click.echo(_filled(f"and to score: {scoring}"))
+    rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
+    click.echo(f"still to spend: {total(unfinished, rates)}" if unfinished else "nothing to do")
     if experiment.scale == "micro" and experiment.declared:
         click.echo(
-            _filled(f"the same grid on its cluster, as declared: {bill(experiment.declared)}")
+            _filled(f"the same grid on its cluster, as declared: {total(experiment.declared)}")
         )
 
 

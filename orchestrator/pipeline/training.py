@@ -20,9 +20,9 @@ from orchestrator.library import adopted
 from orchestrator.pipeline.messages import counted, say
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
-from orchestrator.runs.cost import afford, evaluation_spending
+from orchestrator.runs.cost import afford, evaluation_hours
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.pilot import pilot_costs
+from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import plan as read_plan
 from orchestrator.runs.state import one_look
 from orchestrator.runs.wait import evaluation_states, num_waiting
@@ -180,8 +180,8 @@ def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cel
     def admit(cells: "Sequence[Cell]") -> set[str]:
         nonlocal last
         now = read_plan(experiment.cells, experiment.folder)
-        scored = evaluation_spending(experiment.folder)
-        pilots = pilot_costs(experiment.folder)
+        scored = evaluation_hours(experiment.folder)
+        pilots = pilot_rates(experiment.folder)
         afforded = afford(now.only({cell.id for cell in cells}), budget, now, scored, pilots)
         if afforded.sentence != last:
             say(afforded.sentence)
@@ -302,7 +302,7 @@ def paid_part(
         return experiment
     wanted = {row.cell.id for row in plan.pending if row.cell is not None}
     every = read_plan(whole.cells, whole.folder)
-    scored, pilots = evaluation_spending(whole.folder), pilot_costs(whole.folder)
+    scored, pilots = evaluation_hours(whole.folder), pilot_rates(whole.folder)
     afforded = afford(plan.only(wanted), budget, every, scored, pilots)
     say(afforded.sentence)
     unpaid = {cell.id for cell in afforded.unpaid}

@@ -8,6 +8,7 @@ have ids of their own, since they train fewer steps.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.errors import SelectionError
 from orchestrator.files import read_json
@@ -17,7 +18,7 @@ from orchestrator.launch.node.gpus import PEAK
 from orchestrator.records import Cell, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
-from orchestrator.runs.cost import CellShape, PilotCost, pilot_shape
+from orchestrator.runs.cost import CellShape, Rate, cost_shape
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.watch import duration
 from orchestrator.settings import Cadence
@@ -26,6 +27,16 @@ ROLLOUT_BATCHES = 2
 """The second one is timed: the first has the start of engines and compilation in it."""
 ITEMS = 8
 """Items of each task that are scored, at most."""
+
+
+class _Timed(NamedTuple):
+    """The seconds of one trained cell."""
+
+    start_seconds: float
+    """From the launch to the first train step, and from the last one to the end."""
+    step_seconds: float
+    cores: float
+    """CPU seconds in a second."""
 
 
 def pilot_of(chosen: Experiment) -> Experiment:
@@ -41,7 +52,7 @@ def pilot_of(chosen: Experiment) -> Experiment:
     first: dict[CellShape, Cell] = {}
     for cell in chosen.cells:
         if cell.scale == "full":
-            first.setdefault(pilot_shape(cell), cell)
+            first.setdefault(cost_shape(cell), cell)
     cells = tuple(map(_short, first.values()))
     # what a command says names the pilot's commands: `orch retry SPEC --pilot`
     own = {
@@ -74,13 +85,17 @@ def _small(evaluation: EvaluationSpec) -> EvaluationSpec:
     return evaluation.model_copy(update=changes)
 
 
-def pilot_costs(folder: RunFolder) -> dict[CellShape, PilotCost]:
+def pilot_rates(folder: RunFolder) -> dict[CellShape, Rate]:
     """Return what the pilot of an experiment measured, by the shape of its cells; {} without one.
 
     folder: the experiment's. Only cells that succeeded in one attempt count.
     """
-    measured = _measured(pilot_folder(folder))
-    return {pilot_shape(record.cell): cost for record, cost in measured}
+    rates = {}
+    for record, timed in _measured(pilot_folder(folder)):
+        units = (record.cell.resources.reserved_gpus or timed.cores) / 3600
+        shape = cost_shape(record.cell)
+        rates[shape] = Rate(timed.step_seconds * units, timed.start_seconds * units)
+    return rates
 
 
 def pilot_lines(folder: RunFolder) -> list[str]:
@@ -88,7 +103,7 @@ def pilot_lines(folder: RunFolder) -> list[str]:
     return [_sentence(record, cost) for record, cost in _measured(folder)]
 
 
-def _measured(folder: RunFolder) -> list[tuple[Record, PilotCost]]:
+def _measured(folder: RunFolder) -> list[tuple[Record, _Timed]]:
     if not folder.cells_path.is_dir():
         return []
     records = collect([directory.read_cell() for directory in folder.cells()], folder)
@@ -96,7 +111,7 @@ def _measured(folder: RunFolder) -> list[tuple[Record, PilotCost]]:
     return [(record, cost) for record, cost in costs if cost is not None]
 
 
-def _cost(record: Record) -> PilotCost | None:
+def _cost(record: Record) -> _Timed | None:
     """Return the seconds of a trained cell; None for one that was retried or logged one step."""
     first, last = record.metrics[:1], record.metrics[-1:]
     ended = record.attempts[-1] if len(record.attempts) == 1 else None
@@ -105,10 +120,10 @@ def _cost(record: Record) -> PilotCost | None:
     step = (last[0].time - first[0].time) / (last[0].step - first[0].step)
     whole = ended.ended - ended.started
     start = max(0.0, whole - step * record.cell.settings.num_train_steps)
-    return PilotCost(start, step, ended.cpu_seconds / whole if whole else 0.0)
+    return _Timed(start, step, ended.cpu_seconds / whole if whole else 0.0)
 
 
-def _sentence(record: Record, cost: PilotCost) -> str:
+def _sentence(record: Record, cost: _Timed) -> str:
     cell = record.cell
     library = cell.settings.backend
     parts = [

@@ -18,9 +18,9 @@ from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvaluationSpec
-from orchestrator.runs.cost import Cost, bill, cost, measure
+from orchestrator.runs.cost import Price, measured_rates, price, total
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.pilot import pilot_costs
+from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import BackendRef, Settings, without_seed
 from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
@@ -274,7 +274,7 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
 
 def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
     """Return a plan as plain data: counts, cost, a row a cell."""
-    measured = measure(plan.rows, pilot_costs(experiment.folder))
+    rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
     pending = [row.cell for row in plan.pending if row.cell is not None]
     evaluation = experiment.spec.evaluation
     scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks
@@ -295,19 +295,19 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "pending": len(plan.pending),
         "memory": memory_lines(pending, experiment.spec.site),
         "checkpoint_bytes": None if checkpoints is None else checkpoints.total,
-        "still_to_spend": bill(pending, measured)._asdict(),
+        "still_to_spend": total(pending, rates)._asdict(),
         "evaluation": {
             "declared": sorted(task.name for task in evaluation.tasks),
             "scored": sorted({task.name for task in scored}),
             "needs": harness_lines(evaluation),
         },
         "cells": [
-            _plain_row(row, cost(row.cell, measured) if row.cell else None) for row in plan.rows
+            _plain_row(row, price(row.cell, rates) if row.cell else None) for row in plan.rows
         ],
     }
 
 
-def _plain_row(row: PlanRow, price: Cost | None) -> dict[str, object]:
+def _plain_row(row: PlanRow, priced: Price | None) -> dict[str, object]:
     data: dict[str, object] = {
         "id": row.directory.id,
         "slug": row.directory.slug,
@@ -316,7 +316,7 @@ def _plain_row(row: PlanRow, price: Cost | None) -> dict[str, object]:
         "detail": row.detail,
         "changes": [change._asdict() for change in row.changes],
     }
-    if row.cell is None or price is None:
+    if row.cell is None:
         return data
     verdict = verdict_on(row.cell.settings)
     return data | {
@@ -324,5 +324,5 @@ def _plain_row(row: PlanRow, price: Cost | None) -> dict[str, object]:
         "axes": row.cell.axes,
         "objective": verdict.objective.value,
         "verdict": verdict.summary,
-        "cost": price._asdict(),
+        "cost": priced and priced._asdict(),
     }

@@ -15,16 +15,15 @@ from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.cost import (
-    evaluation_spending,
-    measure,
-    remaining_bill,
-    remaining_gpu_hours,
+    evaluation_hours,
+    measured_rates,
+    total_left,
     used_cpu_seconds,
     used_gpu_hours,
 )
 from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentences
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.pilot import pilot_costs
+from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.watch import (
@@ -59,7 +58,7 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     yield ", ".join([whole, *states])
     spent = used_cpu_seconds(plan.rows)
     rows = [row for row in plan.rows if row.cell and row.state in _LEFT]
-    remaining = remaining_bill(rows, measure(plan.rows, pilot_costs(experiment.folder)))
+    remaining = total_left(rows, measured_rates(plan.rows, pilot_rates(experiment.folder)))
     collapsed = sum(map(_is_collapsed, plan.rows))
     yield f"  {collapsed} collapsed; spent {_number(spent)} CPU-seconds; left {remaining}"
     if line := _hours_text(plan, experiment.folder):
@@ -131,14 +130,10 @@ def _gpu_hours(plan: Plan, folder: RunFolder) -> tuple[float, float] | None:
         r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in plan.rows
     ):
         return None
-    measured = measure(plan.rows, pilot_costs(folder))
-    remaining = [
-        remaining_gpu_hours(r.cell, r.directory, measured)
-        for r in plan.rows
-        if r.cell and r.state not in ("succeeded", "cancelled")
-    ]
-    spent = used_gpu_hours(plan.rows) + evaluation_spending(folder).used
-    return spent, sum(hours for hours in remaining if hours == hours)
+    left = [row for row in plan.rows if row.state not in ("succeeded", "cancelled")]
+    rates = measured_rates(plan.rows, pilot_rates(folder))
+    spent = used_gpu_hours(plan.rows) + evaluation_hours(folder)
+    return spent, total_left(left, rates).gpu_hours
 
 
 def _states(plan: Plan) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.analysis.stats import estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
 from orchestrator.report.model import Figure, ReportTable, Section
-from orchestrator.runs.cost import bill
+from orchestrator.runs.cost import total
 from orchestrator.runs.experiment import Experiment
 from orchestrator.search.block import FIELD
 from orchestrator.search.design import Search
@@ -100,7 +100,7 @@ def plan_table(searches: Sequence[Search]) -> ReportTable:
     for search in searches:
         low, high = search.block.beta
         space = f"{FIELD} in log({low:g}, {high:g})"
-        price = bill(search.cells(low, search.block.seeds))
+        price = total(search.cells(low, search.block.seeds))
         trials = str(search.block.trials)
         rows.append((search.name, space, search.block.objective, trials, str(price)))
     columns = ("search", "space", "objective", "trials", "a trial costs")

@@ -18,7 +18,7 @@ from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.cost import cost
+from orchestrator.runs.cost import price
 from orchestrator.spec.site_options import SlurmOptions, node_options
 
 _ASK_SECONDS = 30
@@ -93,8 +93,9 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
     late: dict[float, list[Cell]] = {}
     for cell in cells:
         gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
-        hours = cell.resources.hours or (cost(cell).gpu_hours / gpus if gpus else 0.0)
-        jobs = math.ceil(hours / limit) if hours == hours else 0  # NaN: unknown
+        priced = price(cell) if gpus else None
+        hours = cell.resources.hours or (priced.hours / gpus if priced else 0.0)
+        jobs = math.ceil(hours / limit)
         every = cell.cadence.checkpoint_every_steps
         if jobs > 1 and every is not None:
             first = hours * every / cell.settings.num_train_steps

@@ -1,26 +1,25 @@
 """The cost model: its arithmetic by hand, and that measurements replace it."""
 
-import math
 import os
 from pathlib import Path
 
 import pytest
 
 from orchestrator.library.model_size import declared_parameters
-from orchestrator.records import Cell, EvalTask, EvaluationSpec, Outcome, Sampling
+from orchestrator.records import Cell, Outcome
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import (
     ASSUMED_UTILISATION,
     CPU_SECONDS_PER_UPDATE,
-    bill,
-    cost,
-    evaluation_bill,
-    gpu_hours,
-    measure,
+    Rate,
+    cost_shape,
+    measured_rates,
+    price,
+    total,
     used_cpu_seconds,
 )
 from orchestrator.runs.plan import plan
-from orchestrator.settings import BackendRef, Batch, Cadence, Kl, Model, Resources, Rollout
+from orchestrator.settings import BackendRef, Batch, Kl, Model, Resources, Rollout
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -41,57 +40,27 @@ def paper(name: str = "qwen2.5-7b", path: str = "Qwen/Qwen2.5-7B", **settings: o
     return cell.model_copy(update={"settings": changed, "resources": resources})
 
 
+def hours(cell: Cell) -> float:
+    priced = price(cell)
+    assert priced is not None
+    return priced.hours
+
+
 def test_gpu_hours_by_hand() -> None:
     flops = 250 * 256 * 5 * (200 + 512) * 12 * 7e9
-    low, high = ASSUMED_UTILISATION
-    priced = cost(paper())
-    assert priced.basis == "model"
-    assert priced.low == pytest.approx(flops / (312e12 * high) / 3600)
-    assert priced.high == pytest.approx(flops / (312e12 * low) / 3600)
-    assert priced.gpu_hours == pytest.approx(math.sqrt(priced.low * priced.high))
-    assert gpu_hours(paper()) == priced.gpu_hours
-
-
-def test_scoring_by_hand() -> None:
-    low, high = ASSUMED_UTILISATION
-    evaluation = EvaluationSpec(
-        tasks=(
-            EvalTask(name="math500", domain="in", repeats=4),
-            EvalTask(name="math2", repeats=1, max_items=10),
-        ),
-        sampling=Sampling(temperature=1.0, max_response_tokens=1000),
-        seeds=(0, 1),
-    )
-    flops = 2 * (500 * 4 + 10) * (200 + 500) * 2 * 7e9
-    once = evaluation_bill([paper(), paper()], evaluation)
-    assert once is not None
-    assert once.low == pytest.approx(2 * flops / (312e12 * high) / 3600)
-    assert once.high == pytest.approx(2 * flops / (312e12 * low) / 3600)
-    assert once.uncounted == ()
-    cell = paper().model_copy(update={"cadence": Cadence(checkpoint_every_steps=50)})
-    every = evaluation_bill([cell], evaluation.model_copy(update={"checkpoints": "all"}))
-    assert every is not None
-    assert every.low == pytest.approx(5 * once.low / 2)
-
-
-def test_a_task_of_unknown_size_is_named_and_not_priced() -> None:
-    named = EvaluationSpec(tasks=(EvalTask(name="math500"), EvalTask(name="aime25")))
-    price = evaluation_bill([paper()], named)
-    assert price is not None
-    assert "without aime25 (items not known)" in str(price)
-    assert evaluation_bill([paper()], EvaluationSpec(tasks=(EvalTask(name="aime25"),))) is None
-    assert evaluation_bill([micro()], named) is None
+    priced = price(paper())
+    assert priced is not None
+    assert priced.source == "estimated"
+    assert priced.hours == pytest.approx(flops / (312e12 * ASSUMED_UTILISATION) / 3600)
 
 
 def test_what_the_price_depends_on() -> None:
-    whole = gpu_hours(paper())
-    assert gpu_hours(paper(kl=Kl(estimator="none"))) == pytest.approx(whole * 10 / 12)
-    assert gpu_hours(paper(batch=Batch(num_prompts=256, num_minibatches=2))) == pytest.approx(
-        whole / 2
-    )
-    assert gpu_hours(paper(path="Qwen/Qwen2.5-14B")) == pytest.approx(2 * whole)
+    whole = hours(paper())
+    assert hours(paper(kl=Kl(estimator="none"))) == pytest.approx(whole * 10 / 12)
+    assert hours(paper(batch=Batch(num_prompts=256, num_minibatches=2))) == pytest.approx(whole / 2)
+    assert hours(paper(path="Qwen/Qwen2.5-14B")) == pytest.approx(2 * whole)
     on_h100 = paper().model_copy(update={"resources": Resources(gpu="H100-80gb", gpus_per_node=8)})
-    assert gpu_hours(on_h100) == pytest.approx(whole * 312 / 989)
+    assert hours(on_h100) == pytest.approx(whole * 312 / 989)
 
 
 @pytest.mark.parametrize(
@@ -111,18 +80,15 @@ def test_the_size_is_read_from_the_name(path: str, size: float | None) -> None:
 
 def test_hours_that_the_author_declares_are_taken() -> None:
     declared = Resources(num_nodes=2, gpus_per_node=4, hours=10)
-    priced = cost(paper().model_copy(update={"resources": declared}))
-    assert (priced.gpu_hours, priced.low, priced.high) == (80, 80, 80)
-    assert priced.basis == "declared"
+    assert price(paper().model_copy(update={"resources": declared})) == (80, "declared")
 
 
 def test_what_cannot_be_priced_is_said_and_not_guessed() -> None:
     unknown = paper("secret", "org/secret")
-    assert math.isnan(gpu_hours(unknown))
-    total = bill([unknown, paper()])
-    assert total.cells == {"unknown": 1, "model": 1}
-    assert total.gpu_hours == gpu_hours(paper())
-    assert "1 of unknown size, left out" in str(total)
+    assert price(unknown) is None
+    several = total([unknown, paper()])
+    assert several.gpu_hours == hours(paper())
+    assert str(several).endswith("[1 of unknown size, left out, 1 estimated]")
 
 
 def micro(seed: int = 0, **more: object) -> Cell:
@@ -132,22 +98,30 @@ def micro(seed: int = 0, **more: object) -> Cell:
 
 
 def test_embedded_cells_are_counted_in_cpu_seconds() -> None:
-    priced = cost(micro())
-    assert priced.cpu_seconds == pytest.approx(100 * CPU_SECONDS_PER_UPDATE)
-    assert priced.gpu_hours == 0
+    assert hours(micro()) == pytest.approx(100 * CPU_SECONDS_PER_UPDATE / 3600)
+    assert str(total([micro()])) == "0.33 CPU-seconds [1 estimated]"
 
 
-def test_measured_cells_replace_the_model_for_their_shape_only(tmp_path: Path) -> None:
+def test_measured_cells_replace_the_estimate_for_their_shape_only(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "runs")
     cells = [micro(0), micro(1), micro(2)]
     other = micro(3, rollout=Rollout(group_size=16, max_response_tokens=8))
     leave(folder, cells[0], ended(cpu_seconds=2.0))
     leave(folder, cells[1], ended(cpu_seconds=4.0))
-    measured = measure(plan(cells, folder).rows)
-    assert cost(cells[2], measured).cpu_seconds == pytest.approx(3.0)
-    assert cost(cells[2], measured).basis == "measured"
-    assert cost(other, measured).basis == "model"
-    assert bill([cells[2], other], measured).cells == {"measured": 1, "model": 1}
+    rates = measured_rates(plan(cells, folder).rows)
+    assert price(cells[2], rates) == (pytest.approx(3.0 / 3600), "measured")
+    assert total([cells[2], other], rates).cells == {"measured": 1, "estimated": 1}
+
+
+def test_a_pilot_is_taken_until_a_whole_cell_has_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs")
+    cells = [micro(0), micro(1)]
+    pilots = {cost_shape(cells[0]): Rate(0.01, 0.5)}
+    rates = measured_rates(plan(cells, folder).rows, pilots)
+    assert price(cells[1], rates) == (pytest.approx(1.5), "measured")
+    leave(folder, cells[0], ended(cpu_seconds=2.0))
+    rates = measured_rates(plan(cells, folder).rows, pilots)
+    assert price(cells[1], rates) == (pytest.approx(2 / 3600), "measured")
 
 
 def test_what_does_not_tell_the_cost_of_a_whole_run_is_not_measured(tmp_path: Path) -> None:
@@ -156,7 +130,7 @@ def test_what_does_not_tell_the_cost_of_a_whole_run_is_not_measured(tmp_path: Pa
     leave(folder, cells[0], None, ended(cpu_seconds=99.0))  # resumed: a part of the steps
     leave(folder, cells[1], ended(outcome=Outcome(kind="collapsed", cause="nan", step=4)))
     leave(folder, cells[2], ended("failed"))
-    assert not measure(plan(cells, folder).rows).cpu_seconds
+    assert not measured_rates(plan(cells, folder).rows)
 
 
 def test_cells_that_one_killed_process_trained_together_share_its_time(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.launch.slurm.flags import site_flags
-from orchestrator.runs.cost import cost
+from orchestrator.runs.cost import price
 from orchestrator.settings import Resources
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
@@ -126,7 +126,7 @@ def test_a_layout_changes_no_id_and_a_mismatch_is_refused(here: Path) -> None:
     (four,) = expand(load(spec(here, site.format(4), base=base)))
     assert eight.id == four.id
     assert (four.resources.num_nodes, four.resources.gpus_per_node) == (2, 4)
-    assert cost(eight).gpu_hours == cost(four).gpu_hours
+    assert price(eight) == price(four)
     with pytest.raises(SpecError) as caught:
         load(spec(here, site.format(3), base=base))
     assert "a node of this site has 3 (site.options.gres)" in str(caught.value)
@@ -147,4 +147,7 @@ def test_gpu_hours_count_what_is_reserved(here: Path) -> None:
     (shared,) = expand(load(spec(here, site.format("false"), base=base)))
     (whole,) = expand(load(spec(here, site.format("true"), base=base)))
     assert (shared.resources.reserved_gpus, whole.resources.reserved_gpus) == (4, 8)
-    assert cost(whole).gpu_hours == pytest.approx(2 * cost(shared).gpu_hours)
+    large, small = price(whole), price(shared)
+    assert large is not None
+    assert small is not None
+    assert large.hours == pytest.approx(2 * small.hours)

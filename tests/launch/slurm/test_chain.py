@@ -87,11 +87,17 @@ def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: P
     cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")  # the first job waits
     sent = call("run", "chain.yaml", *budget)
     assert "submitted 1 cell" in sent.stderr
-    assert "0 used, 0 with the scheduler, 1 to be submitted; 1 cell is left" in sent.stderr
+    assert (
+        "0 used, 0 with the scheduler, 1 to be submitted, 0.2 left, too little for 1 more cell"
+        in sent.stderr
+    )
     again = call("run", "chain.yaml", *budget)
     cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
     assert "submitted 1" not in again.stderr
-    assert "1 with the scheduler, 0 to be submitted; 1 cell is left, which wants 1" in again.stderr
+    assert (
+        "1 with the scheduler, 0 to be submitted, 0.2 left, too little for 1 more cell: 1 GPU"
+        in again.stderr
+    )
     done = call("run", "chain.yaml", "--wait", *budget)
     assert done.returncode == 0
     assert "budget of 1.2 GPU-hours: 0.0" in done.stderr, "what the first took is known then"
