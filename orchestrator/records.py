@@ -46,7 +46,15 @@ TaskName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,500}$"
 """The name of an evaluation task. Files and scores carry its label (orchestrator.harness_tasks)."""
 
 
-class EvalTask(Frozen):
+class ForCells(Frozen):
+    """Something that the spec wants of some of its cells."""
+
+    when: tuple[str, ...] = Field(default=(), strict=False)
+    """The cells that it is for, as `when` of an axis says it: `{data: countdown}`. Empty: all.
+    Read, each is a filter, `data=countdown`."""
+
+
+class EvalTask(ForCells):
     """One evaluation task: `repeats` responses per item (the k of mean@k and pass@k)."""
 
     name: TaskName
@@ -71,7 +79,7 @@ class Baseline(Frozen):
     """default: the model's own; none: no template."""
 
 
-class DivergenceTask(Frozen):
+class DivergenceTask(ForCells):
     """Prompts on which the policy is compared with its reference policy."""
 
     name: Name

@@ -549,11 +549,12 @@ def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
         )
     if len({side.metric for side in claim.sides}) == 1:
         protocols = {
-            run.protocols[claim.left.metric]
+            ((cell.declared or cell.settings).data.name, run.protocols[claim.left.metric])
             for run in setting.runs
+            for cell in (run.record.cell,)
             if claim.left.metric in run.protocols
         }
-        if len(protocols) > 1:
+        if len(protocols) > len({data for data, _ in protocols}):  # tasks follow the data
             raise NotTestableError(
                 f"{claim.left.metric} was not measured the same way on all its runs (task "
                 "versions, items, repeats, seeds or sampling differ); evaluate them again"

@@ -10,8 +10,18 @@ from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate.scores import read_scores
 from orchestrator.identity import digest
-from orchestrator.records import Baseline, Cell, Checkpoint, EvaluationSpec, Record, Score
+from orchestrator.records import (
+    Baseline,
+    Cell,
+    Checkpoint,
+    EvalTask,
+    EvaluationSpec,
+    Record,
+    Score,
+)
 from orchestrator.rundir import RunFolder
+from orchestrator.settings import Settings
+from orchestrator.spec import select
 
 
 def base_model(path: str) -> Path:
@@ -71,7 +81,10 @@ class BaselineFolder(RunFolder):
 
 
 class DeclaredBaseline(NamedTuple):
-    """A declared baseline, and the record that represents it at the scale of the site."""
+    """A declared baseline, and the record that represents it at the scale of the site.
+
+    One for each set of tasks that the cells of its model have: tasks may follow the data.
+    """
 
     baseline: Baseline
     record: Record
@@ -85,6 +98,8 @@ class ScoredBaseline(NamedTuple):
     cell_id: str
     scores: tuple[Score, ...]
     note: str
+    data: str = ""
+    """Name of the training data of the cells whose tasks it has."""
 
     @property
     def name(self) -> str:
@@ -98,17 +113,23 @@ def declared_baselines(
 ) -> tuple[list[DeclaredBaseline], list[str]]:
     """Return the declared baselines, and a sentence for each that cannot be evaluated.
 
-    A baseline takes its model, tasks and backend from the first cell of that model.
+    A baseline takes its model, tasks and backend from the first cell of that model, and from the
+    first with other tasks.
     """
     declared: list[DeclaredBaseline] = []
     faults: list[str] = []
     home = BaselineFolder(folder.path)
-    for baseline in evaluation.baselines:
-        cell = next(
-            (c for c in cells if (c.declared or c.settings).model.name == baseline.model), None
-        )
-        if cell is None:  # none of the chosen ones is of this model
-            continue
+    first: dict[tuple[str, tuple[EvalTask, ...]], Cell] = {}
+    for cell in cells if evaluation.baselines else ():
+        tasks = tuple(select.wanted(evaluation.tasks, cell))
+        first.setdefault((_declared(cell).model.name, tasks), cell)
+    pairs = [
+        (one, cell)
+        for one in evaluation.baselines
+        for (model, _), cell in first.items()
+        if model == one.model
+    ]
+    for baseline, cell in pairs:
         small = cell.scale == "micro"
         template = cell.settings.model.chat_template if small else baseline.chat_template
         stand_in = _cell(baseline.model, template, cell)
@@ -124,6 +145,10 @@ def declared_baselines(
         )
         declared.append(DeclaredBaseline(baseline, record, note))
     return [one for one in declared if one.record.checkpoints[0].path != Path()], faults
+
+
+def _declared(cell: Cell) -> Settings:
+    return cell.declared or cell.settings
 
 
 def records(asked_for: Sequence[DeclaredBaseline]) -> list[Record]:
@@ -142,6 +167,7 @@ def scored_baselines(
             one.record.cell.id,
             tuple(read_scores(home.cell(one.record.cell))),
             one.note,
+            _declared(one.record.cell).data.name,
         )
         for one in declared_baselines(evaluation, cells, folder)[0]
     ]

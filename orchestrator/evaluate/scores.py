@@ -53,9 +53,11 @@ class ScoreKey(Frozen):
     @property
     def stem(self) -> str:
         """Return the name of the score's files, without suffix."""
+        beside: dict[str, Any] = {"task": {"when"}}
         if self.kind == "accuracy":
-            return f"{self.task.name}-{digest(self.model_dump(exclude={'kind', 'reference'}))}"
-        return f"{self.task.name}.{self.kind}-{digest(self.model_dump())}"
+            beside |= {"kind": True, "reference": True}
+            return f"{self.task.name}-{digest(self.model_dump(exclude=beside))}"
+        return f"{self.task.name}.{self.kind}-{digest(self.model_dump(exclude=beside))}"
 
 
 class ItemRequest(Frozen):

@@ -37,15 +37,16 @@ from orchestrator.records import (
     Site,
 )
 from orchestrator.rundir import RunFolder
+from orchestrator.spec import select
 from orchestrator.spec.rehearse import own_tasks
 from orchestrator.spec.site_options import node_options
 
 
 def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
-    """Return the tasks of a cell: the spec's, or those with which its backend replaces them.
+    """Return the tasks of a cell: the spec's for it, or those with which its backend replaces them.
 
     A backend that trains the cell as declared replaces no task of the harness. Return none if the
-    spec has none. Their names are those in scores and files.
+    spec has none for it. Their names are those in scores and files.
     """
     return tuple(each.task for each in _asked_tasks(cell, evaluation))
 
@@ -58,9 +59,10 @@ class _AskedTask(NamedTuple):
 
 
 def _asked_tasks(cell: Cell, evaluation: EvaluationSpec) -> Iterator[_AskedTask]:
-    replacing = own_tasks(cell) if evaluation.tasks else ()
+    tasks = select.wanted(evaluation.tasks, cell)
+    replacing = own_tasks(cell) if tasks else ()
     yield from (_AskedTask(task, "") for task in replacing)
-    for task in evaluation.tasks:
+    for task in tasks:
         if task.name in plugins.task_names():
             if not replacing:
                 yield _AskedTask(task, "")
@@ -85,7 +87,7 @@ def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, 
         return ()
     theirs = own_tasks(cell)
     tasks: list[EvalTask] = []
-    for task in declared.tasks:
+    for task in select.wanted(declared.tasks, cell):
         own = EvalTask(
             name=task.name,
             domain=task.domain,

@@ -154,11 +154,13 @@ def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:
 
 
 def _divergence_of(evaluation: EvaluationSpec) -> DivergenceRequest:
-    """Return a request on the prompts of the first task of each domain."""
+    """Return a request on the prompts of the first task of each domain and condition."""
     ours = [task for task in evaluation.tasks if task.domain and task.name in plugins.task_names()]
-    first = {task.domain: task for task in reversed(ours)}
+    first = {(task.domain, task.when): task for task in reversed(ours)}
     tasks = [
-        DivergenceTask.model_validate(task.model_dump(include={"name", "domain", "chat_template"}))
+        DivergenceTask.model_validate(
+            task.model_dump(include={"name", "domain", "chat_template", "when"})
+        )
         for task in first.values()
     ]
     if not tasks:  # the backend's own stand for one of each domain

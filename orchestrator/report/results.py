@@ -224,10 +224,11 @@ def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
 
 
 def baseline_data(baselines: Sequence[ScoredBaseline]) -> list[dict[str, Any]]:
-    """Return the baselines for figures: model, name, note and values of each scored one."""
+    """Return the baselines for figures: model, data, name, note and values of each scored one."""
     return [
         {
             "model": one.baseline.model,
+            "data": one.data,
             "name": baseline_name(one),
             "note": one.note,
             "finals": {name: rounded(v) for name, v in baseline_values(one.scores).items()},

@@ -250,7 +250,7 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of the axes and conditions of one study. It appends faults to `problems`."""
+    """A reader of the axes of one study. It appends faults to `problems`."""
 
     lookup: Lookup
     problems: list[SpecProblem]
@@ -275,21 +275,6 @@ class Reader:
             if alternatives is not None:
                 return Axis(name, alternatives)
         return None
-
-    def conditions(self, written: object, pointer: Pointer) -> tuple[FilterTerm, ...]:
-        """Read `{field: value | [values] | "!value" | ">=number"}`."""
-        if not isinstance(written, Mapping) or not written:
-            self._report(f"a condition is a mapping of fields; got {shown(written)}", pointer)
-            return ()
-        terms = []
-        for field, value in written.items():
-            try:
-                if field in OF_A_CELL:
-                    raise ValueError(f"a condition of a spec cannot ask for '{field}'")
-                terms.append(_condition(str(field), value))
-            except ValueError as error:
-                self._report(str(error), (*pointer, field))
-        return tuple(terms)
 
     def _alternatives(self, field: str, items: object, pointer: Pointer) -> Alternatives | None:
         if isinstance(items, dict):
@@ -322,7 +307,7 @@ class Reader:
                 return self._grid(field, item, pointer)
             if "when" in item:
                 value = {key: part for key, part in item.items() if key != "when"}
-                when = self.conditions(item["when"], (*pointer, "when"))
+                when = conditions(item["when"], (*pointer, "when"), self.problems)
                 return Alternatives((Choice(self._read(field, value, pointer), when),), "")
         if isinstance(item, list):
             self._report(
@@ -354,7 +339,7 @@ class Reader:
             alternatives = (self._product if kind == "product" else self._zip)(field, body, at)
         if alternatives is None or "when" not in grid:
             return alternatives
-        when = self.conditions(grid["when"], (*pointer, "when"))
+        when = conditions(grid["when"], (*pointer, "when"), self.problems)
         return Alternatives(
             tuple(Choice(c.assign, c.when + when) for c in alternatives.choices),
             alternatives.formula,
@@ -437,6 +422,25 @@ def _couples(items: object) -> bool:
     return isinstance(items, list) and all(isinstance(item, dict) for item in items)
 
 
+def conditions(
+    written: object, pointer: Pointer, problems: list[SpecProblem]
+) -> tuple[FilterTerm, ...]:
+    """Read `{field: value | [values] | "!value" | ">=number"}`. Append faults to `problems`."""
+    if not isinstance(written, Mapping) or not written:
+        message = f"a condition is a mapping of fields; got {shown(written)}"
+        problems.append(SpecProblem(message, pointer))
+        return ()
+    terms = []
+    for field, value in written.items():
+        try:
+            if field in OF_A_CELL:
+                raise ValueError(f"a condition of a spec cannot ask for '{field}'")
+            terms.append(_condition(str(field), value))
+        except ValueError as error:
+            problems.append(SpecProblem(str(error), (*pointer, field)))
+    return tuple(terms)
+
+
 def _condition(field: str, value: object) -> FilterTerm:
     if isinstance(value, list):
         return term(field, "=", [text_of(item) for item in value] or [""])
@@ -479,7 +483,7 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
     before = len(reader.problems)
     axes = _axes(study, reader, at)
     excluded = [
-        (reader.conditions(written, (*at, "exclude", i)), (*at, "exclude", i))
+        (conditions(written, (*at, "exclude", i), reader.problems), (*at, "exclude", i))
         for i, written in enumerate(study.exclude)
     ]
     included = tuple(

@@ -50,6 +50,7 @@ from orchestrator.spec.expand import (
     Expansion,
     Pointer,
     SpecProblem,
+    conditions,
     expand,
     expansion,
     layered,
@@ -455,6 +456,7 @@ def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -
         if owner is not None:
             plain["sampling"] = _entry(owner, "sampling", pointer, library, problems)[0]
     _check_tasks(plain.get("tasks"), (*at, "tasks"), problems)
+    _read_conditions(plain, at, problems)
     evaluation = valid(EvaluationSpec, plain, at, problems)
     if not isinstance(evaluation, EvaluationSpec):
         return EvaluationSpec()
@@ -463,6 +465,20 @@ def _evaluation(file: SpecFile, library: Library, problems: list[SpecProblem]) -
         if name in names[:i]:
             problems.append(SpecProblem(f"task '{name}' is there twice", (*at, "tasks", i)))
     return evaluation
+
+
+def _read_conditions(plain: dict[str, Any], at: Pointer, problems: list[SpecProblem]) -> None:
+    """Replace `when` of each task by filters. Report those that cannot be read."""
+    if isinstance(divergence := plain.get("divergence"), Mapping):
+        plain["divergence"] = dict(divergence)
+        _read_conditions(plain["divergence"], (*at, "divergence"), problems)
+    if not isinstance(plain.get("tasks"), list):
+        return
+    plain["tasks"] = [dict(task) if isinstance(task, Mapping) else task for task in plain["tasks"]]
+    for i, task in enumerate(plain["tasks"]):
+        if isinstance(task, dict) and "when" in task:
+            terms = conditions(task["when"], (*at, "tasks", i, "when"), problems)
+            task["when"] = [f"{one.field}{one.op}{','.join(one.values)}" for one in terms]
 
 
 def _check_tasks(tasks: object, at: Pointer, problems: list[SpecProblem]) -> None:

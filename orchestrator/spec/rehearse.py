@@ -16,6 +16,7 @@ from orchestrator.kl.verdicts import GradientVerdict, verdict_of
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvalTask, EvaluationSpec
 from orchestrator.settings import BackendRef, Settings, without_seed
+from orchestrator.spec import select
 
 
 def rehearse(cells: Iterable[Cell], backend: str = "micro") -> list[Cell]:
@@ -81,11 +82,10 @@ def replaced_tasks(cells: Iterable[Cell], evaluation: EvaluationSpec) -> tuple[E
 
     Return an empty result if nothing is declared, or if the declared tasks are run.
     """
-    if not evaluation.tasks:
-        return ()
     chosen: dict[EvalTask, None] = {}
     for cell in cells:
-        chosen |= dict.fromkeys(own_tasks(cell))
+        if select.wanted(evaluation.tasks, cell):
+            chosen |= dict.fromkeys(own_tasks(cell))
     return tuple(chosen)
 
 

@@ -60,6 +60,8 @@ def schema() -> JsonSchema:
         properties[name] = {"anyOf": [_NAMED, _ref(name)]}
     definitions["evaluation"]["properties"]["sampling"] = {"anyOf": [_NAMED, _ref("sampling")]}
     document["$defs"] = definitions | _language()
+    for name in ("EvalTask", "DivergenceTask"):
+        definitions[name]["properties"]["when"] = _ref("condition")
     models = {model.__name__: model for model in _models(SpecFile, *_GROUPS.values())}
     parts: list[tuple[type[Frozen], JsonSchema]] = [
         (SpecFile, document),

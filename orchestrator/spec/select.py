@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import attrgetter, ge, gt, le, lt
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 from orchestrator.errors import SelectionError, did_you_mean
-from orchestrator.records import Cell, Selection, State
+from orchestrator.records import Cell, ForCells, Selection, State
 from orchestrator.spec.fields import FIELDS, LABELS, label_of, text_of, unknown
 from orchestrator.spec.sentences import choices
 
@@ -55,6 +55,14 @@ def matches(selection: Selection, cell: Cell, state: str | None = None) -> bool:
         _parsed(text).holds(_values_of(_parsed(text).field, cell, state))
         for text in selection.terms
     )
+
+
+Part = TypeVar("Part", bound=ForCells)
+
+
+def wanted(parts: Iterable[Part], cell: Cell) -> list[Part]:
+    """Return the parts of a spec that are for a cell."""
+    return [part for part in parts if matches(Selection(part.when), cell)]
 
 
 def any_matches(terms: Sequence[str], cells: Iterable[Cell]) -> bool:
