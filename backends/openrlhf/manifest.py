@@ -43,7 +43,7 @@ from orchestrator.library.manifest import (
 from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
 from orchestrator.settings import Settings
 
-PROMPTS = "data/train.jsonl"
+PROMPTS, HELD_OUT = "data/train.jsonl", "data/validation.jsonl"
 NO_CLIP = (float("inf"), float("inf"))
 PLAIN_ESTIMATORS = ("k1", "k2", "k3")
 UNBIASED: Mapping[str, str] = {

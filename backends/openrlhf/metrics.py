@@ -16,6 +16,7 @@ from backends.openrlhf.checkpoints import steps_per_batch
 from backends.openrlhf.flags import VERSIONS, read
 from orchestrator.errors import LogFault
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_flags, having, renamed
+from orchestrator.metrics.names import VALIDATION
 from orchestrator.metrics.tensorboard import scalars
 from orchestrator.records import MetricPoint
 
@@ -33,12 +34,19 @@ NAMES: Names = {
     "rollout/response_length_mean": "rollout/response_tokens",
     "timing/step_total": "time/step_seconds",
 }
+VALIDATED = "eval_default_pass1"
+"""Mean reward of the responses to evaluation prompts without a name of their data set, averaged by
+prompt (trainer/ppo_trainer.py, compute_eval_metrics, 0.10.1.post2 and 0.11.2)."""
 REWARD, LAST = "rollout/reward_mean", "timing/step_total"
 """LAST is the last value of a step in either log. With it the step is complete."""
 _WITHOUT_KL: Names = {theirs: NAMES[theirs] for theirs in NAMES.keys() - {"kl", "logprobs_diff"}}
 """The names without those of the KL. If no reference policy is loaded, the library logs 0 for
 both."""
 
+_EVALUATED = re.compile(
+    r"(?:global_step |Eval at step )(\d+)(?:, eval_metrics)?: \{.*'eval_default_pass1': ([-.\de]+)"
+)
+"""The validation in the console, of the synchronous trainer and of the asynchronous one."""
 _LINE = re.compile(r"Global step (\d+): \{(.*)\}\s*$")
 _VALUE = re.compile(r"'([^']+)': (-?[0-9][0-9.]*(?:e[-+]?[0-9]+)?)(?=[,}]|$)")
 _CLOCK = re.compile(r"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
@@ -103,11 +111,13 @@ class LoggedSteps:
 def _of_events(
     path: Path, steps: int, names_seen: LoggedSteps, kept: Names
 ) -> Iterator[MetricPoint]:
-    """Yield one point per step, when the step is complete."""
+    """Yield one point per step, when the step is complete, and one per validation."""
     at, values = -1, dict[str, float]()
     for scalar in scalars(path):
         prefix, _, name = scalar.tag.partition("/")
         if prefix == "eval":
+            if name == VALIDATED and math.isfinite(scalar.value):
+                yield MetricPoint(scalar.step * steps, scalar.time, {VALIDATION: scalar.value})
             continue
         if scalar.step != at:
             names_seen.whole.update(values)
@@ -126,6 +136,9 @@ def _of_stdout(
     year = time.localtime(path.stat().st_mtime).tm_year
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
+            if line.endswith("\n") and (match := _EVALUATED.search(line)):
+                validated = {VALIDATION: float(match[2])}
+                yield MetricPoint(int(match[1]) * steps, _moment(line, year), validated)
             for step, values in _console(line if line.endswith("\n") else ""):
                 names_seen.whole.update(values)
                 yield MetricPoint(step * steps, _moment(line, year), canonical(values, steps, kept))

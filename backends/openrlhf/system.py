@@ -71,6 +71,8 @@ SYSTEM = (
 FIELDS_OF_KEYS = {
     "data.prompt_dataset": "data.path",
     "ckpt.save_steps": "cadence.checkpoint_every_steps",
+    "eval.steps": "cadence.evaluate_every_steps",
+    "eval.dataset": "data.path",
     "vllm.num_engines": "system.tensor_parallel",
     **{f"{model}.num_nodes": "resources.num_nodes" for model in ("actor", "ref")},
     **{f"{model}.num_gpus_per_node": "resources.gpus_per_node" for model in ("actor", "ref")},

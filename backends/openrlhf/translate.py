@@ -23,6 +23,7 @@ from backends.openrlhf.flags import (
     spelled,
 )
 from backends.openrlhf.manifest import (
+    HELD_OUT,
     MANIFEST,
     PLAIN_ESTIMATORS,
     PROMPTS,
@@ -34,9 +35,9 @@ from backends.openrlhf.manifest import (
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, prompt_recipe, rollout_dump
-from orchestrator.library.manifest import Carried, without_evaluation
+from orchestrator.library.manifest import Carried, validation
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Data, Resources, Settings, System
 
 REWARD, DUMP = "reward.py", "orch_openrlhf_rollouts.py"
@@ -98,6 +99,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         **MANIFEST.assignments(settings, carried),
         **_files(settings, paths),
         **_machines(settings, layout),
+        **_validates(cell, paths),
         **_output(cell, paths),
     }
     options, own = MANIFEST.finished(
@@ -134,7 +136,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         },
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
         + own
-        + without_evaluation(cell.cadence),
+        + (_validation(cell, options),),
         bring_up="ray",
     )
 
@@ -201,6 +203,41 @@ def _machines(settings: Settings, layout: RankLayout) -> Options:
         "ds.enable_sleep": synchronous,
         "vllm.gpu_memory_utilization": 0.6 if synchronous else 0.9,
     }
+
+
+def _validates(cell: Cell, paths: AttemptPaths) -> Options:
+    return {
+        "eval.dataset": str(paths.plan_dir / HELD_OUT),
+        "eval.steps": _batches_between(cell),
+        "eval.temperature": cell.settings.rollout.temperature,
+        "eval.n_samples_per_prompt": 1,
+        "ckpt.best_metric_key": "none",  # else it also saves its best policy at each evaluation
+    }
+
+
+def _batches_between(cell: Cell) -> int:
+    """Return the rollout batches from one validation to the next."""
+    every = cell.cadence.evaluate_every_steps or cell.settings.num_train_steps
+    return max(1, round(every / cell.settings.batch.num_minibatches))
+
+
+def _validation(cell: Cell, options: Options) -> LedgerEntry:
+    """Return the ledger entry of the validation.
+
+    OpenRLHF 0.11.2 evaluates where its step divides, never before training, and cuts the
+    evaluation set as it cuts the training set (trainer/ppo_trainer.py, fit and prepare_datasets).
+    """
+    every, settings = _batches_between(cell), cell.settings
+    steps = every * settings.batch.num_minibatches
+    last = " nor after the last step" if settings.num_train_steps % steps else ""
+    return validation(
+        cell,
+        "eval.steps",
+        every,
+        steps,
+        f"not before training{last}; the first {options['data.max_samples']} validation prompts at "
+        "most",
+    )
 
 
 def _output(cell: Cell, paths: AttemptPaths) -> Options:

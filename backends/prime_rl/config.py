@@ -10,18 +10,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from backends.prime_rl.launch import SERVER_HOST
-from backends.prime_rl.manifest import sequence_tokens
+from backends.prime_rl.manifest import ENVIRONMENT_ID, sequence_tokens
 from backends.prime_rl.releases import CURRENT
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
 from orchestrator.records import AttemptPaths, Cell
 
 Table = dict[str, object]
+INTERVAL = "orchestrator.eval.interval"
+VALIDATION_ENV = "validation"
+"""The name of the environment of validation prompts, in Prime-RL's log."""
 RL, INFERENCE, REFERENCE = "rl.toml", "inference.toml", "reference.toml"
 PORT, REFERENCE_PORT, ENGINE_PORT = 8000, 8001, 8100
 """The ports of the router or server, of the reference policy's server, and of the engine behind a
 router."""
-_LISTS = ("orchestrator.env", "orchestrator.train.source")
+_LISTS = (
+    "orchestrator.env",
+    "orchestrator.train.source",
+    "orchestrator.eval.env",
+    "orchestrator.eval.source",
+)
 """Tables that are the one entry of a list."""
 _SERVED = "inference."
 ORDER = (
@@ -79,6 +87,9 @@ ORDER = (
     "orchestrator.train.source.legacy.args.split",
     "orchestrator.train.source.legacy.args.reward",
     "orchestrator.train.source.legacy.args.instruction",
+    "orchestrator.eval.interval",
+    "orchestrator.eval.sampling",
+    "orchestrator.eval",
     "orchestrator",
     "deployment",
     "inference.seed",
@@ -168,6 +179,7 @@ def _surroundings(cell: Cell, paths: AttemptPaths, version: str) -> Iterator[tup
     yield ("ckpt", {}) if every is None else ("ckpt.interval", every)
     if cell.settings.kl.placement is None and cell.settings.loss.clip is None:
         yield "trainer.loss.kwargs", {}
+    yield from _validation(cell, version)
     yield from _gpus(cell, version)
     yield "inference.server.port", PORT
     if "wandb" in cell.loggers:
@@ -175,6 +187,24 @@ def _surroundings(cell: Cell, paths: AttemptPaths, version: str) -> Iterator[tup
         yield "wandb.name", cell.slug
     if cell.resources.num_nodes == 2:
         yield from _addresses(cell, version)
+
+
+def _validation(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
+    """Yield the keys of the evaluation while it trains: all validation prompts, sampled once."""
+    settings, data = cell.settings, cell.settings.data
+    table, sampling = "orchestrator.eval", settings.rollout
+    longest = "max_completion_tokens" if version == CURRENT else "max_tokens"
+    yield INTERVAL, cell.cadence.evaluate_every_steps or settings.num_train_steps
+    yield f"{table}.sampling.temperature", sampling.temperature
+    yield f"{table}.sampling.top_p", sampling.top_p
+    yield f"{table}.sampling.{longest}", sampling.max_response_tokens
+    environment = f"{table}.source" if version == CURRENT else f"{table}.env"
+    inner = f"{environment}.legacy" if version == CURRENT else environment
+    yield f"{environment}.name", VALIDATION_ENV
+    yield f"{inner}.id", ENVIRONMENT_ID
+    for name in ("path", "split", "reward", "instruction"):
+        yield f"{inner}.args.{name}", getattr(data, name)
+    yield f"{inner}.args.part", "validation"
 
 
 def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:

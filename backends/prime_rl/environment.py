@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PLAN = Path(__file__).resolve().parent
-PROMPTS = "data/train.jsonl"
+PROMPTS = "data/{}.jsonl"
 ROLLOUTS = "ORCH_ROLLOUT_DUMP"
 """Environment variable: the folder for rollouts, of a launch that was asked to write them."""
 
@@ -23,24 +23,26 @@ def load_environment(
     reward: str,
     instruction: str = "",  # noqa: ARG001 - prepared questions end with it
     num_prompts: int | None = None,
+    part: str = "train",
 ) -> Any:
     """Return the environment of prepared prompts, with rows of `question` and `answer`.
 
-    `path`, `split` and `instruction` say what they were prepared from. Raise FileNotFoundError if
+    `path`, `split` and `instruction` say what they were prepared from; `part` is `train` or
+    `validation`, of which `num_prompts` counts the first. Raise FileNotFoundError if
     they were not prepared, ValueError if their number is not the one declared.
     """
     vf, datasets = import_module("verifiers"), import_module("datasets")
-    file = PLAN / PROMPTS
+    file = PLAN / PROMPTS.format(part)
     if not file.exists():
         raise FileNotFoundError(
             f"{file}: the prompts of {path} (split {split}) are not prepared: orch data prepare"
         )
     rows = datasets.load_dataset("json", data_files=str(file), split="train")
-    if num_prompts is not None and len(rows) != num_prompts:
+    if part == "train" and num_prompts is not None and len(rows) != num_prompts:
         raise ValueError(f"{file} has {len(rows)} prompts of {path}, not {num_prompts}")
     if str(PLAN) not in sys.path:
         sys.path.append(str(PLAN))
-    if ROLLOUTS in os.environ:
+    if part == "train" and ROLLOUTS in os.environ:
         rollouts = import_module("orch_prime_rl_rollouts")
         rollouts.watch_orchestrator(Path(os.environ[ROLLOUTS]))
     score = import_module("orch_scoring").reward_function(reward)
@@ -49,4 +51,5 @@ def load_environment(
         text = completion if isinstance(completion, str) else completion[-1]["content"]
         return float(score(text, answer))
 
-    return vf.SingleTurnEnv(dataset=rows, rubric=vf.Rubric(funcs=[reward_of]))
+    # Prime-RL takes an evaluation's rows from `eval_dataset` (0.5.0) or from `dataset` (0.8.0).
+    return vf.SingleTurnEnv(dataset=rows, eval_dataset=rows, rubric=vf.Rubric(funcs=[reward_of]))

@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from backends.prime_rl.config import VALIDATION_ENV
 from backends.prime_rl.releases import VERSIONS
 from orchestrator.errors import LogFault
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, having, renamed
+from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import MetricPoint
 
 TRAINER: Mapping[str, str] = {
@@ -48,6 +50,16 @@ ROWS: Mapping[str, Mapping[str, str]] = {
 """The names in rows of 0.8.0. The orchestrator's keys begin with `train/agg/effective/`, and the
 reward's also with the agent: only their last two words are here."""
 _AGGREGATE = "train/agg/effective/"
+_BEGUN = re.compile(
+    r"Running (?:final evals|evals for (?:interval step \d+ \(current ckpt_step=|checkpoint step )"
+    r"(\d+))"
+)
+_DONE = re.compile(rf"SUCCESS\s+Evaluated {VALIDATION_ENV} in .*?\(Avg@1=([-.\de]+)")
+"""The console of 0.5.0 (orchestrator/orchestrator.py, eval_utils.py): the policy's train step, and
+then its mean reward. The final evaluation names no policy: it may be older than the last."""
+_REWARD = re.compile(rf"eval/{VALIDATION_ENV}/effective/[^/]+/reward/mean")
+_POLICY = f"eval/{VALIDATION_ENV}/policy_version"
+"""In the rows of 0.8.0 (orchestrator.py, finalize_eval_batch): the oldest policy that sampled."""
 _LAG = re.compile(r"Max Off-Policy (\d+)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LINE = re.compile(r"(\d\d):(\d\d):(\d\d)\s+SUCCESS\s+Step (\d+) \| (.*)")
@@ -76,19 +88,40 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     for name, known in ROWS.items():
         path, rows = logs / name, list(_rows(logs / name))
         for step, time, row in rows:
-            values.setdefault(step, {}).update(_of_row(row, known))
-            times[step] = time
+            if named := _of_row(row, known):
+                values.setdefault(step, {}).update(named)
+                times[step] = time
         known_rows = [row for _, _, row in rows if _of_row(row, known)]
         if len({step for step, _, _ in rows}) > 1 and not known_rows:
             strange[path] = {key for _, _, row in rows for key in row}
-    for step, seconds, fields in _lines(logs / "orchestrator.log", first_step=1):
-        if match := _LAG.search(fields):
-            values.setdefault(step, {})["rollout/staleness_max"] = float(match[1])
-            times.setdefault(step, start + seconds)
+    for step, time, name, value in (*_validations(logs, start), *_lags(logs, start)):
+        values.setdefault(step, {})[name] = value
+        times.setdefault(step, time)
     for step in sorted(step for step in values if values[step]):
         yield MetricPoint(step, times[step], values[step])
     for path, logged in strange.items():
         raise LogFault.of_names(path, "Prime-RL", VERSIONS, logged)
+
+
+def _lags(logs: Path, start: float) -> Iterator[tuple[int, float, str, float]]:
+    """Yield train step, Unix time, canonical name and value of each batch's lag in 0.8.0."""
+    for step, seconds, fields in _lines(logs / "orchestrator.log", first_step=1):
+        if match := _LAG.search(fields):
+            yield step, start + seconds, "rollout/staleness_max", float(match[1])
+
+
+def _validations(logs: Path, start: float) -> Iterator[tuple[int, float, str, float]]:
+    """Yield the evaluated policy's train step, Unix time, canonical name and mean reward."""
+    policy: str | None = None
+    for seconds, line in _timed(logs / "orchestrator.stdout"):
+        if begun := _BEGUN.search(line):
+            policy = begun[1]
+        elif (done := _DONE.search(line)) and policy is not None:
+            yield int(policy), start + seconds, VALIDATION, float(done[1])
+    for _, time, row in _rows(logs / "orchestrator.jsonl"):
+        reward = next((row[key] for key in row if _REWARD.fullmatch(key)), None)
+        if isinstance(reward, int | float) and isinstance(at := row.get(_POLICY), int | float):
+            yield int(at), time, VALIDATION, float(reward)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, Mapping[str, object]]]:
@@ -102,9 +135,10 @@ def _rows(path: Path) -> Iterator[tuple[int, float, Mapping[str, object]]]:
             row = json.loads(line) if line.endswith("\n") else None
         except ValueError:
             continue
-        if isinstance(row, dict) and isinstance(step := row.get("step"), int) and step > 0:
+        step = row.get("step") if isinstance(row, dict) else None
+        if isinstance(row, dict) and isinstance(step, int | float) and step > 0:
             time = row.get("time")
-            yield step, float(time) if isinstance(time, int | float) else 0.0, row
+            yield int(step), float(time) if isinstance(time, int | float) else 0.0, row
 
 
 def _of_row(row: Mapping[str, object], known: Mapping[str, str]) -> dict[str, float]:
@@ -121,7 +155,14 @@ def _of_row(row: Mapping[str, object], known: Mapping[str, str]) -> dict[str, fl
 
 
 def _lines(path: Path, first_step: int = 0) -> Iterator[tuple[int, float, str]]:
-    """Yield train step, seconds since the log began, and the rest of each complete line.
+    """Yield train step, seconds since the log began, and the rest of each line of a step."""
+    for seconds, line in _timed(path):
+        if match := _LINE.search(line):
+            yield int(match[4]) + 1 - first_step, seconds, match[5]
+
+
+def _timed(path: Path) -> Iterator[tuple[float, str]]:
+    """Yield the seconds since the log began, and each complete line, without colours.
 
     The log gives only the time of day. When the clock goes back, it has passed midnight.
     """
@@ -140,8 +181,7 @@ def _lines(path: Path, first_step: int = 0) -> Iterator[tuple[int, float, str]]:
         first = now if first is None else first
         days += now < last - DAY // 2
         last = now
-        if match := _LINE.search(plain):
-            yield int(match[4]) + 1 - first_step, days * DAY + now - first, match[5]
+        yield days * DAY + now - first, plain
 
 
 def _canonical(text: str, known: Mapping[str, str]) -> dict[str, float]:

@@ -28,6 +28,7 @@ SYSTEM = (
 )
 FIELDS_OF_KEYS = {
     "ckpt.interval": "cadence.checkpoint_every_steps",
+    "orchestrator.eval.interval": "cadence.evaluate_every_steps",
     "deployment.gpus_per_node": "resources.gpus_per_node",
     "deployment.num_train_gpus": "resources.gpus_per_node",
     "deployment.num_infer_gpus": "resources.gpus_per_node",

@@ -16,9 +16,9 @@ from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
-from orchestrator.library.manifest import Carried, without_evaluation
+from orchestrator.library.manifest import Carried, validation
 from orchestrator.library.needs import extra_file
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 
 PROMPTS_FORMAT = "questions"
 ROLLOUTS = "orch_prime_rl_rollouts"
@@ -71,9 +71,27 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         },
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
         + own
-        + without_evaluation(cell.cadence),
+        + (_validation(cell, version, keys),),
         bring_up="ranks",
     )
+
+
+def _validation(cell: Cell, version: str, keys: Mapping[str, object]) -> LedgerEntry:
+    """Return the ledger entry of the validation.
+
+    orchestrator/orchestrator.py and eval_source.py of 0.5.0 and 0.8.0.
+    """
+    every = cell.cadence.evaluate_every_steps or cell.settings.num_train_steps
+    differs = (
+        "it evaluates the newest policy that it serves, and the point is that policy's train step; "
+        "not the last policy: "
+    )
+    differs += (
+        "the log of its final evaluation names no policy, and is not read"
+        if version == OLD
+        else "it is trained after the last evaluation has begun"
+    )
+    return validation(cell, config.INTERVAL, keys[config.INTERVAL], every, differs)
 
 
 def _carried(cell: Cell) -> tuple[Carried, ...]:

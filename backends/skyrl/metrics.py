@@ -12,6 +12,7 @@ from backends.skyrl.checkpoints import updates_of
 from backends.skyrl.manifest import VERSIONS
 from orchestrator.errors import LogFault
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having, renamed
+from orchestrator.metrics.names import VALIDATION
 from orchestrator.metrics.tensorboard import Scalar, scalars
 from orchestrator.records import MetricPoint
 
@@ -36,7 +37,8 @@ response's tokens, then over responses. It logs no k1 per sequence: train/kl_ref
 REWARD = "reward/avg_raw_reward"
 _BESIDE = ("eval/", "timing/")
 """Prefixes of names that an evaluation logs too."""
-_EVALUATED = re.compile(r"eval/(.+)/(avg_score|pass_at_(\d+))")
+_VALIDATION = "eval/all/avg_score"
+"""The mean reward of all responses to validation prompts (skyrl/train/evaluate.py, 0.4.0)."""
 _STEP = re.compile(r"^(.*?)Step (\d+): *$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_RAY = re.compile(r"^\([^()\n]*pid=\d+[^()\n]*\) ?")
@@ -91,11 +93,7 @@ def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
 
 def canonical(key: str) -> str | None:
     """Return the canonical name of a metric of SkyRL, or None if orch has no name for it."""
-    evaluated = _EVALUATED.fullmatch(key)
-    if evaluated is None:
-        return NAMES.get(key)
-    metric = "mean@1" if evaluated[2] == "avg_score" else f"pass@{evaluated[3]}"
-    return f"eval/{evaluated[1]}/{metric}"
+    return VALIDATION if key == _VALIDATION else NAMES.get(key)
 
 
 def _points(

@@ -28,6 +28,7 @@ from backends.skyrl.system import MICRO
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
+from orchestrator.library.manifest import validation
 from orchestrator.library.needs import NEEDS, extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Resources, Settings, System
@@ -112,7 +113,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         },
         ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried)
         + own
-        + _of_cadence(settings, version, overrides),
+        + _of_cadence(cell, version, overrides),
         bring_up="ray",
         ray_cpus=_claimed_cpus(cell.resources, version),
     )
@@ -239,20 +240,25 @@ def _cadence(cadence: Cadence, settings: Settings) -> Iterator[tuple[str, object
 
 
 def _of_cadence(
-    settings: Settings, version: str, overrides: Mapping[str, object]
+    cell: Cell, version: str, overrides: Mapping[str, object]
 ) -> tuple[LedgerEntry, ...]:
-    """Return the ledger entry of checkpoints that no cadence asked for, if the launch saves some.
+    """Return the ledger entries of the validation, and of checkpoints that no cadence asked for.
 
     A launch of a release that counts no steps uses its prompts once.
     """
+    settings, key = cell.settings, "trainer.eval_interval"
+    updates = settings.batch.num_minibatches
+    every = cell.cadence.evaluate_every_steps or settings.num_train_steps
+    validated = validation(cell, key, overrides[key], -(-every // updates) * updates)
     batch, known = settings.batch, settings.data.num_prompts
     if known is None or not counts_steps(version):
-        return ()
+        return (validated,)
     steps = known // batch.num_prompts * batch.num_minibatches
     if steps >= settings.num_train_steps:
-        return ()
+        return (validated,)
     key = "trainer.hf_save_interval"
     return (
+        validated,
         LedgerEntry(
             field="cadence.checkpoint_every_steps",
             status="approximated",

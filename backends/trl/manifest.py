@@ -142,7 +142,7 @@ def _by_grpo(*rows: Row) -> Iterator[Row]:
             yield replace(row, when={**when, **own})
 
 
-def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("datasets",)) -> Row:
+def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("dataset_name",)) -> Row:
     return prompts_row(name, ("exact", note), shows)
 
 

@@ -12,6 +12,7 @@ from backends.trl.options import VERSIONS
 from backends.trl.translate import METRICS
 from orchestrator.errors import LogFault
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_call, renamed
+from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import MetricPoint
 
 REWARD = "rewards/task_reward/mean"
@@ -26,6 +27,8 @@ NAMES: Mapping[str, str] = {
     "step_time": "time/step_seconds",
 }
 LENGTH = "completions/mean_length"
+EVALUATED = f"eval_{REWARD}"
+"""The same, of an evaluation (trl/trainer/grpo_trainer.py, log, 1.16.0)."""
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
@@ -46,11 +49,11 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
             values = {name: float(value) for name, value in plain["values"].items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             break
-        logged |= values.keys()
+        logged |= {name for name in values if name == EVALUATED or not name.startswith("eval_")}
         known = canonical(values, script)
         if known:
             yield MetricPoint(step, moment, known)
-    if logged and REWARD not in logged:
+    if not logged <= {EVALUATED} and REWARD not in logged:
         raise LogFault.of_names(path, "TRL", VERSIONS, logged, REWARD)
 
 
@@ -61,6 +64,8 @@ def canonical(values: Mapping[str, float], script: str) -> dict[str, float]:
     the one that orch_trl_kl.py charges to the reward. `kl_reference` is orch_trl_kl.py's.
     """
     named = {ours: values[theirs] for theirs, ours in NAMES.items() if theirs in values}
+    if EVALUATED in values:
+        named[VALIDATION] = values[EVALUATED]
     if "kl" in values and script == "rloo":
         named["train/kl_reference_per_token"] = values["kl"]
         if LENGTH in values:

@@ -51,7 +51,11 @@ SYSTEM = (
     ),
 )
 FIELDS_OF_KEYS = {
+    "dataset_name": "data.path",
+    "dataset_test_split": "data.path",
+    "dataset_train_split": "data.path",
     "datasets": "data.path",
+    "eval_steps": "cadence.evaluate_every_steps",
     "gradient_accumulation_steps": "batch.num_prompts",
     "report_to": "loggers",
     "save_steps": "cadence.checkpoint_every_steps",

@@ -31,7 +31,7 @@ from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, lora, prompt_recipe, quiet_kl, rollout_dump
 from orchestrator.library.key_tables import is_since
-from orchestrator.library.manifest import ManifestError, Values
+from orchestrator.library.manifest import ManifestError, Values, validation
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Cadence, Data, Resources, Settings, System
@@ -39,6 +39,7 @@ from orchestrator.settings import AS_SENT, Cadence, Data, Resources, Settings, S
 PROMPTS_FORMAT = "labelled"
 PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
 DUMP, KL = "orch_trl_dump.py", "orch_trl_kl.py"
+EVALUATES = "eval_steps"
 CONFIG = "{}.yaml"
 MODEL_LINK = "model"
 """Name of the link beside a plan to a policy shipped with orch."""
@@ -97,6 +98,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         **_files(settings, paths),
         **_machine(settings, layout),
         **_engine(cell),
+        **_validates(cell, layout),
         **_output(cell, paths),
         **({"report_to": list(cell.loggers), "run_name": cell.slug} if cell.loggers else {}),
     }
@@ -136,9 +138,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **_dump(cell.cadence, paths, layout, has_adapter=settings.lora is not None),
             **loggers.variables(cell, paths),
         },
-        ledger=MANIFEST.ledger(settings, launch, carried)
-        + own
-        + _of_cadence(cell.cadence, settings),
+        ledger=MANIFEST.ledger(settings, launch, carried) + own + _of_cadence(cell),
     )
 
 
@@ -212,10 +212,12 @@ def model_path(path: str) -> str:
 
 
 def _files(settings: Settings, paths: AttemptPaths) -> Options:
-    prompts = str(paths.plan_dir / PROMPTS)
     return {
         "model_name_or_path": model_path(settings.model.path),
-        "datasets": [{"path": "json", "data_files": prompts, "split": "train"}],
+        # the folder's train.jsonl and validation.jsonl are its splits
+        "dataset_name": str((paths.plan_dir / PROMPTS).parent),
+        "dataset_train_split": "train",
+        "dataset_test_split": "validation",
     }
 
 
@@ -245,6 +247,20 @@ def _engine(cell: Cell) -> Options:
         "vllm_max_model_length": 2 * settings.data.max_prompt_tokens
         + settings.rollout.max_response_tokens,
         **({WEIGHS: False} if by_grpo and settings.loss.correction is None else {}),
+    }
+
+
+def _validates(cell: Cell, layout: ProcessShares) -> Options:
+    """Return the options of the evaluation while it trains: all validation prompts, sampled once.
+
+    Its forward passes keep no activations, so they fit where those of training do.
+    """
+    return {
+        "eval_strategy": "steps",
+        "eval_on_start": True,
+        EVALUATES: cell.cadence.evaluate_every_steps or cell.settings.num_train_steps,
+        "num_generations_eval": 1,
+        "per_device_eval_batch_size": layout.per_device,
     }
 
 
@@ -287,10 +303,16 @@ def _needs(
     return needs_file(f"trl=={version}", {"file": PROMPTS, **data.model_dump()}, requested)
 
 
-def _of_cadence(cadence: Cadence, settings: Settings) -> tuple[LedgerEntry, ...]:
-    """Return the entries of the cadence."""
-    every = cadence.checkpoint_every_steps
-    saved = save_steps(cadence, settings)
+def _of_cadence(cell: Cell) -> tuple[LedgerEntry, ...]:
+    """Return the entries of the cadence.
+
+    TRL evaluates where eval_steps divides the train step (transformers, DefaultFlowCallback), and
+    averages what its batches average (trl/trainer/grpo_trainer.py, log, 1.16.0).
+    """
+    every, settings = cell.cadence.checkpoint_every_steps, cell.settings
+    saved = save_steps(cell.cadence, settings)
+    validates = cell.cadence.evaluate_every_steps or settings.num_train_steps
+    last = "not after the last step; " if settings.num_train_steps % validates else ""
     rounded = every is not None and every != saved
     return (
         LedgerEntry(
@@ -302,12 +324,13 @@ def _of_cadence(cadence: Cadence, settings: Settings) -> tuple[LedgerEntry, ...]
             if rounded
             else "the last train step is saved in any case",
         ),
-        LedgerEntry(
-            field="cadence.evaluate_every_steps",
-            status="approximated",
-            key="",
-            value=str(cadence.evaluate_every_steps),
-            note="nothing is evaluated while it trains: policies are judged by their checkpoints",
+        validation(
+            cell,
+            EVALUATES,
+            validates,
+            validates,
+            f"{last}the mean of the means of its batches, of which the last repeats prompts until "
+            "it is full",
         ),
     )
 

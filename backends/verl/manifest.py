@@ -50,6 +50,7 @@ READ = "0.9.1"
 """The release since which orch has read and wrapped the trainer."""
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+VALIDATION = f"{ROLLOUT}.val_kwargs"
 MODEL, OPTIMIZER = "actor_rollout_ref.model", "actor_rollout_ref.actor.optim"
 REWARD, CORRECTION = "reward.custom_reward_function", "algorithm.rollout_correction"
 IS_WEIGHTS, IS_THRESHOLD = f"{CORRECTION}.rollout_is", f"{CORRECTION}.rollout_is_threshold"

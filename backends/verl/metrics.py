@@ -14,6 +14,7 @@ from typing import NamedTuple
 from backends.verl.manifest import VERSIONS
 from orchestrator.errors import LogFault
 from orchestrator.library.logged import LoggedMetric, LoggedMetrics, as_document, having, renamed
+from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import MetricPoint
 
 NAMES: Mapping[str, str] = {
@@ -38,7 +39,8 @@ NAMES: Mapping[str, str] = {
 """verl's name -> canonical name. Of two names with one canonical name, the later one counts."""
 
 _TAGGED = re.compile(r"verl\.x(\d+)(?:\.c(\d+))?(\.k1)?\.jsonl")
-_VALIDATION = re.compile(r"val-core/(.+)/(?:acc|reward)/(mean@\d+)")
+_VALIDATION = re.compile(r"val-core/.+/(?:acc|reward)/mean@1")
+"""Its data source, which is the name of the cell's data, and one response to each prompt."""
 _CONSOLE = re.compile(r"step:(\d+) - (.*)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NUMPY = re.compile(r"np\.\w+\((.*)\)")
@@ -119,9 +121,9 @@ def canonical(values: Mapping[str, float], scale: LogScale) -> dict[str, float]:
     if scale.k1_in_reward and beta and "train/shaped_reward_mean" in named:
         penalty = named["train/reward_mean"] - named["train/shaped_reward_mean"]
         named["train/kl_reference"] = penalty / beta
-    for name, value in values.items():
-        if match := _VALIDATION.fullmatch(name):
-            named[f"eval/{match[1].replace('/', '_')}/{match[2]}"] = value
+    validated = next((name for name in values if _VALIDATION.fullmatch(name)), None)
+    if validated is not None:
+        named[VALIDATION] = values[validated]
     return named
 
 

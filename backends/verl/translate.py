@@ -21,6 +21,7 @@ from backends.verl.manifest import (
     REWARD,
     ROLLOUT,
     TABLES,
+    VALIDATION,
     WORKER_ENV,
     is_read,
 )
@@ -28,11 +29,13 @@ from backends.verl.overrides import write
 from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
+from orchestrator.library.manifest import validation
 from orchestrator.library.needs import extra_file
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Data, Resources, Settings
 
 MAIN = "verl.trainer.main_ppo"
+TEST = "trainer.test_freq"
 SCORER = "reward.py"
 PROMPTS_FORMAT = "chat"
 MODULE = "orch_verl"
@@ -89,7 +92,11 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         ray_cpus=_claimed_cpus(cell, version),
         # TransferQueue's controller has a fixed name and namespace (its interface.py).
         alone_on_ray=is_read(version),
-        ledger=MANIFEST.ledger(settings, arguments | extra, carried) + own,
+        ledger=(
+            *MANIFEST.ledger(settings, arguments | extra, carried),
+            *own,
+            _validation(cell, arguments[TEST]),
+        ),
     )
 
 
@@ -179,13 +186,24 @@ def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
         f"{REWARD}.name": "compute_score",
         f"{ACTOR}.ppo_max_token_len_per_gpu": max(TOKENS_PER_GPU, longest),
         "trainer.save_freq": _frequency(cadence.checkpoint_every_steps, updates, total),
-        "trainer.test_freq": _frequency(cadence.evaluate_every_steps, updates, total),
+        TEST: _frequency(cadence.evaluate_every_steps, updates, total),
+        f"{VALIDATION}.do_sample": True,
+        f"{VALIDATION}.temperature": settings.rollout.temperature,
+        f"{VALIDATION}.top_p": settings.rollout.top_p,
+        f"{VALIDATION}.n": 1,
         "trainer.experiment_name": cell.id,
         "trainer.logger": ["console", "file", *cell.loggers],
         "trainer.default_local_dir": f"{checkpoints}/x{updates}",
         "hydra.run.dir": f"{attempt}/hydra",
         **_gpus(cell),
     }
+
+
+def _validation(cell: Cell, frequency: object) -> LedgerEntry:
+    every = cell.cadence.evaluate_every_steps
+    updates = cell.settings.batch.num_minibatches
+    steps = _frequency(every, updates, cell.settings.num_train_steps // updates) * updates
+    return validation(cell, TEST, frequency, steps)
 
 
 def _frequency(steps: int | None, updates: int, total: int) -> int:

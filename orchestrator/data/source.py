@@ -110,6 +110,15 @@ def known() -> Mapping[str, Mapping[str, Any]]:
     return facts
 
 
+def num_validation(data: Data) -> int | None:
+    """Return the number of validation prompts that is known of a data set without its rows."""
+    facts = known().get(data.path, {})
+    if facts:
+        return int(facts["splits"][facts["validation"]])
+    generated = data.reward == "countdown" and not Path(data.path).exists()
+    return generate.NUM_VALIDATION if generated or data.path.startswith(GYM) else None
+
+
 def _from_gym(data: Data) -> PromptRows:
     """Return problems of one of reasoning-gym's data sets, with what its scorer needs of each."""
     if data.reward != "reasoning_gym" and not is_own(data.reward):

@@ -53,11 +53,12 @@ class ScoreKey(Frozen):
     @property
     def stem(self) -> str:
         """Return the name of the score's files, without suffix."""
-        beside: dict[str, Any] = {"task": {"when"}}
+        plain = self.model_dump()
+        del plain["task"]["when"]  # to which cells it is asked, and not what
         if self.kind == "accuracy":
-            beside |= {"kind": True, "reference": True}
-            return f"{self.task.name}-{digest(self.model_dump(exclude=beside))}"
-        return f"{self.task.name}.{self.kind}-{digest(self.model_dump(exclude=beside))}"
+            del plain["kind"], plain["reference"]
+        mark = "" if self.kind == "accuracy" else f".{self.kind}"
+        return f"{self.task.name}{mark}-{digest(plain)}"
 
 
 class ItemRequest(Frozen):

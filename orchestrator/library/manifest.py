@@ -31,8 +31,8 @@ from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_me
 from orchestrator.estimators import TABLE
 from orchestrator.identity import BIRTH_VALUES, flatten
 from orchestrator.kl.table import Case, best
-from orchestrator.records import LedgerEntry
-from orchestrator.settings import Cadence, Frozen, Settings, System
+from orchestrator.records import Cell, LedgerEntry
+from orchestrator.settings import Frozen, Settings, System
 
 Status = Literal["exact", "approximated", "extension", "not judged"]
 Account = tuple[Status, str]
@@ -190,21 +190,26 @@ def approximated_if(when: bool, note: str, exact: str = "") -> Account:
     return ("approximated", note) if when else ("exact", exact)
 
 
-def without_evaluation(cadence: Cadence) -> tuple[LedgerEntry, ...]:
-    """Return the ledger entry of the evaluation cadence of a library that does not get it."""
-    every = cadence.evaluate_every_steps
-    if every is None:
-        return ()
-    return (
-        LedgerEntry(
-            field="cadence.evaluate_every_steps",
-            status="approximated",
-            key="",
-            value=str(every),
-            note="it is given no evaluation set, so it evaluates nothing while it trains: ask for "
-            "cadence.checkpoint_every_steps as often, and orch evaluates those checkpoints "
-            "(evaluation.checkpoints: all)",
-        ),
+def validation(cell: Cell, key: str, value: object, every: int, differs: str = "") -> LedgerEntry:
+    """Return the ledger entry of the library's own validation (metrics.names.VALIDATION).
+
+    It asks each validation prompt of the training data for one response. value: what `key` says;
+    every: the train steps that this makes. differs: what of it the library leaves out or adds.
+    """
+    declared, rollout = cell.cadence.evaluate_every_steps, cell.settings.rollout
+    note = (
+        f"one response to each validation prompt, not greedy: sampled as in training (temperature "
+        f"{rollout.temperature:g}, top_p {rollout.top_p:g})"
+    )
+    rounded = (
+        f"every {every} train steps: whole rollout batches" if declared not in (None, every) else ""
+    )
+    return LedgerEntry(
+        field="cadence.evaluate_every_steps",
+        status="approximated" if differs or rounded else "exact",
+        key=key,
+        value=str(value),
+        note="; ".join(filter(None, (note, rounded, differs))),
     )
 
 

@@ -15,6 +15,7 @@ class Metric(NamedTuple):
 
 
 BETA_EFFECTIVE = "train/beta_effective"
+VALIDATION = "eval/validation/mean"
 METRICS: dict[str, Metric] = {
     "train/reward_mean": Metric(
         "task reward of the rollout batch, before any KL penalty", in_mlflow="always"
@@ -52,6 +53,10 @@ METRICS: dict[str, Metric] = {
     ),
     "rollout/mismatch_chi2": Metric("mean squared ratio of trainer's policy to engine, less 1"),
     "rollout/mismatch_ess": Metric("effective share of the samples under that ratio"),
+    VALIDATION: Metric(
+        "mean task reward on the validation prompts of the training data, one response each, as "
+        "the library itself measures it while it trains; the ledger has the sampling"
+    ),
     "eval/accuracy_in_domain": Metric("exact expected accuracy on the skill trained on"),
     "eval/accuracy_out_of_domain": Metric("mean exact expected accuracy on the other skills"),
     "eval/accuracy_predicted": Metric("accuracy in domain at the closed-form optimum of the cell"),

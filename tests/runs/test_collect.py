@@ -320,6 +320,18 @@ def test_two_points_of_one_step_are_one() -> None:
     assert joined == MetricPoint(3, 1.0, {"train/entropy": 1.0, "eval/entropy": 2.0})
 
 
+def test_an_evaluation_of_the_checkpoint_that_a_run_goes_on_from_replaces_no_train_step() -> None:
+    validated = point(4, 2.0, "eval/validation/mean")
+    merged = merge([[point(3, 1.0), point(4, 1.0), point(5, 1.0)], [validated, point(5, 2.0)]])
+    assert [(p.step, sorted(p.values.values())) for p in merged] == [
+        (3, [1]),
+        (4, [1, 2]),
+        (5, [2]),
+    ]
+    only = merge([[point(3, 1.0), point(4, 1.0), point(5, 1.0)], [validated], []])
+    assert [p.step for p in only] == [3, 4]
+
+
 @given(st.lists(st.lists(st.integers(0, 30), unique=True).map(sorted), max_size=5))
 def test_merge_keeps_the_latest_attempt_that_reached_a_step(attempts: list[list[int]]) -> None:
     merged = merge(

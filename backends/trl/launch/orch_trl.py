@@ -28,6 +28,7 @@ SHARDED_STATES = ("optimizer.bin", "pytorch_model_fsdp.bin", "scheduler.pt")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER, OF_ADAPTER = "adapter_model.safetensors", "adapter_config.json"
 """Of a policy that is an adapter: its weights, and what stands in place of the model's config."""
+PROMPTS = ("train_dataset", "eval_dataset")
 REFERENCE = "orch_reference.pt"
 """In a checkpoint: the weights of a reference policy that is an average."""
 _NAME = re.compile(r"checkpoint-([0-9]+)")
@@ -126,7 +127,7 @@ def _install(
         methods, begin_batches, write_batch = dump.recorded(library, rollouts)
 
     class StepLog(callback):  # type: ignore[misc]  # a class of the launch's environment
-        """A line of JSON for each train step."""
+        """A line of JSON for each train step and each evaluation."""
 
         def __init__(self, trainer: Any) -> None:
             self.trainer = trainer
@@ -136,7 +137,8 @@ def _install(
                 _restore_reference(self.trainer, checkpoint / REFERENCE)
 
         def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
-            if not state.is_world_process_zero or "learning_rate" not in (logs or {}):
+            trained = "learning_rate" in (logs or {})
+            if not state.is_world_process_zero or not (trained or "eval_loss" in (logs or {})):
                 return
             values = {key: value for key, value in logs.items() if isinstance(value, (int, float))}
             line = {
@@ -147,15 +149,12 @@ def _install(
             }
             with open(metrics, "a", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(json.dumps(line) + "\n")
-            if write_batch is not None:
+            if write_batch is not None and trained:
                 write_batch(self.trainer, state.global_step, values)
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:
         if chat:
-            rows = kwargs["train_dataset"]
-            kwargs["train_dataset"] = rows.map(
-                lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]}
-            )
+            kwargs |= {rows: _as_messages(kwargs.get(rows)) for rows in PROMPTS}
         if begin_batches is not None:
             begin_batches(self)
         library.__init__(self, *args, **kwargs)
@@ -164,10 +163,28 @@ def _install(
     def train(self: Any, *_: Any, **__: Any) -> Any:
         return library.train(self, resume_from_checkpoint=checkpoint and str(checkpoint))
 
-    methods |= {"__init__": begin, "train": train, "_save_checkpoint": _saving(library)}
+    methods |= {"__init__": begin, "train": train, "evaluate": _evaluating(library)}
+    methods |= {"_save_checkpoint": _saving(library)}
     trainer_class = type(name, (library,), methods)
     trainer_class.__module__ = library.__module__
     setattr(trl, name, trainer_class)
+
+
+def _as_messages(rows: Any) -> Any:
+    """Return the rows with each prompt as a user's message; None for None."""
+    return rows and rows.map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
+
+
+def _evaluating(library: Any) -> Any:
+    """Return the method that evaluates, after which training samples as it would have without."""
+    torch: Any = importlib.import_module("torch")
+
+    def evaluate(self: Any, *args: Any, **named: Any) -> Any:
+        device = self.accelerator.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            return library.evaluate(self, *args, **named)
+
+    return evaluate
 
 
 def _saving(library: Any) -> Any:

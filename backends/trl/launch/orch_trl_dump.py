@@ -90,7 +90,16 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
         "_get_per_token_logps_and_entropies": log_probabilities,
         "_compute_loss": loss,
     }
-    return methods, begin, on_log
+    return {n: _in_training(getattr(library, n), m) for n, m in methods.items()}, begin, on_log
+
+
+def _in_training(own: Any, method: Any) -> Any:
+    """Return a method that is `method` in training and the library's own in an evaluation."""
+
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        return (method if self.model.training else own)(self, *args, **named)
+
+    return call
 
 
 def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:

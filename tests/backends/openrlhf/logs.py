@@ -58,10 +58,15 @@ def main() -> None:
     )
     board = logging_utils.TensorboardLogger(args)
     logger = logging_utils.init_logger("openrlhf.trainer")
-    for step, status in steps:
+    for step, status, *validated in steps:
         logger.info(f"✨ Global step {step}: {status}")
         last = status.popitem()
         board.log_train(step, {**status, "generated_samples": ["text", 1.0], last[0]: last[1]})
+        for logs in validated:  # as PPOTrainer.evaluate does
+            board.log_eval(step, logs)
+            logger.info(
+                f"✨ Evaluation completed in 0:00:12, global_step {step}, eval_metrics: {logs}"
+            )
     board.close()
 
 

@@ -34,7 +34,11 @@ STATUS = {
 STEPS = [
     [1, STATUS],
     [2, {**STATUS, "policy_loss": math.inf, "rollout/reward_mean": 0.5}],
-    [3, {**STATUS, "kl": 0.0, "logprobs_diff": 0.0}],
+    [
+        3,
+        {**STATUS, "kl": 0.0, "logprobs_diff": 0.0},
+        {"eval_default_pass1": 0.4375, "eval_response_length_mean": 300.0},
+    ],
 ]
 
 
@@ -65,8 +69,9 @@ def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def check(points: list[MetricPoint]) -> None:
-    assert [p.step for p in points] == [4, 8, 12]
-    first, second, third = (p.values for p in points)
+    assert [p.step for p in points] == [4, 8, 12, 12]
+    first, second, third, validated = (p.values for p in points)
+    assert validated == {"eval/validation/mean": pytest.approx(0.4375)}
     assert first == pytest.approx(
         {
             "train/policy_loss": -0.125,
@@ -105,7 +110,12 @@ def test_stdout_where_there_are_no_events(attempt: Path, tmp_path: Path) -> None
     assert abs(age) < 3600
     torn = prefixed[: prefixed.rindex("}")]
     (copy / "stdout").write_text(torn)
-    assert [p.step for p in BACKEND.read_metrics(copy)] == [4, 8]
+    assert [p.step for p in BACKEND.read_metrics(copy)] == [4, 8, 12]
+    with (copy / "stdout").open("a") as file:
+        file.write(
+            "}\n(TrainingActor pid=1) Eval at step 3: {'eval_default_pass1': 0.25, 'x': 1}\n"
+        )
+    assert list(BACKEND.read_metrics(copy))[-1].values == {"eval/validation/mean": 0.25}
 
 
 def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Path) -> None:
@@ -123,7 +133,7 @@ def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Pat
         assert points == whole[: len(points)]
         counts.append(len(points))
     assert counts == sorted(counts)
-    assert set(counts) == {0, 1, 2}
+    assert set(counts) == {0, 1, 2, 3, 4}
     target.write_bytes(data + bytes(64))
     assert list(BACKEND.read_metrics(copy)) == whole, "a tail of zeros, as after a lost node"
 
@@ -165,7 +175,7 @@ def test_a_kl_of_zero_is_one_where_the_launch_has_a_reference_policy(
     launch = argv({"algo.kl.init_coef": beta}, version)
     (tmp_path / "plan").mkdir()
     (tmp_path / "plan" / "plan.json").write_text(json.dumps({"argv": launch}))
-    last = list(BACKEND.read_metrics(copy))[-1].values
+    last = list(BACKEND.read_metrics(copy))[2].values
     assert ("train/kl_term" in last, "train/kl_reference_per_token" in last) == (bool(beta),) * 2
     assert last["train/reward_mean"] == 0.375
 

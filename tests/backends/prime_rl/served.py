@@ -38,10 +38,14 @@ if sys.argv[2] == "mathematics":
         instruction="Box it.",
         num_prompts=2,
     )
+    validation = vf.load_environment(
+        NAME, path="math", split="train", reward="math_boxed", num_prompts=2, part="validation"
+    )
     group = vf.EnvGroup(envs=[mathematics], env_names=["train"])
     told = {
         "prompts": sorted(row["prompt"][0]["content"] for row in group.get_dataset(seed=1)),
         "right": score(mathematics, r"\boxed{\frac{1}{2}}"),
+        "validation": [row["prompt"][0]["content"] for row in validation.get_eval_dataset()],
         "wrong": score(mathematics, r"\boxed{3}"),
     }
 else:

@@ -59,6 +59,19 @@ def test_a_baseline_is_written_in_its_keys(current: Cell, place: AttemptPaths) -
                 },
             }
         ],
+        "eval.interval": current.cadence.evaluate_every_steps,
+        "eval.sampling.temperature": 1.0,
+        "eval.sampling.top_p": 1.0,
+        "eval.sampling.max_completion_tokens": 4096,
+        "eval.source": [
+            {
+                "name": "validation",
+                "legacy": {
+                    "id": "orch-prime-rl-environment",
+                    "args": written["orchestrator"]["eval"]["source"][0]["legacy"]["args"],
+                },
+            }
+        ],
     }
     assert "max_async_level" not in written
     assert written["trainer"]["loss"]["kwargs"] == {"clip_low": 0.2, "clip_high": 0.2}

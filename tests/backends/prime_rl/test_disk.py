@@ -137,6 +137,41 @@ def test_rows_of_0_8_0_make_one_point_a_train_step(attempt: Path) -> None:
     assert (second.step, second.values) == (2, {"train/learning_rate": 2e-6})
 
 
+EVALUATIONS = (
+    "\x1b[2m10:00:00\x1b[0m \x1b[1m   INFO\x1b[0m Running evals for checkpoint step 0\n"
+    "\x1b[2m10:00:10\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m Evaluated validation in 9.31s "
+    "(Avg@1=0.1250, Pass@1: 0.1250, No-response: 0.0%, "
+    "Completion Length: 9.00 (±1.00, ∈[4.00, 12.00]), Truncated: 0.0%)\n"
+    "10:01:00    INFO Running evals for interval step 10 (current ckpt_step=12)\n"
+    "10:01:09 SUCCESS Evaluated validation in 9.31s (Avg@1=0.5000, No-response: 0.0%)\n"
+    "10:02:00    INFO Running final evals\n"
+    "10:02:09 SUCCESS Evaluated validation in 9.31s (Avg@1=0.7500, No-response: 0.0%)\n"
+)
+"""As orchestrator.py and eval_utils.py of 0.5.0 write them."""
+
+
+def test_an_evaluation_is_of_the_policy_that_the_log_names(attempt: Path) -> None:
+    """The final one of 0.5.0 names none. 0.8.0's row is of the oldest policy that sampled."""
+    log = attempt / "logs" / "orchestrator.stdout"
+    log.write_text(EVALUATIONS)
+    points = [(p.step, p.time, p.values) for p in BACKEND.read_metrics(attempt)]
+    assert points == [
+        (0, 1010.0, {"eval/validation/mean": 0.125}),
+        (12, 1069.0, {"eval/validation/mean": 0.5}),
+    ]
+    log.unlink()
+    row = {
+        "step": 20.0,
+        "time": 1030.0,
+        "eval/validation/all/agent/reward/mean": 0.25,
+        "eval/validation/effective/agent/reward/mean": 0.375,
+        "eval/validation/policy_version": 19.0,
+    }
+    (attempt / "logs" / "orchestrator.jsonl").write_text(json.dumps(row) + "\n")
+    (point,) = BACKEND.read_metrics(attempt)
+    assert (point.step, point.values) == (19, {"eval/validation/mean": 0.375})
+
+
 def test_a_log_of_names_we_do_not_know_is_told(attempt: Path) -> None:
     log, rows = attempt / "logs" / "trainer.stdout", attempt / "logs" / "trainer.jsonl"
     line = TRAINER.format(clock="10:00:00", step=0, norm="1.0")

@@ -51,7 +51,9 @@ def test_it_stands_alone(rule: str, base: Cell, tmp_path: Path) -> None:
 def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a plan with three prepared prompts; stand-ins for the libraries."""
     (tmp_path / "data").mkdir()
-    (tmp_path / environment.PROMPTS).write_text('{"question": "q", "answer": "2"}\n' * 3)
+    (tmp_path / environment.PROMPTS.format("train")).write_text(
+        '{"question": "q", "answer": "2"}\n' * 3
+    )
     monkeypatch.setattr(environment, "PLAN", tmp_path)
     monkeypatch.setitem(
         sys.modules,
@@ -65,7 +67,7 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_prompts_that_are_not_prepared_are_a_sentence(prompts: Path) -> None:
-    (prompts / environment.PROMPTS).unlink()
+    (prompts / environment.PROMPTS.format("train")).unlink()
     with pytest.raises(FileNotFoundError, match=r"the prompts of a/b .* orch data prepare"):
         environment.load_environment("a/b", "train", "math_boxed")
 
@@ -94,7 +96,12 @@ def test_verifiers_itself_serves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 (folder / file).parent.mkdir(exist_ok=True)
                 (folder / file).write_text(text)
         (folder / f"{ENVIRONMENT}.py").write_text(Path(environment.__file__).read_text())
-        (folder / environment.PROMPTS).write_text("".join(json.dumps(r) + "\n" for r in made))
+        (folder / environment.PROMPTS.format("train")).write_text(
+            "".join(json.dumps(r) + "\n" for r in made)
+        )
+        (folder / environment.PROMPTS.format("validation")).write_text(
+            '{"question": "3? Box it.", "answer": "3"}\n'
+        )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     parent = child.Imported(python, ("datasets", "verifiers"))
@@ -111,4 +118,5 @@ def test_verifiers_itself_serves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "wrong": 0.0,
         "met": 1.0,
         "missed": 0.05,
+        "validation": ["3? Box it."],
     }

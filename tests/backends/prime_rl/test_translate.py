@@ -55,6 +55,23 @@ def test_the_papers_asynchronous_cell(base: Cell, place: AttemptPaths) -> None:
         "orchestrator.buffer.seed": base.settings.seed,
         "orchestrator.advantage.type": "default",
         "orchestrator.env": config(base, place)["orchestrator"]["env"],
+        "orchestrator.eval.interval": 10,
+        "orchestrator.eval.sampling.temperature": 1.0,
+        "orchestrator.eval.sampling.top_p": 1.0,
+        "orchestrator.eval.sampling.max_tokens": 4096,
+        "orchestrator.eval.env": [
+            {
+                "name": "validation",
+                "id": "orch-prime-rl-environment",
+                "args": {
+                    "path": "DigitalLearningGmbH/MATH-lighteval",
+                    "split": "train",
+                    "reward": "math_boxed",
+                    "instruction": base.settings.data.instruction,
+                    "part": "validation",
+                },
+            }
+        ],
         "deployment.type": "single_node",
         "deployment.gpus_per_node": 4,
         "deployment.num_train_gpus": 2,
@@ -123,8 +140,8 @@ def test_too_few_gpus(changed: Any, place: AttemptPaths, nodes: int, gpus: int, 
 def test_the_ledger_says_what_is_ours_and_what_differs(base: Cell, place: AttemptPaths) -> None:
     by_field = {entry.field: entry for entry in BACKEND.translate(base, place).ledger}
     every = by_field.pop("cadence.evaluate_every_steps")
-    assert (every.value, every.key) == ("10", "")
-    assert "evaluates nothing while it trains" in every.note
+    assert (every.value, every.key) == ("10", "orchestrator.eval.interval")
+    assert "one response to each validation prompt, not greedy" in every.note
     assert by_field.keys() == dict(flatten(base.settings.model_dump())).keys()
     status = {field: entry.status for field, entry in by_field.items()}
     assert {f for f, s in status.items() if s == "approximated"} == {

@@ -22,7 +22,8 @@ from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.library.rollout_dump import RolloutBatch, read
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.metrics.names import VALIDATION
+from orchestrator.records import AttemptPaths, Cell, MetricPoint
 from orchestrator.settings import Clip, Kl, Loss, Model, ReferencePolicy
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
@@ -84,8 +85,9 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     write(plan, place.plan_dir)
     shipped = plugins.shipped_prompts("micro:sort", 64)
     assert shipped is not None
-    rows = [json.dumps({"prompt": q, "label": a}) for q, a in shipped.train]
-    (place.plan_dir / "data" / "train.jsonl").write_text("\n".join(rows) + "\n")
+    for name, part in (("train", shipped.train), ("validation", shipped.validation)):
+        rows = [json.dumps({"prompt": q, "label": a}) for q, a in part]
+        (place.plan_dir / "data" / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
     policy = plugins.shipped_policy(made.settings.model.path)
     if policy is not None and attempt == 1:
         (place.plan_dir / "model").symlink_to(policy)
@@ -102,6 +104,13 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     )
     assert code == 0, said.read_text()[-3000:]
     return place.attempt_dir
+
+
+def read_points(attempt_dir: Path) -> "tuple[list[MetricPoint], dict[int, float]]":
+    """Return the train steps of an attempt, and its validation at each step."""
+    points = list(BACKEND.read_metrics(attempt_dir))
+    held_out = {p.step: p.values[VALIDATION] for p in points if VALIDATION in p.values}
+    return [p for p in points if VALIDATION not in p.values], held_out
 
 
 @cache
@@ -252,12 +261,15 @@ def test_a_renewed_reference_policy_survives_a_resume(home: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
     renewed = K3.model_copy(update={"reset_reference_every_steps": 2})
     made = cell(renewed, every=2, model=Model(name="elder", path=str(policy)))
-    first = list(BACKEND.read_metrics(launched(made, folder)))
+    first, held_out = read_points(launched(made, folder))
+    assert list(held_out) == [0, 4], "before the first train step and after the last"
+    assert all(0 <= value <= 1 for value in held_out.values())
     terms = [point.values["train/kl_term"] for point in first]
     assert terms[0] == terms[2] == 0, "the policy has just become its reference"
     assert min(terms[1], terms[3]) > 0
     shutil.rmtree(folder / "checkpoints" / "checkpoint-4")
-    second = list(BACKEND.read_metrics(launched(made, folder, attempt=2)))
+    second, held_out = read_points(launched(made, folder, attempt=2))
+    assert list(held_out) == [2, 4]
     assert [point.step for point in second] == [3, 4]
     for before, after in zip(first[2:], second, strict=True):
         same = ("train/kl_term", "train/grad_norm", "train/reward_mean", "train/entropy")
@@ -285,9 +297,9 @@ def test_an_averaged_reference_is_the_declared_average_and_survives_a_resume(hom
         with torch.no_grad():
             for name, weights in reference.named_parameters():
                 weights.lerp_(policy[name], 0.25)
-    first = list(BACKEND.read_metrics(folder / "attempts" / "1"))
+    first, _ = read_points(folder / "attempts" / "1")
     shutil.rmtree(folder / "checkpoints" / "checkpoint-3")
-    second = list(BACKEND.read_metrics(launched(made, folder, attempt=2)))
+    second, _ = read_points(launched(made, folder, attempt=2))
     assert [point.step for point in second] == [3]
     for name in ("train/kl_term", "train/grad_norm"):
         assert first[2].values[name] == second[0].values[name] != 0
@@ -307,10 +319,8 @@ def test_the_spec_of_resets_renews_the_reference_policy(home: Path) -> None:
         advantage=declared.advantage.estimator,
         version=declared.backend.version,
     )
-    terms = [
-        point.values["train/kl_term"]
-        for point in BACKEND.read_metrics(launched(small, home / "spec"))
-    ]
+    points, _ = read_points(launched(small, home / "spec"))
+    terms = [point.values["train/kl_term"] for point in points]
     assert len(terms) == 4
     assert terms[0] == terms[2] == 0, "the policy is its reference before steps 1 and 3"
     assert terms[1] != 0

@@ -46,7 +46,8 @@ for name, (folder, words, begun, ended) in json.load(open(sys.argv[1])).items():
         del sys.modules[module]
     runpy.run_path(words[0], run_name="__main__")
     one, other = load_file(begun), load_file(ended)
-    logged = json.loads(open(words[words.index("--metrics") + 1]).readline())["values"]
+    lines = open(words[words.index("--metrics") + 1]).readlines()
+    logged = next(v for v in (json.loads(x)["values"] for x in lines) if "grad_norm" in v)
     lengths.append([logged["completions/min_length"], logged["completions/max_length"]])
     moved[name] = torch.cat([(other[k].float() - one[k].float()).flatten() for k in sorted(one)])
 far = {}

@@ -53,7 +53,7 @@ def test_the_file_logger_under_canonical_names(tmp_path: Path) -> None:
     ]
     folder = attempt(tmp_path, "verl.x1.k1.jsonl", lines)
     first, second, third = BACKEND.read_metrics(folder)
-    assert (first.step, dict(first.values)) == (0, {"eval/math/mean@1": 0.1})
+    assert (first.step, dict(first.values)) == (0, {"eval/validation/mean": 0.1})
     assert (second.step, third.step) == (1, 2)
     assert (third.time, second.time, first.time) == (1000.0, 930.0, 860.0)
     values = dict(third.values)
@@ -63,7 +63,7 @@ def test_the_file_logger_under_canonical_names(tmp_path: Path) -> None:
     assert values["train/kl_term"] == 0.03
     assert values["train/entropy"] == 0.4
     assert values["time/step_seconds"] == 60.0
-    assert values["eval/lighteval_MATH/mean@1"] == 0.3
+    assert values["eval/validation/mean"] == 0.3
     assert all(map(is_canonical, values))
 
 
@@ -152,7 +152,7 @@ training/epoch:np.int32(0) - timing_s/step:12.5
 def test_the_console_where_the_file_is_missing(tmp_path: Path) -> None:
     (tmp_path / "stdout").write_text(CONSOLE, encoding="utf-8")
     first, second = BACKEND.read_metrics(tmp_path)
-    assert (first.step, dict(first.values)) == (0, {"eval/math/mean@1": 0.12})
+    assert (first.step, dict(first.values)) == (0, {"eval/validation/mean": 0.12})
     assert second.step == 2
     assert dict(second.values) == {
         "train/reward_mean": 0.61,
