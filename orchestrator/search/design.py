@@ -16,7 +16,7 @@ from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.identity import flatten, identity
 from orchestrator.library import neighbour
 from orchestrator.library.protocol import EmbeddedTrainer
-from orchestrator.metrics.names import METRICS
+from orchestrator.metrics.names import METRICS, VALIDATION
 from orchestrator.records import Cell, EvaluationSpec, Study
 from orchestrator.runs.experiment import Experiment, at_scale
 from orchestrator.search.block import FIELD, TuneBlock, faulty, read_block, tune_fault
@@ -187,12 +187,13 @@ def metric_fault(metric: str, cell: Cell, evaluation: EvaluationSpec) -> str:
     backend = plugins.load(cell.settings.backend.name)
     scored = scores_of(cell, evaluation)
     names = [name for name in METRICS if not name.startswith("eval/")]
-    own = backend.own_evaluation if isinstance(backend, EmbeddedTrainer) else ()
+    own = backend.own_evaluation if isinstance(backend, EmbeddedTrainer) else (VALIDATION,)
     names += [*own, *scored]
     if metric in names:
         return ""
     if metric in METRICS:
-        return f"cells of {backend.name} have no '{metric}': only the embedded trainer gives it"
+        giver = "a library" if metric == VALIDATION else "the embedded trainer"
+        return f"cells of {backend.name} have no '{metric}': only {giver} gives it"
     family = metric.rpartition("/")[0] + "/"
     near = [name for name in names if name.startswith(family) and family.count("/") > 1]
     known = near or [name for name in scored if "_domain/" in name]
