@@ -72,7 +72,8 @@ def test_the_other_studies_are_the_papers() -> None:
 
 def test_evaluation_is_the_papers() -> None:
     spec = load(EXPERIMENTS / "comedy_full.yaml")
-    assert Counter(t.domain for t in spec.evaluation.tasks) == {"in": 2, "out": 3}
+    of_math = [t for t in spec.evaluation.tasks if t.when != ("data=countdown",)]
+    assert Counter(t.domain for t in of_math) == {"in": 2, "out": 3}
     assert {t.repeats for t in spec.evaluation.tasks} == {32}
     assert Counter(b.model for b in spec.evaluation.baselines)["qwen2.5-7b"] == 2
     assert spec.evaluation.sampling.min_p == 0.0
