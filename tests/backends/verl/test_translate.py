@@ -162,7 +162,8 @@ def test_the_ledger_has_one_entry_for_each_leaf_and_keys_that_are_sent() -> None
         plan = translated(each)
         assert plan is not None
         leaves = [name for name, _ in flatten(each.settings.model_dump())]
-        assert [entry.field for entry in plan.ledger] == leaves
+        fields = [*leaves, "cadence.evaluate_every_steps"]
+        assert [entry.field for entry in plan.ledger] == fields
         sent = values(plan)
         assert not {entry.key for entry in plan.ledger if entry.key} - sent.keys()
 
