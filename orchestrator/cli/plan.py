@@ -15,7 +15,7 @@ from orchestrator.launch.disk_use import disk_use
 from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
-from orchestrator.runs.cost import measured_rates, total
+from orchestrator.runs.cost import measured_rates, total, validation_line
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import plan as plan_of
@@ -139,6 +139,8 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
     rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
     click.echo(f"still to spend: {total(unfinished, rates)}" if unfinished else "nothing to do")
+    if line := validation_line(unfinished):
+        click.echo(_filled(f"of this, validation while it trains: {line}"))
     if experiment.scale == "micro" and experiment.declared:
         click.echo(
             _filled(f"the same grid on its cluster, as declared: {total(experiment.declared)}")

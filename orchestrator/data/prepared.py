@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
-from orchestrator.data import source
 from orchestrator.data.source import PromptRow, PromptRows, rows
 from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.files import read_json, take_lock, write_text
@@ -176,12 +175,6 @@ def _fault(folder: Path, about: Mapping[str, Any], name: str, *, by_hash: bool) 
         if any(actual[what] != facts[what] for what in actual):
             return f"{path} is not the file that was prepared"
     return None
-
-
-def num_validation(data: Data) -> int | None:
-    """Return the number of validation prompts of a data set; None if no file declares it."""
-    about = read_json(data_dir() / key(data) / ABOUT) or {}
-    return about.get("num_validation") or source.num_validation(data)
 
 
 def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:

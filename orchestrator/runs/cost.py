@@ -7,10 +7,11 @@ per token of prompt and response,
     2N to generate + 2N for the rollout policy's log-probabilities
     + 2N for the reference policy's, where there is a KL term + 6N to train
 
-for a model of N parameters. Responses are assumed to fill half of max_response_tokens, prompts to
-have 200 tokens. Peaks are the vendor's for dense bf16. The utilisation of a whole RL loop, waiting
-included, is ASSUMED to be 0.2, and may be 0.1 or 0.4. Hours are those of a GPU. Cells without a
-GPU, embedded ones among them, are counted in hours of one core.
+and 2N a token of the responses to validation prompts, for a model of N parameters. Responses are
+assumed to fill half of max_response_tokens, prompts to have 200 tokens. Peaks are the vendor's for
+dense bf16. The utilisation of a whole RL loop, waiting included, is ASSUMED to be 0.2, and may be
+0.1 or 0.4. Hours are those of a GPU. Cells without a GPU, embedded ones among them, are counted in
+hours of one core.
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
+from orchestrator.data.source import num_validation
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json
 from orchestrator.launch.slurm import submissions
@@ -124,23 +126,47 @@ def price(cell: Cell, rates: Mapping[CellShape, Rate] | None = None) -> Price | 
         return Price(CPU_SECONDS_PER_UPDATE * steps / 3600, "estimated")
     if resources.hours is not None:
         return Price(resources.hours * max(1, resources.reserved_gpus), "declared")
-    size = declared_parameters(cell.settings.model)
-    gpu = resources.gpu.lower()
+    s = cell.settings
+    rollouts = s.num_train_steps / s.batch.num_minibatches * s.batch.num_prompts
+    per_token = 2 + 2 + (0 if s.kl.estimator == "none" else 2) + 6
+    trained = _estimated(cell, rollouts * s.rollout.group_size * per_token)
+    validated = _estimated(cell, 2.0 * (validation_responses(cell) or 0))
+    return None if trained is None else Price(trained + (validated or 0.0), "estimated")
+
+
+def _estimated(cell: Cell, passes: float) -> float | None:
+    """Return the GPU-hours of `passes` times N FLOPs for each token of a prompt and a response."""
+    s, resources = cell.settings, cell.resources
+    size, gpu = declared_parameters(s.model), resources.gpu.lower()
     peak = next((flops for name, flops in PEAK_FLOPS.items() if gpu.startswith(name)), None)
     used = resources.num_nodes * resources.gpus_per_node
     if size is None or peak is None or not used:
         return None
-    hours = _flops(cell, size) / (peak * ASSUMED_UTILISATION) / 3600
-    return Price(hours * resources.reserved_gpus / used, "estimated")
-
-
-def _flops(cell: Cell, size: float) -> float:
-    s = cell.settings
     prompt = min(ASSUMED_PROMPT_TOKENS, s.data.max_prompt_tokens)
     tokens = prompt + ASSUMED_RESPONSE_SHARE * s.rollout.max_response_tokens
-    per_token = (2 + 2 + (0 if s.kl.estimator == "none" else 2) + 6) * size
-    rollout_batches = s.num_train_steps / s.batch.num_minibatches
-    return rollout_batches * s.batch.num_prompts * s.rollout.group_size * tokens * per_token
+    hours = passes * tokens * size / (peak * ASSUMED_UTILISATION) / 3600
+    return hours * resources.reserved_gpus / used
+
+
+def validation_responses(cell: Cell) -> int | None:
+    """Return the responses of the library's own validation; None for prompts of unknown number."""
+    prompts, steps = num_validation(cell.settings.data), cell.settings.num_train_steps
+    times = steps // (cell.cadence.evaluate_every_steps or steps) + 1
+    return None if prompts is None else prompts * times
+
+
+def validation_line(cells: Iterable[Cell]) -> str:
+    """Return what the libraries' own validation takes; empty where nothing at full scale trains."""
+    counts = [(cell, validation_responses(cell)) for cell in cells if cell.scale == "full"]
+    if not counts:
+        return ""
+    known = [(cell, count) for cell, count in counts if count is not None]
+    hours = sum(_estimated(cell, 2.0 * count) or 0.0 for cell, count in known)
+    unknown = len(counts) - len(known)
+    return (
+        f"{sum(count for _, count in known):,} responses, {_rounded(hours)} GPU-hours estimated, "
+        "and 0 bytes: the policy in training answers"
+    ) + (f"; without {unknown} cells whose prompts are not counted" if unknown else "")
 
 
 def total(cells: Iterable[Cell], rates: Mapping[CellShape, Rate] | None = None) -> Total:

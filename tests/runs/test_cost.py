@@ -17,9 +17,10 @@ from orchestrator.runs.cost import (
     price,
     total,
     used_cpu_seconds,
+    validation_line,
 )
 from orchestrator.runs.plan import plan
-from orchestrator.settings import BackendRef, Batch, Kl, Model, Resources, Rollout
+from orchestrator.settings import BackendRef, Batch, Cadence, Data, Kl, Model, Resources, Rollout
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -52,6 +53,19 @@ def test_gpu_hours_by_hand() -> None:
     assert priced is not None
     assert priced.source == "estimated"
     assert priced.hours == pytest.approx(flops / (312e12 * ASSUMED_UTILISATION) / 3600)
+
+
+def test_validation_while_training_by_hand() -> None:
+    """5,000 problems of MATH before the first of 250 train steps and at every tenth."""
+    math = Data(name="math", path="DigitalLearningGmbH/MATH-lighteval")
+    cell = paper(data=math).model_copy(update={"cadence": Cadence(evaluate_every_steps=10)})
+    flops = 5000 * 26 * (200 + 512) * 2 * 7e9
+    validated = flops / (312e12 * ASSUMED_UTILISATION) / 3600
+    assert hours(cell) == pytest.approx(hours(paper()) + validated)
+    line = validation_line([cell, paper()])
+    assert line.startswith(f"130,000 responses, {validated:.3g} GPU-hours estimated, and 0 bytes")
+    assert line.endswith("without 1 cells whose prompts are not counted")
+    assert not validation_line([])
 
 
 def test_what_the_price_depends_on() -> None:
