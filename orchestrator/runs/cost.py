@@ -57,7 +57,7 @@ class Price(NamedTuple):
     source: Source
 
 
-class Rate(NamedTuple):
+class StepRate(NamedTuple):
     """What was measured of the cells of one shape."""
 
     step_hours: float
@@ -99,8 +99,8 @@ def cost_shape(cell: Cell) -> CellShape:
 
 
 def measured_rates(
-    rows: Iterable[PlanRow], pilots: Mapping[CellShape, Rate] | None = None
-) -> dict[CellShape, Rate]:
+    rows: Iterable[PlanRow], pilots: Mapping[CellShape, StepRate] | None = None
+) -> dict[CellShape, StepRate]:
     """Return the rate of each shape that has run: the mean of its cells, else its pilot's.
 
     Cells that collapsed or were retried are left out: their hours are not those of their train
@@ -114,10 +114,10 @@ def measured_rates(
             continue
         hours = row.exit.gpu_hours if _gpus(row.cell) else row.exit.cpu_seconds / 3600
         rates.setdefault(cost_shape(row.cell), []).append(hours / row.cell.settings.num_train_steps)
-    return {**(pilots or {}), **{k: Rate(sum(v) / len(v)) for k, v in rates.items()}}
+    return {**(pilots or {}), **{k: StepRate(sum(v) / len(v)) for k, v in rates.items()}}
 
 
-def price(cell: Cell, rates: Mapping[CellShape, Rate] | None = None) -> Price | None:
+def price(cell: Cell, rates: Mapping[CellShape, StepRate] | None = None) -> Price | None:
     """Return the price of a cell; None if the size of its model or its GPU is not known."""
     steps, resources = cell.settings.num_train_steps, cell.resources
     if rates and (rate := rates.get(cost_shape(cell))) is not None:
@@ -169,12 +169,12 @@ def validation_line(cells: Iterable[Cell]) -> str:
     ) + (f"; without {unknown} cells whose prompts are not counted" if unknown else "")
 
 
-def total(cells: Iterable[Cell], rates: Mapping[CellShape, Rate] | None = None) -> Total:
+def total(cells: Iterable[Cell], rates: Mapping[CellShape, StepRate] | None = None) -> Total:
     """Return the price of whole cells together."""
     return _total((cell, price(cell, rates), 1.0) for cell in cells)
 
 
-def total_left(rows: Iterable[PlanRow], rates: Mapping[CellShape, Rate] | None = None) -> Total:
+def total_left(rows: Iterable[PlanRow], rates: Mapping[CellShape, StepRate] | None = None) -> Total:
     """Return the price of these cells from the train steps they have reached to their end."""
     return _total(
         (
@@ -301,7 +301,7 @@ def afford(
     budget: float,
     whole: Plan,
     scored: float = 0.0,
-    pilots: Mapping[CellShape, Rate] | None = None,
+    pilots: Mapping[CellShape, StepRate] | None = None,
 ) -> Afforded:
     """Return which cells of `wanted` fit into a budget of GPU-hours for the whole experiment.
 
@@ -321,11 +321,11 @@ def afford(
     for row in wanted.rows:
         if row.cell is None or row.state in BUSY or row.state in ("succeeded", "cancelled"):
             continue
-        left = total_left([row], rates)
+        rest = total_left([row], rates)
         known = price(row.cell, rates) is not None
-        if known and not unpaid and sent + left.gpu_hours <= room:
+        if known and not unpaid and sent + rest.gpu_hours <= room:
             paid.append(row.cell)
-            sent += left.gpu_hours
+            sent += rest.gpu_hours
         else:
             unpaid.append(row.cell)
     sentence = (

@@ -18,7 +18,7 @@ from orchestrator.launch.node.gpus import PEAK
 from orchestrator.records import Cell, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
-from orchestrator.runs.cost import CellShape, Rate, cost_shape
+from orchestrator.runs.cost import CellShape, StepRate, cost_shape
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.watch import duration
 from orchestrator.settings import Cadence
@@ -85,7 +85,7 @@ def _small(evaluation: EvaluationSpec) -> EvaluationSpec:
     return evaluation.model_copy(update=changes)
 
 
-def pilot_rates(folder: RunFolder) -> dict[CellShape, Rate]:
+def pilot_rates(folder: RunFolder) -> dict[CellShape, StepRate]:
     """Return what the pilot of an experiment measured, by the shape of its cells; {} without one.
 
     folder: the experiment's. Only cells that succeeded in one attempt count.
@@ -94,7 +94,7 @@ def pilot_rates(folder: RunFolder) -> dict[CellShape, Rate]:
     for record, timed in _measured(pilot_folder(folder)):
         units = (record.cell.resources.reserved_gpus or timed.cores) / 3600
         shape = cost_shape(record.cell)
-        rates[shape] = Rate(timed.step_seconds * units, timed.start_seconds * units)
+        rates[shape] = StepRate(timed.step_seconds * units, timed.start_seconds * units)
     return rates
 
 

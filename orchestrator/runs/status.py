@@ -130,10 +130,10 @@ def _gpu_hours(plan: Plan, folder: RunFolder) -> tuple[float, float] | None:
         r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in plan.rows
     ):
         return None
-    left = [row for row in plan.rows if row.state not in ("succeeded", "cancelled")]
+    unfinished = [row for row in plan.rows if row.state not in ("succeeded", "cancelled")]
     rates = measured_rates(plan.rows, pilot_rates(folder))
     spent = used_gpu_hours(plan.rows) + evaluation_hours(folder)
-    return spent, total_left(left, rates).gpu_hours
+    return spent, total_left(unfinished, rates).gpu_hours
 
 
 def _states(plan: Plan) -> dict[str, int]:

@@ -11,7 +11,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import (
     ASSUMED_UTILISATION,
     CPU_SECONDS_PER_UPDATE,
-    Rate,
+    StepRate,
     cost_shape,
     measured_rates,
     price,
@@ -130,7 +130,7 @@ def test_measured_cells_replace_the_estimate_for_their_shape_only(tmp_path: Path
 def test_a_pilot_is_taken_until_a_whole_cell_has_run(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "runs")
     cells = [micro(0), micro(1)]
-    pilots = {cost_shape(cells[0]): Rate(0.01, 0.5)}
+    pilots = {cost_shape(cells[0]): StepRate(0.01, 0.5)}
     rates = measured_rates(plan(cells, folder).rows, pilots)
     assert price(cells[1], rates) == (pytest.approx(1.5), "measured")
     leave(folder, cells[0], ended(cpu_seconds=2.0))
