@@ -187,13 +187,13 @@ def _plate(plate: Plate, pictures: Mapping[str, Sequence[str]]) -> str:
     each = "".join(
         f"<li>{element('strong', verdict)}: {escape(text)}</li>" for verdict, text in plate.here
     )
-    found = f"{element('p', 'Here', {'class': 'label'})}<ul>{each}</ul>" if each else ""
+    findings = f"{element('p', 'Here', {'class': 'label'})}<ul>{each}</ul>" if each else ""
     ours = "" if figure is None else _figure(figure, pictures.get(figure.id, ()))
     ours += element("p", plate.missing, {"class": "nothing"}) if plate.missing else ""
     wide = " wide" if figure and (figure.kind == "gradients" or len(figure.panels) > 2) else ""
     return (
         f'<article class="plate{wide}">{title}<div class="shows">{words}</div>'
-        f'<div class="ours">{ours}</div><div class="found">{found}</div></article>'
+        f'<div class="ours">{ours}</div><div class="found">{findings}</div></article>'
     )
 
 

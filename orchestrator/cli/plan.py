@@ -17,6 +17,7 @@ from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import measured_rates, total, validation_line
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.measured import fillable
 from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
@@ -131,6 +132,8 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         say(fault)
     for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
         say(str(shortage))
+    for line in () if experiment.scale == "micro" else fillable(spec, experiment.cells):
+        click.echo(_filled(line))
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
     if experiment.where != "local":

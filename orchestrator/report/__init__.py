@@ -6,6 +6,7 @@ page. Its parts:
 front.py        the first screen: the finding, what is missing, claims, redrawn figures
 results.py      sections on results; the tables of `orch compare`
 libraries.py    sections on libraries; the tables of `orch compare --by backend`
+printed.py      the publication's own tables, each row beside what holds here
 provenance.py   what the numbers rest on: read from disk, and shown
 figures.py      the data of figures, and their views as charts
 """
@@ -32,6 +33,7 @@ from orchestrator.report.libraries import (
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import Figure, Plate, Section
 from orchestrator.report.model import Report as Report
+from orchestrator.report.printed import printed_section
 from orchestrator.report.provenance import Context as Context
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
@@ -137,6 +139,7 @@ def report(
             collapse_section(comparison),
             phase_section(comparison),
             published_section(comparison, spec),
+            printed_section(comparison, records, spec),
             limits_section(comparison, scores, spec, other.baselines),
             zero_gradient_section(records),
             stability_section(comparison),

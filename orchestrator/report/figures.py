@@ -427,14 +427,14 @@ def _bounded(rows: Rows, configurations: Sequence[FigureData]) -> Rows:
     room = (max(values) - min(values)) / 4
     low, high = min(values) - room, max(values) + room
     last: dict[tuple[str, bool], dict[str, Any]] = {}
-    left: set[tuple[str, str]] = set()
+    beyond: set[tuple[str, str]] = set()
     for row in numbers:
         if low <= row["value"] <= high:
             continue
         row["edge"] = min(high, max(low, row["value"]))
-        if (curve := (row["panel"], row["name"])) not in left and not row.get("faint"):
+        if (curve := (row["panel"], row["name"])) not in beyond and not row.get("faint"):
             row["leaves"] = True
-        left.add(curve)
+        beyond.add(curve)
         side = (row["panel"], row["value"] > high)
         if side not in last or abs(row["value"] - low) >= abs(last[side]["value"] - low):
             last[side] = row

@@ -414,8 +414,8 @@ def plates(
     for figure in spec.published.figures:
         plate = _plate(figure, comparison, laboratory, [t.name for t in spec.evaluation.tasks])
         of = [card for card in every if re.search(rf"\b{re.escape(figure.figure)}\b", card.where)]
-        here = [(card.words, f"{card.says} {_sentence(card.here)}") for card in of]
-        yield replace(plate, here=tuple(_of_gradients(rows) if figure.laboratory else here))
+        findings = [(card.words, f"{card.says} {_sentence(card.here)}") for card in of]
+        yield replace(plate, here=tuple(_of_gradients(rows) if figure.laboratory else findings))
 
 
 def _sentence(text: str) -> str:
@@ -440,10 +440,10 @@ def _plate(
     if published.laboratory:
         return Plate(*words, replace(laboratory, id=id_, metrics=("paper",)))
     printed = _printed(published.figure, comparison)
-    found = [panel for each in published.panels for panel in _panels(each, comparison)]
-    found.sort(key=lambda p: tasks.index(p.title) if p.title in tasks else -1)
+    each_panel = [panel for each in published.panels for panel in _panels(each, comparison)]
+    each_panel.sort(key=lambda p: tasks.index(p.title) if p.title in tasks else -1)
     # Two panels of the publication that one metric stands in for are one panel here.
-    panels = tuple({(p.draws, p.metric, p.at): p for p in reversed(found)}.values())[::-1]
+    panels = tuple({(p.draws, p.metric, p.at): p for p in reversed(each_panel)}.values())[::-1]
     lacking = " ".join(filter(None, (_lacking(each, comparison) for each in published.panels)))
     if not panels:
         nothing = f"Nothing of this experiment redraws it yet. {lacking}".strip()
