@@ -9,14 +9,14 @@ from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.errors import OrchError
-from orchestrator.evaluate.survey import tasks_of
-from orchestrator.metrics.names import METRICS
+from orchestrator.evaluate.survey import divergence_tasks, tasks_of
+from orchestrator.metrics.names import METRICS, VALIDATION
 from orchestrator.records import AttemptPaths, Cell, EvaluationSpec, PublishedPanel, Selection, Spec
 from orchestrator.settings import without_seed
 from orchestrator.spec.claims import SHARES, WORKS, ClaimSide, parse
 from orchestrator.spec.select import matches
 
-VALIDATION, TASKS = "eval/validation/mean", "tasks"
+TASKS = "tasks"
 _NOWHERE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
 _OF_A_TERM = ("beta", "kl.beta", "kl.placement")
 
@@ -71,10 +71,9 @@ def measured(cell: Cell, evaluation: EvaluationSpec) -> Iterator[str]:
     yield from ["eval/in_domain/mean"] * ("in" in domains)
     yield from ["eval/out_of_domain/mean"] * ("out" in domains)
     yield from ["eval/out_over_in/mean"] * ({"in", "out"} <= domains)
-    if evaluation.divergence is not None:
-        for each in evaluation.divergence.tasks:
-            for name in (each.name, "in_domain" if each.domain == "in" else "out_of_domain"):
-                yield from (f"eval/{name}/{m}" for m in ("kl_forward", "kl_reverse", "entropy"))
+    for each in divergence_tasks(cell, evaluation):
+        for name in (each.name, "in_domain" if each.domain == "in" else "out_of_domain"):
+            yield from (f"eval/{name}/{m}" for m in ("kl_forward", "kl_reverse", "entropy"))
 
 
 Lacks = Callable[[Cell, str], bool]
