@@ -23,6 +23,7 @@ from orchestrator.lab.launches import cpu_launch
 from orchestrator.library import prompt_recipe, rollout_dump
 from orchestrator.library.protocol import Backend
 from orchestrator.library.rollout_dump import RolloutBatch
+from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Cadence, Resources, Settings, System
 from tests.backends import child
@@ -46,11 +47,21 @@ class Trained(NamedTuple):
     deviations: tuple[Deviation, ...]
     place: AttemptPaths
     policy: Path
-    points: list[MetricPoint]
+    logged: list[MetricPoint]
     checkpoints: list[Checkpoint]
     stdout: str
     cpu_seconds: float | None
     """Of all its processes, Ray's too. None: not counted."""
+
+    @property
+    def points(self) -> list[MetricPoint]:
+        """The train steps."""
+        return [point for point in self.logged if "train/reward_mean" in point.values]
+
+    @property
+    def validation(self) -> dict[int, float]:
+        """Train step -> the library's own validation."""
+        return {p.step: p.values[VALIDATION] for p in self.logged if VALIDATION in p.values}
 
     def values(self, name: str) -> list[float]:
         """A metric of every step."""

@@ -41,6 +41,7 @@ def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     hold("prime_rl", "0.5.0", name, real.STEPS, run.cpu_seconds)
     on_policy = run.cell.settings.max_staleness_steps == 0
     assert [point.step for point in run.points] == list(range(1, real.STEPS + 1))
+    assert list(run.validation) == [0]
     assert all(norm > 0 for norm in run.values("train/grad_norm"))
     lags = run.values("rollout/staleness_mean")
     assert max(lags) <= run.cell.settings.max_staleness_steps
