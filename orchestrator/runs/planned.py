@@ -18,7 +18,7 @@ from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvaluationSpec
-from orchestrator.runs.cost import Price, measured_rates, price, total
+from orchestrator.runs.cost import Price, measured_rates, price, total, validation_line
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import Plan, PlanRow
@@ -300,6 +300,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
             "declared": sorted(task.name for task in evaluation.tasks),
             "scored": sorted({task.name for task in scored}),
             "needs": harness_lines(evaluation),
+            "validation": validation_line(pending),
         },
         "cells": [
             _plain_row(row, price(row.cell, rates) if row.cell else None) for row in plan.rows
