@@ -161,17 +161,6 @@ def folder(name: str) -> Path:
     return _folder_of(point)
 
 
-def part(name: str, module: str) -> ModuleType | None:
-    """Import a module of a backend's package, such as `lab.probes`; None if it has none."""
-    full = f"{_module(name)}.{module}"
-    try:
-        if find_spec(full) is None:
-            return None
-    except ModuleNotFoundError:  # no folder lab/; or the backend is one module, and no package
-        return None
-    return import_module(full)
-
-
 def shipped_policy(path: str) -> Path | None:
     """Return the folder of `<backend>:<policy>`, a policy that ships with a backend.
 
@@ -350,15 +339,6 @@ def _folder_of(point: "EntryPoint") -> Path:
             f"{_origin_of(point)} is no package, so its files have no folder of their own"
         )
     return Path(places[0])
-
-
-def _module(name: str) -> str:
-    point = _entry_points(BACKENDS).get(name) if name not in _own() else None
-    if point is None:
-        return f"backends.{name}"
-    spec = find_spec(point.module)
-    package = spec is not None and spec.submodule_search_locations is not None
-    return point.module if package else point.module.rpartition(".")[0]
 
 
 def _origin(name: str) -> str:

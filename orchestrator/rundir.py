@@ -3,7 +3,6 @@
     runs/mlflow.db, runs/mlartifacts/              the mirror
     runs/<experiment>/                             `<name>`, or `<name>.micro` at micro scale
       format.json  spec.json  ledger.jsonl  report/
-      adopted/<library>/     tables that the project adopted, as they were when it was run last
       cells/<slug>-<id>/
         cell.json  claim  plan/  checkpoints/  exports/  eval/
         attempts/<n>/
@@ -471,10 +470,6 @@ class RunFolder:
     def spec(self) -> Path:
         """Return the file of the spec that was run last."""
         return self.path / "spec.json"
-
-    def adopted(self, library: str) -> Path:
-        """Return the folder of the tables of a library that the project adopted."""
-        return self.path / "adopted" / library
 
     @property
     def report(self) -> Path:

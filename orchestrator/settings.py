@@ -785,4 +785,4 @@ class Cadence(Frozen):
     evaluate_every_steps: PositiveInt | None = None
     """None: at the first and the last train step."""
     dump_rollouts: bool = False
-    """Write every rollout batch with what the library computed of it, for `orch prove`."""
+    """Write every rollout batch with what the library computed of it, for `python -m lab prove`."""

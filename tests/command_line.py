@@ -19,7 +19,7 @@ from orchestrator.pipeline import messages
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 1800
-WORKING = {"run", "eval", "tune", "prove", "rehearse", "dashboard", "env", "mlflow"}
+WORKING = {"run", "eval", "tune", "dashboard", "env", "mlflow"}
 """Words of commands that train, score, serve, install or open MLflow: each has its own process."""
 READ_AT_IMPORT = (
     *("PYTHON", "LD_", "LC_", "LANG", "HOME", "XDG_", "TMP", "TEMP"),

@@ -69,13 +69,8 @@ LAYERS = (
     ("search", "site"),
     ("dashboards",),
     ("pipeline",),
-    # the storeys above the line
-    ("lab.cpu",),
+    # the storey above the line
     ("audit",),
-    ("lab.launches",),
-    ("lab.probes",),
-    ("lab.prove",),
-    ("lab.adopt", "lab.rehearsal"),
     ("orch",),
     ("cli",),
 )
@@ -85,20 +80,14 @@ SEAMS = {
     ("orchestrator.kl.table", "orchestrator.exact.derivation"): (
         "an estimator of another distribution has no stored verdict"
     ),
-    ("orchestrator.report.laboratory", "orchestrator.exact.figures"): (
-        "an estimator of another distribution is not in the stored Fig. 1"
-    ),
     ("orchestrator.imports.origin", "orchestrator.audit.logged_runs"): (
         "the audit reads the KL out of the settings that a run logged"
     ),
 }
 """Imports in functions with which a package asks one above it, with the reason."""
 
-COMMANDS_ABOVE = {
-    *("adopt", "audit", "diagnose", "from_script", "kl_in_libraries"),
-    *("prove", "real_rehearsal"),
-}
-"""The commands that belong to the audit or the lab. Others import these in functions."""
+COMMANDS_ABOVE = {"audit", "diagnose", "from_script"}
+"""The commands that belong to the audit. Others import these in functions."""
 
 AT_ROOT = {
     "errors",
@@ -126,8 +115,8 @@ BACKEND_MAY_IMPORT = {
     "library",
 }
 """Packages of orchestrator that a library's folder may import."""
-ABOVE_MAY_IMPORT = {"audit": {"audit"}, "lab": {"lab.cpu", "lab.prove"}}
-"""Packages that the files of its folders `audit/` and `lab/` may import besides."""
+ABOVE_MAY_IMPORT = {"audit": {"audit"}}
+"""Packages that the files of its folder `audit/` may import besides."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -166,11 +155,8 @@ def graph_of_imports() -> dict[str, set[str]]:
 
 
 def package(module: str) -> str:
-    """Return `kl` for orchestrator.kl.estimators, `lab.probes` for what is below it, `backends` and
-    `dashboards` for those."""
+    """Return `kl` for orchestrator.kl.estimators, `backends` and `dashboards` for those."""
     parts = module.split(".")
-    if parts[:2] == ["orchestrator", "lab"] and len(parts) > 2:
-        return ".".join(parts[1:3])
     return parts[1] if parts[0] == "orchestrator" and len(parts) > 1 else parts[0]
 
 
@@ -179,7 +165,7 @@ def test_packages_import_one_way() -> None:
     wrong = []
     for module, used in graph_of_imports().items():
         own = package(module)
-        if own in ("orchestrator", "__main__", "backends", "lab", "lab.__main__"):
+        if own in ("orchestrator", "__main__", "backends"):
             continue  # the entry points; a backend has rules of its own, below
         assert own in level, f"{own} has no place in LAYERS and ARCHITECTURE.md"
         for other in (package(name) for name in used if (module, name) not in SEAMS):
@@ -205,16 +191,16 @@ def test_backends_import_what_a_backend_may() -> None:
 
 
 def storey(module: str) -> str:
-    """Return `audit` or `lab` for a module of that storey, ours or a backend's; else `core`."""
+    """Return `audit` for a module of that storey, ours or a backend's; else `core`."""
     parts = module.split(".")
     at = {"orchestrator": 1, "backends": 2}.get(parts[0], len(parts))
     place = parts[at] if at < len(parts) else ""
     if place == "cli" and parts[-1] in COMMANDS_ABOVE:
-        return "audit" if parts[-1] in ("audit", "diagnose", "from_script") else "lab"
-    return place if place in ("audit", "lab") else "core"
+        return "audit"
+    return "audit" if place == "audit" else "core"
 
 
-def test_core_imports_neither_audit_nor_lab() -> None:
+def test_core_does_not_import_the_audit() -> None:
     """Imports in functions count, but for those of SEAMS, of a command, and of `import orch`."""
     wrong = []
     for module, used in graph_of_imports().items():
@@ -228,6 +214,20 @@ def test_core_imports_neither_audit_nor_lab() -> None:
     graph = graph_of_imports()
     unused = [seam for seam in SEAMS if seam[1] not in graph[seam[0]]]
     assert not unused, f"these seams are gone: {unused}"
+
+
+def test_the_product_does_not_import_the_lab() -> None:
+    """Nor in a function: the wheel has no lab."""
+    wrong = [name for name, tree in trees().items() if any("lab" in each for each in _tops(tree))]
+    assert not wrong
+
+
+def _tops(tree: ast.AST) -> Iterator[set[str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield {(node.module or "").partition(".")[0]}
 
 
 def test_no_module_imports_another_in_a_circle() -> None:
@@ -351,7 +351,7 @@ def test_a_public_class_exists_once() -> None:
 
 def test_the_formatter_lays_out_every_line() -> None:
     marker = re.compile(r"#\s*fmt:\s*(off|skip)")
-    for folder in (*SHIPPED, "tests", "benchmarks"):
+    for folder in (*SHIPPED, "lab", "tests", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             if path != Path(__file__):
                 assert not marker.search(path.read_text(encoding="utf-8")), path
@@ -382,7 +382,7 @@ def test_collecting_the_tests_imports_no_heavy_library() -> None:
 
 def test_an_ignored_type_has_its_reason_beside_it() -> None:
     marker = re.compile(r"#\s*type:\s*ignore(?:\[[^]]*\])?(.*)")
-    for folder in (*SHIPPED, "tests", "benchmarks"):
+    for folder in (*SHIPPED, "lab", "tests", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             for line in path.read_text(encoding="utf-8").splitlines():
                 match = marker.search(line)
@@ -429,13 +429,11 @@ def _bound_name(node: ast.AST) -> str:
 
 def test_the_architecture_page_names_every_package() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    for name in sorted(
-        {package(module) for module in ALL} - {"orchestrator", "__main__", "lab", "lab.__main__"}
-    ):
+    for name in sorted({package(module) for module in ALL} - {"orchestrator", "__main__"}):
         assert f"`{name}" in page, f"ARCHITECTURE.md does not name {name}"
 
 
-@pytest.mark.parametrize("name", ["launch", "lab/probes", "analysis", "audit", "kl"])
+@pytest.mark.parametrize("name", ["launch", "exact", "analysis", "audit", "kl"])
 def test_a_hard_package_has_a_page_of_its_own(name: str) -> None:
     assert (ROOT / "orchestrator" / name / "README.md").is_file()
 
@@ -463,7 +461,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_plan_loads_no_trainer_tracker_or_harness() -> None:
     loaded = loaded_by("plan", "experiments/smoke.yaml", "--json")
     assert not loaded & (HEAVY - {"hydra", "omegaconf", "numpy", "rich"})
-    unneeded = {"audit", "lab", "analysis", "imports", "report", "tracking", "search"}
+    unneeded = {"audit", "exact", "analysis", "imports", "report", "tracking", "search"}
     assert not loaded & {f"orchestrator.{name}" for name in unneeded}
 
 

@@ -1,7 +1,6 @@
 """Backends, estimators and tasks are found by themselves; a name given twice is refused."""
 
 import ast
-import importlib
 import re
 import subprocess
 import sys
@@ -187,14 +186,6 @@ def test_a_backend_of_another_distribution_has_a_folder_of_its_own(install: Inst
     assert plugins.folder("toy") == home / "toylib"
     assert "toylib" not in sys.modules
     assert plugins.load("toy").title == "toy"
-    assert plugins.part("toy", "lab.probes") is None
-    (home / "toylib" / "lab").mkdir()
-    (home / "toylib" / "lab" / "__init__.py").touch()
-    (home / "toylib" / "lab" / "probes.py").write_text("PACKAGE = 'toy'\n")
-    importlib.invalidate_caches()
-    probes = plugins.part("toy", "lab.probes")
-    assert probes is not None
-    assert probes.PACKAGE == "toy"
     assert plugins.evidence_dir("toy") == home / "toylib" / "evidence"
 
 

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import Fault, did_you_mean
-from orchestrator.library import adopted, key_tables
-from orchestrator.library.key_tables import Option, Options, completed, is_since
+from orchestrator.library import key_tables
+from orchestrator.library.key_tables import (
+    Option,
+    Options,
+    completed,
+    driven,
+    is_since,
+    load_options,
+)
 from orchestrator.library.manifest import ABSENT, ReleaseTable, Values
 
 FACTS = Path(__file__).with_name("options.json")
-VERSIONS = adopted.versions(FACTS)
-"""The releases that orch drives, newest first; after them those that the project adopted."""
+VERSIONS = driven(FACTS)
+"""The releases that orch drives, newest first."""
 NEWEST = VERSIONS[0]
 FIRST_DOTTED = "0.10.2"
 """The first release whose flags have dotted names."""
@@ -133,7 +140,7 @@ _SETTLED: Values = {"actor.eps_clip_low_high": (0.2, 0.2)}
 
 @cache
 def _release_options() -> Mapping[str, Options]:
-    return adopted.options(FACTS)
+    return load_options(FACTS)
 
 
 @cache

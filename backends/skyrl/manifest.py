@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from backends.skyrl.overrides import written
 from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
-from orchestrator.library import adopted, key_tables, lora
-from orchestrator.library.key_tables import is_since, version_tuple
+from orchestrator.library import key_tables, lora
+from orchestrator.library.key_tables import driven, is_since, load_options, version_tuple
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -39,8 +39,8 @@ from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import Clip, Settings
 
 FACTS = Path(__file__).with_name("options.json")
-VERSIONS = adopted.versions(FACTS)
-"""The releases that orch drives, newest first; after them those that the project adopted. 0.3.0 is
+VERSIONS = driven(FACTS)
+"""The releases that orch drives, newest first. 0.3.0 is
 the newest for Python 3.11; 0.2.0 the first whose KL in the loss has a gradient, and the last that
 trains asynchronously with its plain PPO loss."""
 NEWEST = VERSIONS[0]
@@ -150,7 +150,7 @@ def tables() -> dict[str, ReleaseTable]:
     `trainer.fully_async.enabled` has no default here, because some entry points train
     asynchronously without it.
     """
-    releases = adopted.options(FACTS)
+    releases = load_options(FACTS)
     return {
         version: replace(
             key_tables.option_table(version, options, added=("orch.",)),

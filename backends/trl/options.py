@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
-from orchestrator.library import adopted, key_tables
-from orchestrator.library.key_tables import Option, Options
+from orchestrator.library import key_tables
+from orchestrator.library.key_tables import Option, Options, driven, load_options
 from orchestrator.library.manifest import ReleaseTable, Values
 
 Script = Literal["grpo", "rloo"]
@@ -24,11 +24,11 @@ BIAS_CORRECTED = "1.10.0"
 
 @cache
 def _releases() -> Mapping[str, Options]:
-    return adopted.options(Path(__file__).with_name("options.json"))
+    return load_options(Path(__file__).with_name("options.json"))
 
 
-VERSIONS = adopted.versions(Path(__file__).with_name("options.json"))
-"""The releases that orch drives, newest first; after them those that the project adopted."""
+VERSIONS = driven(Path(__file__).with_name("options.json"))
+"""The releases that orch drives, newest first."""
 
 
 @cache
@@ -83,7 +83,7 @@ TrainingArguments in others, so that they do not identify a release."""
 
 @cache
 def _history() -> Mapping[str, Options]:
-    return adopted.options(HISTORY)
+    return load_options(HISTORY)
 
 
 @cache

@@ -6,8 +6,7 @@ from pathlib import Path
 from backends.verl import checkpoints, dialect, memory, metrics, parse, translate
 from backends.verl.manifest import FACTS, MANIFEST
 from backends.verl.releases import MARKS
-from orchestrator.library import adopted
-from orchestrator.library.key_tables import load_releases
+from orchestrator.library.key_tables import load_releases, with_driven
 from orchestrator.library.protocol import Backend
 from orchestrator.records import LaunchPlan
 
@@ -41,7 +40,7 @@ class VerlBackend(Backend):
         audit/keys.json has the keys of every release, as Hydra composes them. `+` adds a key.
         """
         history = Path(__file__).parent / "audit" / "keys.json"
-        known = adopted.releases(load_releases(history), FACTS) if history.is_file() else None
+        known = with_driven(load_releases(history), FACTS) if history.is_file() else None
         table = None if known is None else known.table(version)
         if table is None:
             return None

@@ -14,8 +14,8 @@ from pathlib import Path
 from backends.verl import extension
 from backends.verl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.estimators import TABLE
-from orchestrator.library import adopted, key_tables, lora
-from orchestrator.library.key_tables import is_since
+from orchestrator.library import key_tables, lora
+from orchestrator.library.key_tables import driven, is_since, load_options
 from orchestrator.library.manifest import (
     ABSENT,
     OWN_PATH,
@@ -41,8 +41,8 @@ from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Settings
 
 FACTS = Path(__file__).with_name("options.json")
-VERSIONS = adopted.versions(FACTS)
-"""The releases that orch drives, newest first; after them those that the project adopted."""
+VERSIONS = driven(FACTS)
+"""The releases that orch drives, newest first."""
 NEWEST = VERSIONS[0]
 V1 = "0.9.0"
 """The first release with the trainer (V1) that has modes."""
@@ -107,7 +107,7 @@ TABLES: Mapping[str, ReleaseTable] = {
         key_tables.option_table(version, options, added=ADDED),
         defaults={key: option.default for key, option in options.items()},
     )
-    for version, options in adopted.options(FACTS).items()
+    for version, options in load_options(FACTS).items()
 }
 
 IN_REWARD = {"kl.placement": ("reward",)}

@@ -24,21 +24,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TABLE = """
-laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py lab/__main__.py report/laboratory.py
+laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py report/laboratory.py
   cli/exact.py cli/lab.py
   orchestrator/kl/ laboratory.py objectives.py derivation.py surrogates.py questions.py probe.py
   montecarlo.py figures.py shares.py tests/kl/ test_laboratory.py test_objectives.py test_probe.py
   test_surrogates.py test_questions.py test_montecarlo.py test_figure.py test_ensemble.py
   enumeration.py second.py
 adopt a release: orchestrator/ lab/adopt/* library/adopted.py cli/adopt.py backends/
-  */lab/adoption.py */lab/describe.py */lab/resolve.py tests/ adopt/*
-matrix, drift, probes: orchestrator/ lab/probes/* probes/* evidence/* backends/ *probe.py
-  *probes.py tests/ probes/* backends/*/test_probes.py
+  */lab/adoption.py */lab/describe.py */lab/resolve.py lab/ adopt/* */adoption.py */describe.py
+  */resolve.py tests/ adopt/* lab/adopt/* lab/test_release_facts.py lab/*/test_defaults.py
+matrix, probes: orchestrator/ lab/probes/* probes/* evidence/* backends/ *probe.py *probes.py
+  lab/ probes/* *probes.py *default_probe.py __*.py libraries.py skyrl/absent.py
+  openrlhf/stood_in.py tests/ probes/* backends/*/test_probes.py lab/probes/* lab/*/test_probes.py
+  lab/c*.py lab/verl/test_controller.py
 prove, rehearse with the library: orchestrator/ lab/prove/* lab/rehearsal.py lab/launches.py prove/*
-  backends/ trl/program.py trl/lab/program.py micro/replay.py micro/lab/* tests/ prove/*
-  backends/proven.py backends/*/test_program.py backends/*/test_replay.py
+  backends/ trl/program.py trl/lab/program.py micro/replay.py micro/lab/* lab/ prove/* micro/*
+  tests/ prove/* backends/proven.py backends/*/test_program.py backends/*/test_replay.py lab/prove/*
+  lab/proven.py
 CPU stand-ins: orchestrator/ lab/cpu/* library/cpu/* backends/ */cpu/* *cpu_launch.py */lab/*
-  tests/backends/ *cpu*.py */test_real.py real.py *trained.py
+  lab/ * tests/backends/ *cpu*.py */test_real.py real.py *trained.py tests/lab/ *
 audit, shell scripts: orchestrator/ audit/bash/* tests/ audit/*shell*.py
 audit, Python and documents: orchestrator/audit/ python.py documents.py
   tests/audit/ test_python.py test_documents.py test_containers.py

@@ -42,10 +42,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "prune": "Remove cells that left the spec, or evaluated checkpoints.",
         "tune": "Search the best beta of each configuration, with Optuna.",
     },
-    "Proof": {
-        "adopt": "Read and measure a release of a library, and say what changed.",
-        "prove": "Replay the rollouts of a run: does the library do what orch predicts?",
-    },
 }
 COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 _MODULES = {"import": "import_"}
@@ -143,7 +139,7 @@ def answer(arguments: Sequence[str] | None = None) -> int:
 
         name = error.name or ""
         sentence = missing(name)
-        if name.startswith(("orchestrator.audit", "orchestrator.lab")):
+        if name.startswith(("orchestrator.audit", "lab")):
             sentence = f"this needs {name}, which this installation of orch leaves out"
         if sentence is None:
             raise

@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 from orchestrator import plugins
 from orchestrator.cli import common, exact
 from orchestrator.cli.common import print_json, print_table
+from orchestrator.cli.kl_in_libraries import print_libraries
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, choices, entry
 from orchestrator.imports.names import explained_metrics
@@ -159,8 +160,6 @@ def command(
       orch explain --exact --sweep
     """
     if libraries:
-        from orchestrator.cli.kl_in_libraries import print_libraries
-
         off = how["off_policy"]
         print_libraries(wanted, as_json=as_json, off_policy=off, of_corrections=corrections)
         return

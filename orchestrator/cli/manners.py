@@ -47,7 +47,6 @@ NEXT: dict[str, dict[int, str]] = {
     "explain": {0: "orch audit YOUR_SCRIPT.sh"},
     "diagnose": {0: "orch audit YOUR_SCRIPT.sh"},
     "port": {0: "orch plan SPEC"},
-    "lab": {0: "orch explain --all"},
     "doctor": {0: "orch plan {spec}"},
     "env create": {0: "orch env check {release}"},
     "env list": {0: "orch env create LIBRARY@VERSION"},

@@ -40,7 +40,6 @@ from typing import Literal, get_args
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, did_you_mean
-from orchestrator.library import adopted
 
 Flavour = Literal["gpu", "cpu", "contract"]
 FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
@@ -153,9 +152,7 @@ def locks() -> list[Lock]:
 
 def locks_of(library: str) -> list[Lock]:
     """Return the locks of one name: the releases orch drives, newest first, then others."""
-    folders = (_folder(library), adopted.project(library) / _folder(library).name)
-    paths = [path for folder in folders for path in sorted(folder.glob("*.txt"))]
-    locks_ = [read_lock(path, library) for path in paths]
+    locks_ = [read_lock(path, library) for path in sorted(_folder(library).glob("*.txt"))]
     driven = _versions(library)
     rank = {version: number for number, version in enumerate(driven)}
     return sorted(
@@ -219,7 +216,7 @@ def read_lock(path: Path, library: str) -> Lock:
 
 
 def _path(library: str, version: str, flavour: Flavour) -> Path:
-    return adopted.file_of(library, _folder(library) / f"{version}.{flavour}.txt")
+    return _folder(library) / f"{version}.{flavour}.txt"
 
 
 def _folder(library: str) -> Path:

@@ -1,4 +1,4 @@
 """What was measured in the libraries' own functions, read: the KL terms that each release can have.
 
-`orchestrator/lab/probes` measures it anew.
+`lab/probes` measures it anew.
 """

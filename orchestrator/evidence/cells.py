@@ -200,7 +200,6 @@ def libraries() -> dict[str, tuple[str, ...]]:
         name: plugins.load(name).versions
         for name in plugins.names()
         if plugins.evidence_dir(name).is_dir()
-        or (plugins.folder(name) / "lab" / "probes.py").exists()
     }
 
 

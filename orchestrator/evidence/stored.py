@@ -12,7 +12,6 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.estimators import TABLE
 from orchestrator.files import write_text
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
-from orchestrator.library import adopted
 
 ReleaseEvidence = Mapping[str, Any]
 
@@ -25,7 +24,7 @@ ALL_TOKENS = "all tokens"
 
 def path(library: str, version: str) -> Path:
     """Return the path of the evidence on a release, which may lie in the project's folder."""
-    return adopted.file_of(library, plugins.evidence_dir(library) / f"{version}.json")
+    return plugins.evidence_dir(library) / f"{version}.json"
 
 
 @cache
@@ -39,7 +38,7 @@ def read(library: str, version: str) -> ReleaseEvidence | None:
     except ValueError as error:
         raise EnvironmentFault(
             f"{file} is not JSON ({error}): measure again with "
-            f"`python -m orchestrator.lab measure {library}@{version}`"
+            f"`python -m lab measure {library}@{version}`"
         ) from error
     return release
 

@@ -8,7 +8,7 @@ keys below it and none by default.
      "keys": {"trainer.seed": {"0.2.0": {"kind": "int", "default": 42}}, ...}}
 
 A key has its facts from a release on until another release changes them; null ends it. A test of
-each backend compares them with the library. `orch adopt` writes them.
+each backend compares them with the library. `python -m lab adopt` writes them.
 
 `KeyTables`, of all releases of a library that orch only reads. `flags` and `fields` read the keys
 from a parser's source, without an import of it. They made these files; `orch audit` uses them for a
@@ -23,7 +23,7 @@ names are known.
 
 `Releases`, of the other releases of a backend's library: the names of keys alone, each with its
 first and last release. The audit finds by them the release that a launch runs on; those of the
-releases above are added as they are read (`adopted.releases`).
+releases above are added as they are read (`with_driven`).
 
     {"versions": [...], "keys": {key: [first, last], ...}}
 """
@@ -69,6 +69,19 @@ def load_options(path: Path) -> dict[str, Options]:
             if option is not None:
                 options[key] = option
     return dict(releases)
+
+
+def driven(path: Path) -> tuple[str, ...]:
+    """Return the releases that have their keys in a file of Options, newest first."""
+    return tuple(sorted(load_options(path), key=version_tuple, reverse=True))
+
+
+def with_driven(known: "Releases", path: Path) -> "Releases":
+    """Return the names of keys of every release: those of a library's history, and each release of
+    a file of Options."""
+    for version, options in load_options(path).items():
+        known = with_release(known, version, options)
+    return known
 
 
 def _option(facts: Mapping[str, object] | None) -> Option | None:

@@ -5,10 +5,8 @@ another distribution that names it in the entry-point group `orch.backends` (orc
 Its folder may also hold, all of them optional:
 
     environments/<version>.<flavour>.txt   locks of the environments it trains in (`orch env`)
-    evidence/<version>.json                results measured with lab/probes.py
+    evidence/<version>.json                what was measured of a release (the lab)
     audit/reader.py                        reads anybody's launch (`orch audit`)
-    lab/probes.py                          runs the library's own functions for the lab
-    lab/cpu_launch.py                      its launches without a GPU (orchestrator.lab.launches)
 
 Requirements for every member:
 

@@ -71,7 +71,7 @@ class RolloutBatch:
     """The answer that each reward was computed with, as the reward function received it."""
     texts: list[str] | None = None
     """The decoded responses, exactly as the reward function received them. None if they are not
-    at hand: `orch prove` then decodes the tokens without special ones."""
+    at hand: `python -m lab prove` then decodes the tokens without special ones."""
     passes: str | None = None
     """The number format of the library's passes where a stand-in changed it; `write` sets it. None:
     that of the cell."""

@@ -16,7 +16,6 @@ from orchestrator.launch.ray.submit import expressible, shape_of
 from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.launch.slurm.submit import preview, submission_lock
-from orchestrator.library import adopted
 from orchestrator.pipeline.messages import counted, say
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
@@ -277,9 +276,8 @@ def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, C
 
 
 def keep_spec(experiment: Experiment) -> None:
-    """Write the spec into the experiment's folder, as it is launched, the tables that the project
-    adopted of its libraries, and into the ledger the seeds that are new in it: they are planned
-    now, whenever their cells start."""
+    """Write the spec into the experiment's folder, as it is launched, and into the ledger the
+    seeds that are new in it: they are planned now, whenever their cells start."""
     experiment.folder.open()
     events = experiment.folder.events()
     known = {seed for e in events if e["event"] == "planned" for seed in e["seeds"]}
@@ -289,8 +287,6 @@ def keep_spec(experiment: Experiment) -> None:
         experiment.folder.append("planned", "", seeds=added)
     plain = experiment.spec.model_dump_json(indent=1)
     write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
-    for library in sorted({settings.backend.name for settings in every}):
-        adopted.copy_project_tables(library, experiment.folder.adopted(library))
 
 
 def paid_part(

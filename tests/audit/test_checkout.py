@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.adopt import loss_code
 from orchestrator import plugins
 from orchestrator.audit import checkout
 from orchestrator.audit.checkout import KnownCode, functions, places, release_of
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.pipeline import audit_file
-from orchestrator.lab.adopt import loss_code
 from tests.backends.environments import contract_python
 
 PENALTY = """

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 
-from orchestrator.lab.probes import protocol
+from lab.probes import protocol
 
 FORKS = Path(__file__).with_name("forks.py")
 MARK = "ANSWER "
@@ -131,7 +131,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def probes_fork(patch: pytest.MonkeyPatch) -> None:
-    """From here on orchestrator/lab/probes/runner.py is a fork of a Python that has imported torch.
+    """From here on lab/probes/runner.py is a fork of a Python that has imported torch.
 
     Importing torch takes most of a probe's time.
     """

@@ -15,7 +15,7 @@ def _no_interpreter_outlives_its_module() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def probes_fork() -> Iterator[None]:
-    """Make the processes of orchestrator/lab/probes/runner.py forks, in the tests of a module."""
+    """Make the processes of lab/probes/runner.py forks, in the tests of a module."""
     with pytest.MonkeyPatch.context() as patch:
         child.probes_fork(patch)
         yield

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
+from lab.probes.protocol import Inquiry, ProbeTarget
+from lab.probes.protocol import ProbeBatch as Asked
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import Dialect, relevant
-from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget
-from orchestrator.lab.probes.protocol import ProbeBatch as Asked
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
     Advantage,

@@ -21,12 +21,12 @@ from orchestrator.library import lora
 from orchestrator.settings import Cadence, Lora, Resources
 from tests.backends.environments import cpu_python
 from tests.backends.openrlhf.cells import PLACE
-from tests.backends.real import POLICY
 from tests.backends.skyrl import library as skyrl
 from tests.backends.test_resolved import cell, parsed_by_trl
 from tests.backends.test_system import launched, refusal
 from tests.backends.verl import library as verl
 from tests.backends.verl.cells import overrides
+from tests.lab.real import POLICY
 
 ASKED: dict[str, Any] = {"rank": 8, "alpha": 32, "targets": ["v_proj", "q_proj"]}
 ALL: dict[str, Any] = {"rank": 8, "alpha": 32}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import real
 from tests.backends.environments import cpu_python
+from tests.lab import real
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(100)]
 

@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.settings import System
-from tests.backends import proven
 from tests.backends.cpu_meter import KEEPS_RECORDS
+from tests.lab import proven
 
 SYSTEM = System(micro_batch=8, gradient_checkpointing=True)
 SETTINGS: dict[str, Any] = {

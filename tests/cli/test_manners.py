@@ -25,7 +25,7 @@ from orchestrator.files import write_text
 SMOKE = str(ROOT / "experiments" / "smoke.yaml")
 READ_ONLY = (
     *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
-    *("diagnose", "lab", "doctor", "env list", "env check", "env lock"),
+    *("diagnose", "doctor", "env list", "env check", "env lock"),
 )
 """Commands that write nothing, or only what an option of theirs asks for (--fix, --rehearse,
 --out)."""
@@ -115,7 +115,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "audit": ("train.sh",),
     "diagnose": ("history.jsonl",),
     "explain": ("k3", "loss"),
-    "lab": ("--trials", "2", "--sequences", "10"),
     "env list": (),
     "doctor": (SMOKE, "--no-probe"),
     "init": ("mine",),
@@ -324,7 +323,6 @@ def test_bash_completes_behind_an_equals_sign(tmp_path: Path) -> None:
         (("plan", "smok"), "did you mean 'smoke'?"),
         (("explain", "low_vr_kl", "loss"), "did you mean 'low_var_kl'?"),
         (("explain", "other", "loss"), "is no estimator (there are: none, k1, k2"),
-        (("explain", "which_beta"), "did you mean 'which-beta'?"),
         (("logs", "k1.reward"), "it is a part of: a-k1.reward-s0-0123456789ab"),
         (("show", "a-k1.rewrd-s0-0123456789ab"), "did you mean 'a-k1.reward-s0-0123456789ab'?"),
     ],

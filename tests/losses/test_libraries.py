@@ -22,10 +22,10 @@ from orchestrator.kl.estimators import EngineWeight, weights
 from orchestrator.losses.table import Bounds, Tokens, policy_loss_entry
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Loss
-from tests.backends import real
 from tests.backends.child import Imported, forked
 from tests.backends.environments import cpu_python
 from tests.backends.skyrl import library as skyrl
+from tests.lab import real
 
 pytestmark = pytest.mark.slow  # runs a library's functions in a process of their own
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.backends import real
 from tests.backends.cpu_meter import KEEPS_RECORDS
 from tests.backends.environments import cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
+from tests.lab import real
 from tests.replay import recorded
 
 K1 = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}

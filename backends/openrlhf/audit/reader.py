@@ -26,7 +26,6 @@ from orchestrator.audit.reading import (
     written_flags,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library import adopted
 from orchestrator.library.key_tables import (
     Releases,
     completed,
@@ -34,6 +33,7 @@ from orchestrator.library.key_tables import (
     load_releases,
     merged_table,
     nearest,
+    with_driven,
 )
 from orchestrator.library.launches import (
     AuditNote,
@@ -182,7 +182,7 @@ _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|
 @cache
 def releases() -> Releases:
     """Return the keys of each release, as its own parser defines them."""
-    return adopted.releases(load_releases(Path(__file__).with_name("keys.json")), FACTS)
+    return with_driven(load_releases(Path(__file__).with_name("keys.json")), FACTS)
 
 
 def audit(launch: Launch) -> LaunchReading | None:

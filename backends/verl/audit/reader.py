@@ -61,13 +61,13 @@ from orchestrator.audit.reading import (
     will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
-from orchestrator.library import adopted
 from orchestrator.library.key_tables import (
     Releases,
     load_releases,
     merged_table,
     nearest,
     version_tuple,
+    with_driven,
     with_release,
 )
 from orchestrator.library.launches import (
@@ -160,7 +160,7 @@ KEYS = Path(__file__).with_name("keys.json")
 @cache
 def _releases() -> Releases:
     """Return the keys of each release's ppo_trainer, as Hydra composes it."""
-    return adopted.releases(load_releases(KEYS), FACTS)
+    return with_driven(load_releases(KEYS), FACTS)
 
 
 def _index(version: str) -> int:

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.backends import real
 from tests.backends.environments import root
+from tests.lab import real
 
 NONE = {"kl": {"estimator": "none"}}
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from backends.openrlhf.flags import MODULE, VERSIONS
-from orchestrator import plugins
+from lab.libraries import folder
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
@@ -178,6 +178,6 @@ def environment(version: str) -> Path:
 def asked_of_library(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """What the library's own parser makes of each launch, in one process."""
     argvs = [list(argv[argv.index(MODULE) + 1 :]) for argv in launches]
-    command = (environment(version), plugins.folder("openrlhf") / "lab" / "resolve.py")
+    command = (environment(version), folder("openrlhf") / "resolve.py")
     answers: list[dict[str, Any]] = ask(command, argvs)
     return answers

@@ -7,10 +7,10 @@ import torch
 
 from backends.micro.objective import Experience, objective
 from backends.openrlhf.flags import FLAT, VERSIONS
+from lab.probes.protocol import Inquiry, ProbeBatch
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.kl.library_semantics import Dialect
-from orchestrator.lab.probes.protocol import Inquiry, ProbeBatch
 from orchestrator.settings import Kl, Loss
 from tests.backends import dialects
 from tests.backends.openrlhf.cells import environment

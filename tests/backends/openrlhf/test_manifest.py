@@ -10,8 +10,7 @@ from backends.openrlhf.flags import FLAT_NAMES, VERSIONS
 from backends.openrlhf.manifest import MANIFEST
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.evidence import stored
-from orchestrator.library import adopted
-from orchestrator.library.key_tables import load_options, load_releases
+from orchestrator.library.key_tables import load_options, load_releases, with_driven
 from orchestrator.settings import Kl
 from tests.backends.openrlhf.cells import PLACE, base, cell_of
 
@@ -72,7 +71,7 @@ def test_what_two_releases_carry_differently() -> None:
 
 def test_the_names_of_all_releases_agree_with_those_of_the_two_that_are_driven() -> None:
     """keys.json has the flags of every release, for audits; options.json all facts of two."""
-    spans = adopted.releases(load_releases(FOLDER / "audit" / "keys.json"), FOLDER / "options.json")
+    spans = with_driven(load_releases(FOLDER / "audit" / "keys.json"), FOLDER / "options.json")
     for version, options in load_options(FOLDER / "options.json").items():
         table = spans.table(version)
         assert table is not None

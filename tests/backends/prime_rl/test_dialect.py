@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from backends.prime_rl import dialect
-from backends.prime_rl.lab.probes import natives
+from lab.prime_rl.probes import natives
+from lab.probes.protocol import Inquiry, ProbeTarget
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.lab.probes.protocol import Inquiry, ProbeTarget
 from orchestrator.settings import Advantage, Kl, Loss
 from tests.backends import dialects
 

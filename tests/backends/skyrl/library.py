@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from orchestrator import plugins
+from lab.libraries import folder
 from tests.backends import child
 from tests.backends.environments import contract_python
 
@@ -22,7 +22,7 @@ def python(version: str) -> Path:
 
 def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """What SkyRL makes of each launch's arguments: {"values", "options"} or {"error"}."""
-    command = (python(version), plugins.folder("skyrl") / "lab" / "resolve.py")
+    command = (python(version), folder("skyrl") / "resolve.py")
     answers: list[dict[str, Any]] = child.ask(command, [list(argv) for argv in launches])
     return answers
 

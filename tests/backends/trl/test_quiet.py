@@ -20,10 +20,10 @@ from torch import Tensor
 
 from backends.micro.objective import shaped_advantages
 from backends.trl import BACKEND
-from backends.trl.lab import default_probe
+from lab.probes.runner import Sources
+from lab.trl import default_probe
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
-from orchestrator.lab.probes.runner import Sources
 from orchestrator.library import quiet_kl
 from orchestrator.records import AttemptPaths
 from orchestrator.settings import Kl, Loss, Placement

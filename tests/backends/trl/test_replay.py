@@ -27,11 +27,12 @@ from orchestrator.records import AttemptPaths, Cell, MetricPoint
 from orchestrator.settings import Clip, Kl, Loss, Model, ReferencePolicy
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
-from tests.backends import child, proven
+from tests.backends import child
 from tests.backends.environments import cpu_python
 from tests.backends.shipped import write
-from tests.backends.trained import hold
 from tests.backends.trl.cells import cell
+from tests.lab import proven
+from tests.lab.trained import hold
 from tests.spec.spec_files import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(80)]

@@ -7,13 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lab.libraries import folder
 from orchestrator import plugins
 from tests.backends.child import ask
 from tests.backends.environments import contract_python
 
 VERSIONS = plugins.load("verl").versions
 
-_RESOLVE = plugins.folder("verl") / "lab" / "resolve.py"
+_RESOLVE = folder("verl") / "resolve.py"
 
 
 def python(version: str) -> Path:

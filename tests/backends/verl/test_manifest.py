@@ -7,7 +7,6 @@ import pytest
 from backends.verl import extension
 from backends.verl.audit.reader import releases
 from backends.verl.audit.reader import table as release_table
-from backends.verl.lab.probes import DEFAULTS
 from backends.verl.manifest import (
     ADVANTAGE,
     DATA,
@@ -18,6 +17,7 @@ from backends.verl.manifest import (
     TABLES,
     VERSIONS,
 )
+from lab.verl.probes import DEFAULTS
 from orchestrator.evidence import stored
 from orchestrator.library.manifest import ManifestError
 from tests.backends.verl.cells import cell, shipped

@@ -9,8 +9,8 @@ import runpy
 import sys
 from functools import cache
 
+from lab.launches import cpu_launch
 from orchestrator import plugins
-from orchestrator.lab.launches import cpu_launch
 from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 

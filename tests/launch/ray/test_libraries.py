@@ -15,8 +15,8 @@ from orchestrator.data import prepared
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.spec.site_options import RayOptions
-from tests.backends import proven
 from tests.backends.environments import cpu_python
+from tests.lab import proven
 from tests.launch.ray import on_cpu
 from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site
 

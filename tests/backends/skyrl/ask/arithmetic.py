@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[4] / "backends" / "skyrl" / "lab"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "lab" / "skyrl"))
 from absent import AbsentModules
 
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ import loguru
 import numpy as np  # noqa: F401  (see above)
 import omegaconf  # noqa: F401  (see above)
 
-sys.path.insert(0, str(Path(__file__).parents[4] / "backends" / "skyrl" / "lab"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "lab" / "skyrl"))
 from absent import AbsentModules
 
 seen = {}

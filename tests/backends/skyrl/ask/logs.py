@@ -15,7 +15,7 @@ import loguru
 import numpy as np  # noqa: F401  (see above)
 import omegaconf  # noqa: F401  (see above)
 
-sys.path.insert(0, str(Path(__file__).parents[4] / "backends" / "skyrl" / "lab"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "lab" / "skyrl"))
 from absent import AbsentModules
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary

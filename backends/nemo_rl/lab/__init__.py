@@ -1,1 +1,0 @@
-"""What measures NeMo-RL: a probe of its KL functions."""

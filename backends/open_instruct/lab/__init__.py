@@ -1,1 +1,0 @@
-"""What measures open-instruct: a probe of its KL functions."""

@@ -1,1 +1,0 @@
-"""What measures slime: a probe of its KL functions."""

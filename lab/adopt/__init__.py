@@ -1,0 +1,1 @@
+"""`python -m lab adopt`: the tables of a release, read and measured from the release itself."""

@@ -1,0 +1,157 @@
+"""A launch on a machine without an accelerator: its differences, and the stand-ins that it loads.
+
+A backend's `lab/cpu_launch.py` takes a plan of `translate` and returns the plan that runs without a
+GPU. The trainer, its loss, its optimizer, its data path and its files are the library's own. Only
+the device and the inference engine have stand-ins, loaded by the library's own registries where it
+has some.
+
+Each difference is a `Deviation`: an argument, an environment variable, a file that was added, or a
+part of the library that a file replaces. `differences` yields those of arguments, variables and
+files by comparing the two plans, so that none is forgotten. A backend writes the reasons, and lists
+the parts that its files replace.
+
+The other files of this folder are stand-ins that several libraries share. They run in a library's
+own environment, which has no orch. A plan has them, and those of the backend's own folder `cpu/`,
+in its folder `cpu/`, which lies on PYTHONPATH.
+
+    sitecustomize       loads the rest in every process; ORCH_CPU names the library's module
+    orch_cpu_device     code that names CUDA runs on the CPU, NCCL is gloo
+    orch_cpu_sampler    samples responses with transformers
+    orch_cpu_server     answers HTTP requests with a sampler
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from orchestrator.library.rollout_dump import PASSES
+from orchestrator.records import AttemptPaths, LaunchPlan
+
+ENGINE_ROUNDS = "ORCH_CPU_ENGINE_ROUNDS"
+"""Environment variable: set where the stand-in of an engine samples in the engine's own format, so
+that the policy that sampled is another than the trainer's."""
+
+
+class Deviation(NamedTuple):
+    """One difference between a launch and its run on this machine."""
+
+    kind: Literal["argument", "variable", "file", "part", "setting"]
+    """`part`: code of the library or of a package, which a stand-in replaces in the process.
+    `setting`: a field of the cell, where a smaller cell is trained."""
+    name: str
+    launch: str | None
+    """The value in the launch, or None if it has none."""
+    here: str | None
+    """The value in the run on this machine, or None if it has none."""
+    why: str = ""
+
+    def __str__(self) -> str:
+        was, now = (repr(x) if x is not None else "(none)" for x in (self.launch, self.here))
+        text = (
+            f"{self.name}: {was} -> {now}" if self.kind != "part" else f"{self.name}: {self.here}"
+        )
+        return f"{text}  ({self.why})" if self.why else text
+
+
+class CpuLaunch(NamedTuple):
+    """A launch that runs on this machine, and every difference from the requested one."""
+
+    plan: LaunchPlan
+    deviations: tuple[Deviation, ...]
+    fp32_parts: tuple[Deviation, ...] = ()
+    """Parts that the stand-ins also replace if the variable PASSES asks for fp32. Empty if they
+    replace none, or if the library has an argument for fp32."""
+    with_processes: "CpuLaunch | None" = None
+    """The launch with the library's own processes, where the stand-ins of this one hold them in
+    one. None if this launch has the library's own processes."""
+
+    def in_processes(self) -> "CpuLaunch":
+        """Return the launch with the library's own processes, which costs more time."""
+        return self.with_processes or self
+
+    def in_fp32(self) -> "CpuLaunch":
+        """Return the launch with its passes in fp32, or the launch itself if no stand-in can.
+
+        A library that rounds to bf16 can then be compared with a prediction in fp32: the rest of
+        the difference is the library's own arithmetic.
+        """
+        if not self.fp32_parts:
+            return self
+        plan = self.plan.model_copy(update={"env": {**self.plan.env, PASSES: "fp32"}})
+        variable = Deviation("variable", PASSES, None, "fp32", "no rounding in what is compared")
+        return CpuLaunch(plan, (*self.deviations, variable, *self.fp32_parts))
+
+
+Split = Callable[[Sequence[str]], Mapping[str, str]]
+"""A function of arguments that returns key -> value as the library reads them. Of several values of
+one key the last counts."""
+
+
+def differences(
+    launch: LaunchPlan, on_cpu: LaunchPlan, split: Split, why: Mapping[str, str]
+) -> Iterator[Deviation]:
+    """Yield every argument, variable and file in which two plans differ, by name.
+
+    why: name -> reason.
+    """
+    parts: tuple[
+        tuple[Literal["argument", "variable", "file"], Mapping[str, str], Mapping[str, str]], ...
+    ] = (
+        ("argument", split(launch.argv), split(on_cpu.argv)),
+        ("variable", launch.env, on_cpu.env),
+        ("file", dict.fromkeys(launch.files, ""), dict.fromkeys(on_cpu.files, "added")),
+    )
+    for kind, before, after in parts:
+        for name in sorted(before.keys() | after.keys()):
+            if kind == "file" and name in before and name in after:
+                if launch.files[name] != on_cpu.files[name]:
+                    yield Deviation(kind, name, "", "changed", why.get(name, ""))
+            elif before.get(name) != after.get(name):
+                yield Deviation(kind, name, before.get(name), after.get(name), why.get(name, ""))
+
+
+FOLDER = "cpu"
+"""Folder of a launch plan that holds the stand-ins."""
+
+
+@cache
+def files(backend_folder: Path) -> Mapping[str, str]:
+    """Return the stand-ins as files of a plan, name -> text: the shared ones and a backend's."""
+    shared, own = Path(__file__).parent, backend_folder / FOLDER
+    return {
+        f"{FOLDER}/{path.name}": path.read_text(encoding="utf-8")
+        for folder in (shared, own)
+        for path in sorted(folder.glob("*.py"))
+        if path.name != "__init__.py"
+    }
+
+
+def variables(paths: AttemptPaths, module: str) -> dict[str, str]:
+    """Return the environment variables that load the stand-ins, `module` of the backend's."""
+    return {
+        "PYTHONPATH": str(paths.plan_dir / FOLDER),
+        "ORCH_CPU": module,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+RAY = {
+    "RAY_ADDRESS": "local",
+    "RAY_OVERRIDE_RESOURCES": '{"GPU": 8, "CPU": 8}',
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_niceness": "0",  # its own 15 starves on a machine that does anything else
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Variables of a launch that starts its own Ray and declares one GPU that does not exist."""
+
+PARTS = (
+    Deviation("part", "torch.cuda", None, "the CPU, named as one GPU", "there is no GPU"),
+    Deviation("part", "NCCL", None, "gloo", "NCCL needs GPUs"),
+    Deviation("part", "torch.compile", None, "off", "inductor asks for the GPU's properties"),
+)
+"""Parts that the shared stand-ins replace."""

@@ -1,0 +1,91 @@
+"""Turn a plan for Prime-RL into one on a CPU: orchestrator, environments, trainer; no vLLM."""
+
+import copy
+import hashlib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from backends.prime_rl import config
+from backends.prime_rl.config import RL
+from backends.prime_rl.releases import OLD
+from lab import cpu
+from lab.cpu import CpuLaunch, Deviation, differences
+from orchestrator.identity import flatten
+from orchestrator.records import AttemptPaths, LaunchPlan
+
+MODULE = "orch_cpu_prime_rl"
+_PARTS = (
+    Deviation("part", "inference", "vLLM's server", "transformers behind the same HTTP interface"),
+    Deviation("part", "uv run PROGRAM", None, "PROGRAM", "the environment is made already"),
+    Deviation("part", "torchtitan.distributed.utils.clip_grad_norm_", None, "torch's own"),
+    Deviation("part", "waiting for another program", "1 s", "0.1 s", "it is a short run"),
+    Deviation("part", "prime_rl.trainer.perf", None, "no MFU", "it divides by the GPU's peak"),
+)
+
+_IN_FP32 = (
+    Deviation("part", "MixedPrecisionPolicy", "bfloat16", "FSDP gathers parameters in fp32"),
+    Deviation("part", "the broadcast", "bfloat16", "weights reach the sampler in fp32"),
+)
+
+
+def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
+    """Return the launch on a CPU, or None for 0.8.0 and for a launch of two nodes."""
+    if plan.version != OLD or "inference.toml" in plan.files:
+        return None
+    before = tomllib.loads(plan.files[RL])
+    after = _on_cpu(before, _port(paths))
+    changed = plan.model_copy(
+        update={
+            "files": {**plan.files, RL: config.dumps(after), **cpu.files(Path(__file__).parent)},
+            "env": {
+                **plan.env,
+                **cpu.variables(paths, MODULE),
+                "CUDA_VISIBLE_DEVICES": "0,1,2",
+                "HF_HUB_OFFLINE": "1",
+                "WANDB_MODE": "offline",
+            },
+        }
+    )
+    deviations = (
+        *differences(plan, changed, lambda argv: {str(i): word for i, word in enumerate(argv)}, {}),
+        *_of_tables(
+            *({key: str(value) for key, value in flatten(each)} for each in (before, after))
+        ),
+        *cpu.PARTS,
+        *_PARTS,
+    )
+    return CpuLaunch(changed, deviations, _IN_FP32)
+
+
+def _on_cpu(tables: Mapping[str, Any], port: int) -> dict[str, Any]:
+    """Return rl.toml for a CPU: one process for each program, and attention that a CPU has."""
+    changed = copy.deepcopy(dict(tables))
+    gpus = changed["deployment"]
+    gpus |= {"gpus_per_node": 3, "num_train_gpus": 1, "num_infer_gpus": 1}
+    changed["trainer"]["model"] |= {"attn": "sdpa", "impl": "hf"}
+    changed["inference"]["server"]["port"] = port
+    changed["inference"]["parallel"]["dp"] = 1
+    changed["orchestrator"]["client"] = {"base_url": [f"http://localhost:{port}/v1"]}
+    return changed
+
+
+_WHY = {
+    "trainer.model.attn": "flash attention needs a GPU",
+    "trainer.model.impl": "its own model classes let packed documents see each other in sdpa",
+    "inference.server.port": "one that this attempt alone uses",
+    "orchestrator.client.base_url": "the server's port",
+}
+
+
+def _of_tables(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Deviation]:
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            why = _WHY.get(key, "one process of each program")
+            yield Deviation("argument", key, before.get(key), after.get(key), why)
+
+
+def _port(paths: AttemptPaths) -> int:
+    """Return a port for the servers of this attempt. Equal paths give equal ports."""
+    return 20000 + int(hashlib.sha256(str(paths.attempt_dir).encode()).hexdigest(), 16) % 10000 * 2

@@ -1,0 +1,376 @@
+"""SkyRL's own KL, rewards, advantages and policy loss, for lab/probes/runner.py.
+
+A Python with torch runs it on SkyRL's installed source, without an import of orch. The methods of
+trainer and policy worker are SkyRL's. Ray and the model are stand-ins: a forward pass returns the
+batch's log-probabilities. One minibatch, one micro-batch, one device.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+PACKAGE = "skyrl"
+UTILS = "backends/skyrl_train/utils/ppo_utils.py"
+TORCH_UTILS = "backends/skyrl_train/utils/torch_utils.py"
+CORRECTION = "backends/skyrl_train/utils/off_policy_correction_utils.py"
+CONFIG, TRAINER = "train/config/config.py", "train/trainer.py"
+WORKER = "backends/skyrl_train/workers/worker.py"
+SHIPPED = "orch_skyrl.py"
+ALGORITHM = "trainer.algorithm."
+KL_ESTIMATORS = ("k1", "k2", "k3", "abs")
+STOOD_IN = (
+    "Ray, registries of other processes and the model: a forward pass returns the "
+    "log-probabilities asked about"
+)
+TYPICAL = {"reward": "k1", "loss": "k3"}
+"""Place -> an estimator that orch can send to SkyRL. The arguments of `names` replace it."""
+
+
+def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return place, name and further arguments of every estimator that SkyRL has a name for."""
+    return [
+        (place, name, (f"{ALGORITHM}kl_estimator_type={name}",))
+        for place in ("reward", "loss")
+        for name in KL_ESTIMATORS
+    ]
+
+
+def natives(_version: str) -> dict[str, Any]:
+    """Return no launches: cells reach every KL term of the library."""
+    return {}
+
+
+def silent(_version: str) -> dict[str, Any]:
+    """Return a launch that sets nothing about KL."""
+    return {"argv": [], "files": {}}
+
+
+OFF_POLICY = f"{ALGORITHM}off_policy_correction."
+LEAST, MOST = 0.5, 3.0
+"""Bounds of a ratio in the corrections that are asked about."""
+
+
+def corrections(_version: str) -> dict[str, Any]:
+    """Return launches with each correction of the engine's mismatch, in SkyRL's own words."""
+    both = (LEAST, MOST)
+    by_options: dict[str, Any] = {"nothing set": {**_corrected({}, (None, None)), "silent": True}}
+    for options, bounds in (
+        ({"tis_ratio_type": "token", "token_tis_ratio_clip_high": MOST}, (None, MOST)),
+        ({"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": MOST}, (None, MOST)),
+        ({"token_mask_is_threshold_low": LEAST, "token_mask_is_threshold_high": MOST}, both),
+        (
+            {
+                "tis_ratio_type": "token",
+                "token_tis_ratio_clip_high": MOST,
+                "token_mask_is_threshold_low": LEAST,
+                "token_mask_is_threshold_high": MOST,
+            },
+            both,
+        ),
+        (
+            {
+                "sequence_mask_metric": "geometric",
+                "geo_mask_low": LEAST,
+                "geo_mask_high": MOST,
+            },
+            both,
+        ),
+        (
+            {
+                "sequence_mask_metric": "product",
+                "product_mask_low": LEAST,
+                "product_mask_high": MOST,
+            },
+            both,
+        ),
+        (
+            {"outlier_token_is_threshold_low": LEAST, "outlier_token_is_threshold_high": MOST},
+            both,
+        ),
+    ):
+        by_options[_words(options)] = _corrected(options, bounds)
+    loss = {"policy_loss_type": "rollout_is", "eps_clip_low": 1 - LEAST, "eps_clip_high": MOST - 1}
+    own = [f"{ALGORITHM}{key}={value}" for key, value in loss.items()]
+    by_options[_words(loss)] = _corrected({}, both, *own)
+    return by_options
+
+
+def _words(options: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in options.items())
+
+
+def _corrected(
+    options: Mapping[str, Any], bounds: tuple[float | None, float | None], *more: str
+) -> Any:
+    """Return a launch with a correction and k2 in the loss, and the bounds of the correction."""
+    kl = {"use_kl_in_reward": "false", "use_kl_loss": "true", "kl_estimator_type": "k2"}
+    argv = [f"{ALGORITHM}{key}={value}" for key, value in {**kl, "kl_loss_coef": 0.5}.items()]
+    own = [f"{OFF_POLICY}{key}={value}" for key, value in options.items()]
+    argv += [f"{ALGORITHM}loss_reduction=token_mean", *own, *more]
+    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
+
+
+def ratio_levels(_version: str) -> dict[str, Any]:
+    """Return launches with each level of the importance ratio, in SkyRL's own words."""
+    return {
+        f"policy_loss_type={kind}": _corrected(
+            {}, (None, None), f"{ALGORITHM}policy_loss_type={kind}"
+        )
+        for kind in ("regular", "gspo")
+    }
+
+
+CONTROLLER = "kl_ctrl.type=adaptive"
+
+
+def controller(_version: str, target: float, horizon: int, beta: float) -> dict[str, Any]:
+    """Return a launch with the adaptive controller of a KL in the reward."""
+    options = {
+        "kl_ctrl.type": "adaptive",
+        "kl_ctrl.kl_target": target,
+        "kl_ctrl.horizon": horizon,
+        "kl_loss_coef": beta,
+        "kl_estimator_type": "k1",
+        "use_kl_in_reward": "true",
+        "use_kl_loss": "false",
+    }
+    argv = [f"{ALGORITHM}{key}={value}" for key, value in options.items()]
+    return {"argv": argv, "files": {}}
+
+
+class TrainingBatch(dict[str, Any]):
+    """SkyRL's TrainingInputBatch, as far as its trainer's methods use it."""
+
+    def __init__(self, tensors: Mapping[str, Any], groups: Sequence[int]):
+        super().__init__(tensors)
+        self.metadata: dict[str, Any] = {"uids": [str(group) for group in groups]}
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return {name: None if x is None else x[key] for name, x in self.items()}
+        return super().__getitem__(key)
+
+
+class BackwardReached(BaseException):
+    """Raised when the worker reaches its backward pass."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def load_losses(sources: Any) -> SimpleNamespace:
+    """Return the modules `config` and `utils` of a release, and `shared`, what both need."""
+    import torch
+
+    sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
+    torch_utils = sources.load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
+    shared = {"masked_mean": torch_utils.masked_mean, "safe_exp_delta": torch_utils.safe_exp_delta}
+    correction = sources.load(CORRECTION, **shared)
+    sources.uses(CORRECTION, "apply_off_policy_correction")
+    config: ModuleType = sources.load(CONFIG)
+    # Ray's decorator would make actors of the classes.
+    ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
+    utils: ModuleType = sources.load(
+        UTILS,
+        ray=ray,
+        logger=MagicMock(),
+        AlgorithmConfig=config.AlgorithmConfig,
+        apply_off_policy_correction=correction.apply_off_policy_correction,
+        **shared,
+    )
+    return SimpleNamespace(config=config, utils=utils, shared=shared)
+
+
+class SkyRlProbes:
+    """SkyRL's functions and its typed configuration, of the algorithm."""
+
+    def __init__(self, sources: Any):
+        import numpy as np
+        import torch
+
+        torch.cuda.current_device = lambda: 0
+        load = sources.load
+        loaded = load_losses(sources)
+        self.config, self.utils = loaded.config, loaded.utils
+        shared = loaded.shared
+        reduction = "apply_loss_reduction_to_advantages_minibatch"
+        own = {
+            "compute_approx_kl": self.utils.compute_approx_kl,
+            "ppo_utils": self.utils,
+            "PolicyLossRegistry": self.utils.PolicyLossRegistry,
+            "torch": torch,
+            "np": np,
+            "logger": MagicMock(),
+            reduction: getattr(self.utils, reduction),
+            **shared,
+        }
+        trainer = "RayPPOTrainer."
+        self.trainer: ModuleType = load(
+            TRAINER,
+            [trainer + name for name in ("apply_reward_kl_penalty", "_normalize_advantages")],
+            **own,
+        )
+        self.worker: ModuleType = load(WORKER, ["PolicyWorkerBase._forward_backward_micro"], **own)
+        for name in (
+            "compute_approx_kl",
+            "ppo_policy_loss",
+            "compute_rloo_outcome_advantage",
+            "compute_grpo_outcome_advantage",
+            "apply_loss_reduction_to_advantages_minibatch",
+        ):
+            sources.uses(UTILS, name)
+
+    def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
+        """Return SkyRL's configuration with a launch's overrides; register our functions."""
+        algorithm = self.config.AlgorithmConfig()
+        both = False
+        for argument in argv:
+            key, equals, value = argument.partition("=")
+            if key == "orch.kl_in_loss_too":
+                both = value == "true"
+            if not equals or not key.startswith(ALGORITHM):
+                continue
+            at: Any = algorithm
+            *way, leaf = key.removeprefix(ALGORITHM).split(".")
+            for name in way:
+                at = getattr(at, name)
+            if not hasattr(at, leaf):
+                raise ValueError(f"SkyRL's configuration has no {key}")
+            setattr(at, leaf, _value(value))
+        algorithm.temperature = 1.0  # what its validation takes from the sampling parameters
+        if both:
+            algorithm.use_kl_loss = True
+        elif algorithm.use_kl_in_reward and algorithm.use_kl_loss:
+            raise ValueError("use_kl_in_reward and use_kl_loss should be mutually exclusive")
+        if SHIPPED in files:
+            self._register(files[SHIPPED])
+        trainer = SimpleNamespace(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
+        return SimpleNamespace(trainer=trainer)
+
+    def _register(self, text: str) -> None:
+        ours: dict[str, Any] = {"__name__": "asked"}
+        exec(compile(text, SHIPPED, "exec"), ours)  # noqa: S102  (our own file, as a launch ships it)
+        registries = self.utils.AdvantageEstimatorRegistry, self.utils.PolicyLossRegistry
+        for registry, name, function in (
+            (registries[0], "orch_reinforce", ours["reinforce"]),
+            (registries[1], "orch_rollout_ppo", ours["rollout_ppo"]),
+            (registries[1], "orch_rollout_dual_clip", ours["rollout_ppo"]),
+        ):
+            if name not in registry.list_available():
+                registry.register(name, function)
+
+    def kl(self, config: Any, _place: str, batch: Mapping[str, Any]) -> Any:
+        """Return the KL [N, T]. SkyRL has one function for both places."""
+        name = config.trainer.algorithm.kl_estimator_type
+        return self.utils.compute_approx_kl(batch["logp"], batch["ref"], kl_estimator_type=name)
+
+    def advantages(self, config: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return token rewards and advantages [N, T], before SkyRL scales them for the loss."""
+        import torch
+
+        mask = batch["mask"]
+        scores = torch.zeros_like(mask)
+        scores[torch.arange(len(mask)), mask.sum(-1).long() - 1] = batch["rewards"]
+        data = TrainingBatch(
+            {
+                "loss_mask": mask,
+                "response_mask": mask,
+                "rewards": scores,
+                "values": None,
+                "base_action_log_probs": batch["ref"],
+                "action_log_probs": batch["old"],
+            },
+            batch["groups"],
+        )
+        trainer = MagicMock()
+        trainer.cfg, trainer.reward_kl_controller, trainer.all_metrics = config, None, {}
+        if config.trainer.algorithm.use_kl_in_reward:
+            data = self.trainer.apply_reward_kl_penalty(trainer, data)
+        rewards = data["rewards"]
+        advantages, _ = self.utils.compute_advantages_and_returns(
+            token_level_rewards=rewards,
+            response_mask=mask,
+            index=data.metadata["uids"],
+            adv_estimator=config.trainer.algorithm.advantage_estimator,
+            config=config.trainer.algorithm,
+            values=None,
+            gamma=config.trainer.algorithm.gamma,
+            lambd=config.trainer.algorithm.lambd,
+            grpo_norm_by_std=config.trainer.algorithm.grpo_norm_by_std,
+        )
+        return rewards, advantages
+
+    def controlled(self, config: Any, batch: Mapping[str, Any]) -> float:
+        """Return beta after apply_reward_kl_penalty of a batch, with the launch's controller."""
+        mask = batch["mask"]
+        data = TrainingBatch(
+            {
+                "loss_mask": mask,
+                "response_mask": mask,
+                "rewards": 0 * mask,
+                "base_action_log_probs": batch["ref"],
+                "action_log_probs": batch["old"],
+            },
+            batch["groups"],
+        )
+        trainer = MagicMock()
+        control = self.utils.get_kl_controller(config.trainer.algorithm)
+        trainer.cfg, trainer.reward_kl_controller, trainer.all_metrics = config, control, {}
+        self.trainer.apply_reward_kl_penalty(trainer, data)
+        return float(control.value)
+
+    def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
+        """Return the worker's loss of one micro-batch, which is the whole minibatch."""
+        import torch
+
+        mask, size = batch["mask"], len(batch["mask"])
+        trainer = MagicMock()
+        trainer.cfg = config
+        data = TrainingBatch(
+            {"advantages": batch["advantages"], "loss_mask": mask, "response_mask": mask},
+            batch["groups"],
+        )
+        scaled = self.trainer._normalize_advantages(  # noqa: SLF001  (the library's own function is what is asked)
+            trainer, data, [(0, size)]
+        )["advantages"]
+        worker = MagicMock()
+        worker.cfg = SimpleNamespace(algorithm=config.trainer.algorithm)
+        worker.mesh_rank.dp_size = 1
+        name = config.trainer.algorithm.policy_loss_type
+        worker.policy_loss_fn = self.utils.PolicyLossRegistry.get(name)
+        entropy = torch.zeros(size, mask.shape[1] + 1)
+        worker.model = lambda *_, **__: (batch["logp"], {"entropy": entropy})
+        worker.model.train = lambda: None
+        worker.strategy.backward = _stop
+        experience = MagicMock()
+        experience.action_log_probs, experience.base_action_log_probs = batch["old"], batch["ref"]
+        experience.advantages, experience.num_actions = scaled, mask.shape[1]
+        experience.loss_mask = experience.response_mask = experience.action_mask = mask
+        experience.rollout_logprobs = batch.get("engine", batch["old"])
+        try:
+            self.worker._forward_backward_micro(worker, experience, 1.0)  # noqa: SLF001  (the library's own function is what is asked)
+        except BackwardReached as reached:
+            return reached.value
+        raise RuntimeError("_forward_backward_micro never called backward")
+
+
+def _stop(loss: Any, *_: Any) -> None:
+    raise BackwardReached(loss)
+
+
+def _value(text: str) -> Any:
+    words = {"null": None, "true": True, "false": False}
+    if text in words:
+        return words[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def open_library(sources: Any, _version: str) -> SkyRlProbes:
+    """Return SkyRL's functions for runner.py."""
+    return SkyRlProbes(sources)

@@ -1,1 +1,0 @@
-"""`orch adopt`: the tables of a release, read and measured from the release itself."""

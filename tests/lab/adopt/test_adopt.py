@@ -1,0 +1,199 @@
+"""`adopt`: what it writes of a release is what orch keeps of it, and it says what changed."""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backends.trl.options import own_options
+from lab.adopt.adopting import MISSING, unmet
+from lab.adopt.changes import changes, of_evidence
+from lab.adopt.child import MeasuredRelease
+from orchestrator.environments.lock import Lock
+from orchestrator.evidence import stored
+from orchestrator.library.key_tables import load_options, written_options
+from tests.backends.environments import contract_python, cpu_python, root
+from tests.lab.commands import lab
+
+ROOT = Path(__file__).parents[3]
+NEWEST, OLDER = "1.16.0", "1.9.2"
+CODE = "audit/code.json"
+TABLES = ("options.json", "history.json")
+"""Files of a library's folder with the keys of every release; some libraries have one."""
+COPIED = ("orch", "orchestrator", "backends", "dashboards", "experiments", "lab", "pyproject.toml")
+BEFORE_A_RELEASE = pytest.mark.skipif(
+    "ORCH_ADOPT" not in os.environ, reason="before a release: set ORCH_ADOPT=1"
+)
+
+
+def adopt(place: Path, *argv: str, tree: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run `python -m lab adopt` of a tree in a folder."""
+    return lab(place, "adopt", *argv, tree=tree, ORCH_ENVIRONMENTS=str(root()))
+
+
+def house_without(library: str, version: str, place: Path) -> Path:
+    """Make a copy of the tree that knows nothing of a release but how the environments are locked
+    in which it trains. Return the copy's folder of the library."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, place / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, place / name)
+    tables = place / "backends" / library
+    for name in filter(lambda each: (tables / each).exists(), TABLES):
+        releases = load_options(tables / name)
+        del releases[version]
+        (tables / name).write_text(written_options(releases))
+    if (tables / "defaults.json").exists():
+        defaults = json.loads((tables / "defaults.json").read_text())
+        del defaults[version]
+        (tables / "defaults.json").write_text(json.dumps(defaults))
+    (tables / "evidence" / f"{version}.json").unlink()
+    (tables / "environments" / f"{version}.contract.txt").unlink()
+    code = json.loads((tables / CODE).read_text())
+    for by_digest in (each for named in code["code"].values() for each in named.values()):
+        for releases_of in by_digest.values():
+            releases_of[:] = [each for each in releases_of if each != version]
+    (tables / CODE).write_text(json.dumps(code))
+    return tables
+
+
+def assert_as_it_was(library: str, version: str, theirs: Path) -> None:
+    """What was written of a release is what this tree has of it."""
+    ours = ROOT / "backends" / library
+    texts = (*TABLES, CODE, f"environments/{version}.contract.txt")
+    for name in filter(lambda each: (ours / each).exists(), texts):
+        assert (theirs / name).read_text() == (ours / name).read_text(), name
+    measured = ("defaults.json", f"evidence/{version}.json")
+    for name in filter(lambda each: (ours / each).exists(), measured):
+        kept, found = (json.loads((folder / name).read_text()) for folder in (ours, theirs))
+        assert not stored.differences(kept, found), name
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree that knows nothing of TRL's newest release."""
+    place = tmp_path_factory.mktemp("house")
+    house_without("trl", NEWEST, place)
+    return place
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    files = [each for each in place.rglob("*") if each.is_file() and each.suffix != ".pyc"]
+    return {str(each.relative_to(place)): each.read_bytes() for each in files}
+
+
+@pytest.mark.slow
+def test_a_release_that_does_not_exist_is_a_sentence_and_nothing_is_written(house: Path) -> None:
+    contract_python("trl", NEWEST)  # skips where nothing can be installed
+    before = contents(house)
+    done = adopt(house, "trl@9.9.9", tree=house)
+    assert done.returncode == 1
+    assert "trl 9.9.9 cannot be installed, so nothing was written" in done.stderr
+    assert contents(house) == before
+    assert not (root() / "trl-9.9.9.contract").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long(60)
+def test_a_release_whose_tables_are_deleted_is_adopted_as_it_was(house: Path) -> None:
+    contract_python("trl", NEWEST)
+    cpu_python("trl", NEWEST)
+    done = adopt(house, f"trl@{NEWEST}", tree=house)
+    assert done.returncode == 0, done.stderr
+    assert_as_it_was("trl", NEWEST, house / "backends" / "trl")
+    assert f"rows to look at in trl {NEWEST}: they differ from {OLDER}" in done.stdout
+    assert "token-level forward KL" in done.stdout
+    assert f"trl {NEWEST}: probed" in done.stdout
+
+
+NEAREST = {
+    "openrlhf": ("0.11.2", "0.10.1.post2"),
+    "skyrl": ("0.4.0", "0.3.0"),
+    "verl": ("0.9.1", "0.8.0"),
+}
+
+
+@BEFORE_A_RELEASE
+@pytest.mark.slow
+@pytest.mark.long(120)
+@pytest.mark.parametrize("library", NEAREST)
+def test_the_tables_of_each_library_s_newest_release_are_adopted_as_they_were(
+    library: str, tmp_path: Path
+) -> None:
+    newest, older = NEAREST[library]
+    contract_python(library, newest)
+    theirs = house_without(library, newest, tmp_path)
+    done = adopt(tmp_path, f"{library}@{newest}", tree=tmp_path)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_as_it_was(library, newest, theirs)
+    assert f"rows to look at in {library} {newest}: they differ from {older}" in done.stdout
+    assert f"{library} {newest}: probed" in done.stdout
+
+
+def test_what_changed_between_two_releases_is_the_objective_first() -> None:
+    own = {f"grpo.{key}": option for key, option in own_options("grpo")[NEWEST].items()}
+    found = changes("trl", (OLDER, NEWEST), own, MeasuredRelease(1, (), (), (), ()))
+    first = found.rows[0]
+    assert (first.before, first.after) == ("token-level forward KL", "token-level reverse KL")
+    keys = {row.what: (row.before, row.after) for row in found.rows if row.subject == "key"}
+    assert keys["grpo.use_bias_correction_kl"] == ("bool = False", "bool = True")
+    assert "trainer/grpo_trainer.py:GRPOTrainer._compute_loss" in found.texts
+    measured = {row.what: (row.before, row.after) for row in found.rows}
+    assert measured["grpo --beta, on-policy"] == (first.before, first.after)
+    same = changes("trl", (OLDER, OLDER), own, MeasuredRelease(1, (), (), (), ()))
+    assert not any(same)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "other"),
+    [
+        ("loss", "policy_weights", [[1.0, 0.5]]),
+        ("reward", "within", "token"),
+        ("natives", "name", 0),
+    ],
+)
+def test_whatever_is_measured_otherwise_is_a_row(section: str, key: str, other: object) -> None:
+    kept = stored.read("trl", NEWEST)
+    assert kept is not None
+    changed = copy.deepcopy(dict(kept))
+    entries = changed[section]
+    entry = next(
+        each for each in (entries.values() if isinstance(entries, dict) else entries) if key in each
+    )
+    entry[key] = other
+    assert not list(of_evidence(kept, kept))
+    rows = list(of_evidence(kept, changed))
+    assert rows
+    assert all(row.before != row.after for row in rows)
+
+
+def test_a_library_that_cannot_be_adopted_and_a_word_that_is_no_release(tmp_path: Path) -> None:
+    for release, sentence in {
+        "micro@0.4.0": "orch cannot adopt micro yet (it can: openrlhf, skyrl, trl, verl)",
+        "trl@newest": "'newest' is no number of a release",
+        "tlr@1.16.0": "did you mean 'trl'",
+    }.items():
+        done = adopt(tmp_path, release)
+        assert done.returncode == 1
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_function_with_another_code_is_a_row() -> None:
+    """verl 0.9.1 changed GSPO's loss, which no KL probe sees."""
+    rows = changes("verl", ("0.8.0", "0.9.1"), (), MeasuredRelease(1, (), (), (), ())).rows
+    changed = {row.what.rpartition(": ")[2] for row in rows if row.subject == "code"}
+    assert "compute_policy_loss_gspo" in changed
+
+
+def test_a_lock_that_lacks_what_the_release_requires_is_found() -> None:
+    lock = Lock("verl", "9.9.9", "gpu", "torch==2.9.0+cpu\nray==2.50.0\n")
+    required = ["torch>=2.8", "ray>=2.55", "numpy<2", 'pandas; extra == "more"']
+    assert unmet(required, lock) == [("ray>=2.55", "2.50.0"), ("numpy<2", MISSING)]

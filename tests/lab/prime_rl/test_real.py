@@ -1,0 +1,147 @@
+"""Prime-RL 0.5.0 trains on this machine: its `rl`, orchestrator, verifiers and trainer, with the
+launch that orch emits. Only vLLM and the GPU stand in."""
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from lab.prove.checks import checks
+from orchestrator.kl.library_semantics import parse
+from orchestrator.library.rollout_dump import Values
+from tests.backends.environments import cpu_python
+from tests.backends.prime_rl.conftest import VARIABLE
+from tests.lab import proven, real
+from tests.lab.trained import hold
+
+pytestmark = [pytest.mark.slow, pytest.mark.long(200), pytest.mark.real]
+
+KLS = {
+    "k3 in the loss, on policy": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},
+    "k1 in the reward, two steps behind": {
+        "kl": {"estimator": "k1", "placement": "reward", "beta": 0.05},
+        "max_staleness_steps": 2,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    if not os.environ.get(VARIABLE):
+        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to train with it")
+    return cpu_python("prime_rl", "0.5.0")
+
+
+@pytest.mark.parametrize("name", KLS)
+def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
+    run = real.train("prime_rl", "0.5.0", python, tmp_path, KLS[name])
+    hold("prime_rl", "0.5.0", name, real.STEPS, run.cpu_seconds)
+    on_policy = run.cell.settings.max_staleness_steps == 0
+    assert [point.step for point in run.points] == list(range(1, real.STEPS + 1))
+    assert list(run.validation) == [0]
+    assert all(norm > 0 for norm in run.values("train/grad_norm"))
+    lags = run.values("rollout/staleness_mean")
+    assert max(lags) <= run.cell.settings.max_staleness_steps
+
+    trainer_log = (run.place.attempt_dir / "logs" / "trainer.stdout").read_text()
+    mismatch = [float(each) for each in re.findall(r"Mismatch KL: (\S+)", trainer_log)]
+    assert len(mismatch) == real.STEPS
+    assert max(mismatch if on_policy else mismatch[:1]) < 1e-3, "trainer and sampler differ"
+
+    _check_rollouts(run)
+    _check_configuration(run)
+    [half, last] = run.checkpoints[0], run.checkpoints[-1]
+    assert half.step == real.STEPS // 2
+    after, before = real.scores((last.path, run.policy), python)
+    assert after > before
+    assert real.dtypes(last.path) == {"BF16"}, "as the ledger says of precision.checkpoint"
+    tokenizer = json.loads((last.path / "tokenizer.json").read_text())
+    assert tokenizer["model"] == json.loads((run.policy / "tokenizer.json").read_text())["model"]
+
+
+def _check_rollouts(run: real.Trained) -> None:
+    """What the launch wrote of its rollouts: rewards, groups, advantages and log-probabilities."""
+    batches = run.rollouts()
+    assert [batch.step for batch in batches] == list(range(1, real.STEPS + 1))
+    first, last = batches[0], batches[-1]
+    assert _far(first.logp_rollout, first.logp_reference) < 1e-4, "one policy at step 1"
+    assert _far(last.logp_policy, last.logp_reference) > 1e-2, "the reference stays where it was"
+    settings = run.cell.settings
+    beta = settings.kl.beta if settings.kl.placement == "reward" else 0.0
+    for batch in batches:
+        assert len(batch.responses) == real.PROMPTS * real.GROUP
+        prompts, responses = map(run.text, batch.prompts), map(run.text, batch.responses)
+        right = [float(a == f"C{b}=") for a, b in zip(prompts, responses, strict=True)]
+        assert batch.rewards == right
+        assert batch.texts is not None
+        assert batch.advantages is not None
+        assert list(map(run.text, batch.responses)) == batch.texts
+        for number, reward in enumerate(right):
+            group = [
+                right[i] for i, name in enumerate(batch.groups) if name == batch.groups[number]
+            ]
+            assert len(group) == real.GROUP
+            others = (sum(group) - reward) / (real.GROUP - 1)
+            lost = beta * sum(batch.kl_reward[number]) if batch.kl_reward else 0.0
+            values = batch.advantages[number]
+            assert values == pytest.approx([reward - others - lost] * len(values), abs=1e-5)
+
+
+def _far(one: Values | None, other: Values | None) -> float:
+    assert one is not None
+    assert other is not None
+    rows = zip(one, other, strict=True)
+    return max(abs(a - b) for row, twin in rows for a, b in zip(row, twin, strict=True))
+
+
+def _check_configuration(run: real.Trained) -> None:
+    """What the library resolved, in the files that its processes read."""
+    folder = run.place.checkpoints_dir / "configs"
+    read = {path.stem: tomllib.loads(path.read_text()) for path in folder.glob("*.toml")}
+    trainer, orchestrator = read["trainer"], read["orchestrator"]
+    settings = run.cell.settings
+    names = {
+        trainer["model"]["name"],
+        trainer["tokenizer"]["name"],
+        orchestrator["model"]["name"],
+        orchestrator["teacher_model"]["model"]["name"],
+        read["inference"]["model"]["name"],
+        read["teacher_inference"]["model"]["name"],
+    }
+    assert names == {settings.model.path}
+    assert trainer["model"]["optimization_dtype"] == trainer["model"]["reduce_dtype"] == "float32"
+    assert read["inference"]["seed"] == orchestrator["buffer"]["seed"] == settings.seed
+    assert orchestrator["sampling"]["temperature"] == settings.rollout.temperature
+    assert orchestrator["sampling"]["max_tokens"] == settings.rollout.max_response_tokens
+    assert orchestrator["rollouts_per_example"] == settings.rollout.group_size
+    assert orchestrator["batch_size"] == settings.batch.num_prompts * settings.rollout.group_size
+    assert trainer["model"]["seq_len"] == orchestrator["seq_len"] == 16
+    assert trainer["max_async_level"] == settings.max_staleness_steps
+    assert trainer["loss"]["kwargs"]["estimator"] == settings.kl.estimator
+    assert trainer["loss"]["kwargs"]["placement"] == settings.kl.placement
+    assert trainer["loss"]["kwargs"]["beta"] == settings.kl.beta
+    assert trainer["optim"]["lr"] == settings.optimizer.learning_rate
+    assert trainer["max_steps"] == orchestrator["max_steps"] == settings.num_train_steps
+
+
+def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(
+    python: Path, tmp_path: Path
+) -> None:
+    """In fp32, by stand-ins: over both attempts, to the weights. A wrong dialect fails."""
+    assert python.exists()
+    proof_cell = proven.proof_cell("prime_rl", "0.5.0", "k1.reward", tmp_path / "it's a folder")
+    proven.train_killed_and_resumed(proof_cell)
+    hold("prime_rl", "0.5.0", "k1 in the reward, killed and resumed", proven.BATCHES)
+    run = proof_cell.run()
+    proof = run.proof()
+    assert proof.holds, proof
+    assert (proof.num_steps, proof.precision) == (proven.BATCHES, "fp32")
+    worst = {each.name: each.worst for each in proof.quantities}
+    assert worst["grad_norm"] < 2e-5, worst
+    assert {"advantages", "kl_reward_per_token", "policy_loss", "weights"} <= worst.keys()
+    assert not run.proof(parse("kl_reward=token")).holds
+    left = list(checks(run, proof_cell.cell_dir, proof_cell.options))
+    assert not [each for each in left if each.holds is False], left

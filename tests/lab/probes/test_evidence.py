@@ -1,0 +1,154 @@
+"""The evidence in the repository: complete, in agreement with the verdicts, and comparable."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
+
+from lab.probes.measure import TOLERANCE
+from orchestrator import plugins
+from orchestrator.errors import EnvironmentFault
+from orchestrator.evidence import stored
+from orchestrator.evidence.cells import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    accepted,
+    libraries,
+    releases,
+    settings,
+    terms,
+)
+from orchestrator.kl.verdicts import verdict
+from orchestrator.settings import Kl
+
+RELEASES = releases()
+
+
+def read(release: tuple[str, str]) -> stored.ReleaseEvidence:
+    found = stored.read(*release)
+    assert found is not None, f"python -m lab measure {'@'.join(release)}"
+    return found
+
+
+def test_every_library_is_among_them() -> None:
+    assert set(libraries()) == {"openrlhf", "prime_rl", "skyrl", "trl", "verl"}
+
+
+@pytest.mark.parametrize("release", RELEASES, ids="@".join)
+def test_every_term_is_measured_or_refused(release: tuple[str, str]) -> None:
+    """On- and off-policy; what the evidence says is refused, the backend still refuses.
+
+    An estimator added since the measurement is in no evidence: there is nothing to measure of it as
+    long as the backend refuses it.
+    """
+    cells = {(c["estimator"], c["placement"], c["on_policy"]): c for c in read(release)["cells"]}
+    assert len(cells) % 6 == 0, "an estimator is measured in every placement, on- and off-policy"
+    for kl in terms():
+        for on_policy in (True, False):
+            found = accepted(*release, kl, on_policy)
+            cell = cells.get((kl.estimator, kl.placement, on_policy))
+            if cell is None:
+                assert isinstance(found, str), f"{kl.label} is accepted and was not measured"
+                continue
+            # a cell with two faults is refused for either: which comes first is no measurement
+            assert ("refused" in cell) == isinstance(found, str), f"{kl.label}: {found}"
+            assert "refused" in cell or "objective" in cell, cell
+
+
+@pytest.mark.parametrize("release", RELEASES, ids="@".join)
+def test_every_measured_objective_is_the_verdict(release: tuple[str, str]) -> None:
+    """Off-policy a KL in the reward may be the policy's own; the evidence says whose."""
+    measured = [cell for cell in read(release)["cells"] if "objective" in cell]
+    for cell in measured:
+        kl = Kl(estimator=cell["estimator"], placement=cell["placement"], beta=1.0)
+        of = cell.get("reward_kl_of", "rollout")
+        ratio = cell.get("ratio", "token")
+        says = verdict(kl, on_policy=cell["on_policy"], reward_kl_of=of, ratio=ratio)
+        assert cell["terms"] == [list(term) for term in says.terms], kl.label
+        assert cell["scale"] == 1
+        assert cell["agrees"] is True
+        assert cell["deviation"] < TOLERANCE
+
+
+@pytest.mark.parametrize("release", RELEASES, ids="@".join)
+def test_the_rest_is_there(release: tuple[str, str]) -> None:
+    found = read(release)
+    assert (found["library"], found["version"]) == release
+    assert set(found["reward"]) == set(ADVANTAGES)
+    assert set(found["loss"]) == set(AGGREGATIONS)
+    assert set(found["silent"]) == {"reward", "loss", "proximal"}
+    assert found["sources"]
+    assert all(len(each["sha256"]) == 16 for each in found["sources"].values())
+
+
+def test_where_the_kl_is_computed_from_is_told_of_each_library() -> None:
+    whose: dict[str, set[str]] = {}
+    for release in RELEASES:
+        cells = read(release)["cells"]
+        whose.setdefault(release[0], set()).update(
+            c["reward_kl_of"] for c in cells if "reward_kl_of" in c
+        )
+    assert whose == {
+        "verl": {"rollout"},
+        "skyrl": {"rollout"},
+        "openrlhf": {"rollout"},
+        "prime_rl": {"policy"},
+        "trl": {"rollout"},
+    }
+
+
+NUMBERS = st.floats(-3, 3, allow_nan=False)
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+)
+
+
+@settings_of_hypothesis(max_examples=30)
+@given(DOCUMENTS)
+def test_a_document_does_not_differ_from_itself(document: Any) -> None:
+    assert stored.differences(document, json.loads(json.dumps(document))) == []
+
+
+@settings_of_hypothesis(max_examples=30)
+@given(st.dictionaries(st.text(min_size=1, max_size=8), DOCUMENTS, min_size=1))
+def test_what_is_stored_is_what_is_read(document: dict[str, Any]) -> None:
+    assert json.loads(stored.as_text(document)) == document
+
+
+def test_differences_name_the_place_and_both_values() -> None:
+    one = {"cells": [{"objective": "zero", "gradient": [[1.0]]}], "loss": {"token_mean": 1}}
+    other = {"cells": [{"objective": "surrogate", "gradient": [[1.0 + 1e-9]]}], "extra": True}
+    assert stored.differences(one, other) == [
+        "cells[0].objective: 'zero' -> 'surrogate'",
+        "loss: {'token_mean': 1} -> None",
+        "extra: None -> True",
+    ]
+
+
+def test_a_gradient_may_differ_in_its_last_digits_only() -> None:
+    assert stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.00001]]})
+    assert not stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.0 + 1e-8]]})
+
+
+def test_a_torn_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "0.9.1.json").write_text('{"library": ')
+    monkeypatch.setattr(plugins, "evidence_dir", lambda _: tmp_path)
+    stored.read.cache_clear()
+    try:
+        with pytest.raises(EnvironmentFault, match=r"lab measure verl@0\.9\.1"):
+            stored.read("verl", "0.9.1")
+        assert stored.read("verl", "0.0.1") is None
+    finally:
+        stored.read.cache_clear()
+
+
+def test_a_cell_of_the_probes_has_nothing_but_its_kl_to_shape_a_gradient() -> None:
+    wanted = settings("verl", "0.9.1", next(terms()))
+    assert wanted.loss.clip is None
+    assert wanted.batch.num_minibatches == 1
+    assert wanted.max_staleness_steps == 0

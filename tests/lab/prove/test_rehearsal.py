@@ -1,0 +1,108 @@
+"""What `python -m lab rehearse` would train, and all in which that differs from the launch.
+
+That the real library trains it is tested beside the library (tests/lab/verl/test_real.py).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from lab.cpu import CpuLaunch
+from lab.prove import real
+from lab.prove.scaled_down import (
+    NOWHERE,
+    WANTED,
+    cell_of,
+    cells_of,
+    environment_of,
+    on_cpu,
+    scaled_down,
+)
+from orchestrator import plugins
+from orchestrator.errors import EnvironmentFault, UnsupportedSetting
+from orchestrator.launch.endings import Ending
+from orchestrator.settings import Kl
+from tests.backends.specs import declared
+from tests.lab.commands import ROOT, lab
+
+
+def test_declared_cells_that_are_one_training_are_trained_once(tmp_path: Path) -> None:
+    cells = [c for c in declared("comedy_full") if c.settings.backend.name == "verl"]
+    chosen = real.chosen(cells, tmp_path)
+    assert len(chosen) < len(cells)
+    assert sum(len(each.declared) for each in chosen) == len(cells)
+    for each in chosen:
+        on_cpu(each.small.cell, NOWHERE)
+        (one,) = {c.settings.kl.model_dump_json() for c in each.declared}
+        assert one == each.small.cell.settings.kl.model_dump_json()
+
+
+def test_a_proofs_cells_ask_for_fp32() -> None:
+    cells = dict(cells_of("verl", "0.9.1"))
+    assert cells.keys() == WANTED.keys()
+    assert {c.settings.precision.training for c in cells.values()} == {"fp32"}
+    with pytest.raises(EnvironmentFault, match="takes none"):
+        list(cells_of("verl", "0.8.0"))
+
+
+def test_a_release_that_cannot_be_run_here_is_refused(tmp_path: Path) -> None:
+    cell = next(c for c in declared("comedy_full") if c.settings.backend.name == "verl")
+    old = cell.model_copy(
+        update={
+            "settings": cell.settings.model_copy(
+                update={"backend": cell.settings.backend.model_copy(update={"version": "0.8.0"})}
+            )
+        }
+    )
+    with pytest.raises(UnsupportedSetting, match="without a GPU"):
+        on_cpu(old, NOWHERE)
+    with pytest.raises(EnvironmentFault):
+        environment_of("verl", "0.8.0")
+    assert not plugins.load("micro").dumps_rollouts
+
+
+@pytest.mark.parametrize(
+    ("library", "version"),
+    [("openrlhf", "0.11.2"), ("prime_rl", "0.5.0"), ("skyrl", "0.4.0"), ("trl", "1.16.0")],
+)
+def test_every_library_is_rehearsed_through_the_protocol(
+    library: str, version: str, tmp_path: Path
+) -> None:
+    settings = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}}
+    chosen = scaled_down(cell_of(library, version, settings), tmp_path, batches=2)
+    assert chosen.cell.settings.kl == Kl(estimator="k3", placement="loss", beta=0.05)
+    launch = on_cpu(chosen.cell, NOWHERE)
+    assert launch.plan.argv
+    assert launch.deviations
+
+
+def test_a_second_rehearsal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on from the first one's last checkpoint, and trained a step that nobody asked for."""
+    cells = [c for c in declared("comedy_full") if c.settings.backend.name == "verl"]
+    chosen = real.chosen(cells[:1], tmp_path)[0]
+    left = tmp_path / "runs" / "cells" / chosen.small.cell.directory / "checkpoints" / "step-8"
+    left.mkdir(parents=True)
+
+    def train(*_: object, **__: object) -> tuple[CpuLaunch, Ending]:
+        assert not left.exists()
+        return on_cpu(chosen.small.cell, NOWHERE), Ending("failed", message="it was not run")
+
+    monkeypatch.setattr(real, "environment_of", lambda *_: None)
+    monkeypatch.setattr(real, "train", train)
+    assert real.rehearse(chosen, tmp_path / "runs").ending.message == "it was not run"
+
+
+@pytest.mark.slow
+def test_the_command_needs_an_environment_and_says_how_to_make_it(tmp_path: Path) -> None:
+    done = lab(
+        tmp_path,
+        "rehearse",
+        ROOT / "experiments/smoke.yaml",
+        "-w",
+        "kl.estimator=k1",
+        f"site.runs_dir={tmp_path}",
+        ORCH_ENVIRONMENTS=str(tmp_path / "none"),
+    )
+    assert done.returncode == 1
+    assert "`orch env create verl@0.9.1 --cpu` makes one" in done.stderr
+    assert "Traceback" not in done.stderr

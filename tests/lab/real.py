@@ -1,0 +1,286 @@
+"""Trains a real library on this machine with the launch that orch emits.
+
+The plan is `translate`'s, made fit for a CPU by `cpu_launch`; the prompts are those that `orch data
+prepare` makes; the environment is the one that `orch env create LIBRARY@VERSION --cpu` makes.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lifeline import held, let_go
+
+from backends.prime_rl.releases import NAME as PRIME_RL
+from lab.cpu import Deviation
+from lab.launches import cpu_launch
+from orchestrator import plugins
+from orchestrator.data import prepared
+from orchestrator.identity import fingerprint
+from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library.protocol import Backend
+from orchestrator.library.rollout_dump import RolloutBatch
+from orchestrator.metrics.names import VALIDATION
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
+from orchestrator.settings import Cadence, Resources, Settings, System
+from tests.backends import child
+from tests.backends.cpu_meter import meter_of_record
+
+POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
+CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
+TWICE = CONTENT_ONLY.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}")
+"""A chat template that nobody may apply: its prompts are too long to be trained on."""
+STEPS, GROUP, PROMPTS = 20, 4, 4
+LONGEST_SECONDS = 900
+
+
+class Trained(NamedTuple):
+    """A run that ended."""
+
+    cell: Cell
+    backend: Backend
+    launch: LaunchPlan
+    """As orch emits it."""
+    deviations: tuple[Deviation, ...]
+    place: AttemptPaths
+    policy: Path
+    logged: list[MetricPoint]
+    checkpoints: list[Checkpoint]
+    stdout: str
+    cpu_seconds: float | None
+    """Of all its processes, Ray's too. None: not counted."""
+
+    @property
+    def points(self) -> list[MetricPoint]:
+        """The train steps."""
+        return [point for point in self.logged if "train/reward_mean" in point.values]
+
+    @property
+    def validation(self) -> dict[int, float]:
+        """Train step -> the library's own validation."""
+        return {p.step: p.values[VALIDATION] for p in self.logged if VALIDATION in p.values}
+
+    def values(self, name: str) -> list[float]:
+        """A metric of every step."""
+        return [point.values[name] for point in self.points]
+
+    def rollouts(self) -> list[RolloutBatch]:
+        """What the launch wrote of every rollout batch."""
+        return list(rollout_dump.read([self.place.attempt_dir / rollout_dump.FOLDER]))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Tokens as text, without those that are no text."""
+        vocabulary = json.loads((self.policy / "tokenizer.json").read_text())["model"]["vocab"]
+        words = {number: word for word, number in vocabulary.items()}
+        return "".join(words[one] for one in ids if len(words[one]) == 1)
+
+
+def policy(folder: Path, template: str) -> Path:
+    """A shipped policy with a chat template."""
+    shutil.copytree(POLICY, folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+    return folder
+
+
+def word(number: int) -> str:
+    """Five digits, another for every number below 100,000."""
+    return f"{number * 48611 % 100_000:05d}"
+
+
+def prompts(folder: Path) -> Path:
+    """Words to copy, train and validation, as a file that a spec's `data.path` can name."""
+    folder.mkdir()
+    for name, numbers in (("train", range(64)), ("validation", range(64, 72))):
+        words = map(word, numbers)
+        rows = [json.dumps({"question": f"C{each}=", "answer": each}) for each in words]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder / "train.jsonl"
+
+
+def cell(
+    library: str,
+    version: str,
+    model: Path,
+    data: Path,
+    changes: Mapping[str, Any],
+    evaluate_every: int | None = None,
+) -> Cell:
+    """RLOO on words to copy; `changes`: fields of Settings, of the model only those that differ."""
+    settings = {
+        "data": {
+            "name": "copy",
+            "path": str(data),
+            "reward": "exact",
+            "max_prompt_tokens": 10,
+            "num_prompts": 64,
+        },
+        "advantage": {"estimator": "rloo"},
+        "loss": {},
+        "rollout": {"group_size": GROUP, "max_response_tokens": 6},
+        "batch": {"num_prompts": PROMPTS},
+        "optimizer": {"learning_rate": 1e-3},
+        "num_train_steps": STEPS,
+        "backend": {"name": library, "version": version},
+        **changes,
+        "model": {"name": "elder", "path": str(model), **changes.get("model", {})},
+    }
+    validated = Settings.model_validate(settings)
+    return Cell(
+        id=fingerprint(validated),
+        slug="real",
+        studies=("real",),
+        axes={},
+        settings=validated,
+        resources=Resources(num_nodes=1, gpus_per_node=_gpus(validated)),
+        cadence=Cadence(
+            checkpoint_every_steps=STEPS // 2,
+            evaluate_every_steps=evaluate_every,
+            dump_rollouts=plugins.load(library).dumps_rollouts and validated.lora is None,
+        ),
+    )
+
+
+def _gpus(settings: Settings) -> int:
+    """As few as the library takes: one for each program, or one that does all in turn."""
+    if settings.backend.name == PRIME_RL:
+        return 3
+    return 2 if settings.max_staleness_steps else 1
+
+
+def train(
+    library: str,
+    version: str,
+    python: Path,
+    folder: Path,
+    changes: Mapping[str, Any],
+    *,
+    reward_code: str = "",
+    system: System | None = None,
+    replaced: Mapping[str, str] | None = None,
+    evaluate_every: int | None = None,
+) -> Trained:
+    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails.
+
+    replaced: words of the launch on a CPU, and those in their place.
+    """
+    is_plain = changes.get("model", {}).get("chat_template") == "none"
+    model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
+    trained = cell(library, version, model, prompts(folder / "prompts"), changes, evaluate_every)
+    update = {"reward_code": reward_code, "system": system or trained.system}
+    trained = trained.model_copy(update=update)
+    place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
+    for each in place:
+        each.mkdir(parents=True)
+    backend = plugins.load(library)
+    launch = backend.translate(trained, place)
+    changed = cpu_launch(launch, place)
+    assert changed is not None
+    for name, text in changed.plan.files.items():
+        (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (place.plan_dir / name).write_text(text, encoding="utf-8")
+    wanted = prompt_recipe.of_plan(launch.files)
+    assert wanted is not None
+    prepared.prepare(wanted.data, [wanted.format], folder / "prepared")
+    prepared.link(place.plan_dir, folder / "prepared")
+    log = place.attempt_dir / "stdout"
+    variables = _environment(python, folder) | dict(changed.plan.env)
+    with log.open("w") as out, meter_of_record(str(folder)) as meter:
+        process = held(
+            [(replaced or {}).get(each, each) for each in changed.plan.argv],
+            env=variables,
+            cwd=folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code = process.wait(LONGEST_SECONDS)
+        finally:
+            let_go(process)  # servers that the run started end with it, also after the time limit
+    said = log.read_text(errors="replace")
+    assert code == 0, f"{said[-6000:]}{_last_lines(place.attempt_dir)}"
+    return Trained(
+        trained,
+        backend,
+        launch,
+        changed.deviations,
+        place,
+        model,
+        list(backend.read_metrics(place.attempt_dir)),
+        backend.find_checkpoints(place.checkpoints_dir),
+        said,
+        meter.seconds,
+    )
+
+
+def _environment(python: Path, folder: Path) -> dict[str, str]:
+    """What a launch inherits: no variable of this test's own Python or of a Ray elsewhere."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "RAY_", "VIRTUAL_ENV", "ORCH_"))
+    }
+    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+    return kept | {"PATH": path, "HF_HOME": str(folder / "huggingface")}
+
+
+def _last_lines(attempt_dir: Path) -> str:
+    logs = sorted((attempt_dir / "logs").glob("*.stdout"))
+    return "".join(f"\n== {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in logs)
+
+
+def dtypes(checkpoint: Path) -> set[str]:
+    """The number formats of a saved policy's weights."""
+    raw = (checkpoint / "model.safetensors").read_bytes()
+    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
+    return {tensor["dtype"] for name, tensor in header.items() if name != "__metadata__"}
+
+
+def distances(python: Path, base: Path, adapter: Path, merged: Path) -> dict[str, float]:
+    """The largest difference of a logit from what PEFT makes of an adapter: of the merged policy,
+    and of the base."""
+    program = f"""
+import json, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+ids = torch.arange(3, 13)[None]
+load = lambda path: AutoModelForCausalLM.from_pretrained(path).float()
+with torch.no_grad():
+    of = {{name: load(path)(ids).logits for name, path in
+          (("merged", {str(merged)!r}), ("base", {str(base)!r}))}}
+    wanted = PeftModel.from_pretrained(load({str(base)!r}), {str(adapter)!r})(ids).logits
+print(json.dumps({{name: (each - wanted).abs().max().item() for name, each in of.items()}}))
+"""
+    done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def scores(policies: Sequence[Path], python: Path, count: int = 64) -> list[float]:
+    """The mean probability that each saved policy gives to the right answer, by transformers in an
+    environment: of words that no prompt has, and without sampling."""
+    program = f"""
+import sys, json, math
+sys.path.insert(0, {str(Path(__file__).parents[2] / "lab" / "cpu")!r})
+from orch_cpu_sampler import Sampler
+words = {[word(number) for number in range(1000, 1000 + count)]!r}
+means = []
+for policy in {list(map(str, policies))!r}:
+    sampler = Sampler(policy)
+    tokens = sampler.tokenizer
+    prompts = tokens(["C" + word + "=" for word in words])["input_ids"]
+    answers = tokens(words, add_special_tokens=False)["input_ids"]
+    rows = [[*p, *answer, tokens.eos_token_id] for p, answer in zip(prompts, answers)]
+    chances = [math.exp(sum(row[len(p):])) for row, p in zip(sampler.score(rows), prompts)]
+    means.append(sum(chances) / {count})
+print(json.dumps(means))
+"""
+    parent = child.Imported(python, ("torch", "transformers.models.llama.modeling_llama"))
+    done = child.forked(parent, program, (), Path.cwd())
+    assert done.returncode == 0, done.stderr[-2000:]
+    means: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return means

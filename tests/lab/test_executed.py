@@ -1,0 +1,272 @@
+"""Nothing is shipped unexecuted: every file of a launch runs where the library is, and which test
+does it is held here.
+"""
+
+import ast
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.libraries import folder as lab_folder
+from orchestrator import plugins, scoring
+from orchestrator.records import AttemptPaths, LaunchPlan
+from tests.backends import child
+from tests.backends.environments import contract_python, cpu_python
+from tests.backends.prime_rl.conftest import VARIABLE
+from tests.backends.shipped import write
+from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
+from tests.lab import executed, proven, real
+
+ROOT = Path(__file__).parents[2]
+CPU = {
+    "openrlhf": "0.11.2",
+    "prime_rl": "0.5.0",
+    "skyrl": "0.4.0",
+    "trl": "1.16.0",
+    "verl": "0.9.1",
+}
+"""Library -> the release that trains here."""
+
+
+def python_of(library: str) -> Path:
+    """The Python of an environment that can train, or a skip."""
+    if library == "prime_rl" and not os.environ.get(VARIABLE):
+        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to train with it")
+    return cpu_python(library, CPU[library])
+
+
+def test_every_program_of_a_launch_has_a_test_that_executes_it() -> None:
+    written = executed.written()
+    assert len(written) > 50
+    for library, name in written:
+        if name.endswith(".py"):
+            assert executed.execution(library, name) is not None, f"nothing executes {name}"
+        else:
+            assert name in executed.READ, f"{library} reads {name}? say who"
+
+
+def test_every_row_is_of_a_file_that_is_written() -> None:
+    names = {name for _, name in executed.written()}
+    for library, name in executed.EXECUTED:
+        assert (library, name) in executed.written() or (library == "*" and name in names), name
+    assert set(executed.READ) <= names
+
+
+@pytest.mark.parametrize("folder", ["launch", "cpu", "rewards"])
+def test_every_file_of_a_folder_that_is_shipped_is_written(folder: str) -> None:
+    """A file that no variation writes would be shipped by a cell that nobody has tried."""
+    names = {Path(name).name for _, name in executed.written()}
+    for library in CPU:
+        for path in ((lab_folder if folder == "cpu" else plugins.folder)(library) / folder).glob(
+            "*.py"
+        ):
+            shipped = {path.name, f"orch_{library}_{path.name}", f"orch_{library}_cpu.py"}
+            assert path.name == "__init__.py" or shipped & names, path
+
+
+def test_every_named_test_is_there_and_trains_or_asks_a_library() -> None:
+    environments = {"cpu_python", "contract_python", "proven", "python_of"}
+    named = {test for each in executed.EXECUTED.values() for test in each.tests}
+    for test in named:
+        file, _, function = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert function in functions, test
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert used & environments, f"{file} makes no environment of a library"
+    for _, _, test in executed.BESIDES:
+        assert (ROOT / test).is_file(), test
+
+
+LOADED = {
+    **PROGRAMS,
+    "trl": """
+sys.path.insert(0, folder)
+of = loaded("orch_reward.py").task_reward
+print(json.dumps(of(completions=responses, label=[label] * len(responses))))
+""",
+    "prime_rl": """
+import asyncio, inspect
+sys.path.insert(0, folder)
+Path(folder, "data").mkdir(exist_ok=True)
+Path(folder, "data", "train.jsonl").write_text(json.dumps({"question": "q", "answer": label}))
+made = loaded("orch_prime_rl_environment.py").load_environment("a/b", "train", rule, "", 1)
+assert made.get_dataset()[0]["answer"] == label
+rubrics = getattr(made.rubric, "rubrics", None) or [made.rubric]
+[reward] = [f for each in rubrics for f in each.funcs if f.__name__ == "reward_of"]
+print("\\n" + json.dumps(
+    [reward([{"role": "assistant", "content": text}], label) for text in responses]
+))
+""",
+}
+"""The library's own packages: its data sets, and for Prime-RL the environment that it serves."""
+
+
+def planned(library: str, version: str, rule: str, folder: Path) -> LaunchPlan:
+    """A launch with a rule for its rewards."""
+    place = AttemptPaths(folder, folder / "attempts" / "1", folder / "checkpoints")
+    asked = real.cell(
+        library, version, Path("/models/m"), Path("d.jsonl"), {"kl": {"estimator": "none"}}
+    )
+    loss = asked.settings.loss.model_copy(update={"aggregation": "constant", "constant_tokens": 6})
+    data = asked.settings.data.model_copy(update={"reward": rule})
+    changes: dict[str, Any] = {"data": data}
+    if library == "trl":
+        changes["loss"] = loss
+    if (library, version) == ("prime_rl", "0.8.0"):
+        advantage = asked.settings.advantage.model_copy(update={"estimator": "dr_grpo"})
+        changes |= {"advantage": advantage, "max_staleness_steps": 1}
+    settings = asked.settings.model_copy(update=changes)
+    cadence = asked.cadence.model_copy(update={"dump_rollouts": False})
+    return plugins.load(library).translate(
+        asked.model_copy(update={"settings": settings, "cadence": cadence}), place
+    )
+
+
+IMPORTS = {
+    "openrlhf": ("ray.cloudpickle",),
+    "prime_rl": ("datasets", "verifiers"),
+    "skyrl": ("ray.cloudpickle", "torch"),
+    "verl": ("ray.cloudpickle", "torch"),
+}
+"""Library -> what its programs import and takes seconds."""
+
+
+def printed(
+    python: Path, modules: Sequence[str], program: str, arguments: Sequence[object], folder: Path
+) -> str:
+    """What a program prints, in a fork of a Python that has these modules and nothing of orch."""
+    done = child.forked(child.Imported(python, tuple(modules)), program, arguments, folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [each for each in scoring.MODULES if each != "reasoning_gym"])
+@pytest.mark.parametrize("library", [*CPU, "prime_rl@0.8.0"])
+def test_a_reward_is_computed_where_the_library_is(library: str, rule: str, tmp_path: Path) -> None:
+    """The plan's own reward file and scorer, loaded as the library loads them, nothing of orch.
+
+    The environments have no reasoning-gym.
+    """
+    name, _, version = library.partition("@")
+    python = contract_python(name, version) if version else python_of(name)
+    folder = tmp_path / "it's a plan"
+    write(planned(name, version or CPU[name], rule, folder), folder)
+    responses = [RIGHT[rule] + ending for ending in ENDINGS]
+    arguments = (folder, rule, json.dumps(responses), LABELS[rule])
+    said = printed(python, IMPORTS.get(name, ()), HEAD + LOADED[name], arguments, tmp_path)
+    worth = dict(zip(ENDINGS, json.loads(said.splitlines()[-1]), strict=True))
+    assert worth == dict.fromkeys(ENDINGS, 1.0)
+
+
+SEND = """
+import importlib, inspect, json, sys
+from pathlib import Path
+folder, module, sent = sys.argv[1:]
+sys.path.insert(0, folder)
+loaded = importlib.import_module(module)
+import ray.cloudpickle as cloudpickle
+cloudpickle.register_pickle_by_value(loaded)
+own = {
+    name: each for name, each in vars(loaded).items()
+    if getattr(each, "__module__", "") == module
+    and (inspect.isfunction(each) or inspect.isclass(each))
+}
+Path(sent).write_bytes(cloudpickle.dumps(own))
+"""
+CALL = """
+import json, sys
+from pathlib import Path
+import ray.cloudpickle as cloudpickle
+sent, module = sys.argv[1:]
+own = cloudpickle.loads(Path(sent).read_bytes())
+assert module not in sys.modules
+import builtins, dis
+for name, each in own.items():
+    if hasattr(each, "__code__"):
+        missing = {
+            step.argval for step in dis.get_instructions(each) if step.opname == "LOAD_GLOBAL"
+        } - each.__globals__.keys() - vars(builtins).keys()
+        assert not missing, (name, missing)
+print(json.dumps(sorted(own)))
+"""
+CALLS = {
+    "orch_skyrl": """
+import torch
+from types import SimpleNamespace
+ones = torch.ones(2, 3)
+assert own["reinforce"](ones, ones)[0].tolist() == [[3.0] * 3] * 2
+config = SimpleNamespace(
+    eps_clip_low=0.2, eps_clip_high=0.2, clip_ratio_c=3.0, policy_loss_type="orch_rollout_dual_clip"
+)
+loss, seen = own["rollout_ppo"](-ones, -ones, ones, config, ones, -ones)
+assert (float(loss), seen) == (-6.0, {"clip_ratio": 0.0})
+answer = own["environment"](Path(sys.argv[1]).parent / "plan" / "reward.py")
+made = answer({"reward_spec": {"ground_truth": "yes"}})
+assert made.step("yes")["reward"] == 1.0
+assert own["split"](["orch.chat_template=none", "a=1"])[1] == ["a=1"]
+""",
+    "orch_verl": """
+import torch
+ones = torch.ones(2, 3)
+assert own["reinforce"](ones, ones)[0].tolist() == [[3.0] * 3] * 2
+assert own["_centred"]("rloo", torch.tensor([[1.0], [0.0]])).tolist() == [[1.0], [-1.0]]
+""",
+    "orch_openrlhf_rollouts": """
+import os
+os.environ["ORCH_ROLLOUT_DUMP"] = str(Path(sys.argv[1]).parent)
+before = len(sys.meta_path)
+own["install"]()
+assert len(sys.meta_path) == before + 1
+""",
+}
+"""Module that runs as a script, or in Ray's workers -> what is called once it has arrived."""
+BY_VALUE = {"orch_skyrl": "skyrl", "orch_verl": "verl", "orch_openrlhf_rollouts": "openrlhf"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", BY_VALUE)
+def test_what_ray_would_pickle_by_value_survives_it(module: str, tmp_path: Path) -> None:
+    """By Ray's own cloudpickle in the library's environment, into a process without the file."""
+    library = BY_VALUE[module]
+    kl = {"estimator": "k1_to_go" if library == "verl" else "k1", "placement": "reward"}
+    asked = real.cell(
+        library, CPU[library], Path("/models/m"), Path("d"), {"kl": {**kl, "beta": 0.1}}
+    )
+    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
+    write(plugins.load(library).translate(asked, place), place.plan_dir)
+    [file] = place.plan_dir.rglob(f"{module}.py")
+    sent = tmp_path / "sent"
+    for program, arguments in (
+        (SEND, (file.parent, module, sent)),
+        (CALL + CALLS[module], (sent, module)),
+    ):
+        printed(python_of(library), IMPORTS[library], program, arguments, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.long(40)
+@pytest.mark.real
+def test_verl_trains_with_orchs_extension(tmp_path: Path) -> None:
+    """Two rollout batches: what the extension computes is what the dialect predicts.
+
+    Its advantage estimator and its KL in the loss; its third part, k1_to_go, is trained and proven
+    in verl/test_real.py.
+    """
+    changes = {
+        "advantage": {"estimator": "reinforce"},
+        "kl": {"estimator": "rho_k3", "placement": "loss", "beta": 0.05},
+        "precision": {"training": "fp32"},
+    }
+    proof_cell = proven.other_cell("verl", CPU["verl"], changes, tmp_path, batches=2)
+    proof_cell.train()
+    assert (proof_cell.cell_dir.plan / "extension" / "orch_verl.py").is_file()
+    proof = proof_cell.run().proof()
+    assert proof.num_steps == 2
+    assert proof.holds, proof
+    assert {"advantages", "kl_loss", "weights"} <= {each.name for each in proof.quantities}

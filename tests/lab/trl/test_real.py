@@ -1,0 +1,216 @@
+"""TRL itself, in its own environment: what orch emits trains, survives a kill, and is scored.
+
+One run of the line is shared: three KL configurations of experiments/real_smoke.yaml, one of them
+also with an adapter, killed with SIGKILL while they train, and gone on with by the same command.
+"""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backends.trl import BACKEND
+from orchestrator.rundir import RunFolder
+from tests.backends.environments import cpu_python, root
+from tests.lab.real import distances
+from tests.lab.trained import hold
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(100)]
+
+ROOT = Path(__file__).parents[3]
+RELEASE = "1.16.0"
+STEPS, EVERY, KILLED_AFTER = 24, 8, 11
+SPEC = ROOT / "experiments" / "real_smoke.yaml"
+CHANGES = [
+    "site=local",
+    "seeds=[0]",
+    f"studies.placement.base.num_train_steps={STEPS}",
+    f"studies.placement.base.cadence.checkpoint_every_steps={EVERY}",
+]
+ADAPTED = "rank8-alpha16"
+CHANGES.append(
+    "studies.placement.include=[{kl: {estimator: k3, placement: loss, beta: 0.3}, "
+    "lora: {rank: 8, alpha: 16}}]"
+)
+WHERE = ["--where", "beta=0.3"]
+
+
+def line(folder: Path) -> "subprocess.Popen[str]":
+    """`orch run` of the spec, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "run", str(SPEC), *CHANGES, *WHERE],
+        cwd=folder,
+        env={
+            **{name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
+            "ORCH_ENVIRONMENTS": str(root()),
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def logged(cell: Path, attempt: int) -> list[dict[str, Any]]:
+    """The lines of an attempt's log, without one that is cut off."""
+    path = cell / "attempts" / str(attempt) / "trl.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(each) for each in lines if each.endswith("\n")]
+
+
+def cells(folder: Path) -> list[Path]:
+    return sorted((folder / "runs" / "real_smoke" / "cells").glob("*"))
+
+
+def trainers() -> list[str]:
+    """The processes that train below a folder of these tests."""
+    commands = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    return [each.decode() for each in commands if b"orch_trl.py" in each]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run that was killed and gone on with, and what the second command said."""
+    cpu_python("trl", RELEASE)
+    folder = tmp_path_factory.mktemp(
+        "it's a run " + "ü" * 100
+    )  # more bytes than a file name may have
+    first = line(folder)
+    deadline = time.monotonic() + 400
+    while not any(len(logged(cell, 1)) >= KILLED_AFTER for cell in cells(folder)):
+        assert first.poll() is None, first.stdout and first.stdout.read()
+        assert time.monotonic() < deadline, "nothing trained"
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    while any(str(folder) in each for each in trainers()):
+        assert time.monotonic() < deadline, "the trainers outlive orch"
+        time.sleep(0.1)
+    second = line(folder)
+    said, _ = second.communicate(timeout=400)
+    assert second.returncode == 0, said
+    return folder, said
+
+
+def test_a_kill_loses_and_changes_nothing(run: tuple[Path, str]) -> None:
+    """Train steps that both attempts made, from the checkpoint on, have equal digits."""
+    folder, _ = run
+    compared = 0
+    for cell in cells(folder):
+        second = {each["step"]: each["values"] for each in logged(cell, 2)}
+        first = {each["step"]: each["values"] for each in logged(cell, 1)}
+        assert max(second or first) == STEPS
+        if not second:
+            continue
+        assert (
+            min(second)
+            == max((n for n in range(0, STEPS, EVERY) if n < min(second)), default=0) + 1
+        )
+        for step in first.keys() & second.keys():
+            before, after = (
+                {k: v for k, v in values.items() if k != "step_time"}
+                for values in (first[step], second[step])
+            )
+            assert after == before, (cell.name, step)
+            compared += min(second) > 1
+    hold("trl", RELEASE, "real_smoke, killed and resumed", STEPS)
+    assert compared, "the kill came before anything was trained twice"
+
+
+def test_orch_reads_what_the_library_left(run: tuple[Path, str]) -> None:
+    from orchestrator.runs.collect import collect
+
+    folder, _ = run
+    home = RunFolder(folder / "runs" / "real_smoke")
+    records = collect([each.read_cell() for each in home.cells()], home)
+    assert len(records) == 4
+    for record in records:
+        assert record.state == "succeeded"
+        assert not record.faults
+        assert [point.step for point in record.metrics] == list(range(1, STEPS + 1))
+        assert [each.step for each in record.checkpoints] == list(range(EVERY, STEPS + 1, EVERY))
+        first, last = record.metrics[0].values, record.metrics[-1].values
+        assert first["train/kl_term"] == 0, "on policy, the policy is its own reference"
+        assert last["train/kl_term"] > 0
+        assert all(point.values["train/grad_norm"] > 0 for point in record.metrics)
+        rewards = [point.values["train/reward_mean"] for point in record.metrics]
+        assert sum(rewards[-4:]) > sum(rewards[:4]), "it learns"
+        plan = json.loads((record.directory / "plan" / "plan.json").read_text())
+        back = BACKEND.parse(plan["argv"], _files(record.directory / "plan"))
+        assert back == record.cell.settings
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {
+        path.name: path.read_text()
+        for path in folder.iterdir()
+        if path.suffix in (".yaml", ".json")
+    }
+
+
+def test_three_configurations_begin_alike_and_part(run: tuple[Path, str]) -> None:
+    """Same policy, prompts and seed: until the first update only the KL could differ, and it is 0.
+
+    rloo's loss sums a response's tokens, as luspo does, so that their gradients agree.
+    """
+    folder, _ = run
+    first, later = ([], [])  # type: ignore[var-annotated]  # lists of numbers
+    for cell in cells(folder):
+        if ADAPTED in cell.name:  # its random matrices come before the samples
+            continue
+        steps = {each["step"]: each["values"] for each in (*logged(cell, 1), *logged(cell, 2))}
+        first.append((steps[1]["rewards/task_reward/mean"], steps[1]["grad_norm"]))
+        later.append(steps[STEPS]["grad_norm"])
+    rewards, norms = zip(*first, strict=True)
+    assert len(set(rewards)) == 1
+    assert norms == pytest.approx([norms[0]] * 3, rel=1e-5)
+    assert len(set(later)) == 3
+
+
+def test_the_rest_of_the_line_follows(run: tuple[Path, str]) -> None:
+    """Scored by lm-eval, mirrored to MLflow, compared and reported."""
+    folder, said = run
+    scores = list((folder / "runs" / "real_smoke" / "cells").glob("*/eval/*.json"))
+    assert len(scores) >= 4, said
+    assert (folder / "runs" / "real_smoke" / "report" / "index.html").is_file()
+    assert "every_cell_learns" in said, said
+    assert "MICRO SCALE" not in said
+    with closing(sqlite3.connect(folder / "runs" / "mlflow.db")) as store:
+        mirrored = store.execute("select count(distinct run_uuid) from latest_metrics").fetchone()
+    assert mirrored[0] >= 3
+
+
+def test_the_adapter_and_not_its_base_is_scored(run: tuple[Path, str]) -> None:
+    """What lm-eval read is another policy than the model, and the one that PEFT makes of the
+    adapter."""
+    folder, _ = run
+    [cell] = [each for each in cells(folder) if ADAPTED in each.name]
+    *_, last = BACKEND.find_checkpoints(cell / "checkpoints")
+    assert last.needs_export
+    [export] = cell.glob("exports/*/huggingface")
+    assert (export / "model.safetensors").is_file()
+    [score] = cell.glob("eval/*.json")
+    assert json.loads(score.read_text())["files"]
+    base = Path(ROOT / "backends" / "micro" / "policies" / "elder")
+    apart = distances(cpu_python("trl", RELEASE), base, last.path, export)
+    assert apart["merged"] < 1e-4 < 0.1 < apart["base"], apart
+
+
+def test_the_newest_checkpoint_resumes_and_none_is_half(run: tuple[Path, str]) -> None:
+    folder, _ = run
+    for cell in cells(folder):
+        *older, last = BACKEND.find_checkpoints(cell / "checkpoints")
+        assert (last.path / "optimizer.pt").is_file()
+        for checkpoint in older:  # the worker removed what only a resumed run reads
+            assert not (checkpoint.path / "optimizer.pt").exists()
+            assert (checkpoint.path / "tokenizer.json").is_file()

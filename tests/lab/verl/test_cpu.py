@@ -1,0 +1,117 @@
+"""verl without an accelerator: what differs from the launch is listed, and nothing else differs."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from backends.verl import BACKEND
+from lab.cpu import CpuLaunch
+from lab.verl.cpu_launch import cpu_launch, split
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.rundir import RunFolder
+from orchestrator.site.forecast import ray_shortages
+from tests.backends.verl.cells import NASTY, PLACE, cell
+
+
+def dumping(version: str = "0.9.1") -> Cell:
+    return cell({"backend.version": version}, dump_rollouts=True)
+
+
+def on_cpu(plan: LaunchPlan) -> CpuLaunch:
+    launch = cpu_launch(plan, NASTY)
+    assert launch is not None
+    return launch
+
+
+def test_every_difference_is_listed_once_and_has_a_reason() -> None:
+    plan = BACKEND.translate(dumping(), NASTY)
+    launch = on_cpu(plan)
+    before, after = split(plan.argv), split(launch.plan.argv)
+    differs = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    listed = [each.name for each in launch.deviations if each.kind == "argument"]
+    assert sorted(differs) == sorted(listed)
+    variables = {each.name for each in launch.deviations if each.kind == "variable"}
+    assert variables == {
+        name
+        for name in plan.env.keys() | launch.plan.env.keys()
+        if plan.env.get(name) != launch.plan.env.get(name)
+    }
+    unexplained = [
+        str(each)
+        for each in launch.deviations
+        if each.kind != "part" and not each.why and "env_vars" not in each.name
+    ]
+    assert not unexplained
+
+
+def test_with_processes_ray_is_real_and_its_workers_get_the_stand_ins() -> None:
+    plan = BACKEND.translate(dumping(), NASTY)
+    launch = on_cpu(plan).in_processes()
+    assert launch.in_processes() is launch
+    modules = "orch_verl_cpu,orch_verl_rollouts"
+    workers = "ray_kwargs.ray_init.runtime_env.env_vars"
+    arguments = split(launch.plan.argv)
+    assert launch.plan.env["VERL_USE_EXTERNAL_MODULES"] == modules
+    assert shlex.split(arguments[f"{workers}.VERL_USE_EXTERNAL_MODULES"]) == [modules]
+    assert arguments[f"{workers}.PYTHONPATH"] == split(plan.argv)[f"{workers}.PYTHONPATH"]
+    assert "extension/orch_verl_one_process.py" not in launch.plan.files
+    assert json.loads(launch.plan.env["RAY_OVERRIDE_RESOURCES"]) == {"GPU": 1, "CPU": plan.ray_cpus}
+    assert not [each for each in launch.deviations if each.kind != "part" and not each.why]
+    assert not [each for each in launch.deviations if each.name == "transfer_queue"]
+    assert len(arguments) == len(launch.plan.argv[3:])
+
+
+def test_what_the_launch_optimises_is_untouched() -> None:
+    plan = BACKEND.translate(dumping(), PLACE)
+    launch = cpu_launch(plan, PLACE)
+    assert launch is not None
+    asked = BACKEND.parse(plan.argv, plan.files)
+    assert BACKEND.parse(launch.plan.argv, launch.plan.files) == asked
+
+
+def test_no_key_is_given_twice() -> None:
+    """Hydra refuses `+key` twice, and takes the last of `key` twice without a word."""
+    launch = on_cpu(BACKEND.translate(dumping(), NASTY))
+    assert len(split(launch.plan.argv)) == len(launch.plan.argv[3:])
+
+
+def test_other_releases_and_asynchrony_have_no_way_on_the_cpu() -> None:
+    assert cpu_launch(BACKEND.translate(cell({"backend.version": "0.8.0"}), PLACE), PLACE) is None
+    stale = cell({"max_staleness_steps": 1, "backend.version": "0.9.1"})
+    with pytest.raises(UnsupportedSetting, match="max_staleness_steps"):
+        cpu_launch(BACKEND.translate(stale, PLACE), PLACE)
+
+
+def test_rollouts_are_refused_where_no_hook_fits() -> None:
+    with pytest.raises(UnsupportedSetting, match=r"cadence\.dump_rollouts"):
+        BACKEND.translate(dumping("0.8.0"), PLACE)
+    plan = BACKEND.translate(dumping(), PLACE)
+    assert plan.env["ORCH_ROLLOUT_DUMP"] == "/runs/e/attempts/1/rollouts"
+    assert plan.env["VERL_USE_EXTERNAL_MODULES"] == "orch_verl_rollouts"
+    assert {"extension/orch_verl_rollouts.py", "extension/orch_rollout_dump.py"} <= set(plan.files)
+
+
+def test_ray_is_given_the_cpus_that_verls_actors_claim() -> None:
+    """Three a GPU, TransferQueue's controller and eight storage units, and one to place others."""
+    assert (
+        BACKEND.translate(cell({"backend.version": "0.9.1"}, nodes=1, gpus=1), PLACE).ray_cpus == 13
+    )
+    assert (
+        BACKEND.translate(cell({"backend.version": "0.9.1"}, nodes=2, gpus=4), PLACE).ray_cpus == 34
+    )
+    assert BACKEND.translate(cell({"backend.version": "0.8.0"}), PLACE).ray_cpus is None
+
+
+def test_a_site_that_gives_ray_too_few_is_named(tmp_path: Path) -> None:
+    folder = RunFolder.of(tmp_path, "mine", "full")
+    small = {"model.name": "qwen2.5-1.5b", "model.path": "Qwen/Qwen2.5-1.5B"}  # it fits one GPU
+    chosen = [cell({"backend.version": "0.9.1", **small}, nodes=1, gpus=1)]
+    (shortage,) = ray_shortages(chosen, folder, {"ray_cpus_per_node": 8})
+    assert "claims 13 CPUs" in shortage.sentence
+    assert "wait for ever" in shortage.sentence
+    assert "at least 13" in shortage.sentence
+    assert not ray_shortages(chosen, folder, {"ray_cpus_per_node": 13})
+    assert not ray_shortages(chosen, folder, {})
