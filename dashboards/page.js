@@ -228,6 +228,28 @@
     });
   }
 
+  // A table as a file: LaTeX with booktabs, or CSV.
+  const LATEX = { "\\": "\\textbackslash{}", "β": "$\\beta$", "±": "$\\pm$", "−": "$-$", "·": "$\\cdot$" };
+  const latex = (text) => text.replace(/[\\β±−·&%$#_{}]/g, (sign) => LATEX[sign] || `\\${sign}`);
+  const FILES = {
+    tex: (rows) => [`\\begin{tabular}{l${"c".repeat(rows[0].length - 1)}}`, "\\toprule", ...rows.flatMap((row, i) =>
+      [`${row.map(latex).join(" & ")} \\\\`, ...(i ? [] : ["\\midrule"])]), "\\bottomrule", "\\end{tabular}", ""].join("\n"),
+    csv: (rows) => rows.map((row) => row.map((text) => `"${text.replaceAll('"', '""')}"`).join(",")).join("\n") + "\n",
+  };
+  for (const place of document.querySelectorAll(".table.exported")) {
+    const caption = place.querySelector(".caption");
+    for (const [ending, title] of [["tex", "LaTeX"], ["csv", "CSV"]]) {
+      const button = element("button", title, { type: "button" });
+      button.addEventListener("click", () => {
+        const rows = [...place.querySelectorAll("tr")].map((row) => [...row.cells].map((cell) => cell.textContent));
+        const file = URL.createObjectURL(new Blob([FILES[ending](rows)], { type: "text/plain" }));
+        element("a", "", { href: file, download: `${caption.firstChild.textContent.replace(/[^\w.-]+/g, "-")}.${ending}` }).click();
+        setTimeout(() => URL.revokeObjectURL(file), 1000);
+      });
+      caption.append(" ", button);
+    }
+  }
+
   // -------------------------------------------------------------- start, theme, print
 
   document.querySelectorAll(".waiting").forEach((note) => note.remove());

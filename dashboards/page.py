@@ -270,9 +270,9 @@ def _table(table: ReportTable) -> str:
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
     scroll = f"<div{_attributes(region)}>{body}</div>"
     if not table.searchable:
-        return (
-            f'<div class="table">{element("p", table.caption, {"class": "caption"})}{scroll}</div>'
-        )
+        kind = "table exported" if table.exported else "table"
+        caption = element("p", table.caption, {"class": "caption"})
+        return f'<div class="{kind}">{caption}{scroll}</div>'
     search = (
         '<label class="search">Rows that contain '
         '<input type="search" autocomplete="off" spellcheck="false"></label>'

@@ -73,7 +73,7 @@ def world(seeds: str = "[0,1]", states: random.Random | None = None) -> World:
     overrides = [f"seeds={seeds}", "site=slurm_a100"]
     spec = load(ROOT / "experiments" / "comedy_full.yaml", overrides)
     made = World(spec, [], [])
-    noise = random.Random(1)  # noqa: S311
+    noise = random.Random(1)  # noqa: S311  (no secret)
     for cell in expand(spec):
         lost, steps = collapses(cell), cell.settings.num_train_steps
         good = 0.7 - 0.1 * cell.settings.kl.beta + noise.gauss(0, 0.01)
@@ -248,7 +248,7 @@ def test_the_page_on_the_paper_says_the_same() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_page_at_any_time_says_what_is_missing(seed: int) -> None:
-    found = world(states=random.Random(seed)).told()  # noqa: S311
+    found = world(states=random.Random(seed)).told()  # noqa: S311  (no secret)
     assert json.dumps(found.data, allow_nan=False)
     assert html(found)
     assert any("configurations without" in plate.missing for plate in found.plates)

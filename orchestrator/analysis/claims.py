@@ -1135,8 +1135,8 @@ def verdict_text(finding: JudgedClaim) -> str:
     if finding.verdict == "seen":
         return "seen, not certain" if e.p_for < e.p_against else "contrary, not certain"
     if e.p_for == e.p_against:
-        return "open: nothing seen"
-    return f"open: {'as claimed' if e.p_for < e.p_against else 'contrary'} so far"
+        return "open, nothing seen"
+    return "open, as claimed" if e.p_for < e.p_against else "open, contrary"
 
 
 def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:

@@ -83,6 +83,8 @@ class ReportTable:
     rows: tuple[tuple[ReportText, ...], ...]
     searchable: bool = False
     """True for long tables: the page folds them and adds a search box."""
+    exported: bool = False
+    """True for a table that the page offers as LaTeX and CSV."""
     anchors: tuple[str, ...] = ()
     """The link target of each row; empty if nothing links to rows."""
 

@@ -10,7 +10,12 @@ from typing import Any
 
 from orchestrator.analysis.claims import reason, statement, verdict_text
 from orchestrator.analysis.compare import Comparison, PublishedComparison
-from orchestrator.analysis.configurations import AxisDifference, Configuration, differences_to_no_kl
+from orchestrator.analysis.configurations import (
+    AxisDifference,
+    Configuration,
+    differences_to_no_kl,
+    task_metrics,
+)
 from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
 from orchestrator.analysis.phases import (
     RULE,
@@ -309,8 +314,57 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
         "the table below holds the numbers.",
         (*metrics, *tasks),
     )
-    tables = (before, _finals_table(comparison, over_items=over_items))
+    tables = (
+        *results_tables(comparison, baselines),
+        before,
+        _finals_table(comparison, over_items=over_items),
+    )
     return Section("finals", FINALS_TITLE, figures=(figure,), tables=tuple(t for t in tables if t))
+
+
+def results_tables(
+    comparison: Comparison, baselines: Sequence[ScoredBaseline]
+) -> Iterator[ReportTable]:
+    """Yield the table of each study and setting: a row a KL term and beta, a column a task.
+
+    Accuracies are of the runs that trained, mean and half width of the interval. Before them come
+    the models before training.
+    """
+    main = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
+    groups: dict[tuple[str, str], list[Configuration]] = {}
+    for c, setting in with_setting_names(comparison.configurations):
+        groups.setdefault((c.study, setting), []).append(c)
+    for (study, setting), own in groups.items():
+        runs = [run for c in own for run in c.runs]
+        tasks = [name for domain in main for name in task_metrics(runs, domain)]
+        metrics = [m for m in dict.fromkeys((*tasks, *main)) if any(m in c.finals for c in own)]
+        if not metrics:
+            continue
+        before = [
+            (baseline_name(one), *(_plain_number(values.get(m)) for m in metrics), "")
+            for one in baselines
+            if one.scores and one.baseline.model == own[0].traits.get("model")
+            for values in [baseline_values(one.scores)]
+        ]
+        rows = [
+            (
+                c.name,
+                *(_final_with_width(c.finals.get(m)) for m in metrics),
+                f"{c.collapse.n - c.collapse.count} of {c.collapse.n}",
+            )
+            for c in own
+        ]
+        titles = [m.split("/")[1] if m in tasks else metric_title(m) for m in metrics]
+        yield ReportTable(
+            " · ".join(filter(None, (study, setting))),
+            ("KL", *titles, "trained"),
+            (*before, *rows),
+            exported=True,
+        )
+
+
+def _plain_number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _is_task(metric: str) -> bool:

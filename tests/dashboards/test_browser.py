@@ -501,6 +501,21 @@ def test_the_keyboard_reaches_and_keeps_every_control(opened: Opened) -> None:
     assert opened.page.evaluate("document.activeElement.checked") is True
 
 
+@pytest.mark.parametrize(("ending", "title"), [("tex", "LaTeX"), ("csv", "CSV")])
+def test_a_table_of_results_is_a_file(opened: Opened, ending: str, title: str) -> None:
+    with opened.page.expect_download() as waiting:
+        opened.page.locator(".table.exported button", has_text=title).first.click()
+    assert waiting.value.suggested_filename == f"onpolicy-qwen2.5-7b.{ending}"
+    text = waiting.value.path().read_text(encoding="utf-8")
+    lines = text.splitlines()
+    if ending == "csv":
+        assert lines[0].startswith('"KL","micro_sort","micro_copy","micro_reverse"')
+        assert lines[1].startswith('"base model","0.300"')
+        return
+    assert lines[0] == "\\begin{tabular}{lcccccc}"
+    assert any(line.startswith("k1.reward $\\beta$=0.1 & 0.830 $\\pm$ ") for line in lines)
+
+
 def test_rows_are_found(opened: Opened) -> None:
     table = opened.page.locator("#provenance details.table")
     table.evaluate("table => { table.open = true; }")
