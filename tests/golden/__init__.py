@@ -27,6 +27,14 @@ RELEASES = {
     "prime_rl": "0.5.0",
     "trl": "1.16.0",
 }
+OLDER = {
+    "verl": "0.8.0",
+    "openrlhf": "0.10.1.post2",
+    "skyrl": "0.2.0",
+    "prime_rl": "0.8.0",
+    "trl": "1.9.2",
+}
+"""The oldest releases that orch drives, or in Prime-RL the newest, which expresses fewer cells."""
 PLACE = AttemptPaths(
     Path("/runs/e/cells/c/plan"), Path("/runs/e/attempts/1"), Path("/runs/e/checkpoints")
 )
@@ -40,14 +48,14 @@ def rows() -> dict[str, dict[str, Any]]:
     return read
 
 
-def cell_of(library: str, changes: dict[str, Any]) -> Cell:
+def cell_of(library: str, version: str, changes: dict[str, Any]) -> Cell:
     """Return the paper's first on-policy cell, in a library, with some fields changed."""
     first = next(cell for cell in declared("comedy_full") if "onpolicy" in cell.studies)
     plain: dict[str, Any] = {
         **first.settings.model_dump(),
         "resources": {"num_nodes": 1, "gpus_per_node": 8},
     }
-    plain["backend"] = {"name": library, "version": RELEASES[library]}
+    plain["backend"] = {"name": library, "version": version}
     for field, value in changes.items():
         *sections, leaf = field.split(".")
         section = plain
@@ -65,9 +73,9 @@ def cell_of(library: str, changes: dict[str, Any]) -> Cell:
     return Cell.model_validate({"id": fingerprint(settings), "loggers": loggers, **parts})
 
 
-def launch(library: str, changes: dict[str, Any]) -> str:
+def launch(library: str, version: str, changes: dict[str, Any]) -> str:
     """Write one launch as text: arguments, environment, files, and all that is not exact."""
-    cell = cell_of(library, changes)
+    cell = cell_of(library, version, changes)
     try:
         plan = plugins.load(library).translate(cell, PLACE)
     except UnsupportedSetting as refused:
@@ -117,9 +125,21 @@ def _wrapped(text: str) -> list[str]:
 
 
 def golden(library: str) -> dict[str, str]:
-    """Write all launches of a library: the first one whole."""
+    """Write all launches of a library: the first one whole, those of an older release if they
+    differ from the newest one's in another way."""
+    newest = _differences(library, RELEASES[library])
+    older = _differences(library, OLDER[library])
+    for name, text in older.items():
+        if text != newest[name]:
+            newest[f"{name} @ {OLDER[library]}"] = text
+    return newest
+
+
+def _differences(library: str, version: str) -> dict[str, str]:
     written: dict[str, str] = {}
+    first = ""
     for name, changes in rows().items():
-        text = launch(library, changes)
-        written[name] = beside(next(iter(written.values())), text) if written else text
+        text = launch(library, version, changes)
+        written[name] = beside(first, text) if first else text
+        first = first or text
     return written
