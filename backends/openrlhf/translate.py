@@ -136,7 +136,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         },
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
         + own
-        + (_validation(cell, options),),
+        + (_validation(cell, options, version),),
         bring_up="ray",
     )
 
@@ -221,7 +221,7 @@ def _batches_between(cell: Cell) -> int:
     return max(1, round(every / cell.settings.batch.num_minibatches))
 
 
-def _validation(cell: Cell, options: Options) -> LedgerEntry:
+def _validation(cell: Cell, options: Options, version: str) -> LedgerEntry:
     """Return the ledger entry of the validation.
 
     OpenRLHF 0.11.2 evaluates where its step divides, never before training, and cuts the
@@ -232,7 +232,7 @@ def _validation(cell: Cell, options: Options) -> LedgerEntry:
     last = " nor after the last step" if settings.num_train_steps % steps else ""
     return validation(
         cell,
-        "eval.steps",
+        spelled("eval.steps", version) or "",
         every,
         steps,
         f"not before training{last}; the first {options['data.max_samples']} validation prompts at "
