@@ -1,13 +1,12 @@
 """orch tune: search for the best beta of each configuration of a study, with Optuna."""
 
 import shlex
-import sys
 
 import click
 
 from orchestrator.cli import common as options
 from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
-from orchestrator.pipeline.search import cancel_trials, review_searches, search, submit_search
+from orchestrator.pipeline.search import cancel_trials, review_searches, search
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.search import section
 from orchestrator.search.design import chosen, design
@@ -19,7 +18,6 @@ from orchestrator.search.results import num_trials_left
 @options.spec
 @options.overrides
 @options.where
-@click.option("--submit", is_flag=True, help="On a cluster: run this command as a small job.")
 @click.option(
     "--cancel",
     is_flag=True,
@@ -39,7 +37,6 @@ def command(
     spec: str,
     overrides: tuple[str, ...],
     where: tuple[str, ...],
-    submit: bool,
     cancel: bool,
     report_only: bool,
     dry_run: bool,
@@ -55,10 +52,9 @@ def command(
     Trials are normal cells: `orch logs ID`, `orch show ID` and MLflow show them. Stop with
     Ctrl-C, and continue with the same command.
 
-    On a SLURM cluster, trials and their evaluations are jobs. This command must run as long as
-    new trials are needed: keep it in tmux or screen on a login node, or use --submit to run it
-    as a small job. After Ctrl-C, a kill or its time limit the jobs of trials continue. The same
-    command continues the search, on this login node or another.
+    On a cluster, trials and their evaluations are jobs, and this command must run as long as
+    new trials are needed: keep it in tmux or screen on a login node. After Ctrl-C, a kill or a
+    lost connection the jobs of trials continue, and the same command goes on.
     """
     experiment = open_experiment(spec, overrides)
     searches = chosen(design(experiment), where)
@@ -77,10 +73,6 @@ def command(
         return options.foreseen(num_trials_left(searches, journal) > 0)
     if cancel:
         cancel_trials(experiment, searches, journal)
-        return 0
-    if submit:
-        arguments = [word for word in sys.argv[1:] if word != "--submit"]
-        submit_search(experiment, journal, arguments)
         return 0
     if not report_only and not search(experiment, searches, journal):
         return 130

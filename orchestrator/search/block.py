@@ -7,7 +7,7 @@
       trials: 12                           # of each search: equal budgets
 
 A configuration is a cell of the study without its β and its seed. `read_block` checks the block;
-`distributions`, `sampler` and `pruner` translate it for Optuna.
+`distributions` and `sampler` translate it for Optuna.
 """
 
 import warnings
@@ -35,7 +35,6 @@ proposed twice is one cell."""
 Sampler = Literal["tpe", "gp", "random", "qmc"]
 """tpe: cheap at any number of trials; gp: a Gaussian process, which needs fewer trials, and
 PyTorch; random and qmc (Sobol) learn nothing from earlier trials."""
-Pruner = Literal["none", "hyperband", "median"]
 
 
 class TuneBlock(Frozen):
@@ -57,12 +56,9 @@ class TuneBlock(Frozen):
     trials: PositiveInt = 20
     """Number of trials of each search."""
     parallel: PositiveInt = 1
-    """Number of trials that run at the same time."""
+    """Number of trials of each search that run at the same time."""
     sampler: Sampler = "tpe"
     sampler_seed: NonNegativeInt = 0
-    pruner: Pruner = "none"
-    prune_on: str = ""
-    """The metric by which trials are pruned, one that training reports. Empty: the objective."""
 
     @property
     def metric(self) -> str:
@@ -87,22 +83,12 @@ class TuneBlock(Frozen):
     @property
     def is_scored(self) -> bool:
         """Return True if the metric comes from lm-evaluation-harness and not from training."""
-        return not is_reported(self.metric)
-
-    @property
-    def pruned_by(self) -> str:
-        """Return the metric that a pruner compares; empty without a pruner."""
-        return "" if self.pruner == "none" else self.prune_on or self.metric
+        return not (self.metric in METRICS or self.metric.startswith("eval/accuracy/"))
 
     def value(self, proposed: float) -> float:
         """Return the β of a proposal of the sampler."""
         low, high = self.beta
         return min(high, max(low, float(f"{proposed:.{SIGNIFICANT_DIGITS}g}")))
-
-
-def is_reported(metric: str) -> bool:
-    """Return True for a metric that training itself reports, step by step."""
-    return metric in METRICS or metric.startswith("eval/accuracy/")
 
 
 def read_block(spec: Spec, written: Mapping[str, Any] | None) -> TuneBlock:
@@ -161,15 +147,6 @@ def _rules(block: TuneBlock) -> Iterator[Fault]:
             "it: give confirm_seeds that are not among seeds",
             "confirm_seeds",
         )
-    if block.prune_on and block.pruner == "none":
-        yield tune_fault("prune_on is for a pruner; tune.pruner is none", "prune_on")
-    if block.pruned_by and not is_reported(block.pruned_by):
-        yield tune_fault(
-            f"pruner {block.pruner} looks while a cell trains, and '{block.pruned_by}' is known "
-            "after it only: set prune_on to a metric that training reports, such as "
-            "eval/accuracy_in_domain",
-            "prune_on",
-        )
 
 
 def tune_fault(message: str, *keys: str) -> Fault:
@@ -227,18 +204,6 @@ def sampler(block: TuneBlock, trial: int) -> Any:
             warn_asynchronous_seeding=False,
             warn_independent_sampling=False,
         )
-
-
-def pruner(block: TuneBlock, steps: int, first: int) -> Any:
-    """Return Optuna's pruner. Hyperband's resource is train steps, from the first in-loop
-    evaluation on."""
-    from optuna import pruners
-
-    if block.pruner == "hyperband":
-        return pruners.HyperbandPruner(min_resource=first, max_resource=steps)
-    if block.pruner == "median":
-        return pruners.MedianPruner(n_startup_trials=4)
-    return pruners.NopPruner()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ whether the backend can express the cells.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -28,13 +28,13 @@ STUDY = "tune"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-def design(experiment: Experiment, written: Mapping[str, Any] | None = None) -> list["Search"]:
-    """Return one search for each configuration of the block's study.
+def design(experiment: Experiment) -> list["Search"]:
+    """Return one search for each configuration of the study of the spec's `tune` block.
 
-    written: a block in place of the spec's. Raise SpecError with every fault.
+    Raise SpecError with every fault.
     """
     spec = experiment.spec
-    block = read_block(spec, spec.tune if written is None else written)
+    block = read_block(spec, spec.tune)
     study = next(one for one in spec.studies if one.name == block.study)
     # The first cell of each configuration. Without a KL term there is no β to search.
     configurations: dict[tuple[tuple[str, str], ...], Cell] = {}
@@ -116,11 +116,6 @@ class Search:
         """Return a cell of each end of the range, of the first seed."""
         return [cell for beta in self.block.beta for cell in self.cells(beta, self.block.seeds[:1])]
 
-    def entry_modules(self) -> set[str]:
-        """Return the modules that train the search's cells: the fork server imports them, once."""
-        entry = _entry(self.ends()[0], self.experiment) or ""
-        return {entry.partition(":")[0]} - {""}
-
     def declaration(self) -> dict[str, Any]:
         """Return, as JSON, the parts that must not change while the journal is in use."""
         cell = self.ends()[0]
@@ -139,18 +134,14 @@ class Search:
         try:
             ends = self.ends()
             for cell in ends:
-                _entry(cell, self.experiment)
+                paths = self.experiment.folder.cell(cell).first_paths()
+                neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
         except SpecError as error:
             return [replace(fault, path="$.tune.beta") for fault in error.faults]
         except OrchError as error:
             return [tune_fault(str(error), "beta")]
-        named = {self.block.direction: self.block.metric, "prune_on": self.block.pruned_by}
-        evaluation = self.experiment.spec.evaluation
-        return [
-            tune_fault(message, key)
-            for key, metric in named.items()
-            if metric and (message := metric_fault(metric, ends[0], evaluation))
-        ]
+        message = metric_fault(self.block.metric, ends[0], self.experiment.spec.evaluation)
+        return [tune_fault(message, self.block.direction)] if message else []
 
 
 def _leaf(cell: Cell, field: str) -> Any:
@@ -159,15 +150,6 @@ def _leaf(cell: Cell, field: str) -> Any:
         return attrgetter(field)(cell.settings)
     except AttributeError:
         return None
-
-
-def _entry(cell: Cell, experiment: Experiment) -> str | None:
-    """Return the entry point of a cell's launch, or None if it is a program of its own.
-
-    Raise UnsupportedSetting if the backend cannot express the cell.
-    """
-    paths = experiment.folder.cell(cell).first_paths()
-    return neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths).entry
 
 
 # ------------------------------------------------------------------ the metrics of its cells

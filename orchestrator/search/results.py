@@ -1,7 +1,7 @@
 """Results of searches, read from the journal: trials, the best, the recommended β, contests."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -29,7 +29,7 @@ class TrialResult:
 
     number: int
     state: str
-    """COMPLETE, PRUNED, FAIL or RUNNING."""
+    """COMPLETE, FAIL or RUNNING."""
     beta: float
     seeds: Mapping[int, float]
     """Seed -> objective; empty if nothing was measured."""
@@ -62,11 +62,7 @@ def trial_result(search: Search, frozen: Any) -> TrialResult:
         number=frozen.number,
         state=frozen.state.name,
         beta=search.block.value(frozen.params[FIELD]),
-        # Journals of earlier releases have a list for each seed, of one value.
-        seeds={
-            int(seed): own[0] if isinstance(own, list) else own
-            for seed, own in attributes.get("seeds", {}).items()
-        },
+        seeds={int(seed): value for seed, value in attributes.get("seeds", {}).items()},
         cells=tuple(attributes.get("cells", ())),
         reused=bool(attributes.get("reused")),
         why=attributes.get("why", ""),
@@ -218,7 +214,7 @@ def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
     ]
 
 
-# ------------------------------------------------------------------ cells and journals
+# ------------------------------------------------------------------ cells, and what a report reads
 
 
 def cells_of_open_trials(experiment: Experiment, results: Iterable[SearchOutcome]) -> list[Cell]:
@@ -253,50 +249,23 @@ def cells_of_all_trials(experiment: Experiment, results: Iterable[SearchOutcome]
     return list(cells.values())
 
 
-def read_journals(
-    experiment: Experiment,
-) -> tuple[dict[str, list[SearchOutcome]], list[str]]:
-    """Return journal -> its searches, and the reasons why some cannot be shown.
-
-    The journal's folder has the block with which each search was last driven. Nothing is written.
-    """
-    read: dict[str, list[SearchOutcome]] = {}
-    faults: list[str] = []
-    for log in sorted((experiment.folder.path / "tune").glob("*/journal.log")):
-        journal = SearchJournal(experiment.folder, log.parent.name)
-        try:
-            outcomes = list(_read_journal(experiment, journal, faults))
-        except OrchError as error:
-            faults.append(str(error))
-            continue
-        if journal.damage:
-            faults.append(journal.damage)
-        if outcomes:
-            read[log.parent.name] = outcomes
-    return read, faults
-
-
-def _read_journal(
-    experiment: Experiment, journal: SearchJournal, faults: list[str]
-) -> Iterator[SearchOutcome]:
-    for name, study in journal.studies().items():
-        block = journal.block(name)
-        if block is None:
-            faults.append(
-                f"{journal.path}: the block of search {name} is missing, so the search cannot be "
-                "shown; run `orch tune` once more as it was begun, or remove the folder"
-            )
-            continue
-        try:
-            searches = {search.name: search for search in design(experiment, block)}
-        except OrchError as error:
-            faults.append(f"{journal.path}: search {name} does not fit the spec any more: {error}")
-            continue
-        search = searches.get(name)
-        if search is not None and journal.is_of(search):
-            yield outcome(search, study)
-        else:
-            faults.append(
-                f"{journal.path}: the spec has changed since search {name} began, so the search is "
-                "not shown; `orch tune` with another tune.name begins a new one"
-            )
+def read_searches(experiment: Experiment) -> tuple[list[SearchOutcome], list[str]]:
+    """Return the searches of the spec's `tune` block that were begun, and why some cannot be
+    shown. Nothing is written."""
+    name = (experiment.spec.tune or {}).get("name") or "search"
+    journal = SearchJournal(experiment.folder, str(name))
+    if not experiment.spec.tune or not journal.log.exists():
+        return [], []
+    try:
+        searches = {search.name: search for search in design(experiment)}
+        studies = journal.studies()
+    except OrchError as error:
+        return [], [f"the search in {journal.path} cannot be shown: {error}"]
+    fitting = [n for n in studies if n in searches and journal.is_of(searches[n])]
+    faults = [
+        f"{journal.path}: the spec has changed since search {name} began, so the search is not "
+        "shown; `orch tune` with another tune.name begins a new one"
+        for name in studies
+        if name not in fitting
+    ]
+    return [outcome(searches[name], studies[name]) for name in fitting], faults

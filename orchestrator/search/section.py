@@ -15,7 +15,7 @@ from orchestrator.search.results import (
     SearchOutcome,
     beta_text,
     contests,
-    read_journals,
+    read_searches,
 )
 
 CHOSEN = (
@@ -34,12 +34,13 @@ CURVE = (
 def experiment_sections(
     experiment: Experiment,
 ) -> tuple[list[Section], dict[str, Any], list[str]]:
-    """Return the searches in the experiment's report: a section for each journal, the data of
-    their figure, and the reasons why some searches cannot be shown."""
-    journals, faults = read_journals(experiment)
-    panels = [panel(name, outcomes) for name, outcomes in journals.items()]
-    sections = [section(name, outcomes) for name, outcomes in journals.items()]
-    if sections and any(each["series"] for each in panels):
+    """Return the searches in the experiment's report: their section, the data of its figure, and
+    the reasons why some searches cannot be shown."""
+    outcomes, faults = read_searches(experiment)
+    if not outcomes:
+        return [], {}, faults
+    drawn, made = panel(outcomes), section(outcomes)
+    if drawn["series"]:
         figure = Figure(
             "tune",
             "trials",
@@ -47,11 +48,11 @@ def experiment_sections(
             "Each mark is a trial, the mean over its seeds.",
             "Objective over β; the tables hold the same numbers.",
         )
-        sections[0] = replace(sections[0], figures=(figure,))
-    return sections, {"tune": panels} if journals else {}, faults
+        made = replace(made, figures=(figure,))
+    return [made], {"tune": [drawn]}, faults
 
 
-def section(name: str, outcomes: Sequence[SearchOutcome]) -> Section:
+def section(outcomes: Sequence[SearchOutcome]) -> Section:
     """Return the best of each search of a journal, their comparison, and every trial."""
     block = outcomes[0].search.block
     tables = [best_table(outcomes), _contest_table(outcomes), _trials_table(outcomes)]
@@ -62,20 +63,20 @@ def section(name: str, outcomes: Sequence[SearchOutcome]) -> Section:
         points.insert(0, "Each trial has one seed: a difference may be noise.")
     text = (
         f"{block.objective}, the mean over {counted(len(block.seeds), 'seed')} a trial; "
-        f"sampler {block.sampler}, pruner {block.pruner}."
+        f"sampler {block.sampler}."
     )
     return Section(
-        f"tune-{name}",
-        f"Search for β: {name}",
+        f"tune-{block.name}",
+        f"Search for β: {block.name}",
         text=(text,),
         points=tuple(points),
         tables=tuple(table for table in tables if table.rows),
     )
 
 
-def panel(name: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
+def panel(outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
     """Return a panel of the figure: the objective over β, a series for each search."""
-    metric = outcomes[0].search.block.metric
+    block = outcomes[0].search.block
     series = [
         {
             "name": one.search.name,
@@ -87,9 +88,9 @@ def panel(name: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
         if one.measured
     ]
     return {
-        "title": f"{name}: {metric} over {FIELD}",
+        "title": f"{block.name}: {block.metric} over {FIELD}",
         "xtitle": FIELD,
-        "ytitle": metric,
+        "ytitle": block.metric,
         "series": series,
     }
 

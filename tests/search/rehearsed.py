@@ -1,6 +1,6 @@
 """Searches whose cells are trained in no time: run directories as training would leave them.
 
-Everything but the training is real: the spec, the cells, the journal, the controller.
+Everything but the training is real: the spec, the cells, the journal, the loop.
 """
 
 import json
@@ -14,12 +14,12 @@ from typing import Any
 from backends.micro.shipped import manifest
 from backends.micro.theory import optimum
 from orchestrator.records import Cell, ExitRecord, Outcome
-from orchestrator.rundir import RunFolder
+from orchestrator.rundir import RESUMABLE, RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
-from orchestrator.search.controller import Controller
+from orchestrator.runs.state import read_state
 from orchestrator.search.design import Search, design
 from orchestrator.search.journal import SearchJournal
-from orchestrator.search.local import LOCAL_RULES, ThreadScorer
+from orchestrator.search.loop import Run, drive
 from orchestrator.search.results import SearchOutcome, outcomes
 
 ROOT = Path(__file__).parents[2]
@@ -39,14 +39,16 @@ def _opened(name: str) -> Experiment:
     return open_experiment(ROOT / "experiments" / name, ["site=local"])
 
 
-def experiment(tmp_path: Path, kl: Sequence[str] = ("k1.reward",)) -> Experiment:
-    """beta_sweep.yaml with its runs in tmp_path, a study of these configurations and no `tune`
-    block of its own."""
+def experiment(
+    tmp_path: Path, kl: Sequence[str] = ("k1.reward",), tune: Mapping[str, Any] = BLOCK
+) -> Experiment:
+    """beta_sweep.yaml with its runs in tmp_path, a study of these configurations and this `tune`
+    block."""
     found = _opened("beta_sweep.yaml")
     (study,) = found.spec.studies
     studies = (study.model_copy(update={"axes": {**study.axes, "kl": list(kl)}}),)
     site = found.spec.site.model_copy(update={"runs_dir": str(tmp_path / "runs")})
-    spec = found.spec.model_copy(update={"tune": None, "site": site, "studies": studies})
+    spec = found.spec.model_copy(update={"tune": dict(tune), "site": site, "studies": studies})
     return replace(found, spec=spec, folder=RunFolder.of(tmp_path / "runs", spec.name, "micro"))
 
 
@@ -114,25 +116,38 @@ class House:
     def journal(self) -> SearchJournal:
         return SearchJournal(self.folder, self.searches[0].block.name)
 
-    def controller(self, told: list[str] | None = None) -> Controller:
-        self.folder.open()
-        scorer = ThreadScorer(self.experiment.spec.evaluation, self.folder)
-        tell = (lambda _: None) if told is None else told.append
-        return Controller(self.searches, self.journal(), scorer, LOCAL_RULES, tell)
-
     def run(
         self, response: Response = theory, told: list[str] | None = None
     ) -> list[SearchOutcome]:
-        controller = self.controller(told)
-        with controller.journal.controlling():
-            for _ in range(10_000):
-                wanted = controller.tick()
-                for cell in wanted:
+        """Search to the end; every cell that has not ended is trained by `response`."""
+
+        def train_all(cells: Sequence[Cell]) -> bool:
+            for cell in cells:
+                if read_state(self.folder.cell(cell)).state in RESUMABLE:
                     train(self.folder, cell, response(cell))
                     self.trained.append(cell)
-                if not wanted and controller.done:
-                    return self.found()
-        raise AssertionError("the search does not end")
+            return True
+
+        assert self.drive(train_all, told)
+        return self.found()
+
+    def drive(self, run: Run, told: list[str] | None = None) -> bool:
+        self.folder.open()
+        journal = self.journal()
+        with journal.controlling():
+            tell = (lambda _: None) if told is None else told.append
+            return drive(self.searches, journal, run, tell)
+
+    def stopped(self) -> list[Cell]:
+        """The cells of a search that is stopped at its first trials."""
+        begun: list[Cell] = []
+
+        def stop(cells: Sequence[Cell]) -> bool:
+            begun.extend(cells)
+            return False
+
+        assert not self.drive(stop)
+        return begun
 
     def found(self) -> list[SearchOutcome]:
         return outcomes(self.searches, self.journal())
@@ -140,8 +155,8 @@ class House:
 
 def house(tmp_path: Path, kl: Sequence[str] = ("k1.reward",), **block: Any) -> House:
     """beta_sweep.yaml with BLOCK, changed by `block`."""
-    opened = experiment(tmp_path, kl)
-    return House(opened, design(opened, {**BLOCK, **block}), [])
+    opened = experiment(tmp_path, kl, {**BLOCK, **block})
+    return House(opened, design(opened), [])
 
 
 def noise(name: str, spread: float) -> float:

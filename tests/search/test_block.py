@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import SpecError
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.search.design import design, metric_fault, scores_of
-from tests.search.rehearsed import BLOCK, ROOT, experiment, house
+from tests.search.rehearsed import ROOT, experiment, house
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,6 @@ from tests.search.rehearsed import BLOCK, ROOT, experiment, house
         ({"minimize": "eval/kl_reverse"}, "got maximize and minimize"),
         ({"maximize": "eval/in_domain/meen"}, "did you mean 'eval/in_domain/mean'"),
         ({"maximize": "eval/math500/mean@32"}, "no metric is called"),
-        ({"pruner": "median", "prune_on": "eval/accuracy/srot"}, "$.tune.prune_on"),
-        ({"pruner": "median", "maximize": "eval/in_domain/mean"}, "looks while a cell trains"),
-        ({"prune_on": "train/reward_mean"}, "tune.pruner is none"),
         ({"study": "bta"}, "did you mean 'beta'"),
         ({"seeds": [1, 1]}, "names a seed twice"),
         ({"seeds": [1], "confirm_seeds": [1]}, "cannot confirm it"),
@@ -69,7 +66,7 @@ def of_axes(opened: Experiment, axes: dict[str, Any]) -> Experiment:
 def test_a_study_without_a_kl_term_is_refused(tmp_path: Path) -> None:
     opened = of_axes(experiment(tmp_path), {"kl": ["none"], "batch.num_minibatches": [2]})
     with pytest.raises(SpecError, match="no cell with a KL term"):
-        design(opened, BLOCK)
+        design(opened)
 
 
 def test_a_proposal_is_rounded_once_and_stays_inside(tmp_path: Path) -> None:

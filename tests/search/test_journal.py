@@ -13,7 +13,7 @@ def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) ->
     before = _files(tmp_path)
     other = house(tmp_path, beta=[0.1, 1])
     with pytest.raises(RunFolderError) as caught:
-        other.controller()
+        other.run()
     told = str(caught.value)
     assert "holds another search" in told
     assert "space.kl.beta.low: 0.01 there, 0.1 here" in told
@@ -31,22 +31,13 @@ def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) ->
 def test_a_journal_of_another_spec_is_refused(change: dict[str, object], tmp_path: Path) -> None:
     house(tmp_path).run()
     with pytest.raises(RunFolderError, match="holds another search"):
-        house(tmp_path, **change).controller()
+        house(tmp_path, **change).run()
 
 
 def test_what_says_only_how_to_search_may_change(tmp_path: Path) -> None:
     house(tmp_path).run()
     (found,) = house(tmp_path, trials=7, sampler="random", parallel=2).run()
     assert len(found.trials) == 7
-
-
-def test_a_controller_of_another_space_hears_of_it_before_it_asks(tmp_path: Path) -> None:
-    first, second = house(tmp_path), house(tmp_path, beta=[0.02, 2])
-    first.controller()
-    with pytest.raises(RunFolderError, match=r"space\.kl\.beta\.high: 10(\.0)? there, 2"):
-        second.controller()
-    (found,) = first.run()
-    assert len(found.trials) == 6
 
 
 def test_a_torn_last_line_costs_that_line_only(tmp_path: Path) -> None:
@@ -59,16 +50,6 @@ def test_a_torn_last_line_costs_that_line_only(tmp_path: Path) -> None:
     assert [trial.state for trial in found.trials] == ["COMPLETE"] * 5
 
 
-def test_a_line_torn_while_others_work_is_mended_by_the_next_to_write(tmp_path: Path) -> None:
-    made = house(tmp_path, trials=3)
-    controller = made.controller()
-    with made.journal().log.open("ab") as file:
-        file.write(b'{"op_code":4,"wor')  # another controller was killed here
-    with controller.journal.controlling():
-        controller.tick()
-    assert len(house(tmp_path, trials=3).run()[0].trials) == 3
-
-
 @pytest.mark.parametrize("content", [b"\x00\xff\x00 not a journal", b"no\njournal\n"])
 def test_a_file_that_is_no_journal_is_told_and_kept(content: bytes, tmp_path: Path) -> None:
     made = house(tmp_path)
@@ -77,46 +58,8 @@ def test_a_file_that_is_no_journal_is_told_and_kept(content: bytes, tmp_path: Pa
     log.parent.mkdir(parents=True)
     log.write_bytes(content)
     with pytest.raises(RunFolderError, match=r"is no journal of Optuna's"):
-        made.controller()
+        made.run()
     assert log.read_bytes() == content
-
-
-@pytest.mark.parametrize(("number", "most"), [(1, 3), (4, 1), (9, 2), (-1, 1)])
-def test_an_unreadable_line_is_set_aside_and_the_rest_is_read(
-    number: int, most: int, tmp_path: Path
-) -> None:
-    """A line that made a trial takes the trials after it along: these are asked anew."""
-    made = house(tmp_path, trials=3)
-    made.run()
-    log = made.journal().log
-    lines = log.read_bytes().splitlines(keepends=True)
-    lines[number] = b"\x00\x00 a bad block of the disk\n"
-    log.write_bytes(b"".join(lines))
-    damaged = log.read_bytes()
-    told: list[str] = []
-    again = house(tmp_path, trials=4)
-    (found,) = again.run(told=told)
-    assert [trial.state for trial in found.trials].count("COMPLETE") == 4
-    assert len(again.trained) <= most
-    (copy,) = log.parent.glob("journal.damaged-*")
-    assert copy.read_bytes() == damaged
-    assert (
-        f"1 line that cannot be read; the others were read, and the whole file is kept as {copy}"
-        in told[0]
-    )
-
-
-def test_a_damaged_journal_is_not_touched_under_another_controller(tmp_path: Path) -> None:
-    made = house(tmp_path, trials=3)
-    controller = made.controller()
-    with controller.journal.controlling():
-        controller.tick()
-        log = made.journal().log
-        log.write_bytes(b"{bad\n" + log.read_bytes())
-        before = log.read_bytes()
-        with pytest.raises(RunFolderError, match="another orch tune works with it"):
-            house(tmp_path, trials=3).controller()
-        assert log.read_bytes() == before
 
 
 def test_an_empty_journal_is_a_new_one(tmp_path: Path) -> None:
@@ -144,7 +87,7 @@ def test_a_file_in_the_way_is_a_sentence(tmp_path: Path) -> None:
     made.folder.open()
     (made.folder.path / "tune").write_text("a file where a folder should be")
     with pytest.raises(RunFolderError, match="a part of its path is a file"):
-        made.controller()
+        made.run()
 
 
 def _files(folder: Path) -> dict[Path, bytes]:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,9 @@ import pytest
 from command_line import ROOT, orch
 from lifeline import heed_ctrl_c
 
-from orchestrator.launch.slurm import poll, submissions
-from orchestrator.pipeline.training import keep_spec
-from orchestrator.rundir import CellState, RunFolder
-from orchestrator.runs.collect import collect
-from orchestrator.runs.experiment import open_experiment
-from orchestrator.runs.state import read_state
-from orchestrator.runs.wait import SubmitRequest, start
-from orchestrator.search.controller import Controller
-from orchestrator.search.design import design
-from orchestrator.search.slurm import JobScorer, cluster_rules
-from orchestrator.spec.site_options import SlurmOptions
+from orchestrator.launch.slurm import submissions
+from orchestrator.rundir import RunFolder
 from tests.cluster import Cluster
-from tests.search.rehearsed import BLOCK, House, train
 
 pytestmark = pytest.mark.long
 
@@ -88,7 +77,7 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
     logs = [folder / "killed.log", folder / "other.log"]
     with logs[0].open("wb") as file:
         first = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
-    until(logs[0], "as 1 job array", first)
+    until(logs[0], "asked", first)
     refused = orch(folder, *argv[3:])
     assert (refused.returncode, "another orch tune works" in refused.stderr) == (1, True)
     first.send_signal(signal.SIGKILL)
@@ -131,97 +120,3 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
     assert states == {"COMPLETE": 5, "FAIL": 3}, told.stderr
     whys = [trial["why"] for trial in search["trials"] if trial["state"] == "FAIL"]
     assert sum("cancelled by a person" in why for why in whys) == 2, whys
-
-
-def cluster_house(
-    tmp_path: Path, options: SlurmOptions, steps: int = 100, **block: object
-) -> Controller:
-    length = f"+base.num_train_steps={steps}"
-    asked = [*SITE[:-1], length, f"site.runs_dir='{tmp_path}/runs'"]
-    opened = open_experiment(ROOT / "experiments" / "beta_sweep.yaml", asked)
-    (study,) = opened.spec.studies
-    studies = (study.model_copy(update={"axes": {**study.axes, "kl": ["k1.reward"]}}),)
-    spec = opened.spec.model_copy(update={"tune": None, "studies": studies})
-    opened = replace(opened, spec=spec)
-    house = House(opened, design(opened, {**BLOCK, **block}), [])
-    house.folder.open()
-    scorer = JobScorer(house.searches[0].block, house.folder, options)
-    return Controller(house.searches, house.journal(), scorer, cluster_rules(options, print))
-
-
-def test_a_job_whose_trial_is_behind_is_stopped_and_keeps_its_record(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    poll.forget()
-    options = SlurmOptions(time_limit_hours=0.2, memory_gib=1.0)
-    controller = cluster_house(
-        tmp_path,
-        options,
-        steps=LONG,
-        trials=5,
-        pruner="median",
-        maximize="eval/accuracy_in_domain",
-    )
-    folder = controller.folder
-    with controller.journal.controlling():
-        for _ in range(4):
-            (cell,) = controller.tick()
-            train(
-                folder,
-                cell,
-                {"eval/accuracy_in_domain": 2.0},
-                earlier={step: {"eval/accuracy_in_domain": 2.0} for step in range(1, LONG)},
-            )
-        (cell,) = controller.tick()
-        start(SubmitRequest([cell], folder, options, evaluate=False, tell=print))
-        waited(lambda: controller.tick() or controller.done, "it was not pruned")
-    place = folder.cell(cell)
-    found = read_state(place)
-    assert found.state == "cancelled"
-    assert found.exit is not None
-    assert "given up by the search: pruned with" in found.exit.message
-    assert "trial 4" in found.exit.message
-    (record,) = collect([cell], folder)
-    assert any("eval/accuracy_in_domain" in point.values for point in record.metrics)
-    assert controller.studies["k1.reward"].get_trials()[4].state.name == "PRUNED"
-    waited(lambda: not cluster.run("squeue", "-h"), "its job is left")
-    poll.forget()
-
-
-@pytest.mark.slow
-def test_an_evaluation_that_is_missing_is_a_job_of_its_own(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    poll.forget()
-    options = SlurmOptions(time_limit_hours=0.2, memory_gib=2.0)
-    controller = cluster_house(tmp_path, options, trials=1, maximize="eval/in_domain/mean")
-    keep_spec(controller.searches[0].experiment)
-    with controller.journal.controlling():
-        (cell,) = controller.tick()
-        start(SubmitRequest([cell], controller.folder, options, evaluate=False, tell=print))
-        waited(lambda: controller.tick() or controller.done, "it is not evaluated", 300)
-    (trial,) = controller.studies["k1.reward"].get_trials()
-    assert trial.state.name == "COMPLETE"
-    assert 0 <= trial.values[0] <= 1
-    assert len(controller.folder.cell(cell).attempts()) == 1, "trained once"
-    evaluations = [s for s in submissions.read(controller.folder).values() if s.kind == "evaluate"]
-    assert len(evaluations) == 1
-    poll.forget()
-
-
-def test_what_failed_is_tried_again_as_the_site_allows(tmp_path: Path) -> None:
-    options = SlurmOptions(retries={"error": 1})
-    controller = cluster_house(tmp_path, options, trials=1)
-    verdict = cluster_rules(options, print).decide
-    with controller.journal.controlling():
-        (cell,) = controller.tick()
-        place = controller.folder.cell(cell)
-        train(controller.folder, cell, {}, state="failed")
-        assert verdict(place, read_state(place)) == "train"
-        assert controller.tick() == [cell]
-        train(controller.folder, cell, {}, state="failed")
-        assert verdict(place, read_state(place)) == "over"
-        controller.tick()
-    assert controller.done
-    assert verdict(place, CellState("unknown", fault="nobody answers")) == "wait"
-    assert verdict(place, CellState("pending")) == "wait"

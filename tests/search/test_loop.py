@@ -1,6 +1,5 @@
-"""Asking, following and telling, on real journals and run directories."""
+"""Asking and telling, on real journals and run directories."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ from orchestrator.errors import RunFolderError
 from orchestrator.records import Cell
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.plan import plan, tuned_ids
-from orchestrator.runs.state import read_state
-from orchestrator.search.controller import add_grid_results
 from orchestrator.search.journal import SearchJournal
-from tests.search.rehearsed import GOAL, House, Values, house, objective_at, theory, train
+from tests.search.rehearsed import GOAL, Values, house, objective_at, theory, train
 
 
 def test_every_trial_is_asked_trained_and_told(tmp_path: Path) -> None:
@@ -52,14 +49,12 @@ def test_prune_leaves_the_cells_of_trials_alone(tmp_path: Path) -> None:
     assert plan(made.experiment.cells, made.folder).orphans == ()
 
 
-def test_a_dead_controller_s_trials_are_taken_over(tmp_path: Path) -> None:
+def test_a_stopped_search_goes_on_with_its_trials(tmp_path: Path) -> None:
     made = house(tmp_path, parallel=3)
-    dead = made.controller()
-    with dead.journal.controlling():
-        started = dead.tick()  # and it is never heard of again
+    started = made.stopped()
     assert len(started) == 3
     (found,) = made.run()
-    assert {cell.id for cell in started} <= {cell.id for cell in made.trained}
+    assert [cell.id for cell in started] == [cell.id for cell in made.trained[:3]]
     assert [t.state for t in found.trials] == ["COMPLETE"] * 6
 
 
@@ -77,8 +72,9 @@ def test_a_second_controller_is_refused_while_the_first_works(tmp_path: Path) ->
 
 def test_a_trial_cut_short_before_it_had_parameters_is_asked_anew(tmp_path: Path) -> None:
     made = house(tmp_path, trials=3)
-    controller = made.controller()
-    controller.studies["k1.reward"].ask()  # a kill between asking and suggesting leaves this
+    made.folder.open()
+    journal = made.journal()
+    journal.study(made.searches[0]).ask()  # a kill between asking and suggesting leaves this
     (found,) = made.run()
     assert len(found.trials) == 3
     assert all(trial.state == "COMPLETE" for trial in found.trials)
@@ -116,87 +112,26 @@ def test_a_trial_without_a_number_fails(kind: str, tmp_path: Path) -> None:
 
 def test_a_failed_cell_fails_its_trial_and_the_search_goes_on(tmp_path: Path) -> None:
     made = house(tmp_path, trials=3, seeds=[0, 1])
-    controller = made.controller()
-    one, other = controller.tick()
+    one, _ = made.stopped()
     train(made.folder, one, {}, state="failed")
     (found,) = made.run()
     assert found.trials[0].state == "FAIL"
-    assert f"{one.slug} ({one.id}) failed" in found.trials[0].why
-    assert read_state(made.folder.cell(other)).state == "cancelled"
+    assert f"{one.slug} ({one.id}) is failed" in found.trials[0].why
     assert [t.state for t in found.trials[1:]] == ["COMPLETE"] * 2
 
 
 def test_a_cell_that_a_person_cancels_fails_its_trial(tmp_path: Path) -> None:
     made = house(tmp_path, trials=1)
-    cancel(made.controller().tick(), made.folder)
+    cancel(made.stopped(), made.folder)
     (found,) = made.run()
     assert found.trials[0].state == "FAIL"
     assert "cancelled by a person" in found.trials[0].why
 
 
-def test_a_cell_whose_process_is_killed_each_time_fails_its_trial(tmp_path: Path) -> None:
+def test_a_cell_that_run_could_not_end_fails_its_trial(tmp_path: Path) -> None:
     made = house(tmp_path, trials=1)
-    controller = made.controller()
-    (cell,) = controller.tick()
-    controller.give_up(cell)
-    controller.tick()
-    assert controller.done
-    assert "killed each time" in made.found()[0].trials[0].why
-
-
-# ---------------------------------------------------------------- ending early
-
-
-def _still_training(made: House, cell: Cell, curve: dict[int, Values]) -> Any:
-    """A cell that somebody holds, with these metrics so far."""
-    folder = made.folder.cell(cell)
-    folder.make(cell)
-    claim = folder.take_claim()
-    assert claim is not None
-    attempt = folder.open_attempt()
-    attempt.job.write_text('{"pid": 1, "birth": "long ago", "host": "elsewhere"}')
-    attempt.metrics.write_text(
-        "".join(
-            json.dumps({"step": step, "time": 1e9, "values": values}) + "\n"
-            for step, values in curve.items()
-        )
-    )
-    return claim
-
-
-def _curve(value: float, upto: int) -> dict[int, Values]:
-    return {step: {"eval/accuracy_in_domain": value} for step in range(10, upto + 1, 10)}
-
-
-@pytest.mark.parametrize("pruner", ["median", "hyperband"])
-def test_a_trial_that_falls_behind_is_pruned_while_it_trains(
-    pruner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped: list[tuple[str, str]] = []
-
-    def cancel(cells: list[Cell], _: Any, why: str) -> None:
-        stopped.extend((cell.id, why) for cell in cells)
-
-    monkeypatch.setattr("orchestrator.runs.operations.cancel", cancel)
-    made = house(
-        tmp_path,
-        trials=12,
-        pruner=pruner,
-    )
-    controller = made.controller()
-    with controller.journal.controlling():
-        for _ in range(11):
-            (cell,) = controller.tick()
-            train(made.folder, cell, {"eval/accuracy_in_domain": 0.9}, earlier=_curve(0.9, 90))
-        (cell,) = controller.tick()
-        with _still_training(made, cell, _curve(0.1, 90)):
-            controller.tick()
-    states = [trial.state for trial in made.found()[0].trials]
-    assert states == ["COMPLETE"] * 11 + ["PRUNED"]
-    ((id_, why),) = stopped
-    assert id_ == cell.id
-    assert "given up by the search: pruned with 9 values" in why
-    assert "trial 11" in why
+    assert made.drive(lambda _: True)
+    assert "is planned" in made.found()[0].trials[0].why
 
 
 # ---------------------------------------------------------------- budgets and sharing
@@ -215,15 +150,13 @@ def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
     assert len(grid) == 21
     for cell in grid[:-1]:  # one seed of one beta is not there yet
         train(made.folder, cell, theory(cell))
-    (search,) = made.searches
-    controller = made.controller()
-    added = add_grid_results(search, controller.studies[search.name])
     inside = {cell.settings.kl.beta for cell in grid if 0.05 <= cell.settings.kl.beta <= 1}
     missing = {grid[-1].settings.kl.beta} & inside
-    assert added == len(inside - missing) == 4 - len(missing)
-    assert add_grid_results(search, made.controller().studies[search.name]) == 0
+    added = len(inside - missing)
     (found,) = made.run()
     assert [trial.reused for trial in found.trials] == [True] * added + [False] * 2
+    (again,) = made.run()
+    assert len(again.trials) == len(found.trials)
 
 
 def test_what_is_recommended_is_trained_again_on_fresh_seeds(tmp_path: Path) -> None:
