@@ -60,11 +60,11 @@ def _run(experiment: Experiment, cells: Sequence[Cell], scored: bool) -> bool:
     if done.interrupted:
         return False
     # On a cluster, jobs have scored the checkpoints of full size.
-    here = [c for c in cells if scored and (experiment.where == "local" or c.scale == "micro")]
+    rest = [c for c in cells if scored and (experiment.where == "local" or c.scale == "micro")]
     # The value of a trial comes from its cells' last checkpoints.
     evaluation = spec.evaluation.model_copy(update={"checkpoints": "last"})
     try:
-        records, workers = collect(here, folder), spec.site.workers
+        records, workers = collect(rest, folder), spec.site.workers
         evaluate(records, evaluation, folder, site=spec.site, workers=workers)
     except UnscoredError as error:
         say(str(error))

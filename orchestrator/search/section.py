@@ -39,7 +39,7 @@ def experiment_sections(
     outcomes, faults = read_searches(experiment)
     if not outcomes:
         return [], {}, faults
-    drawn, made = panel(outcomes), section(outcomes)
+    drawn, shown = panel(outcomes), section(outcomes)
     if drawn["series"]:
         figure = Figure(
             "tune",
@@ -48,8 +48,8 @@ def experiment_sections(
             "Each mark is a trial, the mean over its seeds.",
             "Objective over β; the tables hold the same numbers.",
         )
-        made = replace(made, figures=(figure,))
-    return [made], {"tune": [drawn]}, faults
+        shown = replace(shown, figures=(figure,))
+    return [shown], {"tune": [drawn]}, faults
 
 
 def section(outcomes: Sequence[SearchOutcome]) -> Section:
