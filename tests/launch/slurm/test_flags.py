@@ -1,12 +1,8 @@
 """The options of a site reach every job that orch starts, by the same flags."""
 
 import shlex
-from pathlib import Path
-
-import pytest
 
 from orchestrator.launch.slurm.script import EVALUATE, ArrayJob, ArrayResources, text
-from orchestrator.search.slurm import controller_script
 from orchestrator.site.probe import _srun
 from orchestrator.spec.site_options import SlurmOptions, slurm_options
 
@@ -45,7 +41,6 @@ def jobs(options: SlurmOptions) -> dict[str, set[str]]:
         "training": of_script(text(training, options)),
         "evaluation": of_script(text(evaluation, options)),
         "probe": set(_srun(options, 0)),
-        "controller": of_script(controller_script(["tune"], "x", Path("/x.log"), options)),
     }
 
 
@@ -55,17 +50,8 @@ def test_every_job_has_the_same_flags_of_the_site() -> None:
         assert flags - without[kind] == SITE, kind
 
 
-@pytest.mark.parametrize(
-    ("extra", "absent"), [("--mem-per-cpu=2G", "--mem="), ("--cpus-per-gpu=4", "--cpus-per-task=")]
-)
-def test_a_controller_says_its_size_in_one_way(extra: str, absent: str) -> None:
-    flags = jobs(slurm_options({"extra": [extra]}))["controller"]
-    assert extra in flags
-    assert not [flag for flag in flags if flag.startswith(absent)]
-
-
 def test_srun_gets_no_flag_that_only_sbatch_has() -> None:
     found = jobs(slurm_options({"extra": ["--get-user-env", "--hint=nomultithread"]}))
-    assert "--get-user-env" in found["controller"]
+    assert "--get-user-env" in found["training"]
     assert "--get-user-env" not in found["probe"]
     assert "--hint=nomultithread" in found["probe"]
