@@ -444,13 +444,27 @@ ENDED: frozenset[str] = frozenset({"succeeded", "failed", "timed_out", "preempte
 
 
 class Outcome(Frozen):
-    """The result of training, as a result of the experiment. A collapse is never a failed job."""
+    """What training did, by orchestrator/metrics/outcome.py. A collapse is never a failed job."""
 
-    kind: Literal["trained", "collapsed"]
+    model_config = ConfigDict(extra="ignore")  # exit records of earlier releases
+
+    kind: Literal["trained", "unstable", "collapsed", "unclear"]
+    """trained: the run was stable. unclear: its curve cannot tell."""
     cause: Literal["reward", "nan", "length", "entropy", ""] = ""
+    """What fell, or what the policy turned into."""
     step: int | None = None
     """First train step at which it was seen."""
-    detail: str = ""
+    reason: str = ""
+    """What was measured, in a sentence; empty for a stable run."""
+    survived: bool = False
+    """True if an unclear run surely did not collapse."""
+
+    @property
+    def collapsed(self) -> bool | None:
+        """Return if the run collapsed; None if its curve cannot tell."""
+        if self.kind == "unclear" and not self.survived:
+            return None
+        return self.kind == "collapsed"
 
 
 UnixSeconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]

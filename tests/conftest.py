@@ -309,5 +309,5 @@ class Synthetic(NamedTuple):
 
 @pytest.fixture(scope="session")
 def synthetic() -> Synthetic:
-    collapsed = Outcome(kind="collapsed", cause="reward", step=60, detail="reward fell to 0")
+    collapsed = Outcome(kind="collapsed", cause="reward", step=60, reason="reward fell to 0")
     return Synthetic(run, grid, spec, Done([], []), collapsed)

@@ -17,12 +17,12 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from backends.micro import disk
-from backends.micro.collapse import Moment
 from backends.micro.optimizer import Moments
 from backends.micro.shape import NUM_PARAMETERS
 from orchestrator.errors import CheckpointError
 
 log = logging.getLogger("orch.micro")
+TRACED = ("train/reward_mean", "rollout/response_tokens", "train/entropy")
 
 
 @dataclass
@@ -37,8 +37,8 @@ class State:
     """[N], the reference policy."""
     earlier: list[Tensor] = field(default_factory=list)
     """[N] each: the policies after steps step - len, ..., step - 1, for stale rollouts."""
-    trace: list[Moment] = field(default_factory=list)
-    """One entry for each train step."""
+    trace: list[tuple[float, ...]] = field(default_factory=list)
+    """The values of TRACED at each train step, by which the outcome is judged."""
     beta: float | None = None
     """The current beta if a controller moved it, or None."""
 
@@ -97,7 +97,7 @@ def load_state(path: Path, cell_id: str, device: torch.device) -> State:
             tensors[name].to(device)
             for name in ("policy", "first", "second", "reference", "earlier")
         )
-        trace = [Moment(*row) for row in tensors["trace"].tolist()]
+        trace = [tuple(row) for row in tensors["trace"].tolist()]
         return State(
             int(about["step"]),
             policy.view(NUM_PARAMETERS),

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from backends.micro import (
-    collapse,
     disk,
     evaluation,
     huggingface,
@@ -30,7 +29,6 @@ from backends.micro import (
     theory,
 )
 from backends.micro.batched import PackedScores
-from backends.micro.collapse import Moment
 from backends.micro.effective_beta import beta_effective
 from backends.micro.evaluation import Divergence
 from backends.micro.experience import Collected, Trainee, collect, differs, temperatures
@@ -48,11 +46,12 @@ from backends.micro.objective import (
 from backends.micro.policy import device, one_quiet_core
 from backends.micro.rollout import Scored
 from backends.micro.shipped import POLICIES, policy_of, skill_of
-from backends.micro.state import State, newest_state, save_state
+from backends.micro.state import TRACED, State, newest_state, save_state
 from backends.micro.version import dialect_of
 from orchestrator.errors import EnvironmentFault, RunFolderError
 from orchestrator.kl.library_semantics import Dialect
-from orchestrator.records import AttemptPaths, Cell, Outcome
+from orchestrator.metrics import outcome
+from orchestrator.records import AttemptPaths, Cell, MetricPoint, Outcome
 from orchestrator.settings import BetaController, Settings
 
 ROLLING_STEPS = 10
@@ -505,12 +504,16 @@ class Training:
         self._checkpoint(self.settings.num_train_steps, self.state.policy, resumable=True)
         # Only after the last checkpoint, which has the same state.
         (self._place.checkpoints_dir / disk.RESUME).unlink(missing_ok=True)
-        return collapse.judge(self.state.trace, self.settings.rollout.max_response_tokens)
+        points = [
+            MetricPoint(step, 0.0, dict(zip(TRACED, values, strict=True)))
+            for step, values in enumerate(self.state.trace, 1)
+        ]
+        return outcome.judge(points, self.settings)
 
     def diverged(self, what: str) -> Outcome:
         """Return the outcome of training that cannot continue. Keep the last finite policy."""
         self._checkpoint(*self._healthy, resumable=False)
-        return collapse.diverged(self.state.step + 1, what)
+        return outcome.diverged(self.state.step + 1, what)
 
     def tell(self, step: int, values: dict[str, float]) -> None:
         """Write the metrics of a train step; print a line for the log if the step was evaluated."""
@@ -588,13 +591,7 @@ class Training:
         if settings.max_staleness_steps:
             state.earlier = [*state.earlier, before][-settings.max_staleness_steps :]
         state.step = step
-        state.trace.append(
-            Moment(
-                values["train/reward_mean"],
-                values["rollout/response_tokens"],
-                values["train/entropy"],
-            )
-        )
+        state.trace.append(tuple(values[name] for name in TRACED))
         values["train/learning_rate"] = rate
         return values
 

@@ -578,7 +578,8 @@ def _check_measured(metric: str, runs: Sequence[MeasuredRun]) -> None:
 def _final_of(metric: str) -> RunValue:
     if metric != UNSTABLE:
         return lambda run: run.finals.get(metric)
-    return lambda run: float(state[0] != "stable") if (state := state_of(run)) else None
+    shares = {"stable": 0.0, "unstable": 1.0, "collapsed": 1.0}
+    return lambda run: shares.get(state[0]) if (state := state_of(run)) else None
 
 
 def _prediction_of(metric: str) -> RunValue:

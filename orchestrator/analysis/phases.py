@@ -1,6 +1,6 @@
 """Phase maps: the shares of seeds that are stable, unstable or collapsed, over two settings.
 
-The state of a run depends only on metrics that every library records. A map
+The state of a run is its outcome (orchestrator/metrics/outcome.py). A map
 shows one KL term over beta and over one more numeric setting, such as staleness or learning rate.
 """
 
@@ -13,69 +13,21 @@ from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import MeasuredRun
 from orchestrator.kl.shares import wilson
 
-RunState = Literal["stable", "unstable", "collapsed"]
-STATES: tuple[RunState, ...] = ("stable", "unstable", "collapsed")
-WINDOW = 10
-"""Number of train steps in each mean."""
-FALL, FALL_AT_LEAST = 0.2, 0.1
-"""Minimum fall of the reward below its best: as a share of the best, and in units of reward."""
-KL_TIMES, KL_AT_LEAST = 3.0, 1.0
-"""Minimum rise of the last KL over the KL at the best reward: as a factor, and in nats per
-sequence."""
-ENTROPY_TIMES, ENTROPY_AT_LEAST = 3.0, 0.5
-"""Minimum rise of the last entropy over the first: as a factor, and in nats per token."""
-GRADIENT_TIMES = 10.0
-"""Minimum ratio of the longest gradient to the first."""
-RULE = (
-    f"Means are over {WINDOW} train steps. Collapsed: the run's outcome says so: a number is not "
-    "finite, or the reward ends at a fifth of its best. Unstable: not collapsed, and the reward "
-    f"once fell by {FALL:.0%} of its best and by {FALL_AT_LEAST:g}, or the KL ends at "
-    f"{KL_TIMES:g} times that of the best reward and {KL_AT_LEAST:g} nat a sequence above, or the "
-    f"entropy ends at {ENTROPY_TIMES:g} times the first and {ENTROPY_AT_LEAST:g} nats a token "
-    f"above, or the gradient was {GRADIENT_TIMES:g} times as long as the first. Stable: neither; "
-    "it does not say that anything was learnt."
-)
+RunState = Literal["stable", "unstable", "collapsed", "cannot tell"]
+STATES: tuple[RunState, ...] = ("stable", "unstable", "collapsed", "cannot tell")
+NAMED: Mapping[str, RunState] = {
+    "trained": "stable",
+    "unstable": "unstable",
+    "collapsed": "collapsed",
+    "unclear": "cannot tell",
+}
+"""Kind of an outcome -> state of a run."""
 
 
 def state_of(run: MeasuredRun) -> tuple[RunState, str] | None:
     """Return the state of a run and its sign, or None if the run has not ended well."""
     outcome = run.record.outcome
-    if run.record.state != "succeeded" or outcome is None:
-        return None
-    if outcome.kind == "collapsed":
-        return "collapsed", outcome.cause
-    shown = _unsteady(run.series)
-    return ("unstable", shown) if shown else ("stable", "")
-
-
-def _unsteady(series: Mapping[str, Mapping[int, float]]) -> str:
-    """Return the first sign of unstable training: reward, kl, entropy, gradient, or empty text."""
-    reward = _means(series.get("train/reward_mean", {}))
-    best = 0
-    for at, value in enumerate(reward):
-        best = at if value > reward[best] else best
-        fall = reward[best] - value
-        if fall > FALL * reward[best] and fall > FALL_AT_LEAST:
-            return "reward"
-    kl = _means(series.get("train/kl_reference", {}))
-    if reward and len(kl) == len(reward):
-        before = kl[best]
-        if kl[-1] > KL_TIMES * before and kl[-1] > before + KL_AT_LEAST:
-            return "kl"
-    entropy = _means(series.get("train/entropy", {}))
-    if entropy and entropy[-1] > max(ENTROPY_TIMES * entropy[0], entropy[0] + ENTROPY_AT_LEAST):
-        return "entropy"
-    gradient = _means(series.get("train/grad_norm", {}))
-    return "gradient" if gradient and max(gradient) > GRADIENT_TIMES * gradient[0] else ""
-
-
-def _means(points: Mapping[int, float]) -> list[float]:
-    """Return the means over each WINDOW consecutive points; empty for fewer points than WINDOW."""
-    values = [v for v in points.values() if math.isfinite(v)]
-    sums = [0.0]
-    for value in values:
-        sums.append(sums[-1] + value)
-    return [(b - a) / WINDOW for a, b in zip(sums, sums[WINDOW:], strict=False)]
+    return None if outcome is None else (NAMED[outcome.kind], outcome.cause)
 
 
 @dataclass(frozen=True)

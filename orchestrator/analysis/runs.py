@@ -250,8 +250,8 @@ def _finals(record: Record, series: Mapping[str, Series]) -> dict[str, float]:
         return {}
     outcome = record.outcome
     finals: dict[str, float] = {}
-    if outcome is not None:
-        finals[COLLAPSE] = float(outcome.kind == "collapsed")
+    if outcome is not None and outcome.collapsed is not None:
+        finals[COLLAPSE] = float(outcome.collapsed)
     diverged = outcome is not None and outcome.cause == "nan"
     end = max((point.step for point in record.metrics), default=0)
     for name, points in series.items():

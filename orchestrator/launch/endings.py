@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.errors import OrchError, RunFolderError
-from orchestrator.files import NO_ROOM
+from orchestrator.files import NO_ROOM, read_tail
 from orchestrator.launch.processes import node_name
 from orchestrator.records import ExitRecord, Outcome, State
+from orchestrator.rundir import AttemptDir
 
 _ROOM_BYTES = 1 << 20
 """With less than this free on the disk, a failure counts as a full disk: libraries report a write
 that failed in many ways."""
 _MESSAGE_LENGTH = 2000
+_TAIL_BYTES = 1 << 15
 
 
 class Stopped(BaseException):
@@ -148,6 +150,17 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 """Patterns of failures. The first match counts, because a run that is out of memory also loses its
 workers. `config` is never retried, so it only has words that no other failure explains."""
+
+
+_NOT_FINITE = re.compile(r"probability tensor contains either `inf`, `nan` or element < 0")
+"""What libraries say when they cannot go on because a number is not finite."""
+
+
+def not_finite_message(attempt: AttemptDir) -> str:
+    """Return the words by which an attempt's output says that a number is not finite, or none."""
+    tails = (read_tail(path, _TAIL_BYTES) for path in (attempt.stderr, attempt.stdout))
+    matches = (_NOT_FINITE.search(tail.decode(errors="replace")) for tail in tails)
+    return next((match[0] for match in matches if match), "")
 
 
 def failure_of(tail: str) -> str:

@@ -7,15 +7,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 from orchestrator import plugins
 from orchestrator.data import prepared
-from orchestrator.errors import OrchError, RunFolderError
+from orchestrator.errors import LogFault, OrchError, RunFolderError
 from orchestrator.files import write_text
 from orchestrator.launch import processes, provenance
 from orchestrator.launch.endings import (
@@ -23,11 +23,22 @@ from orchestrator.launch.endings import (
     Stopped,
     disk_full_error,
     ending_of,
+    not_finite_message,
     shortened,
 )
 from orchestrator.launch.spent_states import removed_while_training
 from orchestrator.library import neighbour
-from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, Outcome, State
+from orchestrator.metrics import outcome
+from orchestrator.metrics.points import checked, merge
+from orchestrator.records import (
+    AttemptPaths,
+    Cell,
+    ExitRecord,
+    LaunchPlan,
+    MetricPoint,
+    Outcome,
+    State,
+)
 from orchestrator.rundir import COMPUTED_BY, AttemptDir, CellDir
 from orchestrator.version import __version__
 
@@ -150,7 +161,9 @@ def _train(
             if plan.entry is None:
                 with removed_while_training(cell, cell_dir.checkpoints):
                     ending = execute(plan)
-                return _with_advice(ending, cell_dir.with_system(cell))
+                return _with_outcome(
+                    _with_advice(ending, cell_dir.with_system(cell)), cell, cell_dir
+                )
             return Ending("succeeded", code=0, outcome=_call_entry(plan.entry, cell, paths))
     except RunFolderError:
         raise
@@ -165,6 +178,39 @@ def _train(
         if ending.state == "cancelled" and attempt.cancel_reason.exists():
             return ending._replace(message=attempt.cancel_reason.read_text())
         return ending
+
+
+def _with_outcome(ending: Ending, cell: Cell, cell_dir: CellDir) -> Ending:
+    """Return the ending of a program with the outcome that its curves show.
+
+    A crash because the numbers were no longer finite is an outcome: the attempt has succeeded.
+    """
+    attempts = cell_dir.attempts()
+    if ending.state == "succeeded":
+        return ending._replace(outcome=outcome.judge(_curves(cell, attempts), cell.settings))
+    if ending.failure != "error":
+        return ending
+    curves = _curves(cell, attempts)
+    broken = outcome.not_finite(curves)
+    if broken is None and (message := not_finite_message(attempts[-1])):
+        broken = curves[-1].step + 1 if curves else 1, f"the policy ({message})"
+    if broken is None:
+        return ending
+    return ending._replace(state="succeeded", failure="", outcome=outcome.diverged(*broken))
+
+
+def _curves(cell: Cell, attempts: Iterable[AttemptDir]) -> tuple[MetricPoint, ...]:
+    """Return what can be read of the metrics of a cell. `collect` tells what cannot."""
+    backend = plugins.load(cell.settings.backend.name)
+    logged: list[list[MetricPoint]] = []
+    for attempt in attempts:
+        logged.append([])
+        with suppress(LogFault, OSError, ValueError, KeyError, TypeError):
+            for read in backend.read_metrics(attempt.path):
+                point, _ = checked(read)
+                if point is not None:
+                    logged[-1].append(point)
+    return merge(logged)
 
 
 def _with_advice(ending: Ending, cell: Cell) -> Ending:
@@ -214,10 +260,10 @@ def begin(
 
 def _call_entry(entry: str, cell: Cell, paths: AttemptPaths) -> Outcome:
     module, _, function = entry.partition(":")
-    outcome = getattr(import_module(module), function)(cell, paths)
-    if not isinstance(outcome, Outcome):
-        raise TypeError(f"{entry} gave {type(outcome).__name__}, not an Outcome")
-    return outcome
+    result = getattr(import_module(module), function)(cell, paths)
+    if not isinstance(result, Outcome):
+        raise TypeError(f"{entry} gave {type(result).__name__}, not an Outcome")
+    return result
 
 
 def _write_job(

@@ -127,6 +127,34 @@ def compact(point: MetricPoint) -> MetricPoint:
         return point
 
 
+def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
+    """Return the metrics of a cell over its attempts, oldest attempt first: each step once.
+
+    A resumed attempt starts over at its checkpoint, so from its first step on its points replace
+    those of earlier attempts. An evaluation of that checkpoint before it trains replaces no train
+    step. Points of one step within an attempt become one point.
+    """
+    merged: dict[int, MetricPoint] = {}
+    for points in attempts:
+        if not points:
+            continue
+        trained = (point.step for point in points if not all(map(_is_evaluation, point.values)))
+        first = min(trained, default=min(point.step for point in points) + 1)
+        merged = {step: point for step, point in merged.items() if step < first}
+        for point in points:
+            known = merged.get(point.step)
+            merged[point.step] = point if known is None else _joined(known, point)
+    return tuple(compact(merged[step]) for step in sorted(merged))
+
+
+def _is_evaluation(name: str) -> bool:
+    return name.startswith("eval/")
+
+
+def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
+    return MetricPoint(one.step, one.time, {**one.values, **other.values})
+
+
 class Stretch(NamedTuple):
     """Consecutive points that have the same metrics in the same order."""
 

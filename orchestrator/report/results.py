@@ -18,7 +18,6 @@ from orchestrator.analysis.configurations import (
 )
 from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
 from orchestrator.analysis.phases import (
-    RULE,
     STATES,
     PhaseField,
     PhaseMap,
@@ -30,6 +29,7 @@ from orchestrator.analysis.text import estimate_text, metric_title, number_text
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.imports.runs import ImportedRun, metrics_in
 from orchestrator.metrics.names import BETA_EFFECTIVE
+from orchestrator.metrics.outcome import RULE
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import (
     FEW_SEEDS,
@@ -748,8 +748,8 @@ def phase_section(comparison: Comparison) -> Section | None:
         "phases",
         "phases",
         "Phase maps",
-        "In each field the seeds that were stable / unstable / collapsed; the colour is their "
-        "mean, from all stable to all collapsed.",
+        "In each field the seeds that were stable / unstable / collapsed / of which the curve "
+        "cannot tell; the colour is the mean of the others, from all stable to all collapsed.",
         "Heat maps of stable, unstable and collapsed seeds over β and another setting, one for "
         "each KL term; the table below holds the numbers.",
     )
@@ -760,7 +760,7 @@ def phase_section(comparison: Comparison) -> Section | None:
         rows,
         searchable=True,
     )
-    return Section("phases", "Phase maps", (RULE,), figures=(figure,), tables=(table,))
+    return Section("phases", "Phase maps", RULE, figures=(figure,), tables=(table,))
 
 
 def phase_panels(comparison: Comparison) -> list[dict[str, Any]]:
@@ -792,11 +792,12 @@ def _phase_panel(one: PhaseMap, *, several: bool) -> dict[str, Any]:
 def _severity(field: PhaseField | None) -> float | None:
     """Return the mean severity of a field's seeds: stable 0, unstable 0.5, collapsed 1.
 
-    Return None if no seed has ended.
+    Return None if no seed has a known state.
     """
-    if field is None or not field.ended:
+    known = 0 if field is None else field.ended - field.counts["cannot tell"]
+    if field is None or not known:
         return None
-    return rounded((field.counts["unstable"] + 2 * field.counts["collapsed"]) / (2 * field.ended))
+    return rounded((field.counts["unstable"] + 2 * field.counts["collapsed"]) / (2 * known))
 
 
 def _state_counts(field: PhaseField | None) -> str:

@@ -8,7 +8,8 @@ from orchestrator import plugins
 from orchestrator.errors import LogFault, RunFolderError
 from orchestrator.files import read_lines, telling
 from orchestrator.library.protocol import Backend
-from orchestrator.metrics.points import checked, compact
+from orchestrator.metrics import outcome
+from orchestrator.metrics.points import checked, merge
 from orchestrator.records import (
     Cell,
     Checkpoint,
@@ -50,34 +51,6 @@ def _planning_times(folder: RunFolder) -> dict[int, float]:
     }
 
 
-def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
-    """Return the metrics of a cell over its attempts, oldest attempt first: each step once.
-
-    A resumed attempt starts over at its checkpoint, so from its first step on its points replace
-    those of earlier attempts. An evaluation of that checkpoint before it trains replaces no train
-    step. Points of one step within an attempt become one point.
-    """
-    merged: dict[int, MetricPoint] = {}
-    for points in attempts:
-        if not points:
-            continue
-        trained = (point.step for point in points if not all(map(_is_evaluation, point.values)))
-        first = min(trained, default=min(point.step for point in points) + 1)
-        merged = {step: point for step, point in merged.items() if step < first}
-        for point in points:
-            known = merged.get(point.step)
-            merged[point.step] = point if known is None else _joined(known, point)
-    return tuple(compact(merged[step]) for step in sorted(merged))
-
-
-def _is_evaluation(name: str) -> bool:
-    return name.startswith("eval/")
-
-
-def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
-    return MetricPoint(one.step, one.time, {**one.values, **other.values})
-
-
 def _record(cell: Cell, cell_dir: CellDir, look: CellLook) -> Record:
     state = look.state_of(cell_dir)
     faults = [state.fault] if state.fault else []
@@ -86,12 +59,13 @@ def _record(cell: Cell, cell_dir: CellDir, look: CellLook) -> Record:
         return Record(cell, state.state, directory=cell_dir.path, faults=tuple(faults))
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
+    metrics = _parsed(cell, backend, attempts, exits, state.state, faults)
     return Record(
         cell,
         state.state,
         attempts=exits,
-        outcome=_outcome(exits),
-        metrics=_parsed(cell, backend, attempts, exits, state.state, faults),
+        outcome=_outcome(cell, state.state, exits, metrics),
+        metrics=metrics,
         checkpoints=_checkpoints(backend, cell_dir, state.state, faults),
         directory=cell_dir.path,
         faults=tuple(dict.fromkeys(faults)),
@@ -131,12 +105,17 @@ def _exit(attempt: AttemptDir, faults: list[str]) -> ExitRecord | None:
         return None
 
 
-def _outcome(exits: Sequence[ExitRecord | None]) -> Outcome | None:
-    """Return the outcome of the latest attempt that has one."""
-    for ended in reversed(exits):
-        if ended is not None and ended.outcome is not None:
-            return ended.outcome
-    return None
+def _outcome(
+    cell: Cell, state: State, exits: Sequence[ExitRecord | None], metrics: Sequence[MetricPoint]
+) -> Outcome | None:
+    """Return what training did, judged anew; None for a cell that has not ended well.
+
+    The exit record alone knows of numbers that stopped to be finite before the log had them.
+    """
+    if state != "succeeded":
+        return None
+    noted = exits[-1].outcome if exits and exits[-1] else None
+    return noted if noted and noted.cause == "nan" else outcome.judge(metrics, cell.settings)
 
 
 def _points(

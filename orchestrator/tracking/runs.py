@@ -459,7 +459,7 @@ def _outcome(record: Record) -> str:
         return ""
     cause = f" ({outcome.cause})" if outcome.cause else ""
     step = f" at step {outcome.step}" if outcome.step is not None else ""
-    detail = f": {outcome.detail}" if outcome.detail else ""
+    detail = f": {outcome.reason}" if outcome.reason else ""
     return f"**Outcome** {outcome.kind}{cause}{step}{detail}"
 
 

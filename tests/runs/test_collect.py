@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from orchestrator import plugins
 from orchestrator.analysis.compare import compare
 from orchestrator.errors import LogFault, RunFolderError
+from orchestrator.metrics.points import merge
 from orchestrator.pipeline.training import keep_spec
 from orchestrator.records import Cell, ExitRecord, MetricPoint, Outcome, Record
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.runs.collect import collect, merge
+from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 
 
@@ -79,7 +80,8 @@ def test_a_record_says_all_and_reading_changes_nothing(folder: RunFolder, cell: 
     record = only(folder, cell)
     assert record.state == "succeeded"
     assert record.attempts == (exit_record,)
-    assert record.outcome == Outcome(kind="trained")
+    assert record.outcome is not None
+    assert record.outcome.kind == "unclear", "three steps tell nothing"
     assert entropies(record) == {1: 1.0, 2: 2.0, 3: 3.0}
     assert record.metrics[0].time == 101.0
     assert record.faults == ()
@@ -101,11 +103,23 @@ def test_an_attempt_that_logged_nothing_supersedes_nothing(folder: RunFolder, ce
     assert entropies(only(folder, cell)) == {1: 1.0, 2: 2.0}
 
 
-def test_a_collapse_outlives_the_attempt_that_saw_it(folder: RunFolder, cell: Cell) -> None:
-    collapse = Outcome(kind="collapsed", cause="reward", step=2)
-    attempt_of(folder, cell, 1, 2).write_exit(ended("timed_out", outcome=collapse))
-    attempt_of(folder, cell, 2).write_exit(ended("failed", message="disk"))
-    assert only(folder, cell).outcome == collapse
+def test_the_outcome_is_judged_anew_from_the_curve_of_all_attempts(
+    folder: RunFolder, cell: Cell
+) -> None:
+    for steps in (range(1, 61), range(41, 101)):
+        attempt = attempt_of(folder, cell)
+        for step in steps:
+            reward = 0.0 if step >= 71 or (step > 50 and steps[0] == 1) else 0.5 + step % 2 / 100
+            values = {"train/reward_mean": reward}
+            with attempt.metrics.open("a") as file:
+                file.write(json.dumps({"step": step, "time": 100.0, "values": values}) + "\n")
+        attempt.write_exit(ended("preempted"))
+    assert only(folder, cell).outcome is None, "it has not ended"
+    attempt.exit.unlink()
+    attempt.write_exit(ended("succeeded", outcome=Outcome(kind="trained")))
+    judged = only(folder, cell).outcome
+    assert judged is not None
+    assert (judged.kind, judged.cause, judged.step) == ("collapsed", "reward", 71)
 
 
 @pytest.mark.parametrize("keep", [1, 10, 40])

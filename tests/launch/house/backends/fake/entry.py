@@ -60,7 +60,7 @@ def train(cell: Cell, place: AttemptPaths) -> Outcome:
     place.checkpoints_dir.mkdir(parents=True, exist_ok=True)
     units = place.checkpoints_dir / "units"
     if "collapse" in words:
-        return Outcome(kind="collapsed", cause="reward", step=1, detail="told to")
+        return Outcome(kind="collapsed", cause="reward", step=1, reason="told to")
     if "config" in words:
         raise OrchError("no such policy")
     if "memory" in words:
