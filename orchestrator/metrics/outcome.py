@@ -238,11 +238,12 @@ class _Curve:
 
     def _variance(self, level: "NDArray[Any]", length: Any) -> "NDArray[Any]":
         """Return the variances of means over `length` steps at these levels of the reward."""
-        drawn = level * (1 - level) / self.num_rollouts
+        drawn: NDArray[Any] = level * (1 - level) / self.num_rollouts
         c = self.correlation
         # The sum of (1 - k / length) c^k over k = 1 ... length - 1.
         later = c / (1 - c) - c * (1 - c**length) / (length * (1 - c) ** 2)
-        return drawn.clip(max(self.variance, 1e-12)) * (1 + 2 * later) / length
+        variance: NDArray[Any] = drawn.clip(max(self.variance, 1e-12)) * (1 + 2 * later) / length
+        return variance
 
 
 def _noise(rewards: "NDArray[Any]") -> tuple[float, float]:
