@@ -49,7 +49,8 @@ def test_each_name_keeps_its_release_where_two_have_the_same() -> None:
 
 
 def test_libraries_that_mean_otherwise_train_in_their_dialects() -> None:
-    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]"]))
+    backends = "studies.libraries.axes.backend=[verl@0.9.1,openrlhf@0.11.2,prime_rl@0.5.0,micro]"
+    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]", backends]))
     told = {
         (cell.axes["backend"], cell.axes["kl"], cell.axes["beta"]): rehearse([cell])[0]
         for cell in declared
@@ -65,7 +66,8 @@ def test_libraries_that_mean_otherwise_train_in_their_dialects() -> None:
 
 def test_a_cell_of_the_embedded_trainer_keeps_its_id() -> None:
     """Ids that were given before there were dialects, with the policy that was shipped then."""
-    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]"]))
+    backends = "studies.libraries.axes.backend=[verl@0.9.1,openrlhf@0.11.2,prime_rl@0.5.0,micro]"
+    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]", backends]))
     own = {}
     for cell in declared:
         if cell.settings.backend.name == "micro":

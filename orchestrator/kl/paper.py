@@ -1,6 +1,6 @@
 """The paper's observations of training with each KL configuration, and its equation numbers.
 
-The paper is A Comedy of Estimators (arXiv 2512.21852). On-policy: Qwen2.5-7B and
+The paper is A Comedy of Estimators (arXiv 2512.21852v1). On-policy: Qwen2.5-7B and
 Llama-3.1-8B-Instruct on MATH, β 0.05 to 1, RLOO (§4.1). Minibatches: Qwen2.5-7B, four updates a
 batch (Fig. 2 centre, Fig. 11). Async: level 10, β 0.005, Dr. GRPO (§4.2).
 """

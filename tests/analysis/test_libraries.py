@@ -33,7 +33,8 @@ VERL, OPENRLHF, SKYRL, PRIME = "verl@0.9.1", "openrlhf@0.11.2", "skyrl@0.4.0", "
 
 @pytest.fixture(scope="module")
 def declared() -> list[Cell]:
-    return expand(load(SPEC))
+    backends = "[verl@0.9.1,openrlhf@0.11.2,skyrl@0.4.0,prime_rl@0.5.0,micro]"
+    return expand(load(SPEC, [f"studies.libraries.axes.backend={backends}", "~studies.with_trl"]))
 
 
 @pytest.fixture(scope="module")
