@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
 from backends.openrlhf.flags import (
-    FLAT,
     NEWEST,
     READ,
     argv,
     dotted_names,
-    is_flat,
     is_read,
     own_tables,
     spelled,
@@ -338,7 +336,7 @@ def rank_layout(
         )
     share = per_minibatch // workers
     micro = next(n for n in range(min(LARGEST_MICRO_BATCH, share), 0, -1) if share % n == 0)
-    by_sequence = is_flat(version) and settings.loss.aggregation == "sequence_mean"
+    by_sequence = not is_read(version) and settings.loss.aggregation == "sequence_mean"
     key = spelled("train.micro_batch_size", version) or ""
     declared = MANIFEST.micro_batch(settings, system, key.removeprefix("--"))
     if declared is not None and share % declared:
@@ -353,8 +351,8 @@ def rank_layout(
             "system.micro_batch",
             declared,
             "1",
-            f"In {FLAT} micro-batches of one sequence make loss.aggregation=sequence_mean: leave "
-            "it out.",
+            f"In {version} micro-batches of one sequence make loss.aggregation=sequence_mean: "
+            "leave it out.",
         )
     parallel = system.tensor_parallel or 1
     if gpus % parallel:
@@ -415,12 +413,13 @@ def _refusals(
             "OpenRLHF's gspo with a correction takes its ratio to the engine and weights nothing "
             "(openrlhf/models/loss.py, PolicyLoss): leave it out, or set loss.policy=ppo.",
         )
-    if is_flat(version) and settings.loss.aggregation == "token_mean" and layout.micro_train == 1:
+    by_token = settings.loss.aggregation == "token_mean"
+    if not is_read(version) and by_token and layout.micro_train == 1:
         yield _refused(
             "loss.aggregation",
             "token_mean",
             "sequence_mean",
-            f"{FLAT} averages each micro-batch by itself, and only one sequence fits this batch "
+            f"{version} averages each micro-batch by itself, and only one sequence fits this batch "
             f"and these GPUs: that is sequence_mean. backend.version={NEWEST} divides by the "
             "tokens of the minibatch.",
         )

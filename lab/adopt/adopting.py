@@ -24,6 +24,7 @@ from lab.libraries import folder
 from lab.probes.defaults import DEFAULTS
 from lab.probes.protocol import probes_of
 from orchestrator import plugins
+from orchestrator.audit.scripts import nearest_release
 from orchestrator.environments import lock_of, make, root
 from orchestrator.environments.lock import Environment, Flavour, Lock, locks_of, plain_name
 from orchestrator.errors import EnvironmentFault
@@ -31,7 +32,6 @@ from orchestrator.files import write_text
 from orchestrator.library.key_tables import (
     Options,
     load_options,
-    nearest,
     version_tuple,
     written_options,
 )
@@ -92,7 +92,7 @@ def adopt(
     if not RELEASE_NUMBER.fullmatch(version):
         raise EnvironmentFault(f"'{version}' is no number of a release, such as 1.16.0")
     known = [each for each in load_options(own / OPTIONS) if each != version]
-    neighbour = known[nearest(known, version)]
+    neighbour = nearest_release(version, known)
     place = _place(library, version, neighbour, source, adoption.PARSER_IN, say)
     say(f"{library} {version}: asking its own parser for its keys")
     options = keys.options_of(place.python, folder(library) / DESCRIBE, place.above)
@@ -179,7 +179,10 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
     the release cannot be installed, or if the environment of its parser does not fit.
     """
     already_locked = {each.flavour for each in locks_of(library) if each.version == version}
-    locks = {each: _lock(library, version, neighbour, each) for each in LOCKS}
+    # Nothing is trained here: only the environments that are asked need a lock.
+    with_lock = {each.flavour for each in locks_of(library) if each.version in (version, neighbour)}
+    flavours = [each for each in LOCKS if each in with_lock | {"contract", parser}]
+    locks = {each: _lock(library, version, neighbour, each) for each in flavours}
     try:
         contract = _environment(locks["contract"], say)
     except EnvironmentFault as fault:
@@ -203,7 +206,7 @@ def _installed(library: str, version: str, neighbour: str, parser: Flavour, say:
             )
         )
     fitting, unfit = [locks["contract"]], list[ChangedRow]()
-    for flavour in ("cpu", "gpu"):
+    for flavour in flavours[1:]:
         needs = [] if flavour in already_locked else unmet(required, locks[flavour])
         wrong = [(name, pin) for name, pin in needs if pin != MISSING]
         unfit += [ChangedRow("lock", flavour, pin, f"requires {name}") for name, pin in wrong]

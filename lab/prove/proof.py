@@ -115,6 +115,13 @@ def prove(
         raise EnvironmentFault(
             "the run left no rollouts: train with cadence.dump_rollouts=true to have them"
         )
+    if all(batch.observed.get("grad_norm") == 0 for batch in batches):
+        rewards = sorted({reward for batch in batches for reward in batch.rewards})
+        why = f"every reward is {rewards[0]:g}" if len(rewards) == 1 else "no group has two rewards"
+        raise NotReplayed(
+            f"the gradient is 0 in all {len(batches)} rollout batches ({why}): any dialect says "
+            "so, and nothing is shown. Train with prompts that the policy sometimes solves"
+        )
     first = batches[0]
     if policy is not None and first.step != len(first.updates or [[]]):
         policy, because = None, f"the first rollouts are those of train step {first.step}"
@@ -190,7 +197,7 @@ def _compared(
         if not pairs:
             continue
         largest = max(abs(observed) for _, _, observed in pairs)
-        scale = max(largest, typical if name in ZERO_ON_POLICY else FLOOR)
+        scale = max(largest, typical if name in ZERO_ON_POLICY else 0.0, FLOOR)
         each = [
             Quantity(
                 name,

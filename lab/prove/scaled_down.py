@@ -13,6 +13,7 @@ from json import dumps, loads
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from backends.micro.skills import EOS, VOCABULARY
 from lab import launches
 from lab.cpu import ENGINE_ROUNDS, CpuLaunch, Deviation
 from orchestrator import plugins
@@ -167,7 +168,11 @@ _WHY: Mapping[str, str] = {
 
 
 def policy(folder: Path) -> Path:
-    """Return the folder of a shipped policy with a chat template. Make it if it does not exist."""
+    """Return the folder of a shipped policy with a chat template. Make it if it does not exist.
+
+    Its responses have unequal lengths, so that each average of the loss is another number: of 384
+    that were sampled, 29 had one token, 268 all six, and 6 % were cut before their end.
+    """
     if not folder.exists():
         owner, _, name = POLICY.partition(":")
         trainer = plugins.load_embedded(owner)
@@ -178,7 +183,21 @@ def policy(folder: Path) -> Path:
         file = folder / "tokenizer_config.json"
         config = loads(file.read_text(encoding="utf-8"))
         file.write_text(dumps(config | {"chat_template": CONTENT_ONLY}), encoding="utf-8")
+        _end_anywhere(folder / "model.safetensors")
     return folder.absolute()
+
+
+def _end_anywhere(file: Path) -> None:
+    """Make the policy less certain, and let it end a response after any of its digits."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(file)
+    head = weights["lm_head.weight"]
+    digits = [VOCABULARY.index(digit) for digit in "0123456789"]
+    mean = head[digits].mean(0)
+    head *= 0.7
+    head[EOS] += 3 * mean
+    save_file(weights, file, metadata={"format": "pt"})
 
 
 def questions(folder: Path) -> Path:

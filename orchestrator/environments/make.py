@@ -434,16 +434,19 @@ def _write(path: Path, lines: list[str] | tuple[str, ...]) -> None:
 
 QUESTION = """
 import importlib, importlib.metadata, json, sys
+held = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
 faults = {}
 for name in sys.argv[1:]:
     try:
         importlib.import_module(name)
     except BaseException as error:
         faults[name] = f"{type(error).__name__}: {error}"
-held = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
 print("\\nHELD", json.dumps({"faults": faults, "held": held, "python": list(sys.version_info[:2])}))
 """
-"""Program of a Python whose arguments are modules: it imports them. `contents` reads its answer."""
+"""Program of a Python whose arguments are modules: it imports them. `contents` reads its answer.
+
+The packages are listed first: an import may put a library's own copies of others on the path.
+"""
 _DEADLINE_SECONDS = 600
 """A first import of a trainer from a cluster's file system takes minutes."""
 

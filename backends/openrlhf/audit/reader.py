@@ -32,7 +32,6 @@ from orchestrator.library.key_tables import (
     is_since,
     load_releases,
     merged_table,
-    nearest,
     with_driven,
 )
 from orchestrator.library.launches import (
@@ -286,9 +285,7 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
     known_releases = releases()
     if pinned is not None:
         version, _, why = pinned.partition(" ")
-        return known_releases.versions[
-            nearest(known_releases.versions, version)
-        ], f"{version}: {why}"
+        return version, f"{version}: {why}"
     if "algo.kl.unbiased_gradient" in keys.given:
         return NEWEST, "it gives --algo.kl.unbiased_gradient, which 0.11.1 brought"
     fitting, _ = known_releases.accepting(keys.given)

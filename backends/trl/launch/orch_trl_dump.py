@@ -145,5 +145,6 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
         ],
         updates=kept["updates"],
         observed=observed,
-        reported=logs[0],
+        # TRL logs the norm of each train step; what is observed is their mean.
+        reported={**logs[0], "last_grad_norm": logs[-1]["grad_norm"]},
     )

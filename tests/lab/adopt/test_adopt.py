@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,34 @@ def test_a_lock_that_lacks_what_the_release_requires_is_found() -> None:
     lock = Lock("verl", "9.9.9", "gpu", "torch==2.9.0+cpu\nray==2.50.0\n")
     required = ["torch>=2.8", "ray>=2.55", "numpy<2", 'pandas; extra == "more"']
     assert unmet(required, lock) == [("ray>=2.55", "2.50.0"), ("numpy<2", MISSING)]
+
+
+BETWEEN = """
+from orchestrator.evidence.cells import settings, term, translated
+for on_policy in (True, False):
+    wanted = settings(
+        "openrlhf", "0.11.1", term("k3", "loss"), aggregation="sequence_mean", on_policy=on_policy
+    )
+    print(translated(wanted).argv.count("--train.micro_batch_size"))
+"""
+
+
+def test_a_release_between_two_known_ones_is_translated(tmp_path: Path) -> None:
+    """OpenRLHF's releases with dots and without --actor.loss_agg_mode ended in a traceback:
+    train.micro_batch_size was 8 in the launch, not 1."""
+    for name in COPIED[:4]:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / "backends" / "openrlhf" / "options.json"
+    releases = load_options(file)
+    newest = releases["0.11.2"]
+    releases["0.11.1"] = {k: v for k, v in newest.items() if k != "actor.loss_agg_mode"}
+    order = ("0.10.1.post2", "0.11.1", "0.11.2")
+    file.write_text(written_options({each: releases[each] for each in order}))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, '.')\n{BETWEEN}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["1", "1"], done.stderr
