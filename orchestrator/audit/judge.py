@@ -4,7 +4,7 @@ The result is an `AuditFinding`: verdict, reasons, problems, changes.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from orchestrator.analysis.text import MOST_NAMED, few
@@ -13,7 +13,6 @@ from orchestrator.audit.bounds import Bound, bound, bound_notes
 from orchestrator.audit.checkout import may_decide
 from orchestrator.audit.code_beside import CodeBeside
 from orchestrator.audit.key_check import KeyFinding, key_findings
-from orchestrator.audit.libraries import BOUND
 from orchestrator.audit.surroundings import (
     Effect,
     EffectiveBeta,
@@ -30,12 +29,14 @@ from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     BoundNote,
+    HeldKeys,
     Inactive,
     InLoss,
     InReward,
     Launch,
     LaunchChange,
     LaunchReading,
+    NamedRelease,
     OwnCode,
     ReadSetting,
     Rule,
@@ -217,7 +218,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     """
     on, old = _judgement(reading, on_policy=True), _judgement(reading, on_policy=False)
     chosen = old if reading.regime.on_policy is False else on
-    wrong_keys = tuple(key_findings(reading.held)) if reading.held is not None else ()
+    wrong_keys = tuple(key_findings(_held(reading, launch))) if reading.held is not None else ()
     forks, beside = _deciding(reading, wrong_keys), CodeBeside(reading, launch)
     if_left: tuple[ConditionalVerdict, ...] = ()
     if forks and chosen.name != "undetermined":
@@ -330,13 +331,24 @@ def terms_text(in_reward: InReward, in_loss: InLoss) -> str:
     return " and ".join(f"{term.estimator} in the {place}" for place, term in places if term.active)
 
 
+def _held(reading: LaunchReading, launch: Launch) -> HeldKeys:
+    """Return the launch's keys; pinned, where something names the release whose table they have."""
+    held = reading.held
+    assert held is not None  # noqa: S101 - judge has asked
+    said = _named_as(reading, launch)
+    return replace(held, pinned=said == "named" and held.exact and not held.guessed)
+
+
+def _named_as(reading: LaunchReading, launch: Launch) -> str | None:
+    """Return how the release is known (NamedRelease); None if nothing names it."""
+    names = {each.replace("-", "_").lower(): why for each, why in launch.versions.items()}
+    why = names.get(reading.library.replace("-", "_").lower())
+    return None if why is None else NamedRelease.how_of(why)
+
+
 def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
     """Return True if neither the script, nor its project, nor a person names the release."""
-    names = {each.replace("-", "_").lower() for each in launch.versions}
-    named = reading.library.replace("-", "_").lower() in names
-    if launch.versions.get(reading.library, "").endswith(BOUND):
-        return True
-    return not named and "beside it" not in reading.version_because
+    return not reading.own_release and _named_as(reading, launch) in (None, "bound")
 
 
 def _unread(reading: LaunchReading) -> tuple[str, ...]:
@@ -468,7 +480,7 @@ def _assumed(wrong_keys: tuple[KeyFinding, ...], beside: CodeBeside) -> Iterator
             f"{few(unknown)}: not keys of this release; a fork that has them leaves the KL as "
             f"the library has it {beside.names(unknown)}".rstrip()
         )
-    refused = [each.key for each in wrong_keys if each.consequence == "would not start"]
+    refused = [each.key for each in wrong_keys if each.consequence.endswith("not start")]
     if refused:
         yield f"{', '.join(refused[:MOST_NAMED])}, which the release refuses, left out"
     texts = [each.key for each in wrong_keys if each.consequence == "means something else"]

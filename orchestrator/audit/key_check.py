@@ -6,20 +6,25 @@
     argparse    unknown flags are refused; a flag without a value takes none
     pydantic    unknown keys of a file are refused, but for sections that drop them
 
-A key that differs from a known one by a typing slip is a mistake, unless the launch has keys of a
-fork too. Any other unknown key may belong to a fork. It is no mistake, but the verdict then holds
-only if the fork left the KL unchanged. A key that the checkout's own parser has is never a mistake.
+What the named release refuses does not start; neither does a key that the checkout's own parser
+lacks. Where no release is named, a key that differs from a known one by a typing slip is a mistake,
+unless the launch has keys of a fork too. Any other unknown key may belong to a fork. It is no
+mistake, but the verdict then holds only if the fork left the KL unchanged.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
 
 from orchestrator.audit.reading import QUOTED, as_number, shown
 from orchestrator.library.launches import UNKNOWN, UNSET, Given, HeldKeys
 
-Consequence = Literal["would not start", "is ignored", "means something else", "unknown"]
+Consequence = Literal[
+    "would not start", "may not start", "is ignored", "means something else", "unknown"
+]
+"""`would not start`: the named release refuses it, or the parser of the checkout where the script
+lies. `may not start`: another release refuses it, as far as orch knows."""
 LONGEST_SLIP = 2
 """Maximum number of adjacent characters that a typing slip adds or leaves out."""
 SHORTEST_FOR_TWO = 8
@@ -52,8 +57,13 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield the findings on the keys and values of a launch, in their order."""
     all_findings = list(_findings(launch_keys))
     is_fork = any(each.fork for each in all_findings)
+    has_parser = launch_keys.pinned or (launch_keys.exact and bool(launch_keys.checkout))
     for each in all_findings:
-        if is_fork and each.mistake and not launch_keys.table.has(_unnumbered(each.key)):
+        if each.consequence == "would not start" and has_parser:
+            yield replace(each, mistake=True, fork=False)
+        elif each.consequence == "would not start" and not is_fork:
+            yield replace(each, consequence="may not start")
+        elif is_fork and each.mistake and not launch_keys.table.has(_unnumbered(each.key)):
             text = f"{each.text} Or it is a fork's key: the launch has others"
             yield KeyFinding(each.key, "unknown", text, each.lines, mistake=False, fork=True)
         else:
@@ -182,12 +192,17 @@ def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
         if meant
         else ""
     )
+    refused = launch_keys.pinned or (launch_keys.exact and bool(launch_keys.checkout))
     consequence: Consequence = "would not start"
     of_file = launch_keys.grammar in ("hydra", "argparse") and key in launch_keys.in_files
     added = of_file or (launch_keys.grammar == "hydra" and given.mark)
     if added or (launch_keys.ignoring and key.startswith(launch_keys.ignoring)):
         consequence = "is ignored"
     other = next((table.version for table in launch_keys.others if table.has(plain)), "")
+    if refused and consequence == "would not start":
+        newer = f"; {other} has it" if other else hint
+        who = f"{_lacks(launch_keys)} {written}{newer}"
+        return KeyFinding(key, consequence, who, given.lines, mistake=True)
     if other:
         text = f"{_lacks(launch_keys)} {written}; {other} has it"
         return KeyFinding(key, "unknown", text, given.lines, mistake=False)

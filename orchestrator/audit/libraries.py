@@ -16,6 +16,7 @@ from stat import S_ISREG
 from orchestrator import plugins
 from orchestrator.audit.checkout import known_code, release_of
 from orchestrator.library.key_tables import version_tuple
+from orchestrator.library.launches import NamedRelease
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
@@ -108,8 +109,6 @@ _ENVIRONMENTS = (".venv", "venv", "env")
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Environment variables that name the folder of the active environment."""
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement)[ =]\s*([\w./-]+)")
-BOUND = ": a guess, the newest such release that orch has a table of"
-"""The end of the reason for a release that a requirement bounds and does not name."""
 _ASSIGNED = re.compile(r"(?m)^[ \t]*(?:ARG |ENV |export )?(\w+)=[\"']?(\d+\.[\w.]+)[\"']?[ \t]*$")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
@@ -213,10 +212,11 @@ class Projects:
                 for library, why in _named(text):
                     releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
                 for library, version, requirement in _bounded(text):
-                    bounded.setdefault(library, f"{version} {name} asks for {requirement}{BOUND}")
+                    why = f"{version} {name} asks for {requirement}: the newest with a table"
+                    bounded.setdefault(library, NamedRelease(why, "bound"))
         for library in marks().keys() - releases.keys():
             if why := release_of(NeighbourFiles(script, self), known_code(library)):
-                releases[library] = why
+                releases[library] = NamedRelease(why, "copy")
         self._add_active(releases)
         return {**bounded, **releases}
 
@@ -253,9 +253,11 @@ class Projects:
                 continue
             match = file.pattern.search(uncommented(self.text(folder, file.path) or ""))
             if match is not None:
-                releases.setdefault(file.key, f"{match[1]} {file.path} beside it says so")
+                why = f"{match[1]} {file.path} beside it says so"
+                releases.setdefault(file.key, NamedRelease(why, "copy"))
         if mark.amended is not None:
-            releases.update(mark.amended(lambda path: self.text(folder, path), releases))
+            amended = mark.amended(lambda path: self.text(folder, path), releases)
+            releases.update({name: NamedRelease(why, "copy") for name, why in amended})
 
 
 def versions(script: Path) -> dict[str, str]:

@@ -13,9 +13,14 @@ from orchestrator import plugins
 from orchestrator.audit.commands import LARGEST, launches, plain, programs, runs_file
 from orchestrator.audit.fix import WITHOUT_KL, chosen, conditional
 from orchestrator.audit.judge import AuditFinding, judge
-from orchestrator.audit.libraries import BOUND, NeighbourFiles, Projects, pins, titles, unread
+from orchestrator.audit.libraries import NeighbourFiles, Projects, pins, titles, unread
 from orchestrator.audit.own_code import with_own_code
-from orchestrator.library.launches import Launch, LaunchReading, UnreadableScript
+from orchestrator.library.launches import (
+    Launch,
+    LaunchReading,
+    NamedRelease,
+    UnreadableScript,
+)
 
 MOST_FINDINGS = 200
 
@@ -76,7 +81,8 @@ def readings(
 
 def _releases(text: str, versions: Mapping[str, str]) -> dict[str, str]:
     """Return the releases of `versions` and of the text, which counts more than a mere bound."""
-    bounded = {name: each for name, each in versions.items() if each.endswith(BOUND)}
+    how_of = NamedRelease.how_of
+    bounded = {name: each for name, each in versions.items() if how_of(each) == "bound"}
     named = {name: each for name, each in versions.items() if name not in bounded}
     return {**bounded, **dict(pins(text)), **named}
 

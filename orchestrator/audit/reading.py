@@ -310,6 +310,8 @@ class Stock(NamedTuple):
     """The release that something names and orch has no table of, or an empty text."""
     guessed: bool = False
     """True if nothing names the release."""
+    is_own: bool = False
+    """True if the table is that of the project's own source."""
 
     @property
     def defaults(self) -> dict[str, str]:
@@ -492,9 +494,25 @@ def reference_at_one(keys: Keys, temperature: str, source: str) -> Iterator[Audi
         )
 
 
+def group_of_one(
+    keys: Keys, advantage: str, group: str, estimators: Iterable[str]
+) -> list[AuditNote]:
+    """Return the remark on groups of one rollout under an advantage that compares a group's.
+
+    advantage, group: the keys of both. estimators: those that compare.
+    """
+    named = keys.text(advantage) if keys.integer(group) == 1 else None
+    if named not in estimators:
+        return []
+    text = f"{advantage} {named} with {group} 1: a group of one rollout has no baseline"
+    return [AuditNote(text, keys.lines(advantage, group))]
+
+
 def will_not_start(keys: Keys, why: str, source: str, *names: str) -> AuditNote:
     """Return the remark on a launch that the library refuses. `source`: its file and function."""
-    return AuditNote(f"the launch will not start: {why} ({source})", keys.lines(*names), stops=True)
+    return AuditNote(
+        f"the launch would not start: {why} ({source})", keys.lines(*names), stops=True
+    )
 
 
 def stock(
@@ -535,8 +553,7 @@ def stock(
             facts = {**facts, **read}
             table = release_table(f"{version} with {path}", facts, tables.passed, tables.added)
             because = f"{because}; keys and defaults are those of {path} beside it"
-            named, guessed = "", False
-            break
+            return Stock(version, because, facts, table, tables.others(version), is_own=True)
     return Stock(version, because, facts, table, tables.others(version), named, guessed)
 
 

@@ -57,6 +57,7 @@ WORDS: dict[AuditVerdict, str] = {
 
 _KEY_ROWS = {
     "would not start": "refused",
+    "may not start": "refused",
     "is ignored": "ignored",
     "means something else": "misread",
     "unknown": "unknown",

@@ -104,12 +104,12 @@ def one_line(finding: AuditFinding) -> str:
 
 def mark(finding: AuditFinding) -> str:
     """Return the answer in two or three words."""
-    if finding.own and not any(each.stops for each in finding.contradictions):
+    if stops(finding):
+        return "would not start"
+    if finding.own:
         return "undetermined: own loss"
     if finding.verdict == "undetermined":
         return "not determined"
-    if any(each.stops for each in finding.contradictions):
-        return "will not start"
     if _mistakes(finding):
         return "has a mistake"
     if finding.problem:
@@ -122,6 +122,8 @@ def mark(finding: AuditFinding) -> str:
 def instead(finding: AuditFinding) -> str:
     """Return what to write instead: the chosen change, or why there is none."""
     wrong = _mistakes(finding)
+    if refused := stops(finding):
+        return f"mend this first: {refused[0]}"
     if finding.own:
         places = ", ".join(each.where or each.name for each in finding.own)
         first = f"mend this first: {wrong[0]}" if wrong else f"read {places}"
@@ -147,6 +149,12 @@ def instead(finding: AuditFinding) -> str:
     if finding.bound_notes:
         return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
     return "nothing: each setting does what its name says"
+
+
+def stops(finding: AuditFinding) -> list[str]:
+    """Return why the launch would not start, the surest first; empty if nothing says so."""
+    keys = [e.text for e in finding.key_findings if e.consequence == "would not start"]
+    return [each.text for each in finding.contradictions if each.stops] + keys
 
 
 def _for_a_kl(finding: AuditFinding) -> str:
@@ -187,7 +195,9 @@ def _terms(finding: AuditFinding) -> Iterator[str]:
 
 def _mistakes(finding: AuditFinding) -> list[str]:
     wrong = [each.text for each in finding.contradictions]
-    return wrong + [each.text for each in finding.key_findings if each.mistake]
+    wrong += [each.text for each in finding.key_findings if each.mistake]
+    first = stops(finding)
+    return [*first, *(each for each in wrong if each not in first)]
 
 
 def _written(finding: AuditFinding) -> str:

@@ -43,6 +43,28 @@ UNSET = "\x01"
 environment sets it."""
 
 
+class NamedRelease(str):
+    """A release, a space, and the reason: with how it is known.
+
+    named: a person, a script, a requirement or an installation says it. copy: the library's code
+    lies in the project, where a fork may have changed it. bound: a requirement only bounds it. A
+    plain text counts as named.
+    """
+
+    how: Literal["named", "copy", "bound"]
+
+    def __new__(cls, text: str, how: Literal["named", "copy", "bound"]) -> "NamedRelease":
+        """Return the text with how it is known."""
+        made = super().__new__(cls, text)
+        made.how = how
+        return made
+
+    @classmethod
+    def how_of(cls, text: str) -> Literal["named", "copy", "bound"]:
+        """Return how a release is known."""
+        return text.how if isinstance(text, cls) else "named"
+
+
 @dataclass(frozen=True, slots=True)
 class CommandWord:
     """One word of a command line. `why`: the reason of each UNKNOWN, the name of each UNSET."""
@@ -154,7 +176,7 @@ class Launch:
     usual: bool = True
     """True if the script takes these branches without arguments and with an empty environment."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Library -> its release, a space, and the reason. Libraries of unknown release are absent."""
+    """Library -> its release (NamedRelease). Libraries of unknown release are absent."""
     beside: Mapping[str, str] = field(default_factory=dict)
     """Path -> text of files of the project around the script, such as a fork's own source."""
     in_folder: Mapping[str, str] = field(default_factory=dict)
@@ -411,6 +433,9 @@ class HeldKeys:
     """The release that is named and that orch has no table of: the table is that of the next."""
     guessed: bool = False
     """True if nothing names the release and the launch was not compared with other releases."""
+    pinned: bool = False
+    """True if the launch's release is named and `table` is that release's: what it refuses does not
+    start."""
     checkout: frozenset[str] = frozenset()
     """Keys of the library's own parser in the checkout where the script lies; empty: not found."""
 
@@ -451,6 +476,8 @@ class LaunchReading:
     regime: TrainingRegime = TrainingRegime(None, "orch does not read it for this library")
     surroundings: Surroundings | None = None
     """None: the reader does not read them, and an answer with a KL is `assumed`."""
+    own_release: bool = False
+    """True if a file of the project, which the reader read, shows the release or replaces it."""
     held: HeldKeys | None = None
     """None: no table of this library's keys is known."""
     decided: tuple[AuditVerdict, str] | None = None

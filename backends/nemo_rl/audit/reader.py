@@ -192,6 +192,7 @@ class _Reader(ReleaseReader):
             library="nemo_rl",
             version=self.basis.version,
             version_because=because,
+            own_release=self.basis.is_own or bool(self.source),
             entry_point=self.entry or None,
             in_reward=reward,
             in_loss=loss,

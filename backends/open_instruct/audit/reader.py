@@ -105,6 +105,7 @@ class _Reader(ReleaseReader):
             library="open_instruct",
             version=self.basis.version,
             version_because=self.basis.because,
+            own_release=self.basis.is_own,
             entry_point=self.entry or None,
             in_reward=InReward(False),
             in_loss=loss,

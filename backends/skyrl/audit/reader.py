@@ -26,6 +26,7 @@ from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     SWITCHES,
     Keys,
+    group_of_one,
     reference_at_one,
     regime_of_sizes,
     shown,
@@ -342,6 +343,7 @@ class _Judge:
         if distilled is not None:
             reward = InReward(True, "k1", 1.0)
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
+        self.contradictions += group_of_one(keys, ADVANTAGE, GROUP, ("grpo", "rloo"))
         return LaunchReading(
             library="skyrl",
             version=self.version,

@@ -121,6 +121,7 @@ class _Reader(ReleaseReader):
             if self.library == "slime"
             else f"({self.library} {self.basis.version})",
             version_because=self.basis.because,
+            own_release=self.basis.is_own,
             entry_point=self.entry,
             in_reward=reward,
             in_loss=loss,

@@ -53,6 +53,7 @@ from orchestrator.audit.reading import (
     SWITCHES,
     Keys,
     as_number,
+    group_of_one,
     hydra_overrides,
     regime_of_sizes,
     shown,
@@ -408,12 +409,6 @@ def _all_keys() -> ReleaseTable:
     return replace(merged, added=(*merged.added, *OPEN))
 
 
-def _alone(advantage: str, group: int | None) -> Iterator[str]:
-    """Yield a note if an advantage estimator needs groups and each group is one rollout."""
-    if group == 1 and advantage in (*OWN_IN_MEAN, "rloo", "rloo_vectorized"):
-        yield f"{ADVANTAGE} {advantage} with {GROUP} 1: a group of one rollout has no baseline"
-
-
 def is_entry_point(text: str) -> bool:
     """Return True if a word is an entry point of verl or of its recipes."""
     return len(text) < LONGEST_ENTRY and bool(_ENTRY_MODULE.match(text) or _ENTRY_FILE.search(text))
@@ -545,6 +540,9 @@ class _Judge:
         )
         regime, around = self._regime(), self._surroundings(group, in_reward)
         self.contradictions += self._refused_sizes()
+        if not keys.has(f"{ROLLOUT}.n_agent"):
+            compared = (*OWN_IN_MEAN, "rloo", "rloo_vectorized")
+            self.contradictions += group_of_one(keys, ADVANTAGE, GROUP, compared)
         return LaunchReading(
             library="verl",
             version=self.version,
@@ -907,7 +905,7 @@ class _Judge:
             bound_notes=tuple(self._bound_notes(mode, aggregation, bypass)),
             rejected=("responses" if "seq" in rejects else "tokens") if rejects else "",
             rejected_because=f"{REJECTION} {rejects}",
-            notes=(*_alone(advantage, group), *self._unbounded()),
+            notes=tuple(self._unbounded()),
             unread=(
                 *unread,
                 *truncated(keys, top_p=f"{ROLLOUT}.top_p", top_k=f"{ROLLOUT}.top_k"),
