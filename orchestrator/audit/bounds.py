@@ -203,7 +203,7 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
         span, high = f"[{1 - low:g}, {1 + most:g}]", f"{most:g}"
     to: To = "the policy that sampled" if around.old_is_sampler else "the policy before the step"
     of_one_update = around.one_update or (on_policy and not around.old_is_sampler)
-    if of_one_update and not own.returns:
+    if of_one_update:
         what = name or f"the clip {span}"
         text = (
             f"one update a batch, so each ratio is 1 and {what} never acts: the learning rate "

@@ -44,6 +44,12 @@ class CodeBeside:
                 name = each.name.rpartition(".")[2]
                 yield Rule(f"{name} beside it is that of {self._library} {span}", each.path)
 
+    def reads(self, key: str) -> bool:
+        """Return True if the checkout's code of the KL, the advantage or the loss names a key, or
+        if none of it is at hand."""
+        at_hand = any(path in self._files for path in self._paths)
+        return not at_hand or bool(places([key], self._files, self._paths))
+
     def forks_decide(self, keys: list[str] | tuple[str, ...]) -> str:
         """Return what decides where a fork's keys do: the keys, with the lines that read them."""
         files = places(keys, self._files, self._paths)

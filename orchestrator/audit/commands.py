@@ -23,12 +23,14 @@ from orchestrator.audit.documents import (
 )
 from orchestrator.audit.libraries import may_configure, may_launch
 from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
+from orchestrator.audit.reading import hydra_overrides
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
     CarriageReturn,
     CommandWord,
     ConfigDocument,
+    Given,
     Launch,
     UnreadableScript,
 )
@@ -158,10 +160,14 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
 
 def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
     """Yield the launches in a Python file: commands in strings and lists, and configurations."""
-    program, budget, own = read_python(text, name), Budget(), posixpath.basename(name)
+    own = posixpath.basename(name)
+    configuration = _of_hydra(text, own, files)
+    program, budget = read_python(text, name, configuration=configuration), Budget()
     unknown = {name: f"${name}, which Python sets" for name in program.environment}
     for line, command_text in program.texts:
         for launch in _shell(command_text, files, line, {}, budget, {**unknown, HOLE: PUT_IN}):
+            if line in program.usage and not runs_file(launch.words, own):
+                continue  # a docstring tells how other programs are run
             yield replace(launch, names=program.names) if runs_file(launch.words, own) else launch
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
@@ -210,7 +216,11 @@ def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Ite
     if at is None or text is None or len(text) > LARGEST or not may_configure(text):
         return
     try:
-        program = read_python(text, launch.words[at].text, _options(launch.words[at + 1 :]))
+        path, words = launch.words[at].text, launch.words[at + 1 :]
+        configuration = dict(_of_hydra(text, path, files))
+        for key, given in hydra_overrides(words):
+            configuration |= {key: given} if key in configuration else {}
+        program = read_python(text, path, _options(words), configuration)
     except UnreadableScript:
         return
     for _, document in program.documents:
@@ -300,6 +310,8 @@ def _named(words: Sequence[CommandWord]) -> Iterator[str]:
             folder = (value or following).strip("'\"")
         elif key == "config" and value.endswith((".yaml", ".yml")):
             yield value
+        elif word.text.endswith(".py") and following.endswith((".yaml", ".yml")):
+            yield following
         elif key == "--config" and (value or following).endswith((".yaml", ".yml")):
             yield value or following
         elif key in ("--config-name", "--config_name", "-cn"):
@@ -312,15 +324,36 @@ def _of_entry(words: Sequence[CommandWord], files: Mapping[str, str]) -> Iterato
     """Yield the configuration of the Python file that a command runs: its `@hydra.main(...)`."""
     for word in words:
         text = files.get(word.text) if word.text.endswith(".py") else None
-        match = _HYDRA_MAIN.search(text) if text is not None else None
-        if match is None:
-            continue
-        named = {each[1]: each[2] for each in _HYDRA_ARGUMENT.finditer(match[1])}
-        if "config_name" in named:
-            folder = posixpath.join(posixpath.dirname(word.text), named.get("config_path", ""))
-            name = named["config_name"].removesuffix(".yaml")
-            yield posixpath.normpath(posixpath.join(folder, f"{name}.yaml"))
-        return
+        if text is not None and _HYDRA_MAIN.search(text) is not None:
+            yield from filter(None, [_hydra_file(text, word.text)])
+            return
+
+
+def _hydra_file(text: str, path: str) -> str:
+    """Return the configuration that the `@hydra.main(...)` of a file names; empty: none."""
+    match = _HYDRA_MAIN.search(text)
+    named = {each[1]: each[2] for each in _HYDRA_ARGUMENT.finditer(match[1] if match else "")}
+    if "config_name" not in named:
+        return ""
+    folder = posixpath.join(posixpath.dirname(path), named.get("config_path", ""))
+    name = named["config_name"].removesuffix(".yaml")
+    return posixpath.normpath(posixpath.join(folder, f"{name}.yaml"))
+
+
+def _of_hydra(text: str, path: str, files: Mapping[str, str]) -> Mapping[str, Given]:
+    """Return the dotted keys of that configuration and of what it builds on; none if unreadable."""
+    file = _hydra_file(text, path)
+    if not file or (own := files.get(file)) is None:
+        return {}
+    try:
+        documents = with_its_bases(yaml_document(yaml_node(own), file), files)
+    except UnreadableScript:
+        return {}
+    return {
+        key: replace(given, lines=(), file=document.name)
+        for document in documents
+        for key, given in document.values.items()
+    }
 
 
 def _elsewhere(document: ConfigDocument) -> ConfigDocument:

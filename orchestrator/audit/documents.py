@@ -6,6 +6,7 @@ https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument
 `container_scripts` returns such a program as shell text.
 """
 
+import json
 import posixpath
 import re
 import shlex
@@ -364,3 +365,30 @@ def _quoted(word: str, script: ContainerScript) -> str:
         )
         or "''"
     )
+
+
+def notebook(text: str) -> str:
+    """Return the code cells of a Jupyter notebook as one Python program; outputs are left out.
+
+    A line `!command` and a cell `%%bash` become strings, as a program has commands. Raise
+    UnreadableScript for a text that is no notebook.
+    """
+    try:
+        cells = json.loads(text)["cells"]
+        sources = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UnreadableScript("this is no Jupyter notebook") from None
+    return "\n".join(map(_cell, sources)) + "\n"
+
+
+def _cell(source: str) -> str:
+    first, _, rest = source.lstrip().partition("\n")
+    if first.startswith("%%"):
+        return f"_ = {rest!r}" if first[2:].split()[:1] in (["bash"], ["sh"]) else ""
+    lines: list[str] = []
+    for line in source.replace("\\\n", " ").split("\n"):
+        indent, plain = line[: len(line) - len(line.lstrip())], line.lstrip()
+        runs = plain.startswith("!")
+        command = f"bash -c {shlex.quote(plain[1:])}"
+        lines.append(f"{indent}_ = {command!r}" if runs else "" if plain[:1] == "%" else line)
+    return "\n".join(lines)

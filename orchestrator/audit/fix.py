@@ -40,7 +40,7 @@ def chosen(
     gradient too (`also`) is last, unless that gradient is what is wrong. `judged` reads and judges
     a launch. `also` of the result lists the side effects.
     """
-    criticised = finding.verdict in PROBLEMS or bool(finding.contradictions)
+    criticised = finding.verdict in PROBLEMS or _contradicts(finding)
     wanted = finding.verdict in WITHOUT_KL and not finding.problem
     if not wanted and not criticised:
         return None
@@ -49,7 +49,7 @@ def chosen(
     offers: list[tuple[LaunchChange, AuditFinding]] = []
     for change in finding.changes:
         after = judged(applied(launch, change.edits)) if change.edits else None
-        if after is not None and not after.contradictions and _regularises(after):
+        if after is not None and not _contradicts(after) and _regularises(after):
             offers.append((change, after))
     if not offers:
         return None
@@ -58,6 +58,10 @@ def chosen(
         offers, key=lambda offer: (bool(offer[0].also) and not divided, *_order(offer[1]))
     )
     return replace(change, also="; ".join([*_differences(finding, after, change)]))
+
+
+def _contradicts(finding: AuditFinding) -> bool:
+    return any(not each.apart for each in finding.contradictions)
 
 
 def _order(after: AuditFinding) -> tuple[float, float]:

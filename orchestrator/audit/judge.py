@@ -3,6 +3,7 @@
 The result is an `AuditFinding`: verdict, reasons, problems, changes.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -25,11 +26,11 @@ from orchestrator.estimators import entry
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.table import Case, Judged, judged
 from orchestrator.kl.verdicts import verdict
+from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     BoundNote,
-    HeldKeys,
     Inactive,
     InLoss,
     InReward,
@@ -117,6 +118,8 @@ class AuditFinding:
     """What the order of advice compares (kl.table): the KL's bias far and near, as medians over
     random models or in the laboratory. None: each prompt has its own, or there is no number."""
 
+    unverified: bool = False
+    """True if the release that is named is newer than every release that orch has a table of."""
     moving_reference: str = ""
     """How the reference of a KL that acts follows the policy, a clause; empty: it stays."""
     bound: Bound | None = None
@@ -138,6 +141,12 @@ class AuditFinding:
         if self.verdict == "undetermined":
             return "conditional" if self.conditional else "none"
         return "assumed" if self.assumes or self.release_guessed else "certain"
+
+    @property
+    def stops(self) -> list[str]:
+        """Return why the launch would not start, the surest first; empty if nothing says so."""
+        keys = [e.text for e in self.key_findings if e.consequence == "would not start"]
+        return [each.text for each in self.contradictions if each.stops] + keys
 
     @property
     def problem(self) -> bool:
@@ -206,6 +215,8 @@ _OF_TERM: dict[str, tuple[AuditVerdict, str]] = {
 """Verdict and words for a KL of old samples, by the term's key in the catalogue of objectives."""
 _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
+_SIZE = re.compile(r"batch_?size|num_updates|(ppo|train)_epochs", re.IGNORECASE)
+"""A fork's key that may give the number of updates of a batch."""
 LABORATORY = "In the laboratory the rollout policy is one tenth nearer the reference policy."
 """The setting in which the laboratory computed its off-policy numbers (derivation.py: NEAR)."""
 
@@ -216,10 +227,12 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     The verdict is the on-policy one if the regime is not known. The finding then also has the
     off-policy verdict, if the two differ.
     """
+    wrong_keys = tuple(_wrong_keys(reading, launch))
+    reading = _with_fork_sizes(reading, wrong_keys)
     on, old = _judgement(reading, on_policy=True), _judgement(reading, on_policy=False)
     chosen = old if reading.regime.on_policy is False else on
-    wrong_keys = tuple(key_findings(_held(reading, launch))) if reading.held is not None else ()
-    forks, beside = _deciding(reading, wrong_keys), CodeBeside(reading, launch)
+    beside = CodeBeside(reading, launch)
+    forks = _deciding(reading, wrong_keys, beside)
     if_left: tuple[ConditionalVerdict, ...] = ()
     if forks and chosen.name != "undetermined":
         if_left = (_if_left(reading, chosen, forks),)
@@ -294,6 +307,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         order=_order(chosen.measured),
         own=launch.own,
         conditional=if_left,
+        unverified=_is_newer(reading, launch),
         moving_reference=_moving_reference(reading),
         bound=bound(reading),
         bound_notes=tuple(bound_notes(reading)),
@@ -305,14 +319,30 @@ def _moving_reference(reading: LaunchReading) -> str:
     return reading.surroundings.moving_reference if acts and reading.surroundings else ""
 
 
-def _deciding(reading: LaunchReading, keys: Iterable[KeyFinding]) -> tuple[str, ...]:
-    """Return the keys of a fork that name the KL, its reference, its size or the policy loss."""
+def _deciding(
+    reading: LaunchReading, keys: Iterable[KeyFinding], beside: CodeBeside
+) -> tuple[str, ...]:
+    """Return the keys of a fork that name the KL, its reference, its size or the policy loss, and
+    that the checkout's code of these, where it is at hand, reads."""
     if reading.held is None:
         return ()
     given = reading.held.given
     return tuple(
-        each.key for each in keys if each.fork and may_decide(each.key, given[each.key][-1])
+        each.key
+        for each in keys
+        if each.fork and may_decide(each.key, given[each.key][-1]) and beside.reads(each.key)
     )
+
+
+def _with_fork_sizes(reading: LaunchReading, keys: Iterable[KeyFinding]) -> LaunchReading:
+    """Return the reading; of a fork's key that may be the batch, without a number of updates."""
+    sizes = [each.key for each in keys if each.fork and _SIZE.search(each.key)]
+    if not sizes:
+        return reading
+    why = f"{sizes[0]} is a fork's key and may be the batch"
+    around = reading.surroundings
+    around = around and replace(around, one_update=False)
+    return replace(reading, regime=TrainingRegime(None, why), surroundings=around)
 
 
 def _if_left(
@@ -331,12 +361,25 @@ def terms_text(in_reward: InReward, in_loss: InLoss) -> str:
     return " and ".join(f"{term.estimator} in the {place}" for place, term in places if term.active)
 
 
-def _held(reading: LaunchReading, launch: Launch) -> HeldKeys:
-    """Return the launch's keys; pinned, where something names the release whose table they have."""
-    held = reading.held
-    assert held is not None  # noqa: S101 - judge has asked
-    said = _named_as(reading, launch)
-    return replace(held, pinned=said == "named" and held.exact and not held.guessed)
+def _wrong_keys(reading: LaunchReading, launch: Launch) -> Iterator[KeyFinding]:
+    """Yield the findings on the keys, without names that the code beside the script registers."""
+    keys = reading.held
+    if keys is None:
+        return
+    registered = " ".join(each.how for each in launch.own if each.path)
+    named = _named_as(reading, launch) == "named"
+    for each in key_findings(replace(keys, pinned=named and keys.exact and not keys.guessed)):
+        if repr(keys.given[each.key][-1].text) not in registered:
+            yield each
+
+
+def _is_newer(reading: LaunchReading, launch: Launch) -> bool:
+    keys = reading.held
+    if keys is None or _named_as(reading, launch) is None or not reading.version[:1].isdigit():
+        return False
+    tables = [each.version for each in (keys.table, *keys.others) if each.version[:1].isdigit()]
+    named = version_tuple(keys.named or reading.version)
+    return bool(tables) and named > max(map(version_tuple, tables))
 
 
 def _named_as(reading: LaunchReading, launch: Launch) -> str | None:
@@ -421,20 +464,6 @@ def _order(measured: Judged | None) -> tuple[float, float] | None:
 
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
     """Yield contradictions: the library's own, a negative β, a KL without gradient, lost flags."""
-    yield from reading.contradictions
-    yield from (*launch.unused, *own_code.unnamed(launch.own, reading))
-    for each in bound_notes(reading):
-        if each.wrong:
-            yield AuditNote(f"{each.text}. Write {each.instead}", each.lines)
-    for term in (reading.in_reward, reading.in_loss):
-        if term.active and (term.beta or 0) < 0:
-            yield AuditNote(
-                f"β = {term.beta:g} is negative: it pays for leaving the reference policy"
-            )
-    if reading.no_gradient and reading.in_loss.active:
-        lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
-        text = f"a KL in the loss is asked for, and {reading.no_gradient}"
-        yield AuditNote(text, tuple(lines))
     if (ends := launch.carriage_return) is not None:
         does = (
             "ends each command at its `\\`, starts the program with a CR as its last argument, and "
@@ -458,10 +487,30 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
     elif cut is not None:
         named = ", ".join([flag for flag in cut.flags if "kl" in flag.lower()][:MOST_NAMED])
         text = (
-            f"the command ends before line {cut.line}: a comment breaks its continuation, and the "
+            f"the command ends before line {cut.line}, at a comment or a line without `\\`: the "
             "flags that follow are not handed to it"
         )
         yield AuditNote(f"{text} ({named} among them)" if named else text, (cut.line,))
+    is_pinned = _named_as(reading, launch) == "named"
+    for note in reading.contradictions:
+        if note.stops:
+            says = "the launch would not start" if is_pinned else f"{reading.version} refuses it"
+            yield replace(note, text=f"{says}: {note.text}", stops=is_pinned)
+        else:
+            yield note
+    yield from (*launch.unused, *own_code.unnamed(launch.own, reading))
+    for each in bound_notes(reading):
+        if each.wrong:
+            yield AuditNote(f"{each.text}. Write {each.instead}", each.lines)
+    for term in (reading.in_reward, reading.in_loss):
+        if term.active and (term.beta or 0) < 0:
+            yield AuditNote(
+                f"β = {term.beta:g} is negative: it pays for leaving the reference policy"
+            )
+    if reading.no_gradient and reading.in_loss.active:
+        lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
+        text = f"a KL in the loss is asked for, and {reading.no_gradient}"
+        yield AuditNote(text, tuple(lines))
 
 
 def _mended(launch: Launch, contradictions: Iterable[AuditNote]) -> Iterator[str]:

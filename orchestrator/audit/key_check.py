@@ -57,7 +57,7 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield the findings on the keys and values of a launch, in their order."""
     all_findings = list(_findings(launch_keys))
     is_fork = any(each.fork for each in all_findings)
-    has_parser = launch_keys.pinned or (launch_keys.exact and bool(launch_keys.checkout))
+    has_parser = launch_keys.pinned or launch_keys.is_whole
     for each in all_findings:
         if each.consequence == "would not start" and has_parser:
             yield replace(each, mistake=True, fork=False)
@@ -80,6 +80,12 @@ def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
             if not any(table.has(_unnumbered(key)) for table in tables):
                 text = f"{_lacks(launch_keys)} {key}; the checkout's own configuration has it"
                 yield KeyFinding(key, "unknown", text, given.lines, mistake=False, fork=True)
+        elif launch_keys.is_whole and not given.mark and key not in launch_keys.in_files:
+            text = f"the checkout's own configuration has no {launch_keys.flag}{key}"
+            yield KeyFinding(key, "would not start", text, given.lines, mistake=True)
+        elif launch_keys.pinned and _needs_a_plus(_unnumbered(key), given, launch_keys):
+            text = f"{launch_keys.name} has no {key}; Hydra adds a key with a `+`: write +{key}"
+            yield KeyFinding(key, "would not start", text, given.lines, mistake=True)
         elif launch_keys.grammar == "structured" and given.mark in ("+", "++"):
             text = f"{launch_keys.name} takes no `{given.mark}`: write {key}=…"
             yield KeyFinding(key, "would not start", text, given.lines, mistake=launch_keys.exact)
@@ -88,6 +94,17 @@ def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
             yield from _value_findings(key, given, launch_keys)
         else:
             yield _unknown_key(key, given, launch_keys)
+
+
+def _needs_a_plus(key: str, given: Given, launch_keys: HeldKeys) -> bool:
+    """Return True for a key of a section that takes further ones, by Hydra's `+` alone."""
+    if launch_keys.grammar != "hydra" or given.mark or key in launch_keys.in_files:
+        return False
+    keys = launch_keys.table.keys
+    if key in keys or key in _sections(keys):
+        return False
+    within = [each[:-1] for each in launch_keys.table.added if key.startswith(each)]
+    return any(each in keys or each in _sections(keys) for each in within)
 
 
 def _is_outside(key: str, given: Given, launch_keys: HeldKeys) -> bool:
@@ -192,7 +209,7 @@ def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
         if meant
         else ""
     )
-    refused = launch_keys.pinned or (launch_keys.exact and bool(launch_keys.checkout))
+    refused = launch_keys.pinned or launch_keys.is_whole
     consequence: Consequence = "would not start"
     of_file = launch_keys.grammar in ("hydra", "argparse") and key in launch_keys.in_files
     added = of_file or (launch_keys.grammar == "hydra" and given.mark)

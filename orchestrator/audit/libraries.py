@@ -32,7 +32,8 @@ UNREAD = {
     "RL2": r"\bRL2\.trainer\.",
     "XTuner": r"\bxtuner (?:train|rl)\b|\bxtuner/v1/train",
     "RAGEN": r"\bragen[./]\w|--config-name[= ]_\d_\w+",
-    "Axolotl": r"\baxolotl (?:train|preprocess)\b|\baxolotl\.cli\.",
+    "Axolotl": r"\baxolotl (?:train|preprocess)\b|\baxolotl\.cli\.|^rl: *[\"']?(?:grpo|gdpo)\b",
+    "Oumi": r"\boumi train\b|^ *trainer_type: *[\"']?TRL_GRPO\b",
     "rLLM": r"\brllm\.train(?:er)?\.",
     "ReaLHF": r"\brealhf\.apps\.",
     "AReaL": r"\bareal[./]\w|\bppo_n_minibatches:|\bmax_head_offpolicyness:",
@@ -280,6 +281,10 @@ class NeighbourFiles(Mapping[str, str]):
         own = copy(self)
         own.folders = self.folders[:1]
         return own
+
+    def programs(self) -> list[str]:
+        """Return the Python files in the script's folder."""
+        return sorted(each for each in self.projects.entries(self.folders[0]) if each[-3:] == ".py")
 
     def __getitem__(self, path: str) -> str:
         if not _PATH.fullmatch(path) or path.startswith("/"):

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from orchestrator.audit.checkout import functions, known_code
-from orchestrator.audit.libraries import marks
+from orchestrator.audit.libraries import NeighbourFiles, marks
 from orchestrator.library.launches import (
     AuditNote,
     InLoss,
@@ -93,15 +93,18 @@ def own_code(
         replaced += _patched(module, hooks)
     for kind, name in reading.chosen:
         if not any(each.kind == kind and each.how.startswith(REGISTERED) for each in replaced):
-            replaced.append(_of_checkout(kind, name, reading, launch.beside, hooks))
+            replaced.append(_of_checkout(kind, name, reading, launch, hooks))
     return tuple(dict.fromkeys(replaced))
 
 
 def _of_checkout(
-    kind: Replaced, name: str, reading: LaunchReading, beside: Mapping[str, str], hooks: OwnHooks
+    kind: Replaced, name: str, reading: LaunchReading, launch: Launch, hooks: OwnHooks
 ) -> OwnCode:
-    """Return a function that the launch asks for by name, as the library's files beside have it."""
-    for path in known_code(reading.library).files:
+    """Return a function that the launch asks for by name, as the library's files beside it or the
+    programs in the script's folder register it."""
+    beside = launch.beside
+    programs = beside.programs() if isinstance(beside, NeighbourFiles) else ()
+    for path in (*known_code(reading.library).files, *programs):
         tree = _parsed(beside.get(path) or "")
         module = _Module(path, tree or ast.Module([], []), {})
         for each in _registered(module, [], hooks, frozenset({name.lower()})):

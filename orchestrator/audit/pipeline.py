@@ -11,9 +11,18 @@ from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.audit.commands import LARGEST, launches, plain, programs, runs_file
+from orchestrator.audit.documents import notebook
 from orchestrator.audit.fix import WITHOUT_KL, chosen, conditional
 from orchestrator.audit.judge import AuditFinding, judge
-from orchestrator.audit.libraries import NeighbourFiles, Projects, pins, titles, unread
+from orchestrator.audit.libraries import (
+    STARTS,
+    NeighbourFiles,
+    Projects,
+    may_launch,
+    pins,
+    titles,
+    unread,
+)
 from orchestrator.audit.own_code import with_own_code
 from orchestrator.library.launches import (
     Launch,
@@ -23,6 +32,7 @@ from orchestrator.library.launches import (
 )
 
 MOST_FINDINGS = 200
+NOTEBOOK, LARGEST_NOTEBOOK = ".ipynb", 64_000_000
 
 
 def findings(
@@ -31,6 +41,8 @@ def findings(
     """Return the findings on a text; see orchestrator.audit.audit."""
     if not text.strip():
         raise UnreadableScript("this file is empty")
+    if name.endswith(NOTEBOOK):
+        text, name = notebook(text), f"{name}.py"
     if len(text) > LARGEST:
         raise UnreadableScript(
             f"this file has {len(text):,} characters; a launch script has at most {LARGEST:,}"
@@ -39,6 +51,7 @@ def findings(
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
     started, text = launches(text, name, files), plain(text)
+    name = name.removesuffix(".py") if name.endswith(f"{NOTEBOOK}.py") else name
     releases = _releases(text, versions)
     answers: list[AuditFinding] = []
     of_itself: list[AuditFinding] = []
@@ -58,11 +71,16 @@ def findings(
     if not merged and re.search(r"^studies:", text, re.MULTILINE):
         raise UnreadableScript(f"this is a spec of orch and no script: orch plan {name}")
     if not merged:
-        raise UnreadableScript(
-            f"no launch of {titles()} was found in it"
-            + (" (other commands were)" if started else "")
-        )
+        others = " (other commands were)" if started else ""
+        at = next((n for n, each in enumerate(text.split("\n"), 1) if _starts(each)), 0)
+        hidden = f"; line {at} has one that orch cannot read there" if at else ""
+        raise UnreadableScript(f"no launch of {titles()} was found in it{others}{hidden}")
     return merged[:MOST_FINDINGS]
+
+
+def _starts(line: str) -> bool:
+    is_comment = line.lstrip().startswith("#")
+    return not is_comment and may_launch(line) and STARTS.search(line) is not None
 
 
 def readings(
@@ -172,7 +190,7 @@ def _merged(findings_: Sequence[AuditFinding]) -> list[AuditFinding]:
 
 STDIN = Path("-")
 """The name of standard input."""
-_SUFFIXES = {".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"}
+_SUFFIXES = {NOTEBOOK, ".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py"}
 _SKIPPED = {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages"}
 
 
@@ -208,7 +226,8 @@ def audit_file(
 
 def _read(path: Path) -> str:
     """Return the text of a file or of standard input. Raise UnreadableScript."""
-    most = 4 * LARGEST  # bytes of a character in UTF-8: 1 to 4
+    # Bytes of a character in UTF-8: 1 to 4. A notebook may hold pictures, which are not read.
+    most = LARGEST_NOTEBOOK if path.suffix == NOTEBOOK else 4 * LARGEST
     try:
         if path == STDIN:
             data = sys.stdin.buffer.read(most + 1)

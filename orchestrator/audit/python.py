@@ -39,6 +39,11 @@ _PLACES = re.compile(r"(?<!\{)\{[^{}\s]*\}(?!\})|%(?:\(\w+\))?[-+.\d]*[sdrfgieg]
 _FENCE = re.compile(r"(?m)^[ \t]*```[ \t]*\w*[ \t]*$")
 """A fence of Markdown around a command in a docstring; for the shell it would be a substitution."""
 _RUNS = re.compile(r"^-|python|torchrun|^uv$|^ray$")
+_COPIES = (
+    *("list", "tuple", "dict", "copy.copy", "copy.deepcopy", "deepcopy"),
+    *("OmegaConf.to_container", "OmegaConf.to_object"),
+)
+"""Functions that return a copy of what they are given."""
 DEEPEST = 20
 """Expressions inside one another that are followed: a program may nest without an end."""
 MOST_VALUES = 20_000
@@ -60,6 +65,8 @@ class PythonFile:
     texts: list[tuple[int, str]] = field(default_factory=list)
     commands: list[PythonCommand] = field(default_factory=list)
     documents: list[tuple[int, ConfigDocument]] = field(default_factory=list)
+    usage: set[int] = field(default_factory=set)
+    """Lines of the `texts` that are docstrings: they run only if they name this file."""
     names: tuple[str, ...] = ()
     """The names that the file imports, and the keywords it gives them (see Launch.names)."""
     environment: tuple[str, ...] = ()
@@ -67,19 +74,23 @@ class PythonFile:
 
 
 def read_python(
-    text: str, name: str, options: Mapping[str, str] = MappingProxyType({})
+    text: str,
+    name: str,
+    options: Mapping[str, str] = MappingProxyType({}),
+    configuration: Mapping[str, Given] = MappingProxyType({}),
 ) -> PythonFile:
     """Return the commands and configurations of a file.
 
     options: those that its command line gives it, in place of the parser's defaults, by name with
-    underscores; UNKNOWN for a value that is not known. Raise UnreadableScript if it is not Python.
+    underscores; UNKNOWN for a value that is not known. configuration: dotted keys of what
+    `@hydra.main` gives its function. Raise UnreadableScript if it is not Python.
     """
     try:
         with warnings.catch_warnings():
             # An invalid escape in the script's strings would warn in the terminal of `orch audit`.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        return _Reader(tree, name, options).file()
+        return _Reader(tree, name, options, configuration).file()
     # ast.parse raises the last two for code that is nested too deeply.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableScript(f"this Python cannot be read: {error}") from None
@@ -144,8 +155,15 @@ def _run_by(node: ast.AST, names: Mapping[str, str]) -> str:
 
 
 class _Reader:
-    def __init__(self, tree: ast.Module, name: str, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        tree: ast.Module,
+        name: str,
+        options: Mapping[str, str],
+        configuration: Mapping[str, Given],
+    ) -> None:
         self.name, self.tree = name, tree
+        self.configuration = _as_dictionary(configuration)
         self.options: dict[str, ast.expr] = {
             key: ast.Name("", lineno=0) if UNKNOWN in text else ast.Constant(text, lineno=0)
             for key, text in options.items()
@@ -160,6 +178,8 @@ class _Reader:
         self.parameters: dict[str, tuple[str, ast.expr] | None] = {}
         """Parameter of one function of the file -> the function's name and the default. None: of
         several functions, or a call in the file gives it a value."""
+        self.hydra: set[int] = set()
+        """Parameters that hold the configuration of `@hydra.main`."""
         self.declared: set[str] = set()
         """The options that its parsers take (`add_argument`)."""
         self.changed: dict[str, int] = {}
@@ -173,7 +193,8 @@ class _Reader:
         self.modules: dict[str, str] = {}
         self.left = MOST_VALUES
         for node in self.nodes:
-            self._note(node)
+            if id(node) not in self.hydra:
+                self._note(node)
         self.defaults = {**_dataclass_defaults(self.classes.values()), **self.defaults}
         for key, each in self.options.items():
             meant = completed(key, self.declared)
@@ -198,6 +219,12 @@ class _Reader:
         """Expressions that put unknown keys into the dictionary that was read last."""
         self.parts: set[int] = set()
         """Lists that are only parts of others: `base + [...]`, `[*base, ...]`."""
+        self.usage = {
+            id(each.value)
+            for each in self.nodes
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
+        }
+        """Texts that stand alone: docstrings."""
         self._note_uses()
         self._note_arguments()
 
@@ -217,6 +244,7 @@ class _Reader:
                 self.modules.setdefault(name, module or alias.name)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self._parameters(node)
+            self._hydra(node)
         elif isinstance(node, ast.arg):
             self._taken(node)
         elif isinstance(node, ast.For | ast.comprehension):
@@ -323,6 +351,14 @@ class _Reader:
             for name in (*given, *keywords):
                 if name in self.parameters:
                     self.parameters[name] = None
+
+    def _hydra(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Give the parameter of a function of `@hydra.main` its configuration."""
+        decorators = map(ast.unparse, node.decorator_list)
+        is_main = any(each.startswith("hydra.main(") for each in decorators)
+        if is_main and node.args.args and self.configuration.keys:
+            self.values.setdefault(node.args.args[0].arg, []).append(self.configuration)
+            self.hydra.add(id(node.args.args[0]))
 
     def _script_default(self, node: ast.expr) -> tuple[str, ast.expr] | None:
         """Return the name of an option or a parameter, and its default in this file; or None.
@@ -454,7 +490,9 @@ class _Reader:
                 self.read[id(node)] = document
         elif isinstance(node, ast.Constant | ast.JoinedStr):
             inside |= {id(child) for child in ast.walk(node)}
-            program.texts += self._text_of(node, inside)
+            texts = self._text_of(node, inside)
+            program.texts += texts
+            program.usage |= {line for line, _ in texts if id(node) in self.usage}
 
     def _only_merged(self) -> set[int]:
         """Return the configurations that are only the base of another one: `{**base}`."""
@@ -671,7 +709,9 @@ class _Reader:
                 values[keyword.arg] = _given(word, keyword.value)
                 continue
             given = keyword.value
-            if isinstance(given, ast.Name):
+            if isinstance(given, ast.Call) and _copied(given) is not None:
+                given = _copied(given) or given
+            if isinstance(given, ast.Name | ast.Attribute | ast.Subscript):
                 known = self._known(given)
                 given = known if known is not None else given
             if isinstance(given, ast.Dict):
@@ -736,7 +776,8 @@ class _Reader:
             # Hydra and YAML write None as null.
             text = "null" if node.value is None else str(node.value)
             # The script's own text must not hold the marks that stand for unknown values.
-            return CommandWord(text.replace(UNKNOWN, "").replace(UNSET, ""), line)
+            file = node.kind or "" if node.lineno == 0 else ""
+            return CommandWord(text.replace(UNKNOWN, "").replace(UNSET, ""), line, file=file)
         if depth >= DEEPEST or self.left < 0:
             return CommandWord(UNKNOWN, line, (PUT_IN,))
         if isinstance(node, ast.JoinedStr):
@@ -772,7 +813,7 @@ class _Reader:
         known = self._known(node)
         if known is not None:
             word = self._word(known, depth + 1)
-            return replace(word, lines=(*line, *word.lines))
+            return replace(word, lines=(*line, *filter(None, word.lines)))
         return CommandWord(UNKNOWN, line, (PUT_IN,))
 
     def _is_text(self, node: ast.expr | None, depth: int = 0) -> bool:
@@ -793,13 +834,12 @@ class _Reader:
         if isinstance(node, ast.Name):
             given = self.values.get(node.id, [])
             return given[0] if len(given) == 1 and node.id not in self.grown else None
+        if isinstance(node, ast.Attribute) and isinstance(of := self._known(node.value), ast.Dict):
+            return _item(of, node.attr)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            known = self._known(node.value) if isinstance(node.value, ast.Name) else None
-            pairs = (
-                zip(known.keys, known.values, strict=True) if isinstance(known, ast.Dict) else ()
-            )
-            wanted = node.slice.value
-            return next((v for k, v in pairs if getattr(k, "value", None) == wanted), None)
+            inner = isinstance(node.value, ast.Name | ast.Subscript | ast.Attribute)
+            known = self._known(node.value) if inner else None
+            return _item(known, node.slice.value) if isinstance(known, ast.Dict) else None
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.value.id in self.parsed and node.attr in self.defaults:
                 return self.defaults[node.attr]
@@ -835,10 +875,34 @@ class _Reader:
         return None
 
 
+def _item(node: ast.Dict, key: object) -> ast.expr | None:
+    pairs = zip(node.keys, node.values, strict=True)
+    return next((value for k, value in pairs if getattr(k, "value", None) == key), None)
+
+
+def _as_dictionary(values: Mapping[str, Given]) -> ast.Dict:
+    """Return dotted keys as the dictionary that a program has; a name for what is not known."""
+    whole = ast.Dict([], [], lineno=0)
+    for key, given in values.items():
+        at, parts = whole, key.split(".")
+        for part in parts[:-1]:
+            inner = _item(at, part)
+            if not isinstance(inner, ast.Dict):
+                inner = ast.Dict([], [], lineno=0)
+                at.keys.append(ast.Constant(part, lineno=0))
+                at.values.append(inner)
+            at = inner
+        is_known = UNKNOWN not in given.text and "${" not in given.text
+        value = ast.Constant(given.text, kind=given.file, lineno=0)
+        at.keys.append(ast.Constant(parts[-1], lineno=0))
+        at.values.append(value if is_known else ast.Name("", lineno=0))
+    return whole
+
+
 def _copied(node: ast.Call) -> ast.expr | None:
     """Return x of `list(x)`, `x.copy()` and `copy.copy(x)`, or None for another call."""
     function = ast.unparse(node.func)
-    if function in ("list", "tuple", "copy.copy", "copy.deepcopy", "deepcopy") and node.args:
+    if function in _COPIES and node.args:
         return node.args[0]
     if isinstance(node.func, ast.Attribute) and node.func.attr == "copy" and not node.args:
         return node.func.value
@@ -895,7 +959,8 @@ def _is_main(node: ast.AST) -> bool:
 
 def _given(word: CommandWord, value: ast.expr) -> Given:
     """Return the word of a value as a setting, on the line of the value."""
-    return Given(word.text, (value.lineno,), word.why, default_of=word.default_of)
+    lines = (value.lineno,) if value.lineno else ()
+    return Given(word.text, lines, word.why, default_of=word.default_of, file=word.file)
 
 
 def _one_word(parts: Sequence[CommandWord], lines: tuple[int, ...]) -> CommandWord:

@@ -150,7 +150,9 @@ class Keys:
             for key, given in document.values.items():
                 is_switch = self.defaults.get(key, "").lower() in ("true", "false")
                 is_text = untyped and is_switch and given.mark == QUOTED
-                self.add(key, replace(given, text=f"'{given.text}'") if is_text else given)
+                shown_in = given.file or ("" if given.lines else document.name)
+                text = f"'{given.text}'" if is_text else given.text
+                self.add(key, replace(given, text=text, file=shown_in))
 
     def has(self, key: str) -> bool:
         """Return True if a key is given."""
@@ -169,7 +171,7 @@ class Keys:
                 return None
             self._note(ReadSetting(key, self.defaults[key]))
             return self.defaults[key]
-        self._note(ReadSetting(key, shown(given.text), given.lines, given.default_of))
+        self._note(ReadSetting(key, shown(given.text), given.lines, given.default_of, given.file))
         if UNKNOWN in given.text:
             return None
         if UNSET in given.text:
@@ -502,17 +504,15 @@ def group_of_one(
     advantage, group: the keys of both. estimators: those that compare.
     """
     named = keys.text(advantage) if keys.integer(group) == 1 else None
-    if named not in estimators:
+    if named is None or named not in estimators:
         return []
     text = f"{advantage} {named} with {group} 1: a group of one rollout has no baseline"
-    return [AuditNote(text, keys.lines(advantage, group))]
+    return [AuditNote(text, keys.lines(advantage, group), apart=True)]
 
 
 def will_not_start(keys: Keys, why: str, source: str, *names: str) -> AuditNote:
-    """Return the remark on a launch that the library refuses. `source`: its file and function."""
-    return AuditNote(
-        f"the launch would not start: {why} ({source})", keys.lines(*names), stops=True
-    )
+    """Return the remark on a launch that the release refuses. `source`: its file and function."""
+    return AuditNote(f"{why} ({source})", keys.lines(*names), stops=True)
 
 
 def stock(

@@ -78,6 +78,7 @@ def finding_as_json(finding: AuditFinding) -> dict[str, Any]:
         "case": finding.case,
         **agreed,
         **rest,
+        "stops": finding.stops,
         "confidence": finding.confidence,
         "problem": finding.problem,
     }

@@ -104,7 +104,7 @@ def one_line(finding: AuditFinding) -> str:
 
 def mark(finding: AuditFinding) -> str:
     """Return the answer in two or three words."""
-    if stops(finding):
+    if finding.stops:
         return "would not start"
     if finding.own:
         return "undetermined: own loss"
@@ -114,6 +114,8 @@ def mark(finding: AuditFinding) -> str:
         return "has a mistake"
     if finding.problem:
         return "needs a look"
+    if finding.unverified:
+        return "unverified: orch has not read this release"
     if finding.verdict in UNBOUNDED:
         return "no KL to a reference"
     return "fine but for its bound" if finding.bound_notes else "fine"
@@ -122,7 +124,7 @@ def mark(finding: AuditFinding) -> str:
 def instead(finding: AuditFinding) -> str:
     """Return what to write instead: the chosen change, or why there is none."""
     wrong = _mistakes(finding)
-    if refused := stops(finding):
+    if refused := finding.stops:
         return f"mend this first: {refused[0]}"
     if finding.own:
         places = ", ".join(each.where or each.name for each in finding.own)
@@ -144,17 +146,13 @@ def instead(finding: AuditFinding) -> str:
         return "no small change of this launch gives a KL that does what its name says"
     if finding.verdict in UNBOUNDED:
         return _for_a_kl(finding)
+    if finding.unverified:
+        return f"nothing, if {finding.library} {finding.version} is as the releases before it"
     if finding.inactive_flags:
         return f"leave out what has no effect: {_named_flags(finding)}"
     if finding.bound_notes:
         return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
     return "nothing: each setting does what its name says"
-
-
-def stops(finding: AuditFinding) -> list[str]:
-    """Return why the launch would not start, the surest first; empty if nothing says so."""
-    keys = [e.text for e in finding.key_findings if e.consequence == "would not start"]
-    return [each.text for each in finding.contradictions if each.stops] + keys
 
 
 def _for_a_kl(finding: AuditFinding) -> str:
@@ -196,7 +194,7 @@ def _terms(finding: AuditFinding) -> Iterator[str]:
 def _mistakes(finding: AuditFinding) -> list[str]:
     wrong = [each.text for each in finding.contradictions]
     wrong += [each.text for each in finding.key_findings if each.mistake]
-    first = stops(finding)
+    first = finding.stops
     return [*first, *(each for each in wrong if each not in first)]
 
 
@@ -211,7 +209,10 @@ def _written(finding: AuditFinding) -> str:
         terms.append(f"a KL to the policy that sampled, weight {finding.rollout_kl:g}")
     numbers = sorted({n for s in finding.settings if _names_kl(s.key) for n in s.lines})
     word = "line" if len(numbers) == 1 else "lines"
-    where = f"{word} {', '.join(map(str, numbers))}" if numbers else "by the release's defaults"
+    named = dict.fromkeys(s.file for s in finding.settings if _names_kl(s.key) and s.file)
+    at = [f"{word} {', '.join(map(str, numbers))}"] if numbers else []
+    nowhere = "not here" if finding.verdict == "undetermined" else "by the release's defaults"
+    where = ", ".join([*at, *named]) or nowhere
     return f"{' and '.join(terms) or 'no KL that acts'} ({where})"
 
 
@@ -240,6 +241,8 @@ def _weight(finding: AuditFinding) -> str:
     betas = " and ".join(f"{each.beta:g}" for each in finding.effective_beta)
     if finding.verdict == "zero_mean_noise":
         return f"β = {betas} scales the noise."
+    if finding.verdict in ("unlikelihood_of_old_samples", "other_objective"):
+        return f"β = {betas} scales that, and no KL, so a KL has no price here."
     known = [each.at_most for each in finding.effective_beta]
     if finding.verdict == "rescaled_reverse_kl":
         return (
@@ -292,6 +295,8 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"dropped without a word: {finding.bound.dropped}"
     if unbounded and finding.bound is not None and finding.bound.failure:
         yield f"known: {finding.bound.failure}"
+    if not unbounded and finding.verdict != "undetermined" and finding.bound is not None:
+        yield f"in one step: {finding.bound.step.partition('; ')[0].partition(': ')[0]}"
     if finding.inactive_flags and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:

@@ -146,7 +146,7 @@ def _exit_code(
         return 2
     if hook:
         return 0
-    open_ended = any(each.verdict == "undetermined" for each in findings)
+    open_ended = any(each.verdict == "undetermined" or each.unverified for each in findings)
     return int(unreadable or not findings or open_ended)
 
 

@@ -55,9 +55,9 @@ class NamedRelease(str):
 
     def __new__(cls, text: str, how: Literal["named", "copy", "bound"]) -> "NamedRelease":
         """Return the text with how it is known."""
-        made = super().__new__(cls, text)
-        made.how = how
-        return made
+        release = super().__new__(cls, text)
+        release.how = how
+        return release
 
     @classmethod
     def how_of(cls, text: str) -> Literal["named", "copy", "bound"]:
@@ -74,6 +74,8 @@ class CommandWord:
     why: tuple[str, ...] = ()
     default_of: tuple[str, ...] = ()
     """Variables that nothing in the script sets (`$X`), whose defaults the text holds."""
+    file: str = ""
+    """The configuration file that holds the text, if it is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Given:
     mark: str = ""
     """Hydra's prefix of an override: `+`, `++`, `~` or nothing."""
     default_of: tuple[str, ...] = ()
+    """As of CommandWord."""
+    file: str = ""
     """As of CommandWord."""
 
 
@@ -138,6 +142,8 @@ class AuditNote:
     lines: tuple[int, ...] = ()
     stops: bool = False
     """True if the library refuses the launch for it."""
+    apart: bool = False
+    """True if it is no matter of the KL: no change of the term mends it, or is refused for it."""
 
 
 class OwnCode(NamedTuple):
@@ -231,6 +237,8 @@ class ReadSetting:
     lines: tuple[int, ...] = ()
     default_of: tuple[str, ...] = ()
     """Variables that a caller may set (`$X`), whose defaults the value holds."""
+    file: str = ""
+    """The configuration file that gives it, if it is not the audited one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +446,8 @@ class HeldKeys:
     start."""
     checkout: frozenset[str] = frozenset()
     """Keys of the library's own parser in the checkout where the script lies; empty: not found."""
+    is_whole: bool = False
+    """True if these are all keys that this parser takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from orchestrator.audit import AuditFinding, audit
 
-VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo"
+VERL = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo actor_rollout_ref.rollout.n=8"
+GRPO = VERL.replace("rloo", "grpo")
 ON_POLICY = "data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8"
 USE_LOSS = "actor_rollout_ref.actor.use_kl_loss"
 TYPE, COEFFICIENT = "actor_rollout_ref.actor.kl_loss_type", "actor_rollout_ref.actor.kl_loss_coef"

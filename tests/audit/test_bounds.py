@@ -161,17 +161,19 @@ def test_a_forks_key_that_names_the_kl_leaves_the_answer_open_but_for_it() -> No
 
 def test_no_key_is_a_slip_while_the_launch_has_a_forks() -> None:
     slip = f"{SMALL} {ACTOR}.kl_loss_coeff=1"
-    assert any(each.mistake for each in of(slip).key_findings)
-    assert not any(each.mistake for each in of(f"{slip} {ACTOR}.my_colour=3").key_findings)
+    guessed = f"{slip} algorithm.use_kl_in_reward=False"
+    assert any(each.mistake for each in only(guessed).key_findings)
+    assert not any(each.mistake for each in only(f"{guessed} {ACTOR}.my_colour=3").key_findings)
 
 
 def test_a_key_of_the_checkouts_own_parser_is_no_mistake(tmp_path: Path) -> None:
     config = tmp_path / "verl/trainer/config/ppo_trainer.yaml"
     config.parent.mkdir(parents=True)
-    config.write_text("actor_rollout_ref: {actor: {kl_loss_coeff: null}}\n", encoding="utf-8")
+    defaults = "\ndefaults: [actor, _self_]\nactor_rollout_ref: {actor: {kl_loss_coeff: null}}\n"
+    config.write_text(defaults, encoding="utf-8")
     script = tmp_path / "a.sh"
     text = f"{SMALL} {ACTOR}.kl_loss_coeff=null"
-    (finding,) = audit(text, str(script), files=NeighbourFiles(script), versions=NEWEST)
+    (finding,) = audit(text, str(script), files=NeighbourFiles(script))
     assert not any(each.mistake for each in finding.key_findings)
     parser = tmp_path / "openrlhf/cli/train_ppo_ray.py"
     parser.parent.mkdir(parents=True)

@@ -250,7 +250,7 @@ def test_the_change_leads_to_a_kl_that_is_not_criticised(text: str) -> None:
         (
             "a.yaml",
             (
-                "algorithm:\n  adv_estimator: grpo  # x\n  kl_penalty: low_var_kl # y\n"
+                "algorithm:\n  adv_estimator: remax  # x\n  kl_penalty: low_var_kl # y\n"
                 "  kl_ctrl:\n    kl_coef: 0.1\nactor_rollout_ref:\n  actor:\n"
                 "    use_kl_loss: True # z\n"
             ),
@@ -258,7 +258,7 @@ def test_the_change_leads_to_a_kl_that_is_not_criticised(text: str) -> None:
         (
             "a.py",
             (
-                'C = {\n  "algorithm": {\n    "adv_estimator": "grpo",\n'
+                'C = {\n  "algorithm": {\n    "adv_estimator": "remax",\n'
                 '    "kl_penalty": "abs"},\n'
                 '  "actor_rollout_ref": {"actor": {"use_kl_loss": True}},\n}\n'
             ),

@@ -135,7 +135,8 @@ def test_imports_tell_the_release_of_a_command_in_the_files_own_docstring() -> N
     command = "python scripts/grpo_mine.py --num_generations 8 --max_completion_length 64"
     text = f'"""\n{command}\n"""\nfrom trl.rewards import accuracy_reward\n'
     assert verdict(text, "grpo_mine.py") == "no_kl"
-    assert verdict(text, "other.py") == "undetermined"
+    with pytest.raises(UnreadableScript, match="line 2 has one"):
+        audit(text, "other.py")
 
 
 def test_pins_tell_the_release() -> None:

@@ -71,7 +71,7 @@ def test_slime_drops_a_misspelt_flag_without_a_word_and_miles_refuses_it() -> No
     assert (key.consequence, key.mistake) == ("is ignored", True)
     assert "did you mean --kl-loss-coef?" in key.text
     (key,) = slime(typo + " --hf-checkpoint /models/miles").key_findings
-    assert key.consequence == "would not start"
+    assert key.consequence == "may not start"
 
 
 def test_the_source_of_a_fork_beside_the_script_gives_the_defaults() -> None:

@@ -12,8 +12,10 @@ from audit.scripts import (
     SKYRL,
     TYPE,
     USE_LOSS,
-    VERL,
     only,
+)
+from audit.scripts import (
+    GRPO as VERL,
 )
 from orchestrator.audit.render import headline
 from orchestrator.audit.summary import summary

@@ -14,7 +14,9 @@ from audit.scripts import (
     SKYRL,
     TYPE,
     USE_LOSS,
-    VERL,
+)
+from audit.scripts import (
+    GRPO as VERL,
 )
 from orchestrator.audit import audit
 from orchestrator.audit.fix import fixed

@@ -16,6 +16,7 @@ from orchestrator.audit.reading import (
     ReadLibrary,
     ReleaseReader,
     clip_range,
+    shown,
     stock,
     written_flags,
 )
@@ -73,8 +74,17 @@ def audit(launch: Launch) -> LaunchReading | None:
     if old and "open_instruct" not in launch.versions:
         because = "its --kl_estimator has a name that 0.1.0 replaced by a number"
         basis = basis._replace(version=OLD, because=because)
-    keys = Keys(basis.defaults, given)
+    keys = Keys(basis.defaults)
+    keys.add_documents(launch.documents)
+    for name, values in given.items():
+        for each in values:
+            keys.add(name, each)
+    # utils.py: ArgumentParserPlus takes a YAML file as its first argument.
+    file = rest[0] if rest and not rest[0].text.startswith("-") else None
     keys.opaque = launch.open_end
+    if file is not None and not launch.documents:
+        named = shown(file.text) or next(iter(file.why), "its first argument")
+        keys.opaque = f"it may come from the file {named}"
     reading = _Reader(launch, keys, entry, basis).reading()
     return replace(reading, held=None) if basis.version == OLD else reading
 

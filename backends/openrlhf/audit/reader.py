@@ -157,7 +157,7 @@ GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
 _PLAIN = {name: name for name in PLAIN_ESTIMATORS}
-FIRST_ESTIMATOR = "0.6.4"
+FIRST_ESTIMATOR = "0.6.1"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
 Earlier releases average the tokens of each response first."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
+from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
 from orchestrator.audit.reading import (
@@ -60,6 +61,12 @@ _IGNORING: Mapping[str, tuple[str, ...]] = {"0.5.0": ("trainer.loss.",)}
 FIRST_TEACHER, FIRST_TAU_ON, LAST_TEACHER = 3, 5, 5
 """Indices of 0.3.0 (teacher_tau), 0.5.0 (kl_tau 1e-3 by default) and 0.5.0 (last teacher_tau)."""
 TAU, TEACHER, LOSS_TYPE = "loss.kl_tau", "loss.teacher_tau", "loss.type"
+_TEACHER_GPUS = "deployment.num_teacher_gpus"
+_AT_LEAST_0 = re.compile(
+    r"(^|\.)loss\.(\w+_tau|\w*mask_(low|high)|ipo_threshold)$"
+    r"|\.optim\.(lr|weight_decay|max_norm|betas[12])$|\.(warmup|decay)_steps$"
+)
+"""Keys that the configuration declares with `ge=0`, in every release."""
 _TEACHER_NAMES = ("teacher_inference.model.name", "orchestrator.teacher_model.model.name")
 _POLICY_NAMES = ("model.name", "trainer.model.name", "orchestrator.model.name")
 _ENTRY = re.compile(
@@ -219,7 +226,9 @@ def _table(version: str, section: str) -> ReleaseTable:
             added.add(f"{key}.")
         elif kind in ("bool", "int", "float"):
             kinds[key] = kind
-    return ReleaseTable(version, frozenset(keys), {}, tuple(sorted(added)), kinds)
+    values = MANIFEST.tables[version].values if version in MANIFEST.tables else {}
+    own = {k[len(section) :]: v for k, v in values.items() if k.startswith(section)}
+    return ReleaseTable(version, frozenset(keys), own, tuple(sorted(added)), kinds)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
@@ -346,6 +355,7 @@ class _Judge:
         spread: list[int],
         launch: Launch,
     ) -> None:
+        self.stops: list[AuditNote] = []
         self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
         self.spread, self.version = spread, releases().versions[at]
         self.dated = bool({"prime_rl", "prime-rl", TAU_DEFAULT} & launch.versions.keys())
@@ -353,6 +363,13 @@ class _Judge:
         self.possibilities: tuple[Possibility, ...] = ()
         self.rules: list[Rule] = []
         keys.opaque = launch.open_end
+
+    def _negative(self) -> Iterator[AuditNote]:
+        """Yield a remark for each number below 0 that the configuration bounds by 0."""
+        for key in self.keys.given:
+            if _AT_LEAST_0.search(key) and (self.keys.number(key) or 0) < 0:
+                why = f"{key} {self.keys.number(key):g} is below 0"
+                yield will_not_start(self.keys, why, "prime_rl configs: ge=0", key)
 
     def _find(self, *names: str) -> str | None:
         """Return the first of these keys that is given, or None.
@@ -418,7 +435,12 @@ class _Judge:
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
-            contradictions=(*self._refused(), *self._of_two_temperatures(in_loss)),
+            contradictions=(
+                *self.stops,
+                *self._refused(),
+                *self._negative(),
+                *self._of_two_temperatures(in_loss),
+            ),
             settings=tuple(keys.settings),
             rules=tuple(self.rules),
             changes=() if decided else tuple(self._changes(in_loss)),
@@ -706,6 +728,9 @@ class _Judge:
         if beta is None:
             self.unknown.append(keys.why_unknown(teacher))
             return InLoss(None), tau
+        if beta > 0 and self.at == LAST_TEACHER and not self._has_teacher():
+            why = f"{teacher} needs orchestrator.teacher_model or {_TEACHER_GPUS}"
+            self.stops.append(will_not_start(keys, why, "prime_rl/configs/rl.py", teacher))
         named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
         master, policy = (keys.text(name) if name else "" for name in named)
         if master and policy and master != policy:
@@ -739,11 +764,22 @@ class _Judge:
 
     def _changes(self, in_loss: InLoss) -> Iterator[LaunchChange]:
         if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
-            edits = []
+            edits, also = [], ""
             for name, value in ((TEACHER, "teacher_tau = 0.001"), (TAU, "kl_tau = 0.0")):
                 key = self._find(f"trainer.{name}", name) or f"trainer.{name}"
                 edits.append(Edit(key, value, self.keys.lines(key)))
-            yield LaunchChange("the reverse KL of each token", tuple(edits))
+            if not self._has_teacher():
+                edits.append(Edit(_TEACHER_GPUS, "num_teacher_gpus = 1"))
+                also = "one GPU of the node holds the reference policy"
+            yield LaunchChange("the reverse KL of each token", tuple(edits), also)
+
+    def _has_teacher(self) -> bool:
+        """Return True if a teacher gives log-probabilities, which teacher_tau needs, or if the
+        orchestrator's own file, which names it, is not part of this launch."""
+        whole = any(key.startswith("trainer.") for key in self.keys.given)
+        named = self._find(*_TEACHER_NAMES, "orchestrator.teacher_model.client.base_url")
+        gpus = self.keys.integer(_TEACHER_GPUS) if self.keys.has(_TEACHER_GPUS) else 0
+        return not whole or bool(self.keys.opaque or named or gpus != 0)
 
     def _rule(self, text: str, source: str) -> None:
         self.rules.append(Rule(text, f"Prime-RL {self.version}, {source}"))

@@ -372,6 +372,7 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
         in_files=in_files,
         own=in_files if launch.words else frozenset(),
         checkout=_of_checkout(launch),
+        is_whole=stock and config != MEGATRON and _is_whole(launch),
     )
 
 
@@ -386,6 +387,12 @@ def _of_checkout(launch: Launch) -> frozenset[str]:
     """Return the keys of the configuration of the checkout where the script lies, or none."""
     texts = [launch.beside.get(path) for path in PARSERS]
     return frozenset().union(*(yaml_keys(text) for text in texts if text is not None))
+
+
+def _is_whole(launch: Launch) -> bool:
+    """Return True if the checkout's configuration stands in one file, as it is or generated."""
+    plain, generated = (launch.beside.get(path) for path in PARSERS)
+    return generated is not None or (plain is not None and "\ndefaults:" not in plain)
 
 
 def _never_in_loss(launch: Launch) -> str:

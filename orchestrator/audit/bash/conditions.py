@@ -178,6 +178,8 @@ def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Conditi
         return _negated(condition(expander, operand, source))
     if operator in ("-z", "-n"):
         wants_text = operator == "-n"
+        if wants_text and not _is_in_double_brackets(node) and "expansion" in operand.type:
+            return constant(True)  # unquoted and empty, it is no word: `[ -n ]` is true
         value = expander.value(operand, source)
         return _of_texts((value,), lambda texts: bool(texts[0]) == wants_text, presence=True)
     if operator == "-v":

@@ -1,0 +1,120 @@
+"""The rows of findings.yaml: a script, and what the audit must say of it, in text and in JSON."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from orchestrator import plugins
+from orchestrator.audit import audit
+from orchestrator.audit.libraries import Projects
+from orchestrator.audit.pipeline import audit_file
+from orchestrator.audit.summary import mark, summary
+from orchestrator.cli import orch
+from orchestrator.library.key_tables import version_tuple
+from orchestrator.library.launches import UnreadableScript
+
+CASES = yaml.safe_load(Path(__file__).with_name("findings.yaml").read_text(encoding="utf-8"))
+PARTS = {
+    "{verl}": "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+    "actor_rollout_ref.rollout.n=8",
+    "{loss}": "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001",
+    "{k2}": "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=k2",
+}
+
+
+def written(folder: Path, case: dict[str, Any]) -> Path:
+    """Write the files of a case; return the audited one."""
+    (folder / ".git").mkdir()
+    files = case.get("files", {})
+    if code := case.get("notebook"):
+        picture = {"output_type": "display_data", "data": {"image/png": "A" * 300_000}}
+        cells = [{"cell_type": "code", "source": code.splitlines(True), "outputs": [picture]}]
+        files = {"train.ipynb": json.dumps({"cells": cells})}
+    for name, text in files.items():
+        for part, whole in PARTS.items():
+            text = text.replace(part, whole)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / str(case.get("audited", next(iter(files))))
+
+
+def of_terms(finding: dict[str, Any]) -> Iterator[str]:
+    for place in ("reward", "loss"):
+        term = finding[f"kl_in_{place}"]
+        if term["active"]:
+            yield f"{term['estimator']} {place} {term['beta']:g}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_and_its_finding(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    script = written(tmp_path, case)
+    library, _, release = case.get("library", "").partition("@")
+    versions = {library: f"{release} said"} if library else {}
+    if "refused" in case:
+        with pytest.raises(UnreadableScript, match=case["refused"]):
+            audit_file(script, versions, Projects())
+        return
+    (finding,) = audit_file(script, versions, Projects())[1]
+    text = "\n".join(each for _, each in summary(finding)).replace(str(tmp_path), "")
+    assert not [each for each in case.get("says", ()) if each not in text], text
+    assert not [each for each in case.get("never", ()) if each in text], text
+    assert mark(finding) == case.get("marked", mark(finding))
+    words = ["--library", case["library"]] if library else []
+    done = CliRunner().invoke(orch, ["audit", "--json", str(script), *words], standalone_mode=False)
+    (plain,) = json.loads(done.stdout)["findings"]
+    assert (done.return_value or 0) == case.get("exit", done.return_value or 0)
+    assert list(of_terms(plain)) == case.get("kl", list(of_terms(plain)))
+    refused = {each["consequence"] for each in plain["key_findings"]}
+    stops = "would not start" in refused or any(each for each in plain["stops"])
+    assert stops == (mark(finding) == "would not start")
+
+
+HYDRA = {
+    "verl": "python3 -m verl.trainer.main_ppo",
+    "skyrl": "python -m skyrl.train.entrypoints.main_base",
+}
+FLAGS = {
+    "trl": "trl grpo --model_name_or_path m",
+    "openrlhf": "python3 -m openrlhf.cli.train_ppo_ray",
+}
+
+
+def one_key(library: str, key: str, value: str) -> tuple[str, str]:
+    """Return a launch with one key, and the name of its file."""
+    if library == "prime_rl":
+        section, _, last = key.rpartition(".")
+        return f"[trainer.loss]\nkl_tau = 0.0\n[{section}]\n{last} = {value!r}\n", "rl.toml"
+    if library in HYDRA:
+        return f"{HYDRA[library]} {key}={value}\n", "a.sh"
+    return f"{FLAGS[library]} --{key} {value}\n", "a.sh"
+
+
+@pytest.mark.parametrize("library", ["verl", "skyrl", "trl", "openrlhf", "prime_rl"])
+def test_nothing_that_the_newest_release_refuses_is_fine(library: str) -> None:
+    """Every closed list with a value that is not in it, and every key with a letter too many."""
+    backend = plugins.load(library)
+    assert backend.manifest is not None
+    version = max(backend.manifest.versions, key=version_tuple)
+    table = backend.manifest.tables[version]
+    closed = [k for k, v in table.values.items() if k in table.keys and not v <= {True, False}]
+    wrong = [(key, "no-such-value") for key in closed]
+    wrong += [(f"{key}q", "1") for key in sorted(table.keys) if not table.has(f"{key}q")]
+    found = 0
+    for key, value in wrong:
+        text, name = one_key(library, key, value)
+        try:
+            findings = audit(text, name, versions={library: f"{version} said"})
+        except UnreadableScript:
+            continue
+        found += bool(findings)
+        assert all("fine" not in mark(each) for each in findings), (key, value)
+        for each in findings:
+            refused = mark(each) == "would not start" or each.verdict == "undetermined"
+            assert refused or each.problem, (key, value, mark(each))
+    assert found >= 0.9 * len(wrong)
