@@ -232,8 +232,6 @@ def mirror(
             f"{mirrored.updated} updated, {mirrored.deleted} deleted; {mirrored.unchanged} would "
             "stay as they are"
         )
-        if mirrored.moved:
-            say(mirrored.moved)
     else:
         _print_mirrored(mirrored)
     return mirrored
@@ -241,8 +239,6 @@ def mirror(
 
 def _print_mirrored(mirrored: MirrorReport) -> None:
     removed = f", {mirrored.deleted} of pruned cells deleted" if mirrored.deleted else ""
-    if mirrored.moved:
-        say(mirrored.moved)
     say(
         f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs made, "
         f"{mirrored.updated} updated, {mirrored.unchanged} unchanged{removed}\n"

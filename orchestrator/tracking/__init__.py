@@ -4,12 +4,10 @@
     runs       the runs that MLflow should have, and the Markdown on the page of each
     content    the content of one run, and its marks: its last step and its hash
     names      names and texts as MLflow allows them
-    secrets    hiding of passwords, keys and tokens
     store      the MLflow store: its address, its errors in sentences, its searches page by page
     mark       mirror.json: what a store held after the last mirror, and the lock on it
-    resumed    the points that a run lacks, also of a cell that was resumed
+    points     the points that a run lacks
     checkpoints  evaluated checkpoints, as MLflow's models
-    written    what a person wrote in MLflow stays
     views      ready views of the runs, and the links in notes
     server     an mlflow server to look at it, for as long as the dashboard runs
 

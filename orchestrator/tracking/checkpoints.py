@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.identity import digest
-from orchestrator.tracking.content import LoggedModel
+from orchestrator.tracking.content import KEY, LoggedModel
 from orchestrator.tracking.store import every
-from orchestrator.tracking.written import KEY, kept_note, persons_tags
 
 MODEL_DIGEST = "orch.digest"
 
@@ -46,19 +45,15 @@ class Models:
             logged = known.get(model.key)
             if logged is not None and _is_finished(logged, model):
                 if not _has_tags(logged, model):
-                    tags = kept_note(model.tags, logged.tags)
-                    self._client.set_logged_model_tags(logged.model_id, tags)
+                    self._client.set_logged_model_tags(logged.model_id, dict(model.tags))
                 continue
-            before = {}
             if logged is not None:
-                before = logged.tags
                 self._client.delete_logged_model(logged.model_id)
-            tags = {**kept_note(model.tags, before), MODEL_DIGEST: _model_digest(model)}
             created = self._client.create_logged_model(
                 self._experiment_id,
                 model.name,
                 run.info.run_id,
-                {**persons_tags(before), **tags},
+                {**model.tags, MODEL_DIGEST: _model_digest(model)},
                 dict(model.params),
                 "checkpoint",
             )
@@ -102,8 +97,7 @@ def _is_finished(logged: Any, wanted: LoggedModel) -> bool:
 
 
 def _has_tags(logged: Any, wanted: LoggedModel) -> bool:
-    tags = kept_note(wanted.tags, logged.tags)
-    return all(logged.tags.get(name) == value for name, value in tags.items())
+    return all(logged.tags.get(name) == value for name, value in wanted.tags.items())
 
 
 def _model_digest(model: LoggedModel) -> str:

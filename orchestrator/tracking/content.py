@@ -23,6 +23,10 @@ MAX_HASHED_BYTES = 8 << 20
 """Largest size of a file, in bytes, that is compared by content. Larger files are compared by size
 and time."""
 
+KEY = "orch.key"
+"""Tag of a run or a model: which of orch's it is."""
+NOTE = "mlflow.note.content"
+
 RunStatus = str
 """RUNNING, SCHEDULED, FINISHED, FAILED or KILLED, as in MLflow."""
 

@@ -5,11 +5,9 @@ any point is logged, the tag `orch.ingesting` records up to which step points ma
 and their hash. After logging, `orch.ingested` records the same, and the next mirror logs only later
 points.
 
-MLflow cannot delete a point. A cell that resumed from a checkpoint has trained some steps twice,
-and stays one run: MLflow has both values, and the tag `orch.retrained` states this. The run
-directories and the report have only the values of the resumed attempt. If the history differs (the
-directory was removed and the cell trained again, or its scores were made again), the run is deleted
-and created again, with what a person wrote on it.
+MLflow cannot delete a point. If the history on disk is another than the logged one (a cell resumed
+from a checkpoint and trained some steps again, its directory was removed, its scores were made
+again), the run is deleted and created again, so that it has what the run directories have.
 
 Artifacts of the default store have addresses without a folder (`mlflow-artifacts:/<experiment>`):
 they stay right if the runs folder is moved, copied, or reached by another path.
@@ -20,10 +18,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.identity import digest
@@ -31,30 +28,14 @@ from orchestrator.records import Cell, Record, Score, Spec
 from orchestrator.rundir import RunFolder
 from orchestrator.tracking.backpressure import PatientClient
 from orchestrator.tracking.checkpoints import Models
-from orchestrator.tracking.content import Content, Dataset, Marks
+from orchestrator.tracking.content import KEY, NOTE, Content, Dataset, Marks
 from orchestrator.tracking.mark import locked_mark, noted
 from orchestrator.tracking.names import tag_text
-from orchestrator.tracking.resumed import (
-    INGESTED,
-    INGESTING,
-    RETRAINED_BEFORE,
-    Point,
-    is_resumed,
-    is_rewritten,
-    lacking,
-    retrained,
-    rows,
-)
+from orchestrator.tracking.points import INGESTED, INGESTING, Point, is_rewritten, lacking, rows
 from orchestrator.tracking.runs import SUMMARY, pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
 from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
-from orchestrator.tracking.written import KEY, NOTE, OUR_NAME, kept_name, kept_note, persons_tags
 
-RETRAINED = "orch.retrained"
-EXPERIMENT = "orch.experiment"
-"""Tag of an experiment: the name that orch gave it. A person may give it another."""
-RUNS_DIR = "orch.runs_dir"
-"""Tag of an experiment: the runs folder that its notes and tags name."""
 PARENT = "mlflow.parentRunId"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL, PARAMS_PER_CALL = 1000, 100
@@ -79,8 +60,6 @@ class MirrorReport:
     """Runs of cells that were pruned."""
     rows: int = 0
     """Number of metric values logged."""
-    moved: str = ""
-    """A sentence, if the runs folder is not where the last mirror found it."""
 
 
 class Wanted(NamedTuple):
@@ -240,7 +219,7 @@ class _Writer:
         cells = [content for content in wanted.runs if content.cell_id is not None]
         for content in parents:
             self._complete(content)
-        self._describe(self._at_home(summary), wanted.views)
+        self._describe(summary, wanted.views)
         for done, content in enumerate(cells, start=len(parents)):
             on_progress(done, len(wanted.runs))
             self._complete(content)
@@ -249,22 +228,20 @@ class _Writer:
 
     def foresee(self, wanted: Wanted) -> None:
         """Count what `make` would do. Write nothing."""
-        self._experiment = self._found()
+        self._experiment = self.client.get_experiment_by_name(self.folder.experiment)
         if self._experiment is None:
             self.report.created = len(wanted.runs)
             return
-        self._set_home()
-        self._set_models()
-        self._present, twins = self._by_key()
+        self._read_runs()
         keys = {content.key for content in wanted.runs}
-        self.report.deleted = len(twins) + sum(
+        self.report.deleted = sum(
             f"cell/{id_}" in self._present and f"cell/{id_}" not in keys for id_ in wanted.pruned
         )
-        for content in map(self._at_home, wanted.runs):
+        for content in wanted.runs:
             run = self._present.get(content.key)
-            if run is None or self._is_another(run, content):
+            if run is None or is_rewritten(run, content):
                 self.report.created += 1
-            elif self._is_held(run, content, self._tags(run, content)):
+            elif self._is_held(run, content):
                 self.report.unchanged += 1
             else:
                 self.report.updated += 1
@@ -275,85 +252,24 @@ class _Writer:
         """Read the experiment and its runs, if they are not known. Create or restore it."""
         if self._experiment is not None:
             return
-        experiment, where = self._found(), self.store.artifacts
+        name, where = self.folder.experiment, self.store.artifacts
+        experiment = self.client.get_experiment_by_name(name)
         if experiment is not None and experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(experiment.experiment_id)
         if where is not None:
             where.mkdir(parents=True, exist_ok=True)
         if experiment is None:
-            name = self.folder.experiment
-            tags = {**_KIND, "scale": summary.tags["scale"], EXPERIMENT: name}
+            tags = {**_KIND, "scale": summary.tags["scale"]}
             created = self.client.create_experiment(name, self.store.artifact_location, tags)
             experiment = self.client.get_experiment(self._checked_id(created))
         self._checked_id(experiment.experiment_id)
         self._experiment = experiment
-        self._set_home()
-        self._set_models()
-        self.report.experiment = experiment.name
         page = runs_page(experiment.experiment_id)
         if self.store.is_server:
             self.report.view = f"{self.store.address}/{page}"
         else:
             self.report.view += f"\n  then open http://127.0.0.1:5000/{page}"
-        self._present, twins = self._by_key()
-        for run in twins:
-            self.client.delete_run(run.info.run_id)
-
-    def _found(self) -> Any:
-        """Return the experiment: the one of this name, or the one that had it before a person
-        renamed it; else None."""
-        name = self.folder.experiment
-        if (experiment := self.client.get_experiment_by_name(name)) is not None:
-            return experiment
-        from mlflow.entities import ViewType
-
-        wanted = f"tags.`{EXPERIMENT}` = '{name}'"
-        renamed = self.client.search_experiments(ViewType.ALL, filter_string=wanted)
-        active = [one for one in renamed if one.lifecycle_stage == "active"]
-        return next(iter([*active, *renamed]), None)
-
-    def _set_home(self) -> None:
-        """Find out under which path notes and tags name the runs folder.
-
-        It is the path of the last mirror, as long as it leads to the same folder. So a folder that
-        is reached by two paths is one. Otherwise the folder has moved, or is a copy.
-        """
-        self._home = now = self.folder.path.parent
-        known = self._experiment.tags.get(RUNS_DIR, "")
-        location = str(self._experiment.artifact_location)
-        is_fixed = self.store.ours and location.startswith("file:")
-        if not known and is_fixed:  # of an earlier orch: runs/mlartifacts/<experiment>
-            known = str(Path(unquote(urlsplit(location).path)).parent.parent)
-        if not known or Path(known) == now:
-            return
-        if Path(known).exists() and Path(known).samefile(now):
-            self._home = Path(known)
-            return
-        self.report.moved = f"the runs folder was {known} and is {now}: its runs get this address"
-        if is_fixed:
-            self.report.moved += (
-                f". An earlier orch made this store: MLflow's page looks for artifacts in {known}. "
-                f"To see them here, move {self.store.database} away and collect again"
-            )
-
-    def _at_home(self, content: Content) -> Content:
-        """Return the content with the known path of the runs folder in its tags."""
-        now = self.folder.path
-        home = self._home / now.name
-        if home == now:
-            return content
-
-        def moved(tags: Any) -> dict[str, str]:
-            return {
-                name: text.replace(str(now), str(home)).replace(now.as_uri(), home.as_uri())
-                for name, text in tags.items()
-            }
-
-        models = [model._replace(tags=moved(model.tags)) for model in content.models]
-        return replace(content, tags=moved(content.tags), models=models)
-
-    def _set_models(self) -> None:
-        self.models = Models(self.client, self._experiment.experiment_id)
+        self._read_runs()
 
     def _checked_id(self, answered: object) -> str:
         """Return an id from an answer of MLflow. Raise EnvironmentFault if it is no id."""
@@ -374,9 +290,7 @@ class _Writer:
         tags = {
             **_KIND,
             "scale": summary.tags["scale"],
-            EXPERIMENT: self.folder.experiment,
-            RUNS_DIR: str(self._home),
-            **kept_note({NOTE: note}, before),
+            NOTE: note,
             **dict(view.tag for view in ready),
         }
         for key, value in tags.items():
@@ -391,19 +305,14 @@ class _Writer:
 
     # -------------------------------------------------------------- the runs that are there
 
-    def _by_key(self) -> tuple[dict[str, Any], list[Any]]:
-        """Return orch's runs by key, and the twins. Of several runs with one key, the oldest
-        counts."""
-        by_key: dict[str, Any] = {}
-        twins = []
+    def _read_runs(self) -> None:
+        """Read orch's runs by key, and the models. Of runs with one key the oldest counts."""
+        self.models = Models(self.client, self._experiment.experiment_id)
         id_, oldest_first = self._experiment.experiment_id, ["attributes.start_time ASC"]
+        self._present = {}
         for run in list(every(self.client.search_runs, id_, order_by=oldest_first)):
-            key = run.data.tags.get(KEY)
-            if key in by_key:
-                twins.append(run)
-            elif key is not None:
-                by_key[key] = run
-        return by_key, twins
+            if key := run.data.tags.get(KEY):
+                self._present.setdefault(key, run)
 
     def _run(self, key: str) -> Any:
         """Return the run of this key, as it is now; None without one."""
@@ -431,25 +340,14 @@ class _Writer:
                 self.client.delete_run(self._id_of(other))
                 del self._present[other]
 
-    def _is_another(self, run: Any, content: Content) -> bool:
-        """Return True if a run has another history than the disk, and training was not just
-        resumed."""
-        return is_rewritten(run, content) and not is_resumed(run, content)
-
-    def _tags(self, run: Any, content: Content) -> dict[str, str]:
-        """Return the tags that a run should have. `run` is None if the run must be created."""
+    def _tags(self, content: Content) -> dict[str, str]:
+        """Return the tags that a run should have."""
         tags = dict(content.tags)
         if content.parent:
             tags[PARENT] = self._id_of(content.parent)
-        before = {} if run is None else run.data.tags
-        if run is not None and (RETRAINED in before or is_rewritten(run, content)):
-            tags[RETRAINED] = before.get(RETRAINED, RETRAINED_BEFORE)
-        tags[NOTE] = self._linked(content.tags[NOTE], self._id_of(SUMMARY))
-        name = content.name if run is None else kept_name(content.name, run.info.run_name, before)
-        tags[OUR_NAME] = content.name if name == content.name else before[OUR_NAME]
-        return kept_note(tags, before)
+        return tags | {NOTE: self._linked(content.tags[NOTE], self._id_of(SUMMARY))}
 
-    def _is_held(self, run: Any, content: Content, tags: dict[str, str]) -> bool:
+    def _is_held(self, run: Any, content: Content) -> bool:
         """Return True if a run already has its content, including models and artifacts."""
         before = run.data.tags
         return (
@@ -457,27 +355,26 @@ class _Writer:
             and self._has_artifacts(run, content)
             and _has_dataset(run, content)
             and before.get(INGESTED) == content.marks.text
-            and all(before.get(name) == value for name, value in tags.items())
-            and run.info.run_name == kept_name(content.name, run.info.run_name, before)
+            and all(before.get(name) == value for name, value in self._tags(content).items())
+            and run.info.run_name == content.name
             and run.info.status == content.status
             and content.ended in (None, run.info.end_time)
         )
 
     # -------------------------------------------------------------- one run
 
-    def _complete(self, plain: Content) -> None:
+    def _complete(self, content: Content) -> None:
         """Give one run its content: tags, artifacts, params, points, models, status. Its mark
         comes last."""
-        if self._written.get(plain.key) == plain.digest:
-            self._count(plain.key, "unchanged")
+        if self._written.get(content.key) == content.digest:
+            self._count(content.key, "unchanged")
             return
-        content = self._at_home(plain)
         run = self._run(content.key)
-        if run is not None and self._is_held(run, content, self._tags(run, content)):
-            self._count(plain.key, "unchanged")
+        if run is not None and self._is_held(run, content):
+            self._count(content.key, "unchanged")
         else:
             self._write(run, content)
-        self._written[plain.key] = plain.digest
+        self._written[content.key] = content.digest
 
     def _write(self, run: Any, content: Content) -> None:
         run = self._created(run, content) or self._updated(run, content)
@@ -488,18 +385,12 @@ class _Writer:
         if content.dataset is not None and not _has_dataset(run, content):
             self._log_dataset(run_id, content.dataset)
         params = {k: v for k, v in content.params.items() if k not in run.data.params}
-        if is_rewritten(run, content) or RETRAINED in run.data.tags:
-            points, sentence = retrained(self.client, run, content)
-        else:
-            done = Marks.of(run.data.tags.get(INGESTED)) or Marks(names=())
-            points, sentence = lacking(content, done), ""
+        points = lacking(content, Marks.of(run.data.tags.get(INGESTED)) or Marks(names=()))
         # A score is logged with the id of its model, so the model comes first.
         models = self.models.link(run, content.models)
         scored = [point for point in content.scores if point.step in models]
         self._log(run_id, [*points, *rows(scored, models=models)], params)
         self.models.finish(run, models.values())
-        if sentence:
-            self.client.set_tag(run_id, RETRAINED, sentence)
         if content.ended is not None:
             self.client.set_terminated(run_id, content.status, content.ended)
         elif run.info.status != content.status:
@@ -509,31 +400,20 @@ class _Writer:
     def _created(self, run: Any, content: Content) -> Any:
         """Return a new run, if there is none, or if the present one has another history; else
         None."""
-        if run is not None and not self._is_another(run, content):
-            return None
-        before, name = {}, content.name
         if run is not None:
+            if not is_rewritten(run, content):
+                return None
             self.client.delete_run(run.info.run_id)
             self.report.replaced += 1
             del self._present[content.key]
-            before, name = run.data.tags, kept_name(name, run.info.run_name, run.data.tags)
-        done = Marks.of(before.get(INGESTED)) or Marks()
         # The intent is written before the points: after a kill the next mirror knows which points
         # may be in MLflow.
-        tags = {
-            **persons_tags(before, done.tags),
-            **kept_note(self._tags(None, content), before),
-            INGESTING: content.marks.text,
-        }
-        if name != content.name:
-            tags[OUR_NAME] = before[OUR_NAME]
+        tags = {**self._tags(content), INGESTING: content.marks.text}
         id_ = self._experiment.experiment_id
-        created = self.client.create_run(id_, content.started, tags, name)
+        created = self.client.create_run(id_, content.started, tags, content.name)
         run_id = self._checked_id(created.info.run_id)
         if content.key == SUMMARY:  # its note links to itself
-            note = kept_note({NOTE: self._linked(content.tags[NOTE], run_id)}, before)
-            for key, value in note.items():
-                self.client.set_tag(run_id, key, value)
+            self.client.set_tag(run_id, NOTE, self._linked(content.tags[NOTE], run_id))
         self._count(content.key, "created")
         return created
 
@@ -542,10 +422,9 @@ class _Writer:
         from mlflow.entities import RunTag
 
         run_id, before = run.info.run_id, run.data.tags
-        tags = {**self._tags(run, content), INGESTING: content.marks.text}
-        name = kept_name(content.name, run.info.run_name, before)
-        if run.info.run_name != name:
-            self.client.update_run(run_id, name=name)
+        tags = {**self._tags(content), INGESTING: content.marks.text}
+        if run.info.run_name != content.name:
+            self.client.update_run(run_id, name=content.name)
         changed = [RunTag(k, v) for k, v in tags.items() if before.get(k) != v]
         self.client.log_batch(run_id, tags=changed)
         done = Marks.of(before.get(INGESTED)) or Marks()
