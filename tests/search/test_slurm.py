@@ -106,7 +106,10 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
         process = subprocess.Popen(
             more, cwd=folder, stdout=file, stderr=file, preexec_fn=heed_ctrl_c
         )
-        until(log, "submitted 2 cells", process)
+        waited(
+            lambda: len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2,
+            "they are not submitted",
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130, log.read_text()
     assert len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2, "they are left"
