@@ -4,7 +4,6 @@ Training, evaluation, the controller of a search and the probe of `orch doctor` 
 """
 
 from collections.abc import Iterable, Mapping
-from shlex import quote
 
 from orchestrator.spec.node_gpus import requested_gres
 from orchestrator.spec.site_options import SlurmOptions
@@ -40,9 +39,6 @@ def site_flags(
     return {name: value for name, value in flags.items() if value} | extra_flags(options)
 
 
-def as_arguments(flags: Mapping[str, object], *, quoted: bool = False) -> list[str]:
-    """Return flags as arguments of sbatch or srun. quoted: for a line of a batch script."""
-    return [
-        f"--{name}" if value is True else f"--{name}={quote(str(value)) if quoted else value}"
-        for name, value in flags.items()
-    ]
+def as_arguments(flags: Mapping[str, object]) -> list[str]:
+    """Return flags as arguments of srun."""
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]

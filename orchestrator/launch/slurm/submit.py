@@ -312,7 +312,7 @@ class Sender:
             elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
         job = self.training_job(name, array, lane)
         # The evaluation is named before it is sent: after a kill, `missing_evaluations` sends it.
-        manifest = {"kind": "train", "elements": elements, "evaluate": evaluation}
+        manifest = {"elements": elements, "evaluate": evaluation}
         self._write(submission, manifest, job, self.options)
         array_id = _send(self.folder, submission, name, self.options, self.tell)
         if evaluate:
@@ -371,7 +371,7 @@ class Sender:
         self._note_intent(submission, "evaluate", name, len(slugs), follows=follows)
         job, adapted = self.evaluation_job(name, slugs, cells, after, exclude)
         gpus = job.resources.gpus_per_node
-        manifest = {"kind": "evaluate", "elements": elements, "gpus": gpus}
+        manifest = {"elements": elements, "gpus": gpus}
         self._write(submission, manifest, job, adapted)
         return _send(self.folder, submission, name, adapted, self.tell)
 
