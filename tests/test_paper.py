@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from orchestrator.report import Context, Report, report
 from orchestrator.report.figures import every_figure, rows_of, tables, views
 from orchestrator.report.printed import printed_section
 from orchestrator.runs.measured import fillable
+from orchestrator.settings import BackendRef
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import ROOT
@@ -260,6 +262,17 @@ def test_curves_without_scores_are_no_final_values(full: World) -> None:
     (fifth,) = [plate for plate in found.plates if plate.number == "Fig. 5"]
     assert fifth.figure is None
     assert "5 of 5 configurations without a score" in fifth.missing
+
+
+def test_a_missing_library_is_named(full: World) -> None:
+    """A run of a backend that another distribution had."""
+    lost = BackendRef(name="elsewhere", version="1")
+    records = [
+        replace(r, cell=r.cell.but(settings=r.cell.settings.but(backend=lost)))
+        for r in full.records
+    ]
+    found = full._replace(records=records).told()
+    assert "backend &#x27;elsewhere&#x27; is not part of this orch" in html(found)
 
 
 def test_a_plan_says_what_it_can_fill(full: World) -> None:

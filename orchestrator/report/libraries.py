@@ -24,6 +24,7 @@ from orchestrator.analysis.text import (
     number_text,
     p_text,
 )
+from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.capabilities import STATUS_MARKS, CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.stored import objective_text
@@ -481,7 +482,11 @@ def laboratory_figure(lab: Mapping[str, Any]) -> Figure:
 def _verdict_table(comparison: Comparison) -> ReportTable:
     rows: dict[tuple[str, ...], None] = {}
     for c in comparison.configurations:
-        verdict = verdict_on(c.runs[0].declared)
+        try:
+            verdict = verdict_on(c.runs[0].declared)
+        except EnvironmentFault as fault:  # its library is not part of this orch
+            rows[c.study, c.kl, "not known", str(fault), ""] = None
+            continue
         rows[c.study, c.kl, verdict.plain, verdict.summary, verdict.advice.text] = None
     return ReportTable(
         "The KL terms of this experiment",

@@ -493,7 +493,10 @@ def _cell_row(
 
 def _version(settings: Settings) -> str:
     library = settings.backend
-    return neighbour.shown_release(plugins.load(library.name), library.version)
+    try:
+        return neighbour.shown_release(plugins.load(library.name), library.version)
+    except EnvironmentFault:  # it is not part of this orch
+        return " ".join(filter(None, (library.name, library.version)))
 
 
 def _host(record: Record) -> str:

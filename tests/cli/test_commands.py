@@ -104,7 +104,7 @@ def test_plan_says_what_a_beta_weighs_in_each_library(tmp_path: Path) -> None:
     assert "k1.reward, k3.reward at β 0.05, 0.3: 0.05, 0.3 in verl@0.9.1, skyrl@0.4.0" in said
     assert "0.035, 0.21 in openrlhf@0.11.2, prime_rl@0.5.0" in said
     rloo = json.loads(orch(tmp_path, *args, "--json").stdout)
-    assert [line.partition(" at ")[0] for line in rloo["effective_betas"]] == ["k1.loss, k3.loss"]
+    assert [line.partition(" at ")[0] for line in rloo["effective_betas"]] == ["k1.loss", "k3.loss"]
 
 
 def test_plan_tells_which_tasks_stand_for_the_declared_ones(tmp_path: Path) -> None:
