@@ -12,7 +12,6 @@ import click
 from pydantic_core import to_json
 
 from orchestrator.cli import completing
-from orchestrator.cli.manners import WOULD_CHANGE
 from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
@@ -82,7 +81,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dry_run = click.option(
     "--dry-run",
     is_flag=True,
-    help="Print what would change, but change nothing. Exit code 3: something would change.",
+    help="Print what would change, but change nothing.",
 )
 yes = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 runs_dir = click.option(
@@ -197,9 +196,4 @@ def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_r
         click.echo(f"{len(changed)} of {len(results)} cells {words}")
     if operation.after is not None and changed and not dry_run:
         operation.after(experiment)
-    return foreseen(bool(changed)) if dry_run else 0
-
-
-def foreseen(changes: bool) -> int:
-    """Return the exit code of a dry run."""
-    return WOULD_CHANGE if changes else 0
+    return 0

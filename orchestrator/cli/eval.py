@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import CellChoice, foreseen, number, print_json, print_table, say
+from orchestrator.cli.common import CellChoice, number, print_json, print_table, say
 from orchestrator.pipeline import stages
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _foresee(experiment: "Experiment", as_json: bool) -> int:
             [(row.cell.slug, row.step, ", ".join(row.tasks) or unknown) for row in rows],
         )
         click.echo(f"{len(rows)} checkpoints would be scored")
-    return max(stages.print_faults(records), foreseen(bool(rows)))
+    return stages.print_faults(records)
 
 
 def _print(scores: "list[tuple[str, Score]]") -> None:

@@ -109,7 +109,7 @@ def command(
                 click.echo(common.hanging(label, text))
     typed = shlex.join([spec, *changes]).replace("{", "{{").replace("}", "}}")
     set_next(f"orch compare {typed}")  # without the sources, which compare does not take
-    return common.foreseen(num_changed > 0) if dry_run else 0
+    return 0
 
 
 def _split(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -122,7 +122,7 @@ def _remove(experiment: Experiment, name: str, *, dry_run: bool) -> int:
     names = [run.name for run in read_imported(experiment.folder)]
     if dry_run and name in names:
         say(f"{name} would be removed from {experiment.folder.path}")
-        return common.foreseen(changes=True)
+        return 0
     if not remove(experiment.folder, name):
         raise SelectionError(
             f"no imported run is called '{name}'{did_you_mean(name, names)} "

@@ -20,7 +20,7 @@ EXIT_CODES = {
     0: "done; nothing is wrong, and nothing is left to do",
     1: "a fault: of the spec, the data, a cell, a launch script, the machine",
     2: "usage: no such command, option or argument",
-    3: "something would change: plan (run would train), --dry-run, audit --to (a new release)",
+    3: "plan --exit-code: orch run would train",
     130: "interrupted by Ctrl-C",
 }
 """The only exit codes of every command, and what each means."""
@@ -28,7 +28,7 @@ EXIT_CODES = {
 WOULD_CHANGE = 3
 
 NEXT: dict[str, dict[int, str]] = {
-    "plan": {0: "orch compare {spec}", 3: "orch run {spec}"},
+    "plan": {0: "orch run {spec}"},
     "run": {0: "orch dashboard {spec}", 1: "orch logs --failed {spec}"},
     "status": {0: "orch compare {spec}"},
     "logs": {0: "orch show {target}"},
@@ -137,8 +137,7 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
         code = inner(**options) or 0
         text = context.meta.get(_KEY, NEXT.get(name, {}).get(code, ""))
         if options.get("dry_run"):
-            again = f"orch {name} {{spec}}"
-            text = context.meta.get(_KEY, again) if code == WOULD_CHANGE else ""
+            text = context.meta.get(_KEY, "" if code else f"orch {name} {{spec}}")
         shows_data = any(options.get(key) for key in _SHOWS_DATA) or any(
             options.get(key) in _FORMATS for key in ("output", "kind", "form")
         )

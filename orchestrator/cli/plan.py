@@ -16,6 +16,7 @@ from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import measured_rates, total, validation_line
+from orchestrator.runs.doubts import Doubt, doubts
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import fillable
 from orchestrator.runs.pilot import pilot_rates
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     help="Run each reward file of your own on three prepared rows, in a child with limits, and "
     "print what it gives.",
 )
+@click.option(
+    "--exit-code", "by_code", is_flag=True, help="Exit with 3 if `orch run` would train anything."
+)
 @click.option("--train-only", is_flag=True, help="With --rehearse: no scores and no report.")
 @click.option("--check-only", is_flag=True, help="With --rehearse: run nothing.")
 @common.as_json
@@ -68,11 +72,12 @@ def command(
     trying: bool,
     train_only: bool,
     check_only: bool,
+    by_code: bool,
     as_json: bool,
 ) -> int:
     """Show what `orch run` would do, but do not do it. This needs no GPU, cluster or trainer.
 
-    Exit code 0: nothing would run; 3: something would run; 1: an error.
+    First stands what cannot work, with exit code 1, and what is doubtful.
 
     --rehearse translates every cell as it is declared, asks the scheduler, and runs the same grid
     with the embedded trainer, through the queue of the site; without a cluster, on this machine.
@@ -96,15 +101,28 @@ def command(
         trials = [str(trial) for trial in reward_trials(experiment.declared, experiment.folder)]
         for line in trials or ["no reward file of your own: nothing to try"]:
             say(line)
+    found = doubts(everything)
     if as_json:
-        print_json(plan_data(experiment, run_plan))
+        print_json(plan_data(experiment, run_plan, found))
     else:
+        _print_doubts(found)
         if experiment.scale == "micro":
             say(MICRO_BANNER)
         print_plan(experiment, run_plan)
     if run_plan.pending and experiment.scale == "micro" and (sentence := lacking()) is not None:
         say(sentence)
-    return WOULD_CHANGE if run_plan.pending else 0
+    if any(doubt.fault for doubt in found):
+        set_next("mend what stands first, then orch plan {spec}")
+        return 1
+    if not run_plan.pending:
+        set_next("orch compare {spec}")
+    return WOULD_CHANGE if by_code and run_plan.pending else 0
+
+
+def _print_doubts(found: Sequence[Doubt]) -> None:
+    """Print faults and doubts, before everything else."""
+    for doubt in found:
+        say(_filled(f"{'CANNOT WORK' if doubt.fault else 'DOUBTFUL'}  {doubt}"))
 
 
 def print_plan(experiment: Experiment, plan: "Plan") -> None:

@@ -5,7 +5,7 @@ import sys
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import CellChoice, foreseen, print_json, print_table, say
+from orchestrator.cli.common import CellChoice, print_json, print_table, say
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import OperationResult, prune
@@ -25,7 +25,7 @@ from orchestrator.runs.retention import RetentionDecision, free_checkpoints, ret
     "-n",
     "--dry-run",
     is_flag=True,
-    help="Print what would be removed, and stop. Exit code 3: something would be removed.",
+    help="Print what would be removed, and stop.",
 )
 @common.yes
 @common.as_json
@@ -71,7 +71,7 @@ def _cells(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: bool) -
     if dry_run:
         if as_json:
             print_json({"would_remove": names})
-        return foreseen(bool(orphans))
+        return 0
     done: list[OperationResult] = []
     if orphans and _agreed(f"Remove {len(orphans)} directories?", yes, "these directories"):
         done = prune(experiment.folder, [row.directory for row in orphans])
@@ -105,7 +105,7 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: b
     if as_json and (dry_run or not spare):
         rows = [_row(each, num_bytes) for each, num_bytes in spare]
         print_json({"would_remove" if dry_run else "removed": rows})
-        return foreseen(bool(spare)) if dry_run else 0
+        return 0
     if not spare:
         click.echo("no checkpoint may go" if decisions else "there are no checkpoints")
         if (
@@ -121,7 +121,7 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: b
     if not as_json:
         click.echo(f"{len(spare)} of {len(decisions)} checkpoints may go: {total}")
     if dry_run or not _agreed(f"Remove {len(spare)} checkpoints?", yes, "these checkpoints"):
-        return foreseen(bool(spare))
+        return 0
     bytes_of = {each.paths: num_bytes for each, num_bytes in spare}
     done = free_checkpoints([each for each, _ in spare], evaluation, experiment.folder)
     freed = size(sum(bytes_of[each.paths] for each in done))

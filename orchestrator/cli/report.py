@@ -12,7 +12,7 @@ import click
 
 from orchestrator.analysis.results import ResultsDatabase, write_tables
 from orchestrator.cli import common
-from orchestrator.cli.common import CellChoice, foreseen, print_json, say
+from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.environments.extras import missing
 from orchestrator.errors import EnvironmentFault
 from orchestrator.imports.runs import read_imported
@@ -176,8 +176,7 @@ def _mirror_alone(choice: CellChoice, *, dry_run: bool, as_json: bool) -> int:
     done, code = _mirror(choice, quiet=as_json, dry_run=dry_run)
     if as_json:
         print_json(asdict(done))
-    changes = done.created + done.updated + done.deleted
-    return max(code, foreseen(bool(changes))) if dry_run else code
+    return code
 
 
 def _mirror_beside(choice: CellChoice, *, quiet: bool) -> tuple[MirrorReport | None, int]:

@@ -15,9 +15,11 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.messages import counted
 from orchestrator.pipeline.training import scripts_of
+from orchestrator.runs.doubts import doubts, refuse_faults
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.logs import unsent_runs
 from orchestrator.runs.pilot import pilot_lines
+from orchestrator.runs.plan import Plan
 from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
 from orchestrator.site.forecast import unprepared_cells
@@ -72,24 +74,14 @@ def command(
         say(MICRO_BANNER)
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
+    if not dry_run:
+        refuse_faults(everything)
     plan = stages.plan_of(everything, chosen, () if pilot else choice.where)
     for sentence in counted_faults(plan):
         say(sentence)
     if dry_run:
-        arguments = [choice.spec, *choice.overrides]
-        arguments += [word for each in choice.where for word in ("--where", each)]
-        scripts = scripts_of(chosen, plan, arguments) if chosen.where != "local" else []
-        if as_json:
-            common.print_json(plan_data(chosen, plan) | {"scripts": scripts})
-        else:
-            print_plan(chosen, plan)
-            print_scripts(scripts)
-        if chosen.where != "local":
-            pending = [row.cell for row in plan.pending if row.cell is not None]
-            for need in unprepared_cells(pending, chosen.folder):
-                say(f"`orch run` would refuse: {need}")
-                set_next(shlex.join(["orch", "data", "prepare", choice.spec]))
-        return common.foreseen(bool(plan.pending))
+        _show(choice, chosen, plan, as_json=as_json)
+        return 0
     result = stages.run(
         everything,
         chosen,
@@ -109,6 +101,23 @@ def command(
     elif result.review is not None:
         print_review(result.review, everything.spec.question)
     return result.code
+
+
+def _show(choice: CellChoice, chosen: Experiment, plan: Plan, *, as_json: bool) -> None:
+    """Print what a run would do, and the scripts that it would submit."""
+    arguments = [choice.spec, *choice.overrides]
+    arguments += [word for each in choice.where for word in ("--where", each)]
+    scripts = scripts_of(chosen, plan, arguments) if chosen.where != "local" else []
+    if as_json:
+        common.print_json(plan_data(chosen, plan, doubts(chosen)) | {"scripts": scripts})
+        return
+    print_plan(chosen, plan)
+    print_scripts(scripts)
+    if chosen.where != "local":
+        pending = [row.cell for row in plan.pending if row.cell is not None]
+        for need in unprepared_cells(pending, chosen.folder):
+            say(f"`orch run` would refuse: {need}")
+            set_next(shlex.join(["orch", "data", "prepare", choice.spec]))
 
 
 def _end_pilot(

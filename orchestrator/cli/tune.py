@@ -11,7 +11,6 @@ from orchestrator.runs.experiment import open_experiment
 from orchestrator.search import section
 from orchestrator.search.design import chosen, design
 from orchestrator.search.journal import SearchJournal
-from orchestrator.search.results import num_trials_left
 
 
 @click.command(short_help="Search the best beta of each configuration, with Optuna.")
@@ -30,7 +29,7 @@ from orchestrator.search.results import num_trials_left
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Check everything, show the searches, and stop. Exit code 3: trials are left.",
+    help="Check everything, show the searches, and stop.",
 )
 @options.as_json
 def command(
@@ -70,7 +69,7 @@ def command(
         else:
             table = section.plan_table(searches)
             print_table(table.columns, table.rows)
-        return options.foreseen(num_trials_left(searches, journal) > 0)
+        return 0
     if cancel:
         cancel_trials(experiment, searches, journal)
         return 0

@@ -166,15 +166,16 @@ def _generated(data: Data) -> PromptRows:
     return PromptRows(rows_of(train), rows_of(held_out), "reasoning-gym's generator")
 
 
-def _from_file(data: Data, file: Path) -> PromptRows:
-    neighbour = next(
-        (
-            file.with_name(name + file.suffix)
-            for name in ("validation", "test")
-            if file.with_name(name + file.suffix).exists() and file.stem != name
-        ),
-        None,
+def validation_beside(file: Path) -> Path | None:
+    """Return the file with the prompts to validate with, beside the file to train on."""
+    beside = (
+        file.with_name(name + file.suffix) for name in ("validation", "test") if file.stem != name
     )
+    return next((path for path in beside if path.exists()), None)
+
+
+def _from_file(data: Data, file: Path) -> PromptRows:
+    neighbour = validation_beside(file)
     if neighbour is None:
         raise SpecError(
             str(file),

@@ -19,6 +19,7 @@ from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.cost import Price, measured_rates, price, total, validation_line
+from orchestrator.runs.doubts import Doubt
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import pilot_rates
 from orchestrator.runs.plan import Plan, PlanRow
@@ -272,7 +273,7 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
     return ", ".join(slugs[:most]) + more
 
 
-def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
+def plan_data(experiment: Experiment, plan: Plan, found: Sequence[Doubt]) -> dict[str, object]:
     """Return a plan as plain data: counts, cost, a row a cell."""
     rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
     pending = [row.cell for row in plan.pending if row.cell is not None]
@@ -284,6 +285,7 @@ def plan_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         launcher = launcher_of(experiment.spec.site, experiment.where, experiment.folder)
         jobs = [job._asdict() for job in launcher.resources(pending)]
     return {
+        "doubts": [doubt._asdict() for doubt in found],
         "jobs": jobs,
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,

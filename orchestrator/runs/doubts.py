@@ -1,0 +1,146 @@
+"""What is wrong with a spec that is right in form: what cannot work, and what is doubtful.
+
+`load` checks a file's form and the library's table checks each value. This module asks whether the
+run can mean what its author expects: files that are not there, metrics that nothing measures,
+prompts that do not ask for what the reward pays. It reads the file system and changes nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from orchestrator.data.source import KINDS, validation_beside
+from orchestrator.errors import OrchError, did_you_mean
+from orchestrator.evaluate.survey import tasks_of
+from orchestrator.metrics.names import METRICS
+from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.measured import measured
+from orchestrator.spec.claims import SHARES, WORKS, parse
+
+BETAS = (1e-5, 10.0)
+"""Outside of these a slip of the keyboard is likelier."""
+LEARNING_RATES = {False: 1e-4, True: 1e-2}
+"""With an adapter (LoRA) or without -> a rate of AdamW above which a slip is likelier."""
+_BOX = "math_boxed"
+DOMAINS = frozenset({"eval/in_domain/mean", "eval/out_of_domain/mean"})
+
+
+class Doubt(NamedTuple):
+    """One sentence about a spec."""
+
+    field: str
+    sentence: str
+    fault: bool = False
+    """The run cannot do what the spec asks for."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.sentence}"
+
+
+def doubts(experiment: Experiment) -> list[Doubt]:
+    """Return what is doubtful, faults first, each once."""
+    found = [
+        doubt for check in (_of_cells, _of_evaluation, _of_metrics) for doubt in check(experiment)
+    ]
+    return sorted(dict.fromkeys(found), key=lambda doubt: not doubt.fault)
+
+
+def refuse_faults(experiment: Experiment) -> None:
+    """Raise OrchError with every fault."""
+    faults = [str(doubt) for doubt in doubts(experiment) if doubt.fault]
+    if faults:
+        raise OrchError("\n".join([f"{experiment.spec.source} cannot be run as it is:", *faults]))
+
+
+def _of_cells(experiment: Experiment) -> Iterator[Doubt]:
+    roots = [Path.cwd(), Path(experiment.spec.source).resolve().parent]
+    full = experiment.scale == "full"
+    seen: set[int] = set()
+    for cell in experiment.declared or experiment.cells:
+        settings = cell.declared or cell.settings
+        parts = (settings.model, settings.data, settings.kl, settings.optimizer)
+        if seen.issuperset(map(id, parts)):  # the cells of a row share their sections
+            continue
+        seen.update(map(id, parts))
+        yield from _of_model(settings.model.path, experiment.where, full)
+        yield from _of_data(settings.data.path, settings.data.reward, roots, full)
+        if settings.data.reward == _BOX and "boxed" not in settings.data.instruction:
+            yield Doubt(
+                "data.instruction",
+                "the reward math_boxed pays an answer in \\boxed{} only, and the prompts do not "
+                "ask for it: add the sentence of the data set `math` (`data: math`)",
+            )
+        kl = settings.kl
+        if kl.placement is not None and kl.beta and not BETAS[0] <= kl.beta <= BETAS[1]:
+            yield Doubt("kl.beta", f"{kl.beta:g} is outside of {BETAS[0]:g} to {BETAS[1]:g}")
+        rate, most = settings.optimizer.learning_rate, LEARNING_RATES[settings.lora is not None]
+        if rate > most and settings.backend.name != "micro":
+            adapter = " of an adapter" if settings.lora else " of a whole model"
+            yield Doubt(
+                "optimizer.learning_rate",
+                f"{rate:g} is above what is usual for the training{adapter} (up to {most:g})",
+            )
+
+
+def _of_model(path: str, where: str, full: bool) -> Iterator[Doubt]:
+    if _is_local(path) and not Path(path).expanduser().exists():
+        sees = "" if where == "local" else ", so no node that shares this file system sees it"
+        yield Doubt("model.path", f"{path} is not there{sees}", fault=full)
+
+
+def _of_data(path: str, reward: str, roots: Sequence[Path], full: bool) -> Iterator[Doubt]:
+    if Path(path).suffix not in KINDS or reward == "countdown":
+        return
+    file = next((root / path for root in roots if (root / path).exists()), None)
+    if file is None:
+        where = " or ".join(str(root) for root in dict.fromkeys(roots))
+        yield Doubt("data.path", f"{path} is a file that is not in {where}", fault=full)
+    elif validation_beside(file) is None:
+        yield Doubt(
+            "data.path",
+            f"{path} has no prompts to validate with: put them beside it, in a file named "
+            f"validation{file.suffix}, with the same columns",
+            fault=full,
+        )
+
+
+def _is_local(path: str) -> bool:
+    """Return True for a path of a file system, and not a name on the Hub."""
+    return path.startswith(("/", "./", "../", "~"))
+
+
+def _of_evaluation(experiment: Experiment) -> Iterator[Doubt]:
+    spec = experiment.spec
+    full = experiment.scale == "full"  # the embedded trainer measures its skills while it trains
+    if full and not any(tasks_of(cell, spec.evaluation) for cell in experiment.cells):
+        yield Doubt(
+            "evaluation",
+            "nothing is scored after training: the only accuracies will be those that the trainer "
+            "logs. Add `evaluation.tasks`, or `defaults: [evaluation: comedy]`",
+        )
+
+
+def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
+    """Yield each metric of a claim or a search that no launch and no score will ever have."""
+    spec = experiment.spec
+    asked = {
+        side.metric: f"claims.{name}"
+        for name, text in spec.claims.items()
+        for side in parse(text).sides
+    }
+    for key in ("maximize", "minimize", "prune_on"):
+        if metric := (spec.tune or {}).get(key):
+            asked[str(metric)] = f"tune.{key}"
+    configurations = {
+        (cell.settings.backend, cell.settings.data, cell.settings.kl.label): cell
+        for cell in (*experiment.declared, *experiment.cells)
+    }
+    known = {*SHARES, WORKS}
+    for cell in configurations.values() if asked else ():
+        known.update(measured(cell, spec.evaluation))
+    tasks = {name.rpartition("/")[0] for name in known}
+    for metric, field in asked.items():
+        task, _, statistic = metric.rpartition("/")
+        if metric not in known and not (task in tasks and "@" in statistic):
+            near = did_you_mean(metric, known | DOMAINS)
+            yield Doubt(field, f"nothing measures '{metric}'{near}", fault=metric not in METRICS)
