@@ -225,9 +225,8 @@ def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:
 
 def test_numbers_of_the_final_table(synthetic: Any) -> None:
     papers, *_, table = section(reported(synthetic, full(synthetic)), "finals").tables
-    assert papers.columns[:2] == ("KL", "micro_sort")
-    assert papers.columns[-1] == "trained"
-    assert {row[0]: row[-1] for row in papers.rows}["k1.loss β=0.1"] == "0 of 1"
+    assert papers.columns[:3] == ("KL", "trained", "micro_sort")
+    assert {row[0]: row[1] for row in papers.rows}["k1.loss β=0.1"] == "0 of 1"
     row = next(r for r in table.rows if r[2] == "k1.reward β=0.1" and r[0] == "onpolicy")
     by_column = dict(zip(table.columns, row, strict=True))
     assert by_column["seeds finished"] == "2 of 2"
@@ -506,7 +505,7 @@ def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None
     assert one["finals"]["eval/out_of_domain/mean"] == pytest.approx(0.5)
     assert (one["model"], one["name"]) == ("qwen2.5-7b", "base model")
     papers, *_, before, _ = section(found, "finals").tables
-    assert papers.rows[0][:2] == ("base model", "0.250")
+    assert papers.rows[0][:3] == ("base model", "", "0.250")
     rows = before.rows
     assert rows[0] == ("qwen2.5-7b", "its own", "0.250", "0.500", "stands for it")
     assert rows[1][2:4] == ("not evaluated", "not evaluated")

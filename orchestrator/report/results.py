@@ -341,7 +341,7 @@ def results_tables(
         if not metrics:
             continue
         before = [
-            (baseline_name(one), *(_plain_number(values.get(m)) for m in metrics), "")
+            (baseline_name(one), "", *(_plain_number(values.get(m)) for m in metrics))
             for one in baselines
             if one.scores and one.baseline.model == own[0].traits.get("model")
             for values in [baseline_values(one.scores)]
@@ -349,15 +349,15 @@ def results_tables(
         rows = [
             (
                 c.name,
-                *(_final_with_width(c.finals.get(m)) for m in metrics),
                 f"{c.collapse.n - c.collapse.count} of {c.collapse.n}",
+                *(_final_with_width(c.finals.get(m)) for m in metrics),
             )
             for c in own
         ]
         titles = [m.split("/")[1] if m in tasks else metric_title(m) for m in metrics]
         yield ReportTable(
             " · ".join(filter(None, (study, setting))),
-            ("KL", *titles, "trained"),
+            ("KL", "trained", *titles),
             (*before, *rows),
             exported=True,
         )

@@ -509,11 +509,11 @@ def test_a_table_of_results_is_a_file(opened: Opened, ending: str, title: str) -
     text = waiting.value.path().read_text(encoding="utf-8")
     lines = text.splitlines()
     if ending == "csv":
-        assert lines[0].startswith('"KL","micro_sort","micro_copy","micro_reverse"')
-        assert lines[1].startswith('"base model","0.300"')
+        assert lines[0].startswith('"KL","trained","micro_sort","micro_copy","micro_reverse"')
+        assert lines[1].startswith('"base model","","0.300"')
         return
     assert lines[0] == "\\begin{tabular}{lcccccc}"
-    assert any(line.startswith("k1.reward $\\beta$=0.1 & 0.830 $\\pm$ ") for line in lines)
+    assert any(line.startswith("k1.reward $\\beta$=0.1 & 2 of 2 & 0.830 $\\pm$ ") for line in lines)
 
 
 def test_rows_are_found(opened: Opened) -> None:
