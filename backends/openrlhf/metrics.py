@@ -48,7 +48,7 @@ _EVALUATED = re.compile(
 )
 """The validation in the console, of the synchronous trainer and of the asynchronous one."""
 _LINE = re.compile(r"Global step (\d+): \{(.*)\}\s*$")
-_VALUE = re.compile(r"'([^']+)': (-?[0-9][0-9.]*(?:e[-+]?[0-9]+)?)(?=[,}]|$)")
+_VALUE = re.compile(r"'([^']+)': (-?(?:nan|inf|[0-9][0-9.]*(?:e[-+]?[0-9]+)?))(?=[,}]|$)")
 _CLOCK = re.compile(r"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
 
@@ -160,11 +160,11 @@ def _moment(line: str, year: int) -> float:
 
 
 def canonical(values: Mapping[str, float], steps: int, kept: Names) -> dict[str, float]:
-    """Return the finite values of the kept names, by their canonical names."""
+    """Return the values of the kept names, by their canonical names."""
     named = {ours: values[theirs] for theirs, ours in kept.items() if theirs in values}
     if "time/step_seconds" in named:
         named["time/step_seconds"] /= steps
-    return {name: value for name, value in named.items() if math.isfinite(value)}
+    return named
 
 
 _KL = (

@@ -1,7 +1,6 @@
 """Read SkyRL's logs under canonical names: TensorBoard's files, else the console log."""
 
 import ast
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -43,6 +42,8 @@ _STEP = re.compile(r"^(.*?)Step (\d+): *$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_RAY = re.compile(r"^\([^()\n]*pid=\d+[^()\n]*\) ?")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
+_NOT_FINITE = re.compile(r"(?<=: )(-?(?:nan|inf))(?=\s*[,}])")
+"""A bare nan or inf, which is no literal of Python."""
 _LONGEST_REPORT = 2000
 """Most lines of a printed report. A longer one counts as cut off."""
 
@@ -117,12 +118,11 @@ def _named(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    """Return a finite number, or None for another value. SkyRL prints some numbers as text."""
+    """Return a number, or None for another value. SkyRL prints some numbers as text."""
     try:
-        number = float(value)  # type: ignore[arg-type]  # TypeError is caught below
+        return float(value)  # type: ignore[arg-type]  # TypeError is caught below
     except (TypeError, ValueError):
         return None
-    return number if math.isfinite(number) else None
 
 
 def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> Iterator[MetricPoint]:
@@ -164,7 +164,7 @@ def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
         text += f"{line}\n"
         if line.rstrip().endswith("}"):
             try:
-                report = ast.literal_eval(text.strip())
+                report = ast.literal_eval(_NOT_FINITE.sub(r"'\1'", text.strip()))
             except (ValueError, SyntaxError):
                 return None
             return report if isinstance(report, dict) else None

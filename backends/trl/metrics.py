@@ -1,7 +1,6 @@
 """Read the metrics that orch_trl.py wrote, one line a train step, under canonical names."""
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -58,7 +57,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 
 
 def canonical(values: Mapping[str, float], script: str) -> dict[str, float]:
-    """Return the finite values, by their canonical names.
+    """Return the values by their canonical names.
 
     `kl` of rloo is k1, over all tokens; of grpo it is the estimator in the loss, with its ratio, or
     the one that orch_trl_kl.py charges to the reward. `kl_reference` is orch_trl_kl.py's.
@@ -77,7 +76,7 @@ def canonical(values: Mapping[str, float], script: str) -> dict[str, float]:
         named["train/kl_reference_per_token"] = values["kl_reference"]
         if LENGTH in values:
             named["train/kl_reference"] = values["kl_reference"] * values[LENGTH]
-    return {name: value for name, value in named.items() if math.isfinite(value)}
+    return named
 
 
 _KL = (

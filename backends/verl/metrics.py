@@ -6,8 +6,10 @@ later steps.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -154,16 +156,12 @@ def _console(text: str) -> Iterator[LogLine]:
 
 
 def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
-    """Return the finite numbers. The JSONL has null for a number that was not finite."""
+    """Return the numbers. The JSONL has null for a number that was not finite."""
     numbers = {}
     for key, value in pairs:
         text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
-        try:
-            number = float(text)  # type: ignore[arg-type]  # TypeError is caught below
-        except (TypeError, ValueError):
-            continue
-        if abs(number) < float("inf"):
-            numbers[key] = number
+        with suppress(TypeError, ValueError):
+            numbers[key] = math.nan if text is None else float(text)  # type: ignore[arg-type]
     return numbers
 
 
@@ -172,7 +170,8 @@ def _times(lines: list[LogLine], written: float) -> list[float]:
     times: list[float] = []
     for line in reversed(lines):
         times.append(written)
-        written -= line.values.get("timing_s/step", 0.0) + line.values.get("timing_s/testing", 0.0)
+        seconds = [line.values.get(f"timing_s/{name}", 0.0) for name in ("step", "testing")]
+        written -= sum(filter(math.isfinite, seconds))
     return times[::-1]
 
 

@@ -152,15 +152,28 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 workers. `config` is never retried, so it only has words that no other failure explains."""
 
 
-_NOT_FINITE = re.compile(r"probability tensor contains either `inf`, `nan` or element < 0")
+_NOT_FINITE = re.compile(
+    # torch.multinomial on the CPU, its assertion on a GPU, and vLLM's samplers that call it
+    r"probability tensor contains either `inf`, `nan` or element < 0"
+    # torch/distributions/distribution.py, torch/nn/utils/clip_grad.py, torch's anomaly mode
+    r"|to satisfy the constraint .{1,200}but found invalid values:\s*tensor\(\[+\s*nan"
+    r"|The total norm of order .{1,80} is non-finite, so it cannot be clipped"
+    r"|returned nan values in its \d+th output"
+    # json, where vLLM's server answers with log-probabilities
+    r"|Out of range float values are not JSON compliant"
+    # DeepSpeed, runtime/fp16/loss_scaler.py
+    r"|Current loss scale already at minimum",
+    re.DOTALL,
+)
 """What libraries say when they cannot go on because a number is not finite."""
 
 
 def not_finite_message(attempt: AttemptDir) -> str:
     """Return the words by which an attempt's output says that a number is not finite, or none."""
-    tails = (read_tail(path, _TAIL_BYTES) for path in (attempt.stderr, attempt.stdout))
+    files = [attempt.stderr, attempt.stdout, *sorted(attempt.path.glob("logs/*.stdout"))]
+    tails = (read_tail(path, _TAIL_BYTES) for path in files)
     matches = (_NOT_FINITE.search(tail.decode(errors="replace")) for tail in tails)
-    return next((match[0] for match in matches if match), "")
+    return next((" ".join(match[0].split()) for match in matches if match), "")
 
 
 def failure_of(tail: str) -> str:

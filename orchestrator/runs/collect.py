@@ -60,13 +60,18 @@ def _record(cell: Cell, cell_dir: CellDir, look: CellLook) -> Record:
     backend = plugins.load(cell.settings.backend.name)
     exits = tuple(_exit(attempt, faults) for attempt in attempts)
     metrics = _parsed(cell, backend, attempts, exits, state.state, faults)
+    judged = _outcome(cell, state.state, exits, metrics)
+    checkpoints = _checkpoints(backend, cell_dir, state.state, faults)
+    if judged is not None and judged.cause == "nan" and judged.step is not None:
+        # What was saved later is not the policy that training came to.
+        checkpoints = tuple(each for each in checkpoints if each.step < judged.step)
     return Record(
         cell,
         state.state,
         attempts=exits,
-        outcome=_outcome(cell, state.state, exits, metrics),
+        outcome=judged,
         metrics=metrics,
-        checkpoints=_checkpoints(backend, cell_dir, state.state, faults),
+        checkpoints=checkpoints,
         directory=cell_dir.path,
         faults=tuple(dict.fromkeys(faults)),
     )

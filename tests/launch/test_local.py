@@ -17,6 +17,7 @@ from orchestrator.launch.local import RELAUNCHES, LocalLaunch, RunningProcess, l
 from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
 from tests.launch.kit import Orch, ended, leave
 
@@ -113,6 +114,45 @@ def test_how_a_cell_can_end(
     assert (ended.state, ended.failure, ended.message) == (state, failure, message)
     assert launch([one], folder).count(state) == 1
     assert kinds(folder, one).count("intent") == 1, "a failed cell waits for `orch retry`"
+
+
+NUMBERS = """program:import json, os, sys
+for step, norm in enumerate({norms}, 1):
+    values = {{"train/reward_mean": 0.5, "train/grad_norm": float(norm)}}
+    with open(os.environ["FAKE_ATTEMPT"] + "/metrics.jsonl", "a") as file:
+        file.write(json.dumps({{"step": step, "time": 1, "values": values}}) + "\\n")
+sys.exit({last!r})
+"""
+TORCH = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"
+
+
+@pytest.mark.parametrize(
+    ("norms", "last", "step"),
+    [
+        (["1", "nan", "1", "nan", "inf"], "it cannot go on", 4),
+        (["1", "1"], TORCH, 3),
+        ([], TORCH, 1),
+        (["1", "nan", "1"], "it cannot go on", None),
+        (["1", "nan"], "CUDA out of memory", None),
+    ],
+)
+def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
+    norms: list[str], last: str, step: int | None, fake: Backend, cell: Make, folder: RunFolder
+) -> None:
+    one = cell(instruction=NUMBERS.format(norms=norms, last=last))
+    launch([one], folder)
+    ended = read_state(folder.cell(one)).exit
+    assert ended is not None
+    assert last in ended.message
+    if step is None:
+        assert (ended.state, ended.outcome) == ("failed", None)
+        return
+    assert (ended.state, ended.code, ended.failure) == ("succeeded", 1, "")
+    assert ended.outcome is not None
+    assert (ended.outcome.kind, ended.outcome.cause) == ("collapsed", "nan")
+    assert ended.outcome.step == step
+    (record,) = collect([one], folder)
+    assert record.outcome == ended.outcome
 
 
 def test_a_collapse_is_an_outcome_and_no_failure(

@@ -1,4 +1,5 @@
 import json
+import math
 import numbers
 import os
 import pprint
@@ -13,6 +14,7 @@ from backends.verl import BACKEND
 from backends.verl.metrics import LogScale, canonical
 from orchestrator.errors import LogFault
 from orchestrator.metrics.names import is_canonical
+from orchestrator.records import MetricPoint
 from tests.backends.verl import library
 
 STEP = {
@@ -129,14 +131,22 @@ def test_a_log_of_names_we_do_not_know_is_told(
         list(BACKEND.read_metrics(tmp_path))
 
 
-def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_kept(tmp_path: Path) -> None:
     """orjson writes null for NaN; JSON has no other word for it."""
     broken = {**STEP, "actor/grad_norm": None, "actor/pg_loss": float("nan")}
     folder = attempt(tmp_path, "verl.x1.jsonl", [{"step": 1, "data": broken}])
     (point,) = BACKEND.read_metrics(folder)
-    assert "train/grad_norm" not in point.values
-    assert "train/policy_loss" not in point.values
+    assert math.isnan(point.values["train/grad_norm"])
+    assert math.isnan(point.values["train/policy_loss"])
     assert point.values["train/learning_rate"] == 1e-6
+
+
+NAN = "not a number"
+
+
+def named(point: MetricPoint) -> dict[str, object]:
+    """The values of a point, with NaN as a value that equals itself."""
+    return {name: NAN if math.isnan(value) else value for name, value in point.values.items()}
 
 
 CONSOLE = """\
@@ -154,9 +164,10 @@ def test_the_console_where_the_file_is_missing(tmp_path: Path) -> None:
     first, second = BACKEND.read_metrics(tmp_path)
     assert (first.step, dict(first.values)) == (0, {"eval/validation/mean": 0.12})
     assert second.step == 2
-    assert dict(second.values) == {
+    assert named(second) == {
         "train/reward_mean": 0.61,
         "train/policy_loss": -0.0012,
+        "train/grad_norm": NAN,
         "train/learning_rate": 1e-6,
         "time/step_seconds": 12.5,
     }
@@ -182,6 +193,7 @@ def test_the_releases_own_loggers_write_what_is_read_here(tmp_path: Path, versio
     }
     want = {
         "train/reward_mean": 0.25,
+        "train/grad_norm": NAN,
         "rollout/response_tokens": 200.5,
         "train/learning_rate": 1e-6,
         "time/step_seconds": 2.0,
@@ -198,13 +210,13 @@ def test_the_releases_own_loggers_write_what_is_read_here(tmp_path: Path, versio
     logger.log(logged, 3)
     logger.finish()
     (point,) = BACKEND.read_metrics(tmp_path)
-    assert (point.step, dict(point.values)) == (3, want)
+    assert (point.step, named(point)) == (3, want)
     path.unlink()
     within = {"numbers": numbers, "pprint": pprint}
     library.functions(version, "utils/logger/aggregate_logger.py", ["concat_dict_to_str"], within)
     (tmp_path / "stdout").write_text(within["concat_dict_to_str"](logged, 3) + "\n")
     (point,) = BACKEND.read_metrics(tmp_path)
-    assert (point.step, dict(point.values)) == (3, want)
+    assert (point.step, named(point)) == (3, want)
 
 
 class _Orjson:
