@@ -208,6 +208,7 @@ def test_everything_is_there(synthetic: Any) -> None:
         "cost",
         "failures",
         "methods",
+        "outcomes",
         "provenance",
     }
 

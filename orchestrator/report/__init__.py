@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
+from orchestrator.metrics.outcome import RULE
 from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
@@ -31,7 +32,7 @@ from orchestrator.report.libraries import (
     library_panels,
 )
 from orchestrator.report.markdown import markdown as markdown
-from orchestrator.report.model import Figure, Plate, Section
+from orchestrator.report.model import Figure, Plate, ReportTable, Section
 from orchestrator.report.model import Report as Report
 from orchestrator.report.printed import printed_section
 from orchestrator.report.provenance import Context as Context
@@ -141,6 +142,7 @@ def report(
             published_section(comparison, spec),
             printed_section(comparison, records, spec),
             limits_section(comparison, scores, spec, other.baselines),
+            outcome_section(records),
             zero_gradient_section(records),
             stability_section(comparison),
             reference_section(comparison),
@@ -227,6 +229,27 @@ def faults_section(faults: Sequence[str]) -> Section | None:
     return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
 
 
+def outcome_section(records: Sequence[Record]) -> Section | None:
+    """Return a section with the reason of each run that was not stable; None if there is none."""
+    rows = [
+        (
+            record.cell.slug,
+            record.cell.id,
+            "cannot tell" if outcome.kind == "unclear" else outcome.kind,
+            outcome.cause,
+            "" if outcome.step is None else str(outcome.step),
+            outcome.reason,
+        )
+        for record in records
+        if (outcome := record.outcome) is not None and outcome.kind != "trained"
+    ]
+    if not rows:
+        return None
+    columns = ("run", "cell", "outcome", "cause", "from step", "what was measured")
+    table = ReportTable("Runs that were not stable", columns, tuple(rows), searchable=True)
+    return Section("outcomes", "Runs that were not stable", RULE, tables=(table,))
+
+
 def zero_gradient_section(records: Sequence[Record]) -> Section | None:
     """Return a section on runs whose gradient was exactly 0 for a while, or None without any."""
     sentences = [
@@ -245,7 +268,8 @@ def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str
     finished = sum(record.state == "succeeded" for record in records)
     failed = sum(record.state in ("failed", "timed_out") for record in records)
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in records)
-    ended = sum(r.outcome is not None and r.state == "succeeded" for r in records)
+    unclear = sum(r.outcome is not None and r.outcome.kind == "unclear" for r in records)
+    ended = sum(r.outcome is not None and r.outcome.collapsed is not None for r in records)
     seeds = sorted({c.num_finished for c in comparison.configurations}) or [0]
     most_seeds = max((len(c.runs) for c in comparison.configurations), default=0)
     exits = [end for record in records for end in record.attempts if end is not None]
@@ -255,6 +279,7 @@ def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str
     return (
         ("runs finished", f"{finished} of {len(records)}"),
         ("runs collapsed", f"{collapsed} of {ended}"),
+        *([("runs whose curve cannot tell", str(unclear))] if unclear else []),
         ("claims that hold", f"{num_held} of {len(claims)}")
         if claims
         else ("configurations", str(len(comparison.configurations))),

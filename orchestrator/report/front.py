@@ -87,7 +87,18 @@ def term_words(kl: str) -> str:
 
 
 def stability_text(configurations: Sequence[Configuration]) -> str:
-    """Return the collapsed runs of each KL term; a run of several studies counts once."""
+    """Return the runs that were not stable, in words; a run of several studies counts once."""
+    records = {run.record.cell.id: run.record for c in configurations for run in c.runs}
+    kinds = [record.outcome.kind for record in records.values() if record.outcome]
+    said = (
+        _collapses_text(configurations),
+        f"{number} unstable" if (number := kinds.count("unstable")) else "",
+        f"of {number} the curve cannot tell" if (number := kinds.count("unclear")) else "",
+    )
+    return "; ".join(filter(None, said))
+
+
+def _collapses_text(configurations: Sequence[Configuration]) -> str:
     collapsed: dict[str, dict[str, float]] = {}
     for c in configurations:
         runs = collapsed.setdefault(c.kl, {})

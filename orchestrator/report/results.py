@@ -272,8 +272,7 @@ def _baseline_row(
 
 FINALS_TITLE = "Final accuracy"
 COLLAPSE_TEXT = (
-    "Runs that collapsed, of those that ended: the reward fell to nothing, a number became NaN, or "
-    "responses ran to the limit. A collapse is a result, not a failed job."
+    "Runs that collapsed, of those whose curve tells it. A collapse is a result, not a failed job."
 )
 
 
