@@ -32,9 +32,9 @@ laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py report/laboratory.
   enumeration.py second.py
 adopt a release: orchestrator/ lab/adopt/* library/adopted.py cli/adopt.py backends/
   */lab/adoption.py */lab/describe.py */lab/resolve.py lab/ adopt/* */adoption.py */describe.py
-  */resolve.py tests/ adopt/* lab/adopt/* lab/test_release_facts.py lab/*/test_defaults.py
+  */resolve.py tests/ adopt/* lab/adopt/* lab/test_release_facts.py
 matrix, probes: orchestrator/ lab/probes/* probes/* evidence/* backends/ *probe.py *probes.py
-  lab/ probes/* *probes.py *default_probe.py __*.py libraries.py skyrl/absent.py
+  lab/ probes/* *probes.py __*.py libraries.py skyrl/absent.py
   openrlhf/stood_in.py tests/ probes/* backends/*/test_probes.py lab/probes/* lab/*/test_probes.py
   lab/c*.py lab/verl/test_controller.py
 prove, rehearse with the library: orchestrator/ lab/prove/* lab/rehearsal.py lab/launches.py prove/*

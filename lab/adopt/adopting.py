@@ -21,10 +21,8 @@ from lab.adopt.adoption import DESCRIBE, Adoption, adoption_of, history
 from lab.adopt.changes import ChangedRow, ReleaseChanges, changes
 from lab.adopt.child import MeasuredRelease, ReleaseQuestion
 from lab.libraries import folder
-from lab.probes.defaults import DEFAULTS
 from lab.probes.protocol import probes_of
 from orchestrator import plugins
-from orchestrator.audit.scripts import nearest_release
 from orchestrator.environments import lock_of, make, root
 from orchestrator.environments.lock import Environment, Flavour, Lock, locks_of, plain_name
 from orchestrator.errors import EnvironmentFault
@@ -92,7 +90,7 @@ def adopt(
     if not RELEASE_NUMBER.fullmatch(version):
         raise EnvironmentFault(f"'{version}' is no number of a release, such as 1.16.0")
     known = [each for each in load_options(own / OPTIONS) if each != version]
-    neighbour = nearest_release(version, known)
+    neighbour = min(known, key=lambda each: _distance(each, version))
     place = _place(library, version, neighbour, source, adoption.PARSER_IN, say)
     say(f"{library} {version}: asking its own parser for its keys")
     options = keys.options_of(place.python, folder(library) / DESCRIBE, place.above)
@@ -138,6 +136,12 @@ def _watched_before(adoption: Adoption, own: Path, neighbour: str, package: Path
     if kept := history(adoption):
         return load_options(own / kept)[neighbour]
     return adoption.watched_options(package, load_options(own / OPTIONS)[neighbour])
+
+
+def _distance(one: str, other: str) -> list[int]:
+    """Return how far two releases are apart: major, minor and patch numbers."""
+    pairs = zip(version_tuple(one), version_tuple(other), strict=False)
+    return [abs(a - b) for a, b in pairs]
 
 
 def _added(file: Path, version: str, options: Options) -> str:
@@ -279,8 +283,7 @@ def unmet(required: list[str], lock: Lock) -> list[tuple[str, str]]:
 
 def _written_by_child(own: Path, version: str) -> list[Path]:
     """Return the files that the second process may write."""
-    of_release = [own / name / f"{version}.json" for name in ("evidence", "proofs")]
-    return [own / DEFAULTS, *of_release]
+    return [own / name / f"{version}.json" for name in ("evidence", "proofs")]
 
 
 @contextmanager

@@ -22,8 +22,7 @@ class Adoption(Protocol):
     """The members of `adoption.py`.
 
     One is optional, HISTORY: the name of a file in the library's folder that keeps the watched
-    options of every release (`history`). A library with `default_probe.py` has those of
-    `lab.probes.defaults.DefaultLaunches` too.
+    options of every release (`history`).
     """
 
     @property

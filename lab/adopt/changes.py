@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 
 from lab.adopt import loss_code
 from lab.adopt.child import MeasuredRelease
-from lab.probes.defaults import read_defaults
-from lab.probes.measure import REGIMES
 from orchestrator import plugins
 from orchestrator.evidence import stored
 from orchestrator.evidence.stored import objective_text
@@ -48,10 +46,8 @@ def changes(
     evidence = [stored.read(library, each) or {"sources": {}} for each in pair]
     differing = list(differing_keys(before, after))
     matter = [row for row in differing if _matters(row.what, own, measured.sent)]
-    defaults = read_defaults(library)
     return ReleaseChanges(
         (
-            *_of_defaults(*(defaults.get(each, {}) for each in pair)),
             *_of_code(library, *pair),
             *sorted(of_evidence(*evidence), key=_sort_key),
             *_together(matter),
@@ -94,23 +90,6 @@ def _shown(option: Option | None) -> str:
         return "not there"
     among = "" if option.values is None else f" of {', '.join(map(str, option.values))}"
     return f"{option.kind}{among} = {option.default}"
-
-
-def _of_defaults(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
-    """Yield the objectives of launches that leave KL keys out, where the releases differ in them.
-
-    The launch `nothing` sets no KL key; the name of another is the one key that it sets.
-    """
-    for name in (each for each in after if each not in ("defaults", "sources")):
-        words = "says nothing" if name == "nothing" else f"says {name} alone"
-        for regime in REGIMES:
-            old, new = (
-                objective_text(each[name][regime]) if name in each else NOT_MEASURED
-                for each in (before, after)
-            )
-            if old != new:
-                what = f"a launch that {words}, {regime.replace('_', '-')}"
-                yield ChangedRow("objective", what, old, new)
 
 
 def _sort_key(row: ChangedRow) -> tuple[bool, bool]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from lab.adopt import keys
 from lab.adopt.adoption import Adoption, adoption_of
 from lab.libraries import folder
-from lab.probes.defaults import DEFAULTS, PROBE, measure_defaults, write_defaults
 from lab.probes.measure import REGIMES, measure
 from lab.probes.protocol import ProbeTarget
 from lab.prove.real import release_runs
@@ -76,9 +75,6 @@ def measured(question: ReleaseQuestion) -> MeasuredRelease:
     evidence = measure(library, version, where)
     files = [own / "evidence" / f"{version}.json"]
     _write(files[0], evidence)
-    if (folder(library) / PROBE).is_file():
-        files.append(own / DEFAULTS)
-        write_defaults(own / DEFAULTS, version, measure_defaults(library, version, where))
     known = set(_errors(stored.read(library, question.neighbour) or {}))
     outcome = MeasuredRelease(
         len(plans),

@@ -76,25 +76,6 @@ def _default(node: ast.expr | None) -> object:
         return None
 
 
-BETA = 0.5
-LAUNCHES: Mapping[str, tuple[str, ...]] = {
-    "nothing": ("grpo",),
-    "beta": ("grpo", "--beta", str(BETA)),
-}
-"""Name -> a launch that says nothing of the KL, or the coefficient alone."""
-DECIDING = ("beta", "use_bias_correction_kl", "importance_sampling_level", "loss_type")
-"""Options whose defaults decide what such a launch optimises."""
-
-
-def class_defaults(package: Path) -> Mapping[str, object]:
-    """Return the defaults of GRPOConfig."""
-    return {
-        key.partition(".")[2]: option.default
-        for key, option in class_options(package).items()
-        if key.startswith("grpo.")
-    }
-
-
 PARSER = "resolve.py"
 """Asks its parser what it makes of launches."""
 

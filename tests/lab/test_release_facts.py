@@ -8,7 +8,6 @@ from lab.adopt import keys
 from lab.adopt.adoption import DESCRIBE, Adoption, adoption_of
 from lab.libraries import folder
 from lab.openrlhf import adoption as openrlhf
-from lab.probes.defaults import PROBE, DefaultLaunches
 from lab.skyrl import adoption as skyrl
 from lab.trl import adoption as trl
 from lab.verl import adoption as verl
@@ -23,8 +22,6 @@ ADOPTIONS: Mapping[str, Adoption] = {
     "verl": verl,
 }
 """The libraries whose releases are adopted. mypy holds each module to the protocol here."""
-WITH_DEFAULTS: Mapping[str, DefaultLaunches] = {"trl": trl}
-"""Those of them whose default launches are measured, held to their protocol likewise."""
 LIBRARIES = [name for name in plugins.names() if (folder(name) / "adoption.py").is_file()]
 RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 
@@ -39,5 +36,3 @@ def test_what_is_kept_of_a_release_is_what_it_says(library: str, version: str) -
 
 def test_mypy_compares_every_adoption_with_its_protocol() -> None:
     assert sorted(ADOPTIONS) == sorted(LIBRARIES)
-    probed = [name for name in LIBRARIES if (folder(name) / PROBE).is_file()]
-    assert sorted(WITH_DEFAULTS) == sorted(probed)

@@ -21,7 +21,6 @@ from torch import Tensor
 from backends.micro.objective import shaped_advantages
 from backends.trl import BACKEND
 from lab.probes.runner import Sources
-from lab.trl import default_probe
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.library import quiet_kl
@@ -31,6 +30,7 @@ from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequ
 from tests.backends.environments import contract_python
 from tests.backends.shipped import write
 from tests.backends.trl.cells import cell
+from tests.lab.trl import default_probe
 
 RELEASES = ("1.16.0", "1.9.2")
 BETA, LONGEST = 0.7, 6

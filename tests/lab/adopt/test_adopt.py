@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backends.trl.options import own_options
-from lab.adopt.adopting import MISSING, unmet
+from lab.adopt.adopting import MISSING, _distance, unmet
 from lab.adopt.changes import changes, of_evidence
 from lab.adopt.child import MeasuredRelease
 from orchestrator.environments.lock import Lock
@@ -50,10 +50,6 @@ def house_without(library: str, version: str, place: Path) -> Path:
         releases = load_options(tables / name)
         del releases[version]
         (tables / name).write_text(written_options(releases))
-    if (tables / "defaults.json").exists():
-        defaults = json.loads((tables / "defaults.json").read_text())
-        del defaults[version]
-        (tables / "defaults.json").write_text(json.dumps(defaults))
     (tables / "evidence" / f"{version}.json").unlink()
     (tables / "environments" / f"{version}.contract.txt").unlink()
     code = json.loads((tables / CODE).read_text())
@@ -70,7 +66,7 @@ def assert_as_it_was(library: str, version: str, theirs: Path) -> None:
     texts = (*TABLES, CODE, f"environments/{version}.contract.txt")
     for name in filter(lambda each: (ours / each).exists(), texts):
         assert (theirs / name).read_text() == (ours / name).read_text(), name
-    measured = ("defaults.json", f"evidence/{version}.json")
+    measured = (f"evidence/{version}.json",)
     for name in filter(lambda each: (ours / each).exists(), measured):
         kept, found = (json.loads((folder / name).read_text()) for folder in (ours, theirs))
         assert not stored.differences(kept, found), name
@@ -138,16 +134,17 @@ def test_the_tables_of_each_library_s_newest_release_are_adopted_as_they_were(
     assert f"{library} {newest}: probed" in done.stdout
 
 
-def test_what_changed_between_two_releases_is_the_objective_first() -> None:
+def test_what_changed_between_two_releases_is_told() -> None:
     own = {f"grpo.{key}": option for key, option in own_options("grpo")[NEWEST].items()}
     found = changes("trl", (OLDER, NEWEST), own, MeasuredRelease(1, (), (), (), ()))
-    first = found.rows[0]
-    assert (first.before, first.after) == ("token-level forward KL", "token-level reverse KL")
     keys = {row.what: (row.before, row.after) for row in found.rows if row.subject == "key"}
     assert keys["grpo.use_bias_correction_kl"] == ("bool = False", "bool = True")
     assert "trainer/grpo_trainer.py:GRPOTrainer._compute_loss" in found.texts
     measured = {row.what: (row.before, row.after) for row in found.rows}
-    assert measured["grpo --beta, on-policy"] == (first.before, first.after)
+    assert measured["grpo --beta, on-policy"] == (
+        "token-level forward KL",
+        "token-level reverse KL",
+    )
     same = changes("trl", (OLDER, OLDER), own, MeasuredRelease(1, (), (), (), ()))
     assert not any(same)
 
@@ -229,3 +226,9 @@ def test_a_release_between_two_known_ones_is_translated(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.split() == ["1", "1"], done.stderr
+
+
+def test_the_nearest_release_may_be_a_newer_one() -> None:
+    known = ("1.16.0", "1.9.2")
+    assert min(known, key=lambda each: _distance(each, "1.15.0")) == "1.16.0"
+    assert min(known, key=lambda each: _distance(each, "1.10.0")) == "1.9.2"
