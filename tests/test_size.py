@@ -23,7 +23,7 @@ def test_every_file_has_a_feature_and_every_feature_files() -> None:
 
 def test_former_and_present_places_are_one_feature() -> None:
     former, present = "backends/verl/probes.py", "lab/verl/probes.py"
-    assert size.feature_of(former) == size.feature_of(present) == "matrix, drift, probes"
+    assert size.feature_of(former) == size.feature_of(present) == "matrix, probes"
 
 
 def test_a_checkout_is_counted_by_product_and_tests(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from lab.micro.replay import replay
-from lab.prove.proof import NotReplayed, Proof, prove
+from lab.prove.proof import NotReplayed, Proof, prove, read_run
 from lab.prove.scaled_down import RESPONSE_TOKENS, cell_of, policy
 from orchestrator.kl.library_semantics import PLAIN, Dialect, parse, relevant
 from orchestrator.library.rollout_dump import RolloutBatch
+from orchestrator.rundir import CellDir
 from orchestrator.settings import Settings
 
 K3 = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.5}}
@@ -189,3 +190,14 @@ def test_a_run_that_was_never_rewarded_is_a_sentence(start: Path) -> None:
     ]
     with pytest.raises(NotReplayed, match=r"the gradient is 0 in all 2 .*every reward is 0"):
         prove(settings, PLAIN, batches, start)
+
+
+@pytest.mark.slow
+def test_a_run_of_verl_with_unequal_responses_is_told_from_false_averages(start: Path) -> None:
+    """With responses of one length both false dialects passed, with the same numbers."""
+    recorded = read_run(CellDir(Path(__file__).parent / "recorded" / "uneven"), start)
+    assert len({len(row) for batch in recorded.batches for row in batch.responses}) > 3
+    assert recorded.proof().holds
+    for part in ("kl_loss_mean=sequence_mean", "micro_batch=1"):
+        false = recorded.proof(parse(f"{recorded.dialect.text}+{part}"))
+        assert "grad_norm" in {each.name for each in false.quantities if not each.holds}, part
