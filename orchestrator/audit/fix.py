@@ -49,7 +49,9 @@ def chosen(
     offers: list[tuple[LaunchChange, AuditFinding]] = []
     for change in finding.changes:
         after = judged(applied(launch, change.edits)) if change.edits else None
-        if after is not None and not _contradicts(after) and _regularises(after):
+        if after is None or _contradicts(after) or _refused(after) - _refused(finding):
+            continue
+        if _regularises(after):
             offers.append((change, after))
     if not offers:
         return None
@@ -58,6 +60,12 @@ def chosen(
         offers, key=lambda offer: (bool(offer[0].also) and not divided, *_order(offer[1]))
     )
     return replace(change, also="; ".join([*_differences(finding, after, change)]))
+
+
+def _refused(finding: AuditFinding) -> set[str]:
+    """Return the keys that the release's own table refuses."""
+    wrong = finding.key_findings
+    return {each.key for each in wrong if each.consequence in ("would not start", "may not start")}
 
 
 def _contradicts(finding: AuditFinding) -> bool:

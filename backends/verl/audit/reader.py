@@ -191,6 +191,7 @@ of 119 nats is NaN (core_algos.py: kl_penalty)."""
 ENGINE_MODE, FIRST_ENGINE_MODE = f"{ROLLOUT}.logprobs_mode", _index("0.7.0")
 """The kind of the engine's log-probabilities; processed_logprobs by default since 0.7.0, which
 brought the key."""
+TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
 LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", _index(V1)
 """The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
 in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
@@ -546,7 +547,9 @@ class _Judge:
             else bool(loaded_by_loss or loaded_by_reward)
         )
         regime, around = self._regime(), self._surroundings(group, in_reward)
-        self.contradictions += self._refused_sizes()
+        self.contradictions += (*self._refused_sizes(), *self._refused_layout())
+        if keys.has(BYPASS) and keys.switch(BYPASS):
+            self._has_no_log_probs(BYPASS)
         if not keys.has(f"{ROLLOUT}.n_agent"):
             compared = (*OWN_IN_MEAN, "rloo", "rloo_vectorized")
             self.contradictions += group_of_one(keys, ADVANTAGE, GROUP, compared)
@@ -670,6 +673,19 @@ class _Judge:
             why = f"{MICRO} {micro} does not divide the {rollouts // gpus} rollouts {of}"
             source = "verl/workers/engine/utils.py: prepare_micro_batches"
             yield will_not_start(keys, why, source, MICRO, MINIBATCH, GROUP)
+
+    def _refused_layout(self) -> Iterator[AuditNote]:
+        """Yield a remark if the engine's tensor parallelism does not divide the GPUs."""
+        keys = self.keys
+        if not (keys.has(TENSOR) and keys.has(GPUS)) or (
+            keys.has(MODE) and keys.text(MODE) != "sync"
+        ):
+            return
+        tensor, gpus = keys.integer(TENSOR), keys.integer(GPUS)
+        nodes = keys.integer(NODES) if keys.has(NODES) else 1
+        if tensor and gpus and nodes and gpus * nodes % tensor:
+            why = f"{TENSOR} {tensor} does not divide {gpus * nodes} GPUs"
+            yield will_not_start(keys, why, "verl/workers: _build_rollout", TENSOR, GPUS)
 
     def _is_dynamic(self) -> bool:
         """Return True if the sizes of batches are not checked (workers/config/actor.py)."""
@@ -907,7 +923,7 @@ class _Judge:
             controller=self._controller() if in_reward.active else "",
             clamp=Clamp(20.0 if self.at >= FIRST_BOUNDED else None, 10.0),
             clamp_of=("k3",),
-            also_drops="" if name or ratio != "token" else self._dual(),
+            also_drops=self._dual() if ratio == "token" and not name else "",
             old_is_sampler=bool(bypass) or mode == "bypass_mode",
             bound_notes=tuple(self._bound_notes(mode, aggregation, bypass)),
             rejected=("responses" if "seq" in rejects else "tokens") if rejects else "",
@@ -1032,7 +1048,9 @@ class _Judge:
         return self.at >= FIRST_V1
 
     def _dual(self) -> str:
-        """Return what the second clip drops, which verl always has."""
+        """Return what the second clip drops, which verl has since 0.4.0."""
+        if self.at < FIRST_WITH_SWITCH:
+            return ""
         given = self.keys.number(DUAL) if self.keys.has(DUAL) else DUAL_DEFAULT
         if given is not None and given >= LARGE:
             return ""
