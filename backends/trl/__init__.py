@@ -34,7 +34,7 @@ class TRL(Backend):
             packages=("trl",),
             classes={r"(?:\w*GRPO|\w*RLOO|GMPO|OnlineDPO|PPO)Trainer": _AROUND_THE_LOSS},
             bare=("Trainer", "Seq2SeqTrainer", "_UnslothGRPOTrainer", "UnslothGRPOTrainer"),
-            stock=r"(?:^|/)(?:orch_\w+|trl/scripts/\w+|open_r1/grpo_(?:jsonl|rec))\.py$",
+            stock=r"(?:^|/)(?:orch_\w+|trl/(?:scripts|cli)/\w+|open_r1/grpo_(?:jsonl|rec))\.py$",
             trainers=r"\w*(?:GRPO|RLOO|GSPO|PPO|RL)\w*Trainer",
             known_packages=("unsloth", "verifiers"),
         ),
