@@ -28,8 +28,9 @@ TRAINER: Mapping[str, str] = {
 }
 """The trainer's name -> canonical name. Its Loss contains the KL term, so orch does not read it as
 a policy loss. Its Mismatch KL is k3 between policy and sampling engine, staleness included."""
+REWARD = "Reward"
 ORCHESTRATOR: Mapping[str, str] = {
-    "Reward": "train/reward_mean",
+    REWARD: "train/reward_mean",
     "Async Level": "rollout/staleness_mean",
 }
 
@@ -70,21 +71,23 @@ DAY = 86400
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     """Yield the metrics of an attempt by train step.
 
-    Raise LogFault after the last one if orch knows no name in one of the logs.
+    Raise LogFault after the last one if orch knows no name in one of the logs, or if a console has
+    no reward.
     """
     logs = attempt_dir / "logs"
     values: dict[int, dict[str, float]] = {}
     times: dict[int, float] = {}
     start = _started(attempt_dir)
-    strange: dict[Path, set[str]] = {}
+    strange: dict[Path, tuple[set[str], str | None]] = {}
     for name, known in (("orchestrator", ORCHESTRATOR), ("trainer", TRAINER)):
         path = logs / f"{name}.stdout"
         for step, seconds, fields in _lines(path):
             values.setdefault(step, {}).update(_canonical(fields, known))
             times[step] = start + seconds
             logged = {part.strip().partition(": ")[0] for part in fields.split(" | ")}
-            if not logged & known.keys():
-                strange[path] = logged
+            needed = REWARD if name == "orchestrator" and REWARD not in logged else None
+            if needed or not logged & known.keys():
+                strange[path] = logged, needed
     for name, known in ROWS.items():
         path, rows = logs / name, list(_rows(logs / name))
         for step, time, row in rows:
@@ -93,14 +96,14 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
                 times[step] = time
         known_rows = [row for _, _, row in rows if _of_row(row, known)]
         if len({step for step, _, _ in rows}) > 1 and not known_rows:
-            strange[path] = {key for _, _, row in rows for key in row}
+            strange[path] = {key for _, _, row in rows for key in row}, None
     for step, time, name, value in (*_validations(logs, start), *_lags(logs, start)):
         values.setdefault(step, {})[name] = value
         times.setdefault(step, time)
     for step in sorted(step for step in values if values[step]):
         yield MetricPoint(step, times[step], values[step])
-    for path, logged in strange.items():
-        raise LogFault.of_names(path, "Prime-RL", VERSIONS, logged)
+    for path, (logged, needed) in strange.items():
+        raise LogFault.of_names(path, "Prime-RL", VERSIONS, logged, needed)
 
 
 def _lags(logs: Path, start: float) -> Iterator[tuple[int, float, str, float]]:

@@ -111,10 +111,10 @@ class ScoredBaseline(NamedTuple):
 def declared_baselines(
     evaluation: EvaluationSpec, cells: Sequence[Cell], folder: RunFolder
 ) -> tuple[list[DeclaredBaseline], list[str]]:
-    """Return the declared baselines, and a sentence for each that cannot be evaluated.
+    """Return the declared baselines, and a sentence for each that cannot be evaluated here.
 
-    A baseline takes its model, tasks and backend from the first cell of that model, and from the
-    first with other tasks.
+    Such a baseline has no checkpoint. A baseline takes its model, tasks and backend from the first
+    cell of that model, and from the first with other tasks.
     """
     declared: list[DeclaredBaseline] = []
     faults: list[str] = []
@@ -140,11 +140,11 @@ def declared_baselines(
         record = Record(
             stand_in,
             "succeeded",
-            checkpoints=(Checkpoint(0, _path(cell, faults, baseline)),),
+            checkpoints=_checkpoints(cell, faults, baseline),
             directory=home.cell(stand_in).path,
         )
         declared.append(DeclaredBaseline(baseline, record, note))
-    return [one for one in declared if one.record.checkpoints[0].path != Path()], faults
+    return declared, faults
 
 
 def _declared(cell: Cell) -> Settings:
@@ -173,12 +173,12 @@ def scored_baselines(
     ]
 
 
-def _path(cell: Cell, faults: list[str], baseline: Baseline) -> Path:
+def _checkpoints(cell: Cell, faults: list[str], baseline: Baseline) -> tuple[Checkpoint, ...]:
     try:
-        return base_model(cell.settings.model.path)
+        return (Checkpoint(0, base_model(cell.settings.model.path)),)
     except CheckpointError as error:
         faults.append(f"baseline {baseline.model}: {error}")
-        return Path()
+        return ()
 
 
 def _cell(model: str, template: str, like: Cell) -> Cell:

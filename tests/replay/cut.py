@@ -47,7 +47,7 @@ def logs(cell_dir: CellDir) -> list[Path]:
 
 def _torn(path: Path, draw: random.Random) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[: draw.randrange(len(content) + 1)])
+    path.write_bytes(content[: draw.randrange(max(1, len(content) - 2))])
 
 
 @_accident

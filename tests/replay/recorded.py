@@ -57,13 +57,14 @@ def record(library: str) -> Record:
 def keep(
     library: str, release: str, attempt_dir: Path, checkpoints_dir: Path, **about: Any
 ) -> None:
-    """Keep what a run left, as the record of its library."""
+    """Keep what a run left, as the record of its library. Its folder is called /run there."""
     home = FOLDER / library
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     files = {}
     for path in logs_of(library, attempt_dir):
-        name, content = path.relative_to(attempt_dir).as_posix(), path.read_bytes()
+        name = path.relative_to(attempt_dir).as_posix()
+        content = path.read_bytes().replace(str(attempt_dir.parents[1]).encode(), b"/run")
         packed = f"{path.name}.gz"
         (home / packed).write_bytes(gzip.compress(content, mtime=0))
         assert (home / packed).stat().st_size <= LARGEST, name
@@ -79,6 +80,9 @@ _LOGS = {
     "skyrl": ("tensorboard-x*/events.out.tfevents.*",),
     "prime_rl": ("logs/trainer.stdout", "logs/orchestrator.stdout"),
 }
+
+
+LIBRARIES = tuple(_LOGS)
 
 
 def logs_of(library: str, attempt_dir: Path) -> list[Path]:
@@ -164,6 +168,9 @@ _PLANTED: Mapping[str, Mapping[str, str]] = {
         "Entropy": "entropy",
         "Grad. Norm": "gradient",
         "Step": "step",
+        "checkpoint step": "policy",
+        "Avg@1": "validation",
+        "Pass@1": "validation",
         "\x1b[2m": "clock",
     },
 }
@@ -183,7 +190,8 @@ def _text(library: str, content: bytes, steps: Steps) -> bytes:
     out = [re.sub(r"(?<=\x1b\[2m)[\d:]{8}", _clock(min(steps, default=1) - 1), before)]
     for number, (step, values) in enumerate(sorted(steps.items())):
         shown = {name: nan if value is None else f"{value:.6g}" for name, value in values.items()}
-        shown |= {"step": str(step - (library == "prime_rl")), "clock": _clock(step)}
+        shown |= {"step": str(step - (library == "prime_rl")), "policy": str(step)}
+        shown["clock"] = _clock(step)
         shown |= {"time": f"{FIRST_SECOND + STEP_SECONDS * step:.3f}"}
         for kinds in _choice(frozenset(rows), values):
             row, known = rows[kinds][number % len(rows[kinds])]
@@ -200,7 +208,8 @@ def _choice(recorded: frozenset[frozenset[str]], values: Values) -> Iterator[fro
     wanted = frozenset({"reward", "validation"} & values.keys())
     if "reward" in values and recorded == {frozenset()}:  # a log beside that of the reward
         yield frozenset()
-    yield from [wanted] if wanted in recorded else [k for k in recorded if k and k <= wanted]
+    parts = sorted((k for k in recorded if k and k <= wanted), key=lambda k: "validation" in k)
+    yield from [wanted] if wanted in recorded else parts
 
 
 TextRow = tuple[str, Mapping[str, str]]
@@ -215,21 +224,26 @@ def _text_rows(library: str, text: str) -> tuple[str, Mapping[frozenset[str], li
     number = r"[-+]?[\d.]+(?:[eE][-+]?\d+)?|null|NaN|nan"
     shape = rf'("(?:{either})": ?)({number})(?=[,}}])'
     if library == "prime_rl":
-        shape = rf"((?:{either}):? |\x1b\[2m)((?<=2m)[\d:]+|{number})(?=[ \n]|\x1b|$)"
+        shape = rf"((?:{either})(?:: | |=)|\x1b\[2m)((?<=2m)[\d:]+|{number})(?=[ \n,)]|\x1b|$)"
     before, rows = "", dict[frozenset[str], list[TextRow]]()
+    known: dict[str, str] = {}
+
+    def place(match: re.Match[str]) -> str:
+        slot = names[match[1].strip('":= ')]
+        known[slot] = match[2]
+        return f"{match[1]}%({slot})s"
+
+    row = ""
     for line in text.splitlines(keepends=True):
-        known: dict[str, str] = {}
-
-        def place(match: re.Match[str], known: dict[str, str] = known) -> str:
-            slot = names[match[1].strip('": ')]
-            known[slot] = match[2]
-            return f"{match[1]}%({slot})s"
-
-        row = re.sub(shape, place, line.replace("%", "%%"))
+        if "policy" not in known:  # else an evaluation of Prime-RL, of several lines, goes on
+            row, known = "", {}
+        shown = re.sub(shape, place, line.replace("%", "%%"))
+        row += shown if not row or "valuat" in line else ""
         kinds = frozenset(known.keys() & {"reward", "validation"})
-        if "step" in known and (kinds or library == "prime_rl"):
+        if kinds or (library == "prime_rl" and "step" in known):
             rows.setdefault(kinds, []).append((row, known))
-        elif not rows:
+            row, known = "", {}
+        elif not rows and "policy" not in known:
             before += line
     return before, rows
 

@@ -21,6 +21,8 @@ BELOW = 0.3
 """Validation accuracy, below the training reward."""
 FALL_STEPS = 8
 """Train steps in which a reward falls from its best to nothing."""
+DIP_STEPS = 30
+"""Train steps in which the reward of an unstable run is halved, before it recovers."""
 OFFSETS = {
     "math500": 0.08,
     "math2": -0.08,
@@ -53,6 +55,8 @@ class Truth(NamedTuple):
 
     falls_at: int | None
     """The rollout batch at which its reward begins to fall; None: it trains to its end."""
+    dips_at: int | None
+    """The rollout batch from which its reward is halved for DIP_STEPS; None: it is not."""
     batches: int
     """The rollout batches that it trains."""
     level: float
@@ -69,6 +73,8 @@ class Truth(NamedTuple):
     def reward(self, batch: int) -> float:
         """Return the training reward of a rollout batch, without noise."""
         grown = 0.35 + (self.level - 0.35) * min(1.0, batch / (0.3 * self.batches))
+        if self.dips_at is not None and 0 <= batch - self.dips_at < DIP_STEPS:
+            return grown / 2
         if self.falls_at is None or batch < self.falls_at:
             return grown
         return max(0.01, grown * (1 - (batch - self.falls_at) / FALL_STEPS))
@@ -121,8 +127,10 @@ def truth(cell: Cell, world: World, seed: int) -> Truth:
     level = 0.85 if falls(cell, world) else min(0.95, inside + 0.2)
     term = settings.kl.label if world != "null" else ""
     far, flat = ("k1.reward", "k3.loss") if world == "paper" else ("k3.loss", "k1.reward")
+    at = round(batches * noise.uniform(0.4, 0.7))
     return Truth(
-        round(batches * noise.uniform(0.4, 0.7)) if falls(cell, world) else None,
+        at if falls(cell, world) else None,
+        at if dips(cell, world) else None,
         batches,
         level,
         {t: max(0.0, (inside if _domain(t) == "in" else outside) + x) for t, x in OFFSETS.items()},
@@ -143,9 +151,8 @@ def falls(cell: Cell, world: World) -> bool:
     several, is_async = settings.batch.num_minibatches > 1, settings.max_staleness_steps > 0
     if world == "null":
         return False
-    if world == "opposite":  # what should be more stable falls, and nothing else
-        safer = ("k1.reward", "k3.loss") if is_async else ("k1.reward",) if several else ("none",)
-        return term in safer
+    if world == "opposite":
+        return several and term == "k1.reward"
     if is_async:  # §4.2, Fig. 7
         return term in ("none", "k1.loss", "k3.reward")
     if several:  # Fig. 2 centre, App. D.2
@@ -153,6 +160,23 @@ def falls(cell: Cell, world: World) -> bool:
     if term == "k1.loss":  # §4.1, observation 1
         return beta in ((0.3, 1.0) if model.startswith("qwen") else (0.05, 0.3, 1.0))
     return term == "k3.reward"  # §4.1, observation 2
+
+
+def dips(cell: Cell, world: World) -> bool:
+    """Return whether a run is unstable and trains all the same.
+
+    In the opposite world it is what the paper calls stable, and k1 in the loss where it is said to
+    be stable.
+    """
+    settings = cell.settings
+    term, is_qwen = settings.kl.label, settings.model.name.startswith("qwen2.5")
+    if world != "opposite" or falls(cell, world) or settings.batch.num_minibatches > 1:
+        return False
+    if settings.max_staleness_steps:
+        return term in ("k1.reward", "k3.loss")
+    return term in ("none", "k1.reward", "k3.loss") or (
+        term == "k1.loss" and is_qwen and settings.kl.beta in (0.05, 0.1)
+    )
 
 
 def levels(cell: Cell, world: World) -> tuple[float, float]:
@@ -173,6 +197,6 @@ def levels(cell: Cell, world: World) -> tuple[float, float]:
         return best[0] - 0.01 - off, best[1] - 0.06
     if term == "k3.loss":
         return (best[0] - lost) / (1 + gains[0]), (best[1] - lost) / (1 + gains[1])
-    if world == "opposite" and term == "k3.both":
+    if world == "opposite" and term.endswith(".both"):
         return best[0] - lost - 0.1, best[1] - lost - 0.1
     return best[0] - lost, best[1] - lost
