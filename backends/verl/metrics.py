@@ -161,7 +161,7 @@ def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
     for key, value in pairs:
         text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
         with suppress(TypeError, ValueError):
-            numbers[key] = math.nan if text is None else float(text)  # type: ignore[arg-type]
+            numbers[key] = math.nan if text is None else float(str(text))
     return numbers
 
 

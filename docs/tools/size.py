@@ -61,7 +61,7 @@ translation, Prime-RL: backends/ prime_rl/* tests/backends/ prime_rl/*
 translation, SkyRL: backends/ skyrl/* tests/backends/ skyrl/*
 translation, TRL: backends/ trl/* tests/backends/ trl/*
 translation, verl: backends/ verl/* tests/backends/ verl/*
-translation, all libraries: tests/ backends/* experiments/* golden/* plugins/*
+translation, all libraries: tests/ backends/* experiments/* golden/* plugins/* replay/*
 contract suites: orchestrator/ testing/*
 protocol, manifest, launches: orchestrator/ library/* plugins.py tests/ library/* test_plugins.py
 documentation's writers: docs/ * orchestrator/ report/measured.py kl/beyond.py
@@ -87,9 +87,9 @@ search: orchestrator/ search/* pipeline/search.py tests/ search/*
 sharing of cells: orchestrator/ sharing/* tests/ cli/test_sharing.py
 verify: orchestrator/ */repetition.py tests/ */test_repetition.py */test_verify.py
 imports of foreign runs: orchestrator/ imports/* analysis/imported.py tests/ imports/*
-statistics, claims: orchestrator/ analysis/* tests/ analysis/* test_claims.py
+statistics, claims: orchestrator/ analysis/* tests/ analysis/* test_claims.py test_outcome.py
 report, figures, page: orchestrator/ report/* charts/* dashboards/ *
-  tests/ dashboards/* test_report.py
+  tests/ dashboards/* test_report.py test_paper.py
 runs, pipeline: orchestrator/ runs/* pipeline/*
   tests/ runs/* test_comedy.py test_results.py test_scale.py test_on_end.py
 commands: orchestrator/ cli/* __main__.py tests/ cli/*

@@ -101,17 +101,17 @@ def command(
         trials = [str(trial) for trial in reward_trials(experiment.declared, experiment.folder)]
         for line in trials or ["no reward file of your own: nothing to try"]:
             say(line)
-    found = doubts(everything)
+    all_doubts = doubts(everything)
     if as_json:
-        print_json(plan_data(experiment, run_plan, found))
+        print_json(plan_data(experiment, run_plan, all_doubts))
     else:
-        _print_doubts(found)
+        _print_doubts(all_doubts)
         if experiment.scale == "micro":
             say(MICRO_BANNER)
         print_plan(experiment, run_plan)
     if run_plan.pending and experiment.scale == "micro" and (sentence := lacking()) is not None:
         say(sentence)
-    if any(doubt.fault for doubt in found):
+    if any(doubt.fault for doubt in all_doubts):
         set_next("mend what stands first, then orch plan {spec}")
         return 1
     if not run_plan.pending:
@@ -119,9 +119,9 @@ def command(
     return WOULD_CHANGE if by_code and run_plan.pending else 0
 
 
-def _print_doubts(found: Sequence[Doubt]) -> None:
+def _print_doubts(all_doubts: Sequence[Doubt]) -> None:
     """Print faults and doubts, before everything else."""
-    for doubt in found:
+    for doubt in all_doubts:
         say(_filled(f"{'CANNOT WORK' if doubt.fault else 'DOUBTFUL'}  {doubt}"))
 
 

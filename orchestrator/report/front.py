@@ -90,12 +90,12 @@ def stability_text(configurations: Sequence[Configuration]) -> str:
     """Return the runs that were not stable, in words; a run of several studies counts once."""
     records = {run.record.cell.id: run.record for c in configurations for run in c.runs}
     kinds = [record.outcome.kind for record in records.values() if record.outcome]
-    said = (
+    sentences = (
         _collapses_text(configurations),
         f"{number} unstable" if (number := kinds.count("unstable")) else "",
         f"of {number} the curve cannot tell" if (number := kinds.count("unclear")) else "",
     )
-    return "; ".join(filter(None, said))
+    return "; ".join(filter(None, sentences))
 
 
 def _collapses_text(configurations: Sequence[Configuration]) -> str:

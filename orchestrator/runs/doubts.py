@@ -39,10 +39,10 @@ class Doubt(NamedTuple):
 
 def doubts(experiment: Experiment) -> list[Doubt]:
     """Return what is doubtful, faults first, each once."""
-    found = [
+    all_doubts = [
         doubt for check in (_of_cells, _of_evaluation, _of_metrics) for doubt in check(experiment)
     ]
-    return sorted(dict.fromkeys(found), key=lambda doubt: not doubt.fault)
+    return sorted(dict.fromkeys(all_doubts), key=lambda doubt: not doubt.fault)
 
 
 def refuse_faults(experiment: Experiment) -> None:
@@ -55,13 +55,13 @@ def refuse_faults(experiment: Experiment) -> None:
 def _of_cells(experiment: Experiment) -> Iterator[Doubt]:
     roots = [Path.cwd(), Path(experiment.spec.source).resolve().parent]
     full = experiment.scale == "full"
-    seen: set[int] = set()
+    section_ids: set[int] = set()
     for cell in experiment.declared or experiment.cells:
         settings = cell.declared or cell.settings
         parts = (settings.model, settings.data, settings.kl, settings.optimizer)
-        if seen.issuperset(map(id, parts)):  # the cells of a row share their sections
+        if section_ids.issuperset(map(id, parts)):  # the cells of a row share their sections
             continue
-        seen.update(map(id, parts))
+        section_ids.update(map(id, parts))
         yield from _of_model(settings.model.path, experiment.where, full)
         yield from _of_data(settings.data.path, settings.data.reward, roots, full)
         if settings.data.reward == _BOX and "boxed" not in settings.data.instruction:
@@ -123,23 +123,23 @@ def _of_evaluation(experiment: Experiment) -> Iterator[Doubt]:
 def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
     """Yield each metric of a claim or a search that no launch and no score will ever have."""
     spec = experiment.spec
-    asked = {
+    fields = {
         side.metric: f"claims.{name}"
         for name, text in spec.claims.items()
         for side in parse(text).sides
     }
     for key in ("maximize", "minimize", "prune_on"):
         if metric := (spec.tune or {}).get(key):
-            asked[str(metric)] = f"tune.{key}"
+            fields[str(metric)] = f"tune.{key}"
     configurations = {
         (cell.settings.backend, cell.settings.data, cell.settings.kl.label): cell
         for cell in (*experiment.declared, *experiment.cells)
     }
     known = {*SHARES, WORKS}
-    for cell in configurations.values() if asked else ():
+    for cell in configurations.values() if fields else ():
         known.update(measured(cell, spec.evaluation))
     tasks = {name.rpartition("/")[0] for name in known}
-    for metric, field in asked.items():
+    for metric, field in fields.items():
         task, _, statistic = metric.rpartition("/")
         if metric not in known and not (task in tasks and "@" in statistic):
             near = did_you_mean(metric, known | DOMAINS)

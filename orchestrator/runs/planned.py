@@ -273,7 +273,7 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
     return ", ".join(slugs[:most]) + more
 
 
-def plan_data(experiment: Experiment, plan: Plan, found: Sequence[Doubt]) -> dict[str, object]:
+def plan_data(experiment: Experiment, plan: Plan, all_doubts: Sequence[Doubt]) -> dict[str, object]:
     """Return a plan as plain data: counts, cost, a row a cell."""
     rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
     pending = [row.cell for row in plan.pending if row.cell is not None]
@@ -285,7 +285,7 @@ def plan_data(experiment: Experiment, plan: Plan, found: Sequence[Doubt]) -> dic
         launcher = launcher_of(experiment.spec.site, experiment.where, experiment.folder)
         jobs = [job._asdict() for job in launcher.resources(pending)]
     return {
-        "doubts": [doubt._asdict() for doubt in found],
+        "doubts": [doubt._asdict() for doubt in all_doubts],
         "jobs": jobs,
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,

@@ -47,7 +47,7 @@ class Read(NamedTuple):
 
 def read(spec: str, world: World, folder: Path, **more: object) -> Read:
     """Build a replay and read it."""
-    replay = build(SPECS / f"{spec}.yaml", world, folder, **more)  # type: ignore[arg-type]
+    replay = build(SPECS / f"{spec}.yaml", world, folder, **more)  # type: ignore[arg-type]  # one of the worlds
     records = stages.collect_records(replay.experiment)
     index = stages.scores_and_faults(replay.experiment)
     compared = stages.compare_records(replay.experiment, records, index.scores, index.items)
