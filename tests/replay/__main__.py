@@ -7,6 +7,7 @@ It prints the commands that read them. --cut leaves them half finished, another 
 """
 
 import argparse
+import shlex
 from pathlib import Path
 
 from tests.replay.build import build
@@ -32,7 +33,7 @@ def main() -> None:
     fallen = sum(each.falls_at is not None for each in replay.truths.values())
     print(f"{len(replay.truths)} runs, of which {fallen} collapse")
     for command in ("compare", "report"):
-        print(" ".join(["orch", command, asked.spec, *replay.overrides]))
+        print(shlex.join(["orch", command, asked.spec, *replay.overrides]))
 
 
 if __name__ == "__main__":
