@@ -129,7 +129,9 @@ def instead(finding: AuditFinding) -> str:
     if finding.own:
         places = ", ".join(each.where or each.name for each in finding.own)
         first = f"mend this first: {wrong[0]}" if wrong else f"read {places}"
-        return f"{first}. Audit runs no code of a launch"
+        functions = [each for each in finding.own if each.lines and "." not in each.name]
+        test = f": orch explain --of {functions[0].path}:{functions[0].name}" if functions else ""
+        return f"{first}. Audit runs no code of a launch{test}"
     if finding.changes:
         edits = list(map(edit_text, finding.changes[0].edits))
         more = f" (and {len(edits) - MOST_EDITS} more: -v)" if len(edits) > MOST_EDITS else ""

@@ -129,6 +129,23 @@ class EstimatorParameter(click.ParamType[str]):
     is_flag=True,
     help="With --libraries: the corrections of the engine's mismatch (TIS, MIS, IcePop, ...).",
 )
+@click.option(
+    "--of",
+    "own",
+    metavar="PATH.py:FUNCTION",
+    help="Run your own loss, advantage or KL (or package.module:function), and say what it "
+    "optimises. It runs your code, in a process of its own.",
+)
+@click.option(
+    "--call",
+    "given",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="--of: what a parameter is (lp=log_prob), or its value (beta=0.1). May be repeated.",
+)
+@click.option(
+    "--python", metavar="PYTHON", help="--of: the interpreter that runs it; it has torch."
+)
 @exact.options
 @common.as_json
 def command(
@@ -139,6 +156,9 @@ def command(
     libraries: bool,
     wanted: tuple[str, ...],
     corrections: bool,
+    own: str | None,
+    given: tuple[str, ...],
+    python: str | None,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -158,13 +178,21 @@ def command(
       orch explain --all
       orch explain --libraries --library verl@0.9.1
       orch explain --exact --sweep
+      orch explain --of losses.py:my_loss
     """
+    if own is not None:
+        from orchestrator.cli.own import print_own
+
+        print_own(own, given, python, as_json=as_json)
+        return
     if libraries:
         off = how["off_policy"]
         print_libraries(wanted, as_json=as_json, off_policy=off, of_corrections=corrections)
         return
-    if wanted or corrections:
-        raise click.UsageError("--library and --corrections need --libraries")
+    if wanted or corrections or given or python:
+        raise click.UsageError(
+            "--library and --corrections need --libraries; --call and --python, --of"
+        )
     if everything:
         _print_all(as_json, **how)
         return

@@ -1,0 +1,686 @@
+"""Find the objective that a person's own loss function optimises, by running it.
+
+`examine` runs functions in a child process (own_run.py) on batches without symmetry: responses of
+unequal length, padding with values of its own, old and reference policy at a distance. The part of
+the gradient that is left at advantage 0 is the KL; what the advantages add is the policy loss. Each
+part is compared, token by token, with every estimator and every policy loss of the tables, in every
+place and average. A fit to rounding on all batches names it, nothing else does. The objective is
+that of the expected gradient on the enumerated model (laboratory.Sequences).
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import TABLE
+from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences
+from orchestrator.exact.objectives import generic_settings
+from orchestrator.losses.table import POLICY_LOSSES, Bounds, PolicyLossEntry, Tokens
+
+TOLERANCE = {64: 1e-9, 32: 3e-4, 16: 0.05}
+"""Bits of the smallest floating-point type that a function computes with -> the most by which a
+named gradient differs, relative to its largest element."""
+BETA = 0.1
+"""The β that a function gets which takes one and has no default."""
+TIME_LIMIT_S = 300
+_RUN = Path(__file__).with_name("own_run.py")
+_OLD_P = 0.02
+"""The old policy's probability of each token of the ladder."""
+
+
+class Batch(NamedTuple):
+    """Inputs of a loss, [n, T] each; mask 1 for the tokens of a response."""
+
+    log_prob: FloatTable
+    old_log_prob: FloatTable
+    ref_log_prob: FloatTable
+    rollout_log_prob: FloatTable
+    advantages: FloatTable
+    mask: FloatTable
+    rewards: FloatTable
+    group: FloatTable
+
+    def arrays(self) -> dict[str, FloatTable]:
+        """Return the arrays of a call by name."""
+        size = np.array((self.group == self.group[0]).sum())
+        more = {"beta": np.array(BETA), "index": self.group, "group_size": size}
+        return {name: each for name, each in {**self._asdict(), **more}.items() if name != "group"}
+
+    def at(self, rows: Sequence[int] | slice) -> "Batch":
+        """Return some rows."""
+        return Batch(*(each[rows] for each in self))
+
+
+def _draw(seed: int, lengths: Sequence[int]) -> Batch:
+    """Return a batch without symmetry whose responses have these lengths."""
+    random = np.random.default_rng(seed)
+    n, width = len(lengths), max(lengths) + 1
+
+    def noise(scale: float) -> FloatTable:
+        return scale * random.standard_normal((n, width))
+
+    logp = -np.abs(noise(1.0)) - 0.7
+    old = np.minimum(logp + noise(0.35), -0.05)
+    mask = (np.arange(width) < np.array(lengths)[:, None]).astype(float)
+    advantage = random.standard_normal((n, 1)) * np.ones((1, width))
+    last = np.zeros((n, width))
+    last[np.arange(n), np.array(lengths) - 1] = random.standard_normal(n)
+    index = np.repeat(np.arange(2), n // 2)
+    return Batch(logp, old, np.minimum(logp + noise(0.6), -0.02), old, advantage, mask, last, index)
+
+
+_LENGTHS = ((7, 4, 2, 5, 7, 3), (3, 7, 6, 1, 5, 6))
+_DRAWS = tuple(_draw(seed, lengths) for seed, lengths in enumerate(_LENGTHS))
+_OTHER_SHAPE = _draw(7, (4, 2, 5, 1))
+_OFFSETS = np.geomspace(1e-4, 0.96, 190), np.geomspace(1e-4, 38.0, 270)
+_RATIOS = np.concatenate([1 - _OFFSETS[0][::-1], 1 + _OFFSETS[1]])
+"""The ratios of the ladder, ascending."""
+
+
+def draws() -> tuple[Batch, ...]:
+    """Return the batches that parts are named on."""
+    return _DRAWS
+
+
+def _without_reward(batch: Batch) -> Batch:
+    return batch._replace(advantages=0 * batch.advantages, rewards=0 * batch.rewards)
+
+
+def _ladder(sign: float) -> Batch:
+    """Return one token for each ratio, of an advantage beside which a KL is small."""
+    old = np.full((len(_RATIOS), 1), np.log(_OLD_P))
+    logp, one = old + np.log(_RATIOS)[:, None], np.ones_like(old)
+    index = np.repeat(np.arange(2), len(one) // 2)
+    return Batch(logp, old, logp, old, 1e6 * sign * one, one, sign * one, index)
+
+
+@cache
+def settings(on_policy: bool) -> tuple[tuple[LabSetting, Sequences], ...]:
+    """Return the enumerated models, with all their responses."""
+    chosen = generic_settings(on_policy=on_policy, num_tokens=5)
+    return tuple((each, Sequences(each)) for each in chosen)
+
+
+def _of_model(batch: Sequences) -> Batch:
+    """Return all responses of the enumerated model, at advantage 0."""
+    logp = batch.logp_of(batch.setting.policy)[:, :-1]
+    none, index = np.zeros_like(logp), np.repeat(np.arange(2), len(logp) // 2)
+    old, ref = batch.logp_old[:, :-1], batch.logp_ref[:, :-1]
+    return Batch(logp, old, ref, old, none, np.ones_like(logp), none, index)
+
+
+@cache
+def calls() -> dict[str, Batch]:
+    """Return every batch that a function is run on, by name."""
+    made: dict[str, Batch] = {}
+    for i, draw in enumerate(_DRAWS):
+        random = np.random.default_rng(100 + i)
+        shift = 0.4 * random.standard_normal(draw.mask.shape)
+        beyond = 1 - draw.mask
+        padded = {
+            name: getattr(draw, name) + beyond * shift
+            for name in ("log_prob", "old_log_prob", "ref_log_prob", "advantages")
+        }
+        half = len(draw.mask) // 2
+        engine = draw._replace(rollout_log_prob=draw.old_log_prob + 2 * shift)
+        made |= {
+            f"base{i}": draw,
+            f"zero{i}": _without_reward(draw),
+            f"large{i}": draw._replace(advantages=1e4 * draw.advantages),
+            f"ref{i}": draw._replace(ref_log_prob=draw.ref_log_prob + shift),
+            f"old{i}": draw._replace(
+                old_log_prob=draw.old_log_prob + shift, rollout_log_prob=draw.old_log_prob + shift
+            ),
+            f"padded{i}": draw._replace(**padded),
+            f"order{i}": draw.at([2, 0, 1, *range(half, 2 * half)]),
+            f"first{i}": draw.at(slice(0, half)),
+            f"second{i}": draw.at(slice(half, None)),
+            f"engine{i}": engine,
+            f"engine_zero{i}": _without_reward(engine),
+        }
+    made["shape"], made["shape_zero"] = _OTHER_SHAPE, _without_reward(_OTHER_SHAPE)
+    made["up"], made["down"] = _ladder(1.0), _ladder(-1.0)
+    for on_policy in (True, False):
+        for k, (_, model) in enumerate(settings(on_policy)):
+            made[f"model{'_on' if on_policy else '_off'}{k}"] = _of_model(model)
+    return made
+
+
+def examine(
+    targets: Sequence[str], call: Mapping[str, Any] | None = None, python: str = sys.executable
+) -> list["Findings"]:
+    """Run functions (`path.py:name`, `package.module:name`) in one child process.
+
+    call: parameter -> a name of own_run.NAMES, or its value. python: an interpreter with torch.
+    Raise LaboratoryError, with a sentence, for a function that cannot be run.
+    """
+    arrays = {f"{n}/{k}": v for n, batch in calls().items() for k, v in batch.arrays().items()}
+    with tempfile.TemporaryDirectory(prefix="orch-own-") as name:
+        folder = Path(name)
+        np.savez(folder / "calls.npz", **arrays)  # type: ignore[arg-type]  # arrays by name
+        spec = {"targets": list(targets), "call": dict(call or {})}
+        (folder / "spec.json").write_text(json.dumps(spec), encoding="utf-8")
+        command = [python, str(_RUN), name]
+        limit = TIME_LIMIT_S + 2 * len(targets)
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LaboratoryError(f"{targets[0]} could not be run: {error}") from None
+        if ended.returncode:
+            if re.search(r"No module named '(torch|numpy)'", ended.stderr):
+                raise LaboratoryError(
+                    f"{python} has no torch with NumPy, which a loss is run with: install the "
+                    "extra `micro` (pip install 'orch[micro]'), or give --python an interpreter "
+                    "that has it"
+                )
+            last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+            raise LaboratoryError(f"{targets[0]} could not be run: {last}")
+        answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
+        with np.load(folder / "outputs.npz", allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    found = []
+    for i, (target, about) in enumerate(zip(targets, answers, strict=True)):
+        if "refused" in about:
+            raise LaboratoryError(f"{target}: {about['refused']}")
+        own = {k.partition(":")[2]: v for k, v in arrays.items() if k.startswith(f"{i}:")}
+        found.append(Findings(target, about, own))
+    return found
+
+
+def examine_here(function: Any, call: Mapping[str, Any] | None = None) -> "Findings":
+    """Run a function in this process, which has torch. For a person's own tests."""
+    from orchestrator.exact.own_run import Refused, Runner
+
+    name = f"{function.__module__}:{function.__qualname__}"
+    try:
+        runner = Runner(function, dict(call or {}))
+        outputs = {
+            f"{call_name}/{key}": value
+            for call_name, batch in calls().items()
+            for key, value in runner.run(batch.arrays()).items()
+        }
+    except Refused as error:
+        raise LaboratoryError(f"{name}: {error}") from None
+    return Findings(name, runner.about(), outputs)
+
+
+# ------------------------------------------------------------------------------------ what is fit
+
+
+class Average(NamedTuple):
+    """The weights of tokens in a loss: their pattern, and how it scales with the batch's shape."""
+
+    name: str
+    pattern: str
+    scale: str
+
+
+AVERAGES = (
+    Average("mean over tokens", "token", "tokens"),
+    Average("mean over responses of their sums", "token", "rows"),
+    Average("sum over a constant, of all places of the batch", "token", "places"),
+    Average("sum over tokens", "token", "none"),
+    Average("mean over responses of their means", "response", "rows"),
+    Average("sum over responses of their means", "response", "none"),
+    Average("mean over all places, padding included", "place", "places"),
+    Average("sum over all places, padding included", "place", "none"),
+    Average("sum over all places, padding included, by the number of tokens", "place", "tokens"),
+    Average("each response's sum over all places, by its number of tokens", "padded", "rows"),
+)
+
+
+def _pattern(name: str, mask: FloatTable) -> FloatTable:
+    shares: dict[str, FloatTable] = {
+        "token": mask,
+        "response": mask / mask.sum(1, keepdims=True),
+        "place": np.ones_like(mask),
+        "padded": np.ones_like(mask) / mask.sum(1, keepdims=True),
+    }
+    return shares[name]
+
+
+def _scale(name: str, mask: FloatTable) -> float:
+    sizes = {"tokens": mask.sum(), "rows": len(mask), "places": mask.size, "none": 1.0}
+    return 1.0 / float(sizes[name])
+
+
+class _Term(NamedTuple):
+    """A candidate: its name, the policy loss in it, and its gradient by token of a batch."""
+
+    name: str
+    loss: tuple[PolicyLossEntry, Bounds] | None
+    slopes: Any
+
+
+def _slope(loss: tuple[PolicyLossEntry, Bounds], batch: Batch, advantage: FloatTable) -> FloatTable:
+    entry, bounds = loss
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        tokens = Tokens(batch.log_prob, batch.old_log_prob, advantage, batch.mask, bounds)
+        slopes: FloatTable = np.nan_to_num(np.asarray(entry.compute(tokens).slope))
+        return slopes
+
+
+_PLAIN = ("k1", "k2", "k3", "abs")
+
+
+def _in_loss() -> Iterator[_Term]:
+    """Yield the KLs in the loss: to the reference policy, and to the policy that sampled."""
+    for of, to in (("ref_log_prob", ""), ("old_log_prob", " to the policy that sampled")):
+        for name in _PLAIN:
+            form = TABLE[name]
+
+            def plain(batch: Batch, form: Any = form, of: str = of) -> FloatTable:
+                return np.asarray(form.slope(batch.log_prob - getattr(batch, of)))
+
+            def detached(batch: Batch, plain: Any = plain) -> FloatTable:
+                return np.asarray(_ratio(batch) * plain(batch))
+
+            def attached(
+                batch: Batch, form: Any = form, of: str = of, plain: Any = plain
+            ) -> FloatTable:
+                value = form.value(batch.log_prob - getattr(batch, of))
+                return np.asarray(_ratio(batch) * (plain(batch) + value))
+
+            yield _Term(f"{name}.loss{to}", None, plain)
+            if not to:
+                yield _Term(f"sg_rho_{name}.loss", None, detached)
+                yield _Term(f"rho_{name}.loss", None, attached)
+
+
+def _ratio(batch: Batch) -> FloatTable:
+    return np.asarray(np.exp(batch.log_prob - batch.old_log_prob))
+
+
+CREDITS = {
+    "": "the whole response's",
+    "_token": "a token's own",
+    "_to_go": "a token's and later ones'",
+    "_later": "later ones'",
+}
+
+
+def _charged(name: str, of: str, credit: str, batch: Batch) -> FloatTable:
+    """Return the KL that a token's reward is charged, [n, T]."""
+    logp = batch.log_prob if of == "policy" else batch.old_log_prob
+    kl = np.asarray(TABLE[name].value(logp - batch.ref_log_prob)) * batch.mask
+    to_go = np.cumsum(kl[:, ::-1], axis=1)[:, ::-1]
+    whole = kl.sum(1, keepdims=True) + 0 * kl
+    charged = {"": whole, "_token": kl, "_to_go": to_go, "_later": to_go - kl}
+    return np.asarray(charged[credit])
+
+
+def _in_reward(losses: Sequence[tuple[PolicyLossEntry, Bounds]]) -> Iterator[_Term]:
+    """Yield the KLs in the reward, in each policy loss."""
+    for loss in losses:
+        for name in _PLAIN:
+            for of in ("policy", "rollout"):
+                for credit in CREDITS:
+
+                    def slopes(
+                        batch: Batch,
+                        loss: Any = loss,
+                        name: str = name,
+                        of: str = of,
+                        credit: str = credit,
+                    ) -> FloatTable:
+                        return _slope(loss, batch, -_charged(name, of, credit, batch))
+
+                    now = "" if of == "rollout" else ", of the policy as it is"
+                    yield _Term(f"{name}{credit}.reward{now}", loss, slopes)
+
+
+class _Fit(NamedTuple):
+    term: tuple[_Term, ...]
+    pattern: str
+    weights: tuple[float, ...]
+    difference: float
+    equal: tuple[str, ...] = ()
+    """Other terms with the same gradient."""
+
+    @property
+    def name(self) -> str:
+        """Return the term's name, and those of terms with the same gradient."""
+        return " = ".join((self.term[0].name, *self.equal))
+
+
+def fitted(target: Sequence[FloatTable], given: Sequence[FloatTable]) -> tuple[float, float]:
+    """Return the factor of `given` that is nearest to `target`, and the largest difference."""
+    y, x = (np.concatenate([each.ravel() for each in side]) for side in (target, given))
+    size, most = float(x @ x), float(np.abs(y).max())
+    if size == 0 or most == 0:
+        return 0.0, inf
+    factor = float(x @ y) / size
+    return factor, float(np.abs(y - factor * x).max()) / most
+
+
+# ------------------------------------------------------------------------------------- the answer
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a function does, from its outputs on every batch."""
+
+    target: str
+    about: Mapping[str, Any]
+    outputs: Mapping[str, FloatTable]
+
+    def gradient(self, call: str) -> FloatTable:
+        """Return d loss / d log_prob of a call, [n, T]."""
+        return np.asarray(self.outputs[f"{call}/gradient"])
+
+    @cached_property
+    def tolerance(self) -> float:
+        """Return the most by which a named gradient may differ, relative to its largest element."""
+        return TOLERANCE[min(TOLERANCE, key=lambda bits: abs(bits - self.about["bits"]))]
+
+    def differs(self, other: "Findings") -> float:
+        """Return the largest difference of any gradient or value from another function's."""
+        most = 0.0
+        for key, mine in self.outputs.items():
+            theirs = other.outputs.get(key)
+            if theirs is None or theirs.shape != mine.shape:
+                return inf
+            size = max(float(np.abs(mine).max(initial=0)), 1e-300)
+            if key.endswith("/gradient") or not self.about["has_gradient"]:
+                most = max(most, float(np.abs(mine - theirs).max(initial=0)) / size)
+        return most
+
+    def _moved(self, one: FloatTable, other: FloatTable) -> bool:
+        size = max(float(np.abs(one).max()), float(np.abs(other).max()), 1e-300)
+        return float(np.abs(one - other).max()) > 2 * self.tolerance * size
+
+    def enters(self, call: str) -> bool:
+        """Return True if what a call changes (`ref`, `old`, `engine`) changes the gradient."""
+        return any(
+            self._moved(self.gradient(f"base{i}"), self.gradient(f"{call}{i}"))
+            for i in range(len(_DRAWS))
+        )
+
+    @cached_property
+    def padding(self) -> str:
+        """Return what a padded token does, a clause; empty: nothing."""
+        for i, draw in enumerate(_DRAWS):
+            base, other = self.gradient(f"base{i}"), self.gradient(f"padded{i}")
+            if self._moved(base * draw.mask, base):
+                return "a padded token has a gradient"
+            if self._moved(base * draw.mask, other * draw.mask):
+                return "what stands at a padded token changes the gradient of others"
+        return ""
+
+    @cached_property
+    def order(self) -> bool:
+        """Return True if the order of the batch changes the gradient."""
+        return any(
+            self._moved(self.gradient(f"base{i}")[[2, 0, 1, 3, 4, 5]], self.gradient(f"order{i}"))
+            for i in range(len(_DRAWS))
+        )
+
+    @cached_property
+    def split(self) -> bool:
+        """Return True if neither mean nor sum of two halves' gradients is that of the batch."""
+        changed = []
+        for i in range(len(_DRAWS)):
+            whole = self.gradient(f"base{i}")
+            halves = np.concatenate([self.gradient(f"first{i}"), self.gradient(f"second{i}")])
+            changed.append(self._moved(whole, halves) and self._moved(whole, halves / 2))
+        return any(changed)
+
+    def _parts(self, call: str, zero: str) -> tuple[FloatTable, FloatTable]:
+        rest = self.gradient(zero)
+        return rest, self.gradient(call) - rest
+
+    @cached_property
+    def losses(self) -> list[tuple[PolicyLossEntry, Bounds]]:
+        """Return the policy losses that fit the ladder, with the bounds that it shows."""
+        curves = [np.abs(self.gradient(each)[:, 0]) for each in ("up", "down")]
+        slack = 0.01 if self.about["bits"] == 16 else 0.0
+        found = [(each, _bounds(each, curves, slack)) for each in POLICY_LOSSES.values()]
+        ladder = [calls()[each] for each in ("up", "down")]
+        target = [self.gradient(each) for each in ("up", "down")]
+        return [
+            loss
+            for loss in found
+            if fitted(target, [_slope(loss, each, each.advantages) for each in ladder])[1]
+            <= max(self.tolerance, 1e-5)
+        ]
+
+    @cached_property
+    def kl(self) -> tuple[_Fit | None, bool]:
+        """Return the fit of the gradient at advantage 0, and True if that gradient is not 0."""
+        rest = [self.gradient(f"zero{i}") for i in range(len(_DRAWS))]
+        whole = [self.gradient(f"base{i}") for i in range(len(_DRAWS))]
+        most = max(float(np.abs(each).max()) for each in whole)
+        if max(float(np.abs(each).max()) for each in rest) <= 1e-10 * most:
+            return None, False
+        terms = [*_in_loss(), *_in_reward(self.losses)]
+        return self._best(rest, terms), True
+
+    def _best(self, target: Sequence[FloatTable], terms: Sequence[_Term]) -> _Fit:
+        """Return the first fit to rounding, of one term and then of two; else the nearest term."""
+        values = [[term.slopes(draw) for draw in _DRAWS] for term in terms]
+        fits = []
+        for pattern in dict.fromkeys(each.pattern for each in AVERAGES):
+            shares = [_pattern(pattern, draw.mask) for draw in _DRAWS]
+            for term, value in zip(terms, values, strict=True):
+                given = [share * each for share, each in zip(shares, value, strict=True)]
+                factor, off = fitted(target, given)
+                fits.append(_Fit((term,), pattern, (factor,), off))
+        best = min(fits, key=lambda fit: fit.difference)
+        if best.difference <= self.tolerance:
+            near = max(2 * best.difference, 1e-12)
+            first, *more = (each for each in fits if each.difference <= near)
+            names = [e.term[0].name for e in more if e.pattern == first.pattern]
+            equal = dict.fromkeys(n for n in names if n.endswith(".loss"))
+            return first._replace(equal=tuple(equal) if self.about["bits"] == 64 else ())
+        return self._two(target, terms, values) or best
+
+    def _two(
+        self, target: Sequence[FloatTable], terms: Sequence[_Term], values: Sequence[Any]
+    ) -> _Fit | None:
+        y = np.concatenate([each.ravel() for each in target])
+        most = np.abs(y).max()
+        chosen = [i for i, term in enumerate(terms) if _may_pair(term)]
+        for pattern in ("token", "response"):
+            shares = [_pattern(pattern, draw.mask) for draw in _DRAWS]
+            columns = {
+                i: np.concatenate([(s * v).ravel() for s, v in zip(shares, values[i], strict=True)])
+                for i in chosen
+            }
+            for i in chosen:
+                for j in chosen:
+                    if i >= j or terms[i].loss == terms[j].loss is not None:
+                        continue
+                    pair = np.stack([columns[i], columns[j]], axis=1)
+                    found, *_ = np.linalg.lstsq(pair, y, rcond=None)
+                    off = float(np.abs(pair @ found - y).max() / most)
+                    if off <= self.tolerance:
+                        both = (float(found[0]), float(found[1]))
+                        return _Fit((terms[i], terms[j]), pattern, both, off)
+        return None
+
+    @cached_property
+    def policy(self) -> tuple[_Fit | None, bool]:
+        """Return the fit of what the advantages add, and True if they add something."""
+        fit, _ = self.kl
+        is_one = fit is not None and len(fit.term) == 1 and fit.difference <= self.tolerance
+        charged = fit.term[0] if fit is not None and is_one and fit.term[0].loss else None
+        base = [self._parts(f"base{i}", f"zero{i}")[1] for i in range(len(_DRAWS))]
+        if max(float(np.abs(each).max()) for each in base) <= 1e-300:
+            return None, False
+        if charged is None or fit is None:
+            terms = [_Term(_named(loss), loss, _of_advantage(loss)) for loss in self.losses]
+            return self._best(base, terms) if terms else None, True
+        return self._charged_policy(fit, charged), True
+
+    def _charged_policy(self, fit: _Fit, charged: _Term) -> _Fit | None:
+        """Return the fit of a policy loss whose advantage has the KL in it."""
+        draws = range(len(_DRAWS))
+        large = [self.gradient(f"large{i}") / 1e4 for i in draws]
+        whole = [self.gradient(f"base{i}") for i in draws]
+        shares = [_pattern(fit.pattern, draw.mask) for draw in _DRAWS]
+        name, _, rest = charged.name.partition(".reward")
+        nearest = None
+        for loss in (each for each in self.losses if each == charged.loss):
+            slopes = [_slope(loss, draw, draw.advantages) for draw in _DRAWS]
+            factor, _ = fitted(large, [s * v for s, v in zip(shares, slopes, strict=True)])
+            for _ in range(6):
+                beta = fit.weights[0] / factor if factor else 0.0
+                given = [
+                    share * _slope(loss, draw, draw.advantages - beta * kl)
+                    for share, draw, kl in zip(
+                        shares, _DRAWS, map(_charge_of(name, rest), _DRAWS), strict=True
+                    )
+                ]
+                factor, off = fitted(whole, given)
+                term = _Term(_named(loss), loss, None)
+                nearest = _Fit((term,), fit.pattern, (factor,), off)
+                if off <= self.tolerance:
+                    break
+        return nearest
+
+    def average(self, fit: _Fit, rest: bool) -> tuple[str, float]:
+        """Return the average of a part, and the factor that is left beside it."""
+        first = fit.weights[0]
+        gradient, added = self._parts("shape", "shape_zero")
+        target = gradient if rest else added
+        if fit.term[0].slopes is None or len(fit.term) > 1:
+            target = self.gradient("shape" if not rest else "shape_zero")
+        factor = self._other_factor(fit, target)
+        for each in AVERAGES:
+            if each.pattern != fit.pattern:
+                continue
+            here, there = _scale(each.scale, _DRAWS[0].mask), _scale(each.scale, _OTHER_SHAPE.mask)
+            second = _scale(each.scale, _DRAWS[1].mask)
+            if abs(here - second) > 1e-12 * here:
+                continue
+            if abs(first / here - factor / there) <= 4 * self.tolerance * abs(first / here):
+                return each.name, first / here
+        return f"a scale of its own (by {fit.pattern})", first
+
+    def _other_factor(self, fit: _Fit, target: FloatTable) -> float:
+        share = _pattern(fit.pattern, _OTHER_SHAPE.mask)
+        if len(fit.term) > 1:
+            columns = np.stack([(share * t.slopes(_OTHER_SHAPE)).ravel() for t in fit.term], 1)
+            return float(np.linalg.lstsq(columns, target.ravel(), rcond=None)[0][0])
+        term = fit.term[0]
+        if term.slopes is not None:
+            return fitted([target], [share * term.slopes(_OTHER_SHAPE)])[0]
+        kl, _ = self.kl
+        if kl is None or term.loss is None:
+            return 0.0
+        name, _, after = kl.term[0].name.partition(".reward")
+        beta = kl.weights[0] / fit.weights[0]
+        charged = _OTHER_SHAPE.advantages - beta * _charge_of(name, after)(_OTHER_SHAPE)
+        return fitted([target], [share * _slope(term.loss, _OTHER_SHAPE, charged)])[0]
+
+
+def _may_pair(term: _Term) -> bool:
+    """Return True for a term that is fit beside another: in the loss, or whole in the reward."""
+    in_reward = term.name.endswith(".reward") and "_" not in term.name
+    return term.loss is None or (in_reward and term.loss[0].name in ("ppo", "reinforce"))
+
+
+def _charge_of(name: str, rest: str) -> Any:
+    credit = next(each for each in reversed(CREDITS) if name.endswith(each))
+    plain = name.removesuffix(credit)
+    of = "policy" if rest else "rollout"
+    return lambda batch: _charged(plain, of, credit, batch)
+
+
+def _of_advantage(loss: tuple[PolicyLossEntry, Bounds]) -> Any:
+    return lambda batch: _slope(loss, batch, batch.advantages)
+
+
+def _named(loss: tuple[PolicyLossEntry, Bounds]) -> str:
+    entry, (low, high, dual) = loss
+    if entry.name == "ppo" and low == high == dual == inf:
+        return "ppo without a clip"
+    if entry.usual is None or not entry.measure:
+        return entry.name
+    parts = [f"{word} {value:g}" for word, value in (("low", low), ("high", high)) if value < inf]
+    parts += [f"dual {dual:g}"] if dual < inf else []
+    return f"{entry.name} ({', '.join(parts)})" if parts else entry.name
+
+
+# --------------------------------------------------------------------------- bounds of the ladder
+
+
+def _bounds(entry: PolicyLossEntry, curves: Sequence[FloatTable], slack: float) -> Bounds:
+    """Return the bounds that an entry needs to have the curves of a function's ladder.
+
+    curves: |gradient| by ratio, of a positive and of a negative advantage. slack: widens the
+    interval in which a bound may lie.
+    """
+    if not entry.measure:
+        return entry.usual or Bounds()
+    up, down = curves
+    kinds = {"cut", "mask"} if entry.bound in ("cut", "mask") else {"weight"}
+    high, low = (_edge(up, 1, kinds), _edge(down, -1, kinds))
+    dual = _edge(down, 1, {"cut", "weight"}) if entry.dual else None
+    return Bounds(
+        low=_in_measure(entry.measure, low, slack),
+        high=_in_measure(entry.measure, high, slack),
+        dual=inf if dual is None else _simple(dual[0] * (1 - slack), dual[1] * (1 + slack)),
+    )
+
+
+def _edge(curve: FloatTable, step: int, kinds: set[str]) -> tuple[float, float] | None:
+    """Return the two ratios between which the gradient ends, or stops growing; None if it does not.
+
+    step: 1 upwards from ratio 1, -1 downwards.
+    """
+    start = len(_OFFSETS[0]) - (step < 0)
+    order = range(start, len(_RATIOS)) if step > 0 else range(start, -1, -1)
+    size = max(curve[start], 1e-300)
+    before = 1.0
+    for i in order:
+        ends = curve[i] <= 1e-5 * size
+        level = (
+            not ends and abs(order[-1] - i) > 3 and abs(curve[order[-1]] - curve[i]) <= 1e-6 * size
+        )
+        if ends and kinds & {"cut", "mask"}:
+            return min(before, _RATIOS[i]), max(before, _RATIOS[i])
+        if level and "weight" in kinds:
+            exact = curve[i] / (curve[start] / _RATIOS[start])
+            return float(exact) * (1 - 1e-4), float(exact) * (1 + 1e-4)
+        before = _RATIOS[i]
+    return None
+
+
+def _in_measure(measure: str, edge: tuple[float, float] | None, slack: float) -> float:
+    """Return the simplest bound between two ratios, in the measure of an entry."""
+    if edge is None:
+        return inf
+    ends = []
+    for ratio in edge:
+        other = (1 - _OLD_P) / max(1 - _OLD_P * ratio, 1e-12)
+        ends.append(
+            {
+                "ratio": abs(ratio - 1),
+                "log_ratio": abs(float(np.log(ratio))),
+                "probability": _OLD_P * abs(ratio - 1),
+                "nats": -_OLD_P * float(np.log(ratio)) + (1 - _OLD_P) * float(np.log(other)),
+            }[measure]
+        )
+    return _simple(min(ends) * (1 - slack), max(ends) * (1 + slack))
+
+
+def _simple(low: float, high: float) -> float:
+    """Return the number of fewest digits between two."""
+    for digits in range(1, 9):
+        for value in (low, (low + high) / 2, high):
+            rounded = float(f"{value:.{digits - 1}e}")
+            if low <= rounded <= high:
+                return rounded
+    return (low + high) / 2

@@ -1,0 +1,420 @@
+"""Say what a person's own loss function optimises, from its findings (own.py)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from orchestrator.estimators import TABLE
+from orchestrator.exact.laboratory import FloatTable, tables
+from orchestrator.exact.objectives import gradients
+from orchestrator.exact.own import (
+    BETA,
+    Batch,
+    Findings,
+    calls,
+    draws,
+    fitted,
+    settings,
+)
+from orchestrator.kl.catalogue import Naming, ObjectiveKind
+from orchestrator.kl.estimators import EngineWeight, weights
+from orchestrator.settings import CorrectionKind
+
+Sampling = Literal["on", "off"]
+PLAIN = ("k1", "k2", "k3", "abs")
+
+
+class Objective(NamedTuple):
+    """The objective of an expected gradient on the enumerated model."""
+
+    key: str
+    """Its key in the catalogue, `zero`, `a sum`, or empty for none that is known."""
+    words: str
+    difference: float
+    """The largest difference over the models, relative; of none known: from the nearest."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a function optimises."""
+
+    known: bool
+    """True if every part of its gradient is named."""
+    policy: str
+    """The policy loss with its average and sign; empty without one."""
+    kl: tuple[str, ...]
+    """The KL terms with weight and average; empty without one."""
+    objectives: tuple[tuple[Sampling, Objective], ...]
+    """Of the KL term, on-policy and from old samples."""
+    correction: str
+    notes: tuple[str, ...]
+    """Facts beside them, a sentence each: padding, order, split, the reference policy."""
+    nearest: str
+    """Of an unknown part: what it is nearest to, and how far; else empty."""
+    value: str = ""
+    """Of a function whose result has no gradient: what its values are."""
+    difference: float = 0.0
+    """The largest difference of a named part, relative to its largest token."""
+    keeps: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the answer in a line: `ppo (…), mean over tokens + 0.05 k3.loss, …`."""
+        if not self.known:
+            return f"none known; {self.nearest}"
+        parts = [self.value, self.policy, *self.kl, self.correction]
+        return " + ".join(each for each in parts if each) or "nothing: its gradient is zero"
+
+
+def answer(of: Findings) -> Answer:
+    """Return what a function optimises."""
+    if of.about["has_gradient"]:
+        return _of_gradient(of)
+    if of.outputs["base0/values"].size > 1:
+        return _of_values(of)
+    fault = "its loss has no gradient in the policy's log-probabilities: it trains nothing"
+    return Answer(False, "", (), (), "", (), fault)
+
+
+def _of_gradient(of: Findings) -> Answer:
+    fit, has_rest = of.kl
+    added, has_policy = of.policy
+    off = [each.difference for each in (fit, added) if each is not None]
+    faults = []
+    kl: list[str] = []
+    policy = keeps = ""
+    if has_policy and added is not None and added.difference <= of.tolerance:
+        average, factor = of.average(added, rest=False)
+        policy = f"{_number(factor)}{added.name}, {average}"
+        loss = added.term[0].loss
+        keeps = loss[0].keeps if loss else ""
+    elif has_policy:
+        near = "" if added is None else _near("what the advantages add", added)
+        faults.append(near or "what the advantages add is no policy loss that orch knows")
+    if has_rest and fit is not None and fit.difference <= of.tolerance:
+        average, factor = of.average(fit, rest=True)
+        factors = [factor * each / fit.weights[0] for each in fit.weights]
+        kl = [
+            f"{_beta(beta)} {term.name if len(factors) > 1 else fit.name}, {average}"
+            for beta, term in zip(factors, fit.term, strict=True)
+        ]
+    elif has_rest:
+        near = "" if fit is None else _near("what is left at advantage 0", fit)
+        faults.append(near or "what is left at advantage 0 is no KL that orch knows")
+    correction, wrong = _correction(of)
+    if wrong:
+        faults.append(wrong)
+    if of.about["random"]:
+        faults.append("two runs of one batch differ: it draws random numbers")
+    objectives = tuple(_objectives(of, has_rest))
+    notes = [*_notes(of, has_policy, has_rest)]
+    if of.about["per_token"] and not has_policy:
+        value, _ = _value_named(of)
+        notes += [f"its values are {value}"] if value else []
+        notes += [f"in the reward: {each.words}" for _, each in _in_reward(of)]
+    return Answer(
+        known=not faults,
+        policy=policy,
+        kl=tuple(kl),
+        objectives=objectives,
+        correction=correction,
+        notes=tuple(notes),
+        nearest="; ".join(faults),
+        difference=max(off, default=0.0),
+        keeps=keeps,
+    )
+
+
+def _number(factor: float) -> str:
+    rounded = float(f"{factor:.3g}")
+    return "" if abs(rounded - 1) < 5e-3 else f"{rounded:g} × "
+
+
+def _beta(weight: float) -> str:
+    return f"β {float(f'{weight:.3g}'):g} ×"
+
+
+def _near(what: str, fit: Any) -> str:
+    names = " + ".join(term.name for term in fit.term)
+    percent = 100 * min(fit.difference, 9.99)
+    return f"{what} is nearest to {names}, {percent:.2g}% off at the worst token"
+
+
+def _notes(of: Findings, has_policy: bool, has_rest: bool) -> Iterator[str]:
+    taken = of.about["enters"]
+    if "ref_log_prob" not in taken:
+        yield "it takes no reference policy"
+    elif not of.enters("ref"):
+        yield "the reference policy enters no gradient"
+    if "beta" in taken and not has_rest:
+        yield "β enters no gradient"
+    if "old_log_prob" in taken and not of.enters("old"):
+        yield "the policy that sampled enters no gradient"
+    if "advantages" in taken and not has_policy:
+        yield "the advantages enter no gradient"
+    if of.padding:
+        yield of.padding
+    if of.order:
+        yield "the order of the batch changes the gradient"
+    if of.split:
+        yield "its split into micro-batches changes the gradient"
+    for word, share in dropped(of).items() if has_policy else ():
+        if share:
+            yield f"tokens of {word} advantage without a gradient on these batches: {share:.0%}"
+    if of.about["bits"] < 64:
+        yield f"it computes in {of.about['bits']} bits: it is held to {of.tolerance:g}"
+
+
+def dropped(of: Findings) -> dict[str, float]:
+    """Return the share of the tokens with an advantage that have no gradient, by its sign."""
+    shares = {}
+    for word, sign in (("positive", 1), ("negative", -1)):
+        lost = total = 0.0
+        for i, draw in enumerate(draws()):
+            added = of.gradient(f"base{i}") - of.gradient(f"zero{i}")
+            side = (np.sign(draw.advantages) == sign) & (draw.mask > 0)
+            lost += float((np.abs(added[side]) <= 1e-12 * np.abs(added).max()).sum())
+            total += float(side.sum())
+        shares[word] = lost / total
+    return shares
+
+
+# ---------------------------------------------------------------------------------- its objective
+
+
+def _objectives(of: Findings, has_rest: bool) -> Iterator[tuple[Sampling, Objective]]:
+    """Yield the objective of the gradient that is left at advantage 0, in both samplings."""
+    if not has_rest:
+        return
+    for sampling in get_args(Sampling):
+        totals = []
+        magnitude = 0.0
+        for k, (setting, model) in enumerate(settings(sampling == "on")):
+            score = model.taken(tables(setting).score)
+            each = (score * of.gradient(f"model_{sampling}{k}")).sum(2)
+            magnitude = max(magnitude, float(np.sqrt(model.probability @ (each**2).sum(0))))
+            totals.append(each @ model.probability)
+        yield sampling, _objective(of, np.stack(totals), magnitude, sampling)
+
+
+def _objective(of: Findings, total: FloatTable, magnitude: float, sampling: Sampling) -> Objective:
+    """Return the objective to whose gradient a total is proportional."""
+    candidates = [gradients(setting) for setting, _ in settings(sampling == "on")]
+    if np.abs(total).max() <= of.tolerance * magnitude:
+        return Objective("zero", "no objective: its expected gradient is zero", 0.0)
+    nearest = ("", 0.0, np.inf)
+    keys = [key for key in candidates[0] if all(key in each for each in candidates)]
+    for key in keys:
+        row = np.concatenate([each[key] for each in candidates])
+        scale, off = fitted([total.ravel()], [row])
+        if off < nearest[2] * 0.5 or (off < nearest[2] and nearest[2] > of.tolerance):
+            nearest = (key, scale, off)
+    key, scale, off = nearest
+    words = Naming(ObjectiveKind.SURROGATE, ((1 if scale > 0 else -1, key),)).words
+    if off <= max(of.tolerance, 1e-9):
+        return Objective(key if scale > 0 else f"-{key}", words, off)
+    return Objective("", f"none known: nearest to {words}, {100 * min(off, 9.99):.2g}% off", off)
+
+
+# -------------------------------------------------------------------------- the engine's correction
+
+
+def _correction(of: Findings) -> tuple[str, str]:
+    """Return the weight against the engine's probabilities in words, and a fault; or nothing."""
+    if "rollout_log_prob" not in of.about["enters"] or not of.enters("engine"):
+        return "", ""
+    ratios, factors = [], []
+    for i in range(len(draws())):
+        base = of.gradient(f"base{i}") - of.gradient(f"zero{i}")
+        other = of.gradient(f"engine{i}") - of.gradient(f"engine_zero{i}")
+        kept = np.abs(base) > 1e-12 * np.abs(base).max()
+        factors.append(np.where(kept, other / np.where(kept, base, 1.0), np.nan))
+        batch: Batch = calls()[f"engine{i}"]
+        ratios.append((batch.old_log_prob - batch.rollout_log_prob, batch.mask))
+    seen = np.concatenate([each[~np.isnan(each)] for each in factors])
+    most = (np.inf, 2.0, 3.0, 5.0, float(f"{seen.max():.4g}"))
+    least = (0.0, 0.5, 0.1, float(f"{max(seen.min(), 0.0):.4g}"))
+    for kind, high, low in product(get_args(CorrectionKind), most, least):
+        if low >= high:
+            continue
+        weight = EngineWeight(kind, low, high)
+        off = 0.0
+        for factor, (log_ratio, mask) in zip(factors, ratios, strict=True):
+            expected = weights(weight, log_ratio, mask) * np.ones_like(factor)
+            off = max(off, float(np.nanmax(np.abs(factor - expected))))
+        if off <= 10 * of.tolerance:
+            bounds = f" up to {high:g}" if high < np.inf else ""
+            bounds += f" from {low:g}" if low else ""
+            return f"weights {kind}{bounds} against the engine{_on_kl(of)}", ""
+    return "", "its weight against the engine's probabilities is none that orch knows"
+
+
+def _on_kl(of: Findings) -> str:
+    kept = [(of.gradient(f"zero{i}"), of.gradient(f"engine_zero{i}")) for i in range(len(draws()))]
+    same = all(np.allclose(one, other) for one, other in kept)
+    return "" if same else ", which multiply the KL, too"
+
+
+# --------------------------------------------------------------------------------- values alone
+
+
+def _of_values(of: Findings) -> Answer:
+    """Return what a function's values are, whose result has no gradient: an advantage or a KL."""
+    notes = ["its result has no gradient: it acts as a reward or an advantage"]
+    value, off = _value_named(of)
+    if "ref_log_prob" in of.about["enters"] and not _moves(of, "ref"):
+        notes.append("the reference policy enters no value")
+    return Answer(
+        known=bool(value),
+        policy="",
+        kl=(),
+        objectives=tuple(_in_reward(of)),
+        correction="",
+        notes=tuple(notes),
+        nearest=""
+        if value
+        else f"its values are no reward, advantage or KL that orch knows ({off})",
+        value=value,
+    )
+
+
+def _in_reward(of: Findings) -> Iterator[tuple[Sampling, Objective]]:
+    """Yield the objective of a KL's values in the reward of the response, on-policy."""
+    taken = of.about["enters"]
+    if "ref_log_prob" not in taken or {"index", "group_size"} & {*taken}:
+        return
+    totals, magnitude = [], 0.0
+    sign = -1.0 if "rewards" in taken else 1.0
+    for k, (setting, model) in enumerate(settings(True)):
+        values = of.outputs[f"model_on{k}/values"].reshape(len(model.tokens), -1).sum(1)
+        each = sign * model.taken(tables(setting).score).sum(2) * values
+        magnitude = max(magnitude, float(np.sqrt(model.probability @ (each**2).sum(0))))
+        totals.append(each @ model.probability)
+    yield "on", _objective(of, np.stack(totals), magnitude, "on")
+
+
+def _moves(of: Findings, call: str) -> bool:
+    return any(
+        not np.allclose(of.outputs[f"base{i}/values"], of.outputs[f"{call}{i}/values"])
+        for i in range(len(draws()))
+    )
+
+
+def _value_named(of: Findings) -> tuple[str, str]:
+    target = [of.outputs[f"base{i}/values"] for i in range(len(draws()))]
+    best = (np.inf, "")
+    named = ""
+    for name, given in _value_terms(target[0].ndim):
+        columns = [np.concatenate([term(draw).ravel() for draw in draws()]) for term in given]
+        y = np.concatenate([each.ravel() for each in target])
+        if len(columns[0]) != len(y):
+            continue
+        matrix = np.stack(columns, 1)
+        found, *_ = np.linalg.lstsq(matrix, y, rcond=None)
+        off = float(np.abs(matrix @ found - y).max() / max(np.abs(y).max(), 1e-300))
+        if off <= max(of.tolerance, 1e-8) and np.abs(found).min() > 1e-6:
+            shown = [float(f"{each:.3g}") for each in found]
+            if abs(found[0] - 1) < 5e-3 or name.startswith("{} × the value"):
+                return name.format(*shown).removeprefix("1.0 × "), ""
+            named = named or name.format(*shown)
+        best = min(best, (off, name.partition("{")[0].strip()))
+    if named:
+        return named, ""
+    return "", f"nearest: {best[1] or 'a KL'}, {100 * min(best[0], 9.99):.2g}% off"
+
+
+def _value_terms(dimensions: int) -> Iterator[tuple[str, list[Any]]]:
+    """Yield (words, functions of a batch) of each value that is known, the simplest first."""
+
+    def wide(rows: FloatTable, batch: Batch) -> FloatTable:
+        return rows if dimensions == 1 else rows[:, None] * batch.mask
+
+    for name in PLAIN:
+        for of in ("log_prob", "old_log_prob"):
+            for padded in (True, False):
+
+                def kl(batch: Batch, name: str = name, of: str = of, padded: bool = padded) -> Any:
+                    value = TABLE[name].value(getattr(batch, of) - batch.ref_log_prob)
+                    return value * (batch.mask if padded else 1.0)
+
+                who = "" if of == "log_prob" else " of the policy that sampled"
+                if dimensions > 1:
+                    yield f"{{}} × the value of {name}{who}", [kl]
+                    yield (
+                        f"{{}} × the reward {{:+}} × {name}{who} by token",
+                        [lambda batch: batch.rewards, kl],
+                    )
+                yield (
+                    f"{{}} × the reward {{:+}} × {name}{who} of the response",
+                    [
+                        lambda batch: wide(batch.rewards.sum(1), batch),
+                        lambda batch, kl=kl: wide((kl(batch) * batch.mask).sum(1), batch),
+                    ],
+                )
+    for name, centre in _CENTRES.items():
+        yield (
+            f"{{}} × {name}",
+            [lambda batch, centre=centre: wide(centre(batch.rewards.sum(1), batch.group), batch)],
+        )
+        for estimator, of in product(PLAIN, ("log_prob", "old_log_prob")):
+
+            def charged(
+                batch: Batch, estimator: str = estimator, of: str = of, centre: Any = centre
+            ) -> FloatTable:
+                x = getattr(batch, of) - batch.ref_log_prob
+                total = (TABLE[estimator].value(x) * batch.mask).sum(1)
+                return wide(centre(batch.rewards.sum(1) - BETA * total, batch.group), batch)
+
+            yield (
+                f"{{}} × {name}, of the reward less {BETA:g} {estimator} of the response",
+                [charged],
+            )
+
+
+def _by_group(rows: FloatTable, index: FloatTable, function: Any) -> FloatTable:
+    result = np.zeros_like(rows)
+    for group in np.unique(index):
+        chosen = index == group
+        result[chosen] = function(rows[chosen])
+    return result
+
+
+_CENTRES: dict[str, Any] = {
+    "the reward": lambda rows, _: rows,
+    "the reward less its group's mean (dr_grpo)": lambda rows, index: _by_group(
+        rows, index, lambda x: x - x.mean()
+    ),
+    "the reward less the mean of the others (rloo)": lambda rows, index: _by_group(
+        rows, index, lambda x: (x - x.mean()) * len(x) / (len(x) - 1)
+    ),
+    "the reward whitened over the batch": lambda rows, _: (
+        (rows - rows.mean()) / (rows.std(ddof=1) + 1e-8)
+    ),
+    **{
+        f"the group's mean and deviation (grpo; of n{-ddof or ''}, {least:g} added)": (
+            lambda rows, index, ddof=ddof, least=least: _by_group(
+                rows, index, lambda x: (x - x.mean()) / (x.std(ddof=ddof) + least)
+            )
+        )
+        for ddof in (1, 0)
+        for least in (1e-6, 1e-4, 1e-8, 0.0, 1e-9, 1e-5)
+    },
+}
+
+
+def rows(of: Answer) -> Iterator[tuple[str, str]]:
+    """Yield the lines of an answer: a label and a text."""
+    yield "is", of.name
+    for sampling, objective in of.objectives:
+        where = "on-policy" if sampling == "on" else "old samples"
+        where = "in the reward" if of.value else where
+        far = f" ({objective.difference:.0e} off at most)" if objective.key else ""
+        yield f"KL {where}", f"{objective.words}{far}"
+    if of.known and of.difference:
+        yield "named to", f"{of.difference:.0e} of the largest gradient of a token"
+    if of.keeps:
+        yield "keeps", of.keeps
+    yield from (("note", each) for each in of.notes)

@@ -1,0 +1,231 @@
+"""A person's own loss: named by its gradient, told from its mutants, and never named by chance."""
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from orch.testing import assert_optimises  # noqa: E402  (it needs torch)
+from orchestrator.errors import LaboratoryError  # noqa: E402
+from orchestrator.exact.own import Findings, examine, examine_here  # noqa: E402
+from orchestrator.exact.own_answer import answer, rows  # noqa: E402
+from tests.command_line import orch  # noqa: E402
+from tests.exact.own_losses import Written, known, mutants, others  # noqa: E402
+
+KNOWN = {each.name: each for each in known()}
+
+
+@cache
+def findings(written: Written) -> Findings:
+    space: dict[str, Any] = {"torch": torch}
+    exec(written.source(), space)  # noqa: S102  (a source of the table)
+    function = space[written.name]
+    function.__module__ = "own_losses"
+    return examine_here(function)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_loss_is_named(name: str) -> None:
+    found = answer(findings(KNOWN[name]))
+    assert found.known
+    for part in KNOWN[name].named:
+        assert part in found.name
+
+
+def changed(every: int) -> list[Any]:
+    """Every so many-th mutant of the table."""
+    mutated = [(each.name, what, m) for each in known() for what, m in mutants(each)]
+    return [pytest.param(o, m, id=f"{o}: {what}") for o, what, m in mutated[::every]]
+
+
+@pytest.mark.parametrize(("original", "mutant"), changed(12))
+def test_a_mutant_is_not_the_original(original: str, mutant: Written) -> None:
+    _is_told_apart(original, mutant)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("original", "mutant"), changed(1))
+def test_every_mutant_is_not_the_original(original: str, mutant: Written) -> None:
+    _is_told_apart(original, mutant)
+
+
+def _is_told_apart(original: str, mutant: Written) -> None:
+    """Its answer is another one, or no gradient of it differs on any batch."""
+    mine, theirs = findings(KNOWN[original]), findings(mutant)
+    if theirs.differs(mine) <= mine.tolerance:
+        assert answer(theirs).name == answer(mine).name
+        return
+    one, other = answer(mine), answer(theirs)
+    assert (one.name, one.objectives, one.notes) != (other.name, other.objectives, other.notes)
+
+
+@pytest.mark.parametrize("written", list(others()), ids=lambda each: each.name)
+def test_another_loss_is_none_known(written: Written) -> None:
+    found = answer(findings(written))
+    assert not found.known
+    assert found.name.startswith("none known; ")
+
+
+VALUES = """import numpy as np
+import torch
+
+
+def penalty(logprob, ref_logprob):
+    x = ref_logprob - logprob
+    return x.exp() - 1 - x
+
+
+@torch.no_grad()
+def k1(log_probs, ref_log_probs, action_mask):
+    return (log_probs - ref_log_probs) * action_mask
+
+
+def rloo(token_level_rewards, response_mask, index):
+    rows = token_level_rewards.sum(-1)
+    out = torch.zeros_like(rows)
+    for group in np.unique(index):
+        one = torch.tensor(index == group)
+        out[one] = (rows[one] - rows[one].mean()) * one.sum() / (one.sum() - 1)
+    return out[:, None] * response_mask, out
+
+
+def grpo(rewards, num_generations):
+    r = rewards.view(-1, num_generations)
+    return ((r - r.mean(1, keepdim=True)) / (r.std(1, keepdim=True) + 1e-4)).view(-1)
+
+
+def shaped(rewards, old_log_probs, ref_log_probs, response_mask, kl_coef):
+    return rewards - kl_coef * (old_log_probs - ref_log_probs) * response_mask
+
+
+def cubed(rewards):
+    return rewards**3
+
+
+class Loss(torch.nn.Module):
+    def __init__(self, clip=0.2):
+        super().__init__()
+        self.clip = clip
+
+    def forward(self, lp, olp, a, action_mask):
+        r = (lp - olp).exp()
+        each = -torch.min(r * a, r.clamp(1 - self.clip, 1 + self.clip) * a)
+        return (each * action_mask).sum() / action_mask.sum()
+
+
+def of_a_batch(inputs):
+    r = torch.exp(inputs["per_token_logps"] - inputs["old_per_token_logps"])
+    a, m = inputs["advantages"].unsqueeze(1), inputs["completion_mask"]
+    return (-torch.min(r * a, r.clamp(0.8, 1.2) * a) * m).sum() / m.sum()
+
+
+def configured(log_prob, old_log_prob, advantages, response_mask, loss_agg_mode, config):
+    r = torch.exp(log_prob - old_log_prob)
+    e = config.clip_ratio_low
+    each = -torch.min(r * advantages, r.clamp(1 - e, 1 + config["clip_ratio_high"]) * advantages)
+    return (each * response_mask).sum() / response_mask.sum(), {"loss": 0.0}
+
+
+def unread(log_prob, something):
+    return log_prob.sum()
+
+
+def lacking(log_prob, config):
+    return config.strength * log_prob.sum()
+
+
+def broken(log_prob):
+    raise ValueError("no such thing")
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "values.py"
+    path.write_text(VALUES)
+    return path
+
+
+def test_advantages_rewards_penalties_classes_and_batches_are_named(file: Path) -> None:
+    named = {
+        "penalty": "β 1 × k3.loss",
+        "k1": "the value of k1",
+        "rloo": "the reward less the mean of the others (rloo)",
+        "grpo": "the group's mean and deviation (grpo; of n-1, 0.0001 added)",
+        "shaped": "the reward -0.1 × k1 of the policy that sampled by token",
+        "of_a_batch": "ppo (low 0.2, high 0.2), mean over tokens",
+        "configured": "ppo (low 0.2, high 0.2), mean over tokens",
+        "cubed": "none known",
+    }
+    for found, text in zip(examine([f"{file}:{n}" for n in named]), named.values(), strict=True):
+        assert answer(found).name.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("unread", "its parameter something has no name that is known: --call something=NAME"),
+        ("lacking", "it reads 'strength' of its configuration"),
+        ("broken", "it fails on a batch of the laboratory: ValueError: no such thing"),
+        ("missing", "has no missing; it has"),
+    ],
+)
+def test_what_cannot_be_run_is_a_sentence(file: Path, name: str, says: str) -> None:
+    with pytest.raises(LaboratoryError, match=name) as raised:
+        examine([f"{file}:{name}"])
+    assert says in str(raised.value)
+
+
+def test_the_command_runs_a_function_and_says_so(file: Path) -> None:
+    result = orch(
+        file.parent,
+        *("explain", "--of", f"{file}:Loss", "--call", "lp=log_prob", "--call", "olp=old_log_prob"),
+        *("--call", "a=advantages", "--call", "clip=0.1"),
+    )
+    assert "ppo (low 0.1, high 0.1), mean over tokens" in result.stdout
+    assert "in a process of its own" in result.stderr
+    assert "it takes no reference policy" in result.stdout
+
+
+def test_an_interpreter_without_torch_is_named_with_the_extra(tmp_path: Path, file: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    with pytest.raises(LaboratoryError, match="install the extra `micro`"):
+        examine([f"{file}:k1"], python=str(tmp_path / "bare/bin/python"))
+
+
+def test_notes_say_what_padding_order_split_and_a_missing_reference_do() -> None:
+    def wrong(log_prob, old_log_prob, ref_log_prob, advantages, response_mask, beta):  # type: ignore[no-untyped-def]
+        ratio = torch.exp(log_prob - old_log_prob)
+        return -(ratio * advantages).mean()
+
+    text = "\n".join(line for _, line in rows(answer(examine_here(wrong))))
+    assert "the reference policy enters no gradient" in text
+    assert "β enters no gradient" in text
+    assert "a padded token has a gradient" in text
+
+
+def k1_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]
+    kl = ((old_log_prob - ref_log_prob) * mask).sum(-1, keepdim=True)
+    ratio = torch.exp(log_prob - old_log_prob)
+    return -(ratio * (advantages - beta * kl) * mask).sum() / mask.sum()
+
+
+def k3_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]
+    x = old_log_prob - ref_log_prob
+    kl = ((torch.exp(-x) - 1 + x) * mask).sum(-1, keepdim=True)
+    ratio = torch.exp(log_prob - old_log_prob)
+    return -(ratio * (advantages - beta * kl) * mask).sum() / mask.sum()
+
+
+def test_assert_optimises_passes_and_says_what_a_loss_optimises_instead() -> None:
+    assert_optimises(k1_in_reward, "reverse_kl", unbiased=True)
+    assert_optimises(k1_in_reward, "k1.reward")
+    with pytest.raises(AssertionError, match=r"unbiased reverse_kl") as raised:
+        assert_optimises(k3_in_reward, "reverse_kl", unbiased=True)
+    assert "k3.reward" in str(raised.value)
+    assert "none known: nearest to" in str(raised.value)
