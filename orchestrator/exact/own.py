@@ -35,8 +35,8 @@ BETA = 0.1
 """The β that a function gets which takes one and has no default."""
 TIME_LIMIT_S = 300
 _RUN = Path(__file__).with_name("own_run.py")
-_OLD_P = 0.02
-"""The old policy's probability of each token of the ladder."""
+_OLD_P = {"up": 0.02, "down": 0.02, "up_likely": 0.45, "down_likely": 0.45}
+"""A ladder -> the old policy's probability of each of its tokens. Up: a positive advantage."""
 
 
 class Batch(NamedTuple):
@@ -97,10 +97,11 @@ def _without_reward(batch: Batch) -> Batch:
     return batch._replace(advantages=0 * batch.advantages, rewards=0 * batch.rewards)
 
 
-def _ladder(sign: float) -> Batch:
+def _ladder(name: str) -> Batch:
     """Return one token for each ratio, of an advantage beside which a KL is small."""
-    old = np.full((len(_RATIOS), 1), np.log(_OLD_P))
-    logp, one = old + np.log(_RATIOS)[:, None], np.ones_like(old)
+    old = np.full((len(_RATIOS), 1), np.log(_OLD_P[name]))
+    logp, one = np.minimum(old + np.log(_RATIOS)[:, None], -1e-4), np.ones_like(old)
+    sign = 1.0 if name.startswith("up") else -1.0
     index = np.repeat(np.arange(2), len(one) // 2)
     return Batch(logp, old, logp, old, 1e6 * sign * one, one, sign * one, index)
 
@@ -150,7 +151,7 @@ def calls() -> dict[str, Batch]:
             f"engine_zero{i}": _without_reward(engine),
         }
     made["shape"], made["shape_zero"] = _OTHER_SHAPE, _without_reward(_OTHER_SHAPE)
-    made["up"], made["down"] = _ladder(1.0), _ladder(-1.0)
+    made |= {name: _ladder(name) for name in _OLD_P}
     for on_policy in (True, False):
         for k, (_, model) in enumerate(settings(on_policy)):
             made[f"model{'_on' if on_policy else '_off'}{k}"] = _of_model(model)
@@ -443,11 +444,11 @@ class Findings:
     @cached_property
     def losses(self) -> list[tuple[PolicyLossEntry, Bounds]]:
         """Return the policy losses that fit the ladder, with the bounds that it shows."""
-        curves = [np.abs(self.gradient(each)[:, 0]) for each in ("up", "down")]
+        curves = [np.abs(self.gradient(each)[:, 0]) for each in ("up", "down", "down_likely")]
         slack = 0.01 if self.about["bits"] == 16 else 0.0
         found = [(each, _bounds(each, curves, slack)) for each in POLICY_LOSSES.values()]
-        ladder = [calls()[each] for each in ("up", "down")]
-        target = [self.gradient(each) for each in ("up", "down")]
+        ladder = [calls()[each] for each in _OLD_P]
+        target = [self.gradient(each) for each in _OLD_P]
         return [
             loss
             for loss in found
@@ -624,13 +625,13 @@ def _bounds(entry: PolicyLossEntry, curves: Sequence[FloatTable], slack: float) 
     """
     if not entry.measure:
         return entry.usual or Bounds()
-    up, down = curves
+    up, down, likely = curves
     kinds = {"cut", "mask"} if entry.bound in ("cut", "mask") else {"weight"}
-    high, low = (_edge(up, 1, kinds), _edge(down, -1, kinds))
+    high, low = (_edge(up, 1, kinds), _edge(likely, -1, kinds))
     dual = _edge(down, 1, {"cut", "weight"}) if entry.dual else None
     return Bounds(
-        low=_in_measure(entry.measure, low, slack),
-        high=_in_measure(entry.measure, high, slack),
+        low=_in_measure(entry.measure, low, _OLD_P["down_likely"], slack),
+        high=_in_measure(entry.measure, high, _OLD_P["up"], slack),
         dual=inf if dual is None else _simple(dual[0] * (1 - slack), dual[1] * (1 + slack)),
     )
 
@@ -658,19 +659,19 @@ def _edge(curve: FloatTable, step: int, kinds: set[str]) -> tuple[float, float] 
     return None
 
 
-def _in_measure(measure: str, edge: tuple[float, float] | None, slack: float) -> float:
+def _in_measure(measure: str, edge: tuple[float, float] | None, old: float, slack: float) -> float:
     """Return the simplest bound between two ratios, in the measure of an entry."""
     if edge is None:
         return inf
     ends = []
     for ratio in edge:
-        other = (1 - _OLD_P) / max(1 - _OLD_P * ratio, 1e-12)
+        other = (1 - old) / max(1 - old * ratio, 1e-12)
         ends.append(
             {
                 "ratio": abs(ratio - 1),
                 "log_ratio": abs(float(np.log(ratio))),
-                "probability": _OLD_P * abs(ratio - 1),
-                "nats": -_OLD_P * float(np.log(ratio)) + (1 - _OLD_P) * float(np.log(other)),
+                "probability": old * abs(ratio - 1),
+                "nats": -old * float(np.log(ratio)) + (1 - old) * float(np.log(other)),
             }[measure]
         )
     return _simple(min(ends) * (1 - slack), max(ends) * (1 + slack))

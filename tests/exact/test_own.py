@@ -14,6 +14,7 @@ from orch.testing import assert_optimises  # noqa: E402  (it needs torch)
 from orchestrator.errors import LaboratoryError  # noqa: E402
 from orchestrator.exact.own import Findings, examine, examine_here  # noqa: E402
 from orchestrator.exact.own_answer import answer, rows  # noqa: E402
+from tests.backends.environments import cpu_python  # noqa: E402
 from tests.command_line import orch  # noqa: E402
 from tests.exact.own_losses import Written, known, mutants, others  # noqa: E402
 
@@ -229,3 +230,27 @@ def test_assert_optimises_passes_and_says_what_a_loss_optimises_instead() -> Non
         assert_optimises(k3_in_reward, "reverse_kl", unbiased=True)
     assert "k3.reward" in str(raised.value)
     assert "none known: nearest to" in str(raised.value)
+
+
+CORE = "verl.trainer.ppo.core_algos:compute_policy_loss_"
+VERL = {
+    "vanilla": "ppo (low 0.2, high 0.2, dual 3), mean over tokens",
+    "dppo_tv": "dppo_tv (low 0.2, high 0.2, dual 3), mean over tokens",
+    "dppo_kl": "dppo_kl (low 0.2, high 0.2, dual 3), mean over tokens",
+    "gspo": "gspo (low 0.2, high 0.2), mean over responses of their means",
+    "sapo": "sapo, mean over responses of their means",
+    "gpg": "reinforce, mean over tokens",
+    "geo_mean": "gmpo (low 0.2, high 0.2), mean over responses of their means",
+    "dro": "reinforce, mean over tokens + β 0.1 × k2.loss to the policy that sampled",
+    "cispo": "cispo (low 0.2, high 0.2), mean over tokens",
+}
+"""verl 0.9.1's registered losses with its defaults -> what each is."""
+
+
+@pytest.mark.real
+def test_the_registered_losses_of_verl_are_named_as_they_are() -> None:
+    python = str(cpu_python("verl", "0.9.1"))
+    found = [answer(each) for each in examine([f"{CORE}{name}" for name in VERL], python=python)]
+    for each, text in zip(found, VERL.values(), strict=True):
+        assert each.known
+        assert each.name.startswith(text)
