@@ -25,19 +25,19 @@ def assert_optimises(
     from orchestrator.exact.own import examine_here
     from orchestrator.exact.own_answer import answer, rows
 
-    found = answer(examine_here(function, call))
+    answered = answer(examine_here(function, call))
     keys = _KINDS.get(objective, ())
     if objective == "reverse_kl" and not unbiased:
         keys += _KINDS["token_reverse_kl"]
-    on_policy = [each.key for sampling, each in found.objectives if sampling == "on"]
-    if not found.objectives and found.known:
+    on_policy = [each.key for sampling, each in answered.objectives if sampling == "on"]
+    if not answered.objectives and answered.known:
         on_policy = ["zero"]
     if keys:
         holds = any(key in keys for key in on_policy)
     else:
-        holds = any(f" {objective}," in f"{term}," for term in found.kl)
-    if holds and found.known:
+        holds = any(f" {objective}," in f"{term}," for term in answered.kl)
+    if holds and answered.known:
         return
-    lines = "\n".join(f"  {label}: {text}" for label, text in rows(found))
+    lines = "\n".join(f"  {label}: {text}" for label, text in rows(answered))
     word = "unbiased " if unbiased else ""
     raise AssertionError(f"it does not optimise the {word}{objective}:\n{lines}")

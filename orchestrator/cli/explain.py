@@ -11,6 +11,7 @@ from orchestrator import plugins
 from orchestrator.cli import common, exact
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.cli.kl_in_libraries import print_libraries
+from orchestrator.cli.own import print_own
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import NONE, choices, entry
 from orchestrator.imports.names import explained_metrics
@@ -181,8 +182,6 @@ def command(
       orch explain --of losses.py:my_loss
     """
     if own is not None:
-        from orchestrator.cli.own import print_own
-
         print_own(own, given, python, as_json=as_json)
         return
     if libraries:

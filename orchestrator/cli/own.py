@@ -20,11 +20,11 @@ def print_own(target: str, given: tuple[str, ...], python: str | None, *, as_jso
         )
     common.say(f"runs {target} in a process of its own, on the laboratory's batches")
     (findings,) = examine([target], dict(map(_pair, given)), python or sys.executable)
-    found = answer(findings)
+    answered = answer(findings)
     if as_json:
-        common.print_json({"target": target, "known": found.known, "rows": list(rows(found))})
+        common.print_json({"target": target, "known": answered.known, "rows": list(rows(answered))})
         return
-    for label, text in rows(found):
+    for label, text in rows(answered):
         click.echo(common.hanging(label, text))
 
 

@@ -26,6 +26,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences
 from orchestrator.exact.objectives import generic_settings
+from orchestrator.exact.own_run import Refused, Runner
 from orchestrator.losses.table import POLICY_LOSSES, Bounds, PolicyLossEntry, Tokens
 
 TOLERANCE = {64: 1e-9, 32: 3e-4, 16: 0.05}
@@ -39,7 +40,7 @@ _OLD_P = {"up": 0.02, "down": 0.02, "up_likely": 0.45, "down_likely": 0.45}
 """A ladder -> the old policy's probability of each of its tokens. Up: a positive advantage."""
 
 
-class Batch(NamedTuple):
+class OwnBatch(NamedTuple):
     """Inputs of a loss, [n, T] each; mask 1 for the tokens of a response."""
 
     log_prob: FloatTable
@@ -57,12 +58,12 @@ class Batch(NamedTuple):
         more = {"beta": np.array(BETA), "index": self.group, "group_size": size}
         return {name: each for name, each in {**self._asdict(), **more}.items() if name != "group"}
 
-    def at(self, rows: Sequence[int] | slice) -> "Batch":
+    def at(self, rows: Sequence[int] | slice) -> "OwnBatch":
         """Return some rows."""
-        return Batch(*(each[rows] for each in self))
+        return OwnBatch(*(each[rows] for each in self))
 
 
-def _draw(seed: int, lengths: Sequence[int]) -> Batch:
+def _draw(seed: int, lengths: Sequence[int]) -> OwnBatch:
     """Return a batch without symmetry whose responses have these lengths."""
     random = np.random.default_rng(seed)
     n, width = len(lengths), max(lengths) + 1
@@ -77,7 +78,9 @@ def _draw(seed: int, lengths: Sequence[int]) -> Batch:
     last = np.zeros((n, width))
     last[np.arange(n), np.array(lengths) - 1] = random.standard_normal(n)
     index = np.repeat(np.arange(2), n // 2)
-    return Batch(logp, old, np.minimum(logp + noise(0.6), -0.02), old, advantage, mask, last, index)
+    return OwnBatch(
+        logp, old, np.minimum(logp + noise(0.6), -0.02), old, advantage, mask, last, index
+    )
 
 
 _LENGTHS = ((7, 4, 2, 5, 7, 3), (3, 7, 6, 1, 5, 6))
@@ -88,22 +91,22 @@ _RATIOS = np.concatenate([1 - _OFFSETS[0][::-1], 1 + _OFFSETS[1]])
 """The ratios of the ladder, ascending."""
 
 
-def draws() -> tuple[Batch, ...]:
+def draws() -> tuple[OwnBatch, ...]:
     """Return the batches that parts are named on."""
     return _DRAWS
 
 
-def _without_reward(batch: Batch) -> Batch:
+def _without_reward(batch: OwnBatch) -> OwnBatch:
     return batch._replace(advantages=0 * batch.advantages, rewards=0 * batch.rewards)
 
 
-def _ladder(name: str) -> Batch:
+def _ladder(name: str) -> OwnBatch:
     """Return one token for each ratio, of an advantage beside which a KL is small."""
     old = np.full((len(_RATIOS), 1), np.log(_OLD_P[name]))
     logp, one = np.minimum(old + np.log(_RATIOS)[:, None], -1e-4), np.ones_like(old)
     sign = 1.0 if name.startswith("up") else -1.0
     index = np.repeat(np.arange(2), len(one) // 2)
-    return Batch(logp, old, logp, old, 1e6 * sign * one, one, sign * one, index)
+    return OwnBatch(logp, old, logp, old, 1e6 * sign * one, one, sign * one, index)
 
 
 @cache
@@ -113,18 +116,18 @@ def settings(on_policy: bool) -> tuple[tuple[LabSetting, Sequences], ...]:
     return tuple((each, Sequences(each)) for each in chosen)
 
 
-def _of_model(batch: Sequences) -> Batch:
+def _of_model(batch: Sequences) -> OwnBatch:
     """Return all responses of the enumerated model, at advantage 0."""
     logp = batch.logp_of(batch.setting.policy)[:, :-1]
     none, index = np.zeros_like(logp), np.repeat(np.arange(2), len(logp) // 2)
     old, ref = batch.logp_old[:, :-1], batch.logp_ref[:, :-1]
-    return Batch(logp, old, ref, old, none, np.ones_like(logp), none, index)
+    return OwnBatch(logp, old, ref, old, none, np.ones_like(logp), none, index)
 
 
 @cache
-def calls() -> dict[str, Batch]:
+def calls() -> dict[str, OwnBatch]:
     """Return every batch that a function is run on, by name."""
-    made: dict[str, Batch] = {}
+    batches: dict[str, OwnBatch] = {}
     for i, draw in enumerate(_DRAWS):
         random = np.random.default_rng(100 + i)
         shift = 0.4 * random.standard_normal(draw.mask.shape)
@@ -135,7 +138,7 @@ def calls() -> dict[str, Batch]:
         }
         half = len(draw.mask) // 2
         engine = draw._replace(rollout_log_prob=draw.old_log_prob + 2 * shift)
-        made |= {
+        batches |= {
             f"base{i}": draw,
             f"zero{i}": _without_reward(draw),
             f"large{i}": draw._replace(advantages=1e4 * draw.advantages),
@@ -150,12 +153,12 @@ def calls() -> dict[str, Batch]:
             f"engine{i}": engine,
             f"engine_zero{i}": _without_reward(engine),
         }
-    made["shape"], made["shape_zero"] = _OTHER_SHAPE, _without_reward(_OTHER_SHAPE)
-    made |= {name: _ladder(name) for name in _OLD_P}
+    batches["shape"], batches["shape_zero"] = _OTHER_SHAPE, _without_reward(_OTHER_SHAPE)
+    batches |= {name: _ladder(name) for name in _OLD_P}
     for on_policy in (True, False):
         for k, (_, model) in enumerate(settings(on_policy)):
-            made[f"model{'_on' if on_policy else '_off'}{k}"] = _of_model(model)
-    return made
+            batches[f"model{'_on' if on_policy else '_off'}{k}"] = _of_model(model)
+    return batches
 
 
 def examine(
@@ -190,19 +193,17 @@ def examine(
         answers = json.loads((folder / "answers.json").read_text(encoding="utf-8"))
         with np.load(folder / "outputs.npz", allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    found = []
+    examined = []
     for i, (target, about) in enumerate(zip(targets, answers, strict=True)):
         if "refused" in about:
             raise LaboratoryError(f"{target}: {about['refused']}")
         own = {k.partition(":")[2]: v for k, v in arrays.items() if k.startswith(f"{i}:")}
-        found.append(Findings(target, about, own))
-    return found
+        examined.append(Findings(target, about, own))
+    return examined
 
 
 def examine_here(function: Any, call: Mapping[str, Any] | None = None) -> "Findings":
     """Run a function in this process, which has torch. For a person's own tests."""
-    from orchestrator.exact.own_run import Refused, Runner
-
     name = f"{function.__module__}:{function.__qualname__}"
     try:
         runner = Runner(function, dict(call or {}))
@@ -264,7 +265,9 @@ class _Term(NamedTuple):
     slopes: Any
 
 
-def _slope(loss: tuple[PolicyLossEntry, Bounds], batch: Batch, advantage: FloatTable) -> FloatTable:
+def _slope(
+    loss: tuple[PolicyLossEntry, Bounds], batch: OwnBatch, advantage: FloatTable
+) -> FloatTable:
     entry, bounds = loss
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         tokens = Tokens(batch.log_prob, batch.old_log_prob, advantage, batch.mask, bounds)
@@ -281,14 +284,14 @@ def _in_loss() -> Iterator[_Term]:
         for name in _PLAIN:
             form = TABLE[name]
 
-            def plain(batch: Batch, form: Any = form, of: str = of) -> FloatTable:
+            def plain(batch: OwnBatch, form: Any = form, of: str = of) -> FloatTable:
                 return np.asarray(form.slope(batch.log_prob - getattr(batch, of)))
 
-            def detached(batch: Batch, plain: Any = plain) -> FloatTable:
+            def detached(batch: OwnBatch, plain: Any = plain) -> FloatTable:
                 return np.asarray(_ratio(batch) * plain(batch))
 
             def attached(
-                batch: Batch, form: Any = form, of: str = of, plain: Any = plain
+                batch: OwnBatch, form: Any = form, of: str = of, plain: Any = plain
             ) -> FloatTable:
                 value = form.value(batch.log_prob - getattr(batch, of))
                 return np.asarray(_ratio(batch) * (plain(batch) + value))
@@ -299,7 +302,7 @@ def _in_loss() -> Iterator[_Term]:
                 yield _Term(f"rho_{name}.loss", None, attached)
 
 
-def _ratio(batch: Batch) -> FloatTable:
+def _ratio(batch: OwnBatch) -> FloatTable:
     return np.asarray(np.exp(batch.log_prob - batch.old_log_prob))
 
 
@@ -311,7 +314,7 @@ CREDITS = {
 }
 
 
-def _charged(name: str, of: str, credit: str, batch: Batch) -> FloatTable:
+def _charged(name: str, of: str, credit: str, batch: OwnBatch) -> FloatTable:
     """Return the KL that a token's reward is charged, [n, T]."""
     logp = batch.log_prob if of == "policy" else batch.old_log_prob
     kl = np.asarray(TABLE[name].value(logp - batch.ref_log_prob)) * batch.mask
@@ -329,7 +332,7 @@ def _in_reward(losses: Sequence[tuple[PolicyLossEntry, Bounds]]) -> Iterator[_Te
                 for credit in CREDITS:
 
                     def slopes(
-                        batch: Batch,
+                        batch: OwnBatch,
                         loss: Any = loss,
                         name: str = name,
                         of: str = of,
@@ -446,12 +449,12 @@ class Findings:
         """Return the policy losses that fit the ladder, with the bounds that it shows."""
         curves = [np.abs(self.gradient(each)[:, 0]) for each in ("up", "down", "down_likely")]
         slack = 0.01 if self.about["bits"] == 16 else 0.0
-        found = [(each, _bounds(each, curves, slack)) for each in POLICY_LOSSES.values()]
+        bounded = [(each, _bounds(each, curves, slack)) for each in POLICY_LOSSES.values()]
         ladder = [calls()[each] for each in _OLD_P]
         target = [self.gradient(each) for each in _OLD_P]
         return [
             loss
-            for loss in found
+            for loss in bounded
             if fitted(target, [_slope(loss, each, each.advantages) for each in ladder])[1]
             <= max(self.tolerance, 1e-5)
         ]
@@ -503,10 +506,10 @@ class Findings:
                     if i >= j or terms[i].loss == terms[j].loss is not None:
                         continue
                     pair = np.stack([columns[i], columns[j]], axis=1)
-                    found, *_ = np.linalg.lstsq(pair, y, rcond=None)
-                    off = float(np.abs(pair @ found - y).max() / most)
+                    factors, *_ = np.linalg.lstsq(pair, y, rcond=None)
+                    off = float(np.abs(pair @ factors - y).max() / most)
                     if off <= self.tolerance:
-                        both = (float(found[0]), float(found[1]))
+                        both = (float(factors[0]), float(factors[1]))
                         return _Fit((terms[i], terms[j]), pattern, both, off)
         return None
 
@@ -561,12 +564,12 @@ class Findings:
         for each in AVERAGES:
             if each.pattern != fit.pattern:
                 continue
-            here, there = _scale(each.scale, _DRAWS[0].mask), _scale(each.scale, _OTHER_SHAPE.mask)
+            scale, other = _scale(each.scale, _DRAWS[0].mask), _scale(each.scale, _OTHER_SHAPE.mask)
             second = _scale(each.scale, _DRAWS[1].mask)
-            if abs(here - second) > 1e-12 * here:
+            if abs(scale - second) > 1e-12 * scale:
                 continue
-            if abs(first / here - factor / there) <= 4 * self.tolerance * abs(first / here):
-                return each.name, first / here
+            if abs(first / scale - factor / other) <= 4 * self.tolerance * abs(first / scale):
+                return each.name, first / scale
         return f"a scale of its own (by {fit.pattern})", first
 
     def _other_factor(self, fit: _Fit, target: FloatTable) -> float:

@@ -12,8 +12,8 @@ from orchestrator.exact.laboratory import FloatTable, tables
 from orchestrator.exact.objectives import gradients
 from orchestrator.exact.own import (
     BETA,
-    Batch,
     Findings,
+    OwnBatch,
     calls,
     draws,
     fitted,
@@ -27,7 +27,7 @@ Sampling = Literal["on", "off"]
 PLAIN = ("k1", "k2", "k3", "abs")
 
 
-class Objective(NamedTuple):
+class OwnObjective(NamedTuple):
     """The objective of an expected gradient on the enumerated model."""
 
     key: str
@@ -38,7 +38,7 @@ class Objective(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answer:
+class OwnAnswer:
     """What a function optimises."""
 
     known: bool
@@ -47,7 +47,7 @@ class Answer:
     """The policy loss with its average and sign; empty without one."""
     kl: tuple[str, ...]
     """The KL terms with weight and average; empty without one."""
-    objectives: tuple[tuple[Sampling, Objective], ...]
+    objectives: tuple[tuple[Sampling, OwnObjective], ...]
     """Of the KL term, on-policy and from old samples."""
     correction: str
     notes: tuple[str, ...]
@@ -69,17 +69,17 @@ class Answer:
         return " + ".join(each for each in parts if each) or "nothing: its gradient is zero"
 
 
-def answer(of: Findings) -> Answer:
+def answer(of: Findings) -> OwnAnswer:
     """Return what a function optimises."""
     if of.about["has_gradient"]:
         return _of_gradient(of)
     if of.outputs["base0/values"].size > 1:
         return _of_values(of)
     fault = "its loss has no gradient in the policy's log-probabilities: it trains nothing"
-    return Answer(False, "", (), (), "", (), fault)
+    return OwnAnswer(False, "", (), (), "", (), fault)
 
 
-def _of_gradient(of: Findings) -> Answer:
+def _of_gradient(of: Findings) -> OwnAnswer:
     fit, has_rest = of.kl
     added, has_policy = of.policy
     off = [each.difference for each in (fit, added) if each is not None]
@@ -115,7 +115,7 @@ def _of_gradient(of: Findings) -> Answer:
         value, _ = _value_named(of)
         notes += [f"its values are {value}"] if value else []
         notes += [f"in the reward: {each.words}" for _, each in _in_reward(of)]
-    return Answer(
+    return OwnAnswer(
         known=not faults,
         policy=policy,
         kl=tuple(kl),
@@ -185,7 +185,7 @@ def dropped(of: Findings) -> dict[str, float]:
 # ---------------------------------------------------------------------------------- its objective
 
 
-def _objectives(of: Findings, has_rest: bool) -> Iterator[tuple[Sampling, Objective]]:
+def _objectives(of: Findings, has_rest: bool) -> Iterator[tuple[Sampling, OwnObjective]]:
     """Yield the objective of the gradient that is left at advantage 0, in both samplings."""
     if not has_rest:
         return
@@ -200,11 +200,13 @@ def _objectives(of: Findings, has_rest: bool) -> Iterator[tuple[Sampling, Object
         yield sampling, _objective(of, np.stack(totals), magnitude, sampling)
 
 
-def _objective(of: Findings, total: FloatTable, magnitude: float, sampling: Sampling) -> Objective:
+def _objective(
+    of: Findings, total: FloatTable, magnitude: float, sampling: Sampling
+) -> OwnObjective:
     """Return the objective to whose gradient a total is proportional."""
     candidates = [gradients(setting) for setting, _ in settings(sampling == "on")]
     if np.abs(total).max() <= of.tolerance * magnitude:
-        return Objective("zero", "no objective: its expected gradient is zero", 0.0)
+        return OwnObjective("zero", "no objective: its expected gradient is zero", 0.0)
     nearest = ("", 0.0, np.inf)
     keys = [key for key in candidates[0] if all(key in each for each in candidates)]
     for key in keys:
@@ -215,8 +217,8 @@ def _objective(of: Findings, total: FloatTable, magnitude: float, sampling: Samp
     key, scale, off = nearest
     words = Naming(ObjectiveKind.SURROGATE, ((1 if scale > 0 else -1, key),)).words
     if off <= max(of.tolerance, 1e-9):
-        return Objective(key if scale > 0 else f"-{key}", words, off)
-    return Objective("", f"none known: nearest to {words}, {100 * min(off, 9.99):.2g}% off", off)
+        return OwnObjective(key if scale > 0 else f"-{key}", words, off)
+    return OwnObjective("", f"none known: nearest to {words}, {100 * min(off, 9.99):.2g}% off", off)
 
 
 # -------------------------------------------------------------------------- the engine's correction
@@ -232,11 +234,11 @@ def _correction(of: Findings) -> tuple[str, str]:
         other = of.gradient(f"engine{i}") - of.gradient(f"engine_zero{i}")
         kept = np.abs(base) > 1e-12 * np.abs(base).max()
         factors.append(np.where(kept, other / np.where(kept, base, 1.0), np.nan))
-        batch: Batch = calls()[f"engine{i}"]
+        batch: OwnBatch = calls()[f"engine{i}"]
         ratios.append((batch.old_log_prob - batch.rollout_log_prob, batch.mask))
-    seen = np.concatenate([each[~np.isnan(each)] for each in factors])
-    most = (np.inf, 2.0, 3.0, 5.0, float(f"{seen.max():.4g}"))
-    least = (0.0, 0.5, 0.1, float(f"{max(seen.min(), 0.0):.4g}"))
+    observed = np.concatenate([each[~np.isnan(each)] for each in factors])
+    most = (np.inf, 2.0, 3.0, 5.0, float(f"{observed.max():.4g}"))
+    least = (0.0, 0.5, 0.1, float(f"{max(observed.min(), 0.0):.4g}"))
     for kind, high, low in product(get_args(CorrectionKind), most, least):
         if low >= high:
             continue
@@ -261,13 +263,13 @@ def _on_kl(of: Findings) -> str:
 # --------------------------------------------------------------------------------- values alone
 
 
-def _of_values(of: Findings) -> Answer:
+def _of_values(of: Findings) -> OwnAnswer:
     """Return what a function's values are, whose result has no gradient: an advantage or a KL."""
     notes = ["its result has no gradient: it acts as a reward or an advantage"]
     value, off = _value_named(of)
     if "ref_log_prob" in of.about["enters"] and not _moves(of, "ref"):
         notes.append("the reference policy enters no value")
-    return Answer(
+    return OwnAnswer(
         known=bool(value),
         policy="",
         kl=(),
@@ -281,7 +283,7 @@ def _of_values(of: Findings) -> Answer:
     )
 
 
-def _in_reward(of: Findings) -> Iterator[tuple[Sampling, Objective]]:
+def _in_reward(of: Findings) -> Iterator[tuple[Sampling, OwnObjective]]:
     """Yield the objective of a KL's values in the reward of the response, on-policy."""
     taken = of.about["enters"]
     if "ref_log_prob" not in taken or {"index", "group_size"} & {*taken}:
@@ -313,11 +315,11 @@ def _value_named(of: Findings) -> tuple[str, str]:
         if len(columns[0]) != len(y):
             continue
         matrix = np.stack(columns, 1)
-        found, *_ = np.linalg.lstsq(matrix, y, rcond=None)
-        off = float(np.abs(matrix @ found - y).max() / max(np.abs(y).max(), 1e-300))
-        if off <= max(of.tolerance, 1e-8) and np.abs(found).min() > 1e-6:
-            shown = [float(f"{each:.3g}") for each in found]
-            if abs(found[0] - 1) < 5e-3 or name.startswith("{} × the value"):
+        factors, *_ = np.linalg.lstsq(matrix, y, rcond=None)
+        off = float(np.abs(matrix @ factors - y).max() / max(np.abs(y).max(), 1e-300))
+        if off <= max(of.tolerance, 1e-8) and np.abs(factors).min() > 1e-6:
+            shown = [float(f"{each:.3g}") for each in factors]
+            if abs(factors[0] - 1) < 5e-3 or name.startswith("{} × the value"):
                 return name.format(*shown).removeprefix("1.0 × "), ""
             named = named or name.format(*shown)
         best = min(best, (off, name.partition("{")[0].strip()))
@@ -329,14 +331,16 @@ def _value_named(of: Findings) -> tuple[str, str]:
 def _value_terms(dimensions: int) -> Iterator[tuple[str, list[Any]]]:
     """Yield (words, functions of a batch) of each value that is known, the simplest first."""
 
-    def wide(rows: FloatTable, batch: Batch) -> FloatTable:
+    def wide(rows: FloatTable, batch: OwnBatch) -> FloatTable:
         return rows if dimensions == 1 else rows[:, None] * batch.mask
 
     for name in PLAIN:
         for of in ("log_prob", "old_log_prob"):
             for padded in (True, False):
 
-                def kl(batch: Batch, name: str = name, of: str = of, padded: bool = padded) -> Any:
+                def kl(
+                    batch: OwnBatch, name: str = name, of: str = of, padded: bool = padded
+                ) -> Any:
                     value = TABLE[name].value(getattr(batch, of) - batch.ref_log_prob)
                     return value * (batch.mask if padded else 1.0)
 
@@ -362,7 +366,7 @@ def _value_terms(dimensions: int) -> Iterator[tuple[str, list[Any]]]:
         for estimator, of in product(PLAIN, ("log_prob", "old_log_prob")):
 
             def charged(
-                batch: Batch, estimator: str = estimator, of: str = of, centre: Any = centre
+                batch: OwnBatch, estimator: str = estimator, of: str = of, centre: Any = centre
             ) -> FloatTable:
                 x = getattr(batch, of) - batch.ref_log_prob
                 total = (TABLE[estimator].value(x) * batch.mask).sum(1)
@@ -405,7 +409,7 @@ _CENTRES: dict[str, Any] = {
 }
 
 
-def rows(of: Answer) -> Iterator[tuple[str, str]]:
+def rows(of: OwnAnswer) -> Iterator[tuple[str, str]]:
     """Yield the lines of an answer: a label and a text."""
     yield "is", of.name
     for sampling, objective in of.objectives:

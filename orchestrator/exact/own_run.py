@@ -106,7 +106,7 @@ class Refused(Exception):
     """The function cannot be called: a sentence."""
 
 
-class Settings(dict[str, Any]):
+class OwnConfiguration(dict[str, Any]):
     """A configuration with keys as attributes, and a sentence for a key that it lacks."""
 
     def __getattr__(self, key: str) -> Any:
@@ -118,7 +118,7 @@ class Settings(dict[str, Any]):
             raise Refused(
                 f"it reads '{key}' of its configuration, which has no value: --call {key}=VALUE"
             ) from None
-        return Settings(value) if isinstance(value, dict) else value
+        return OwnConfiguration(value) if isinstance(value, dict) else value
 
 
 def main(folder: Path) -> None:
@@ -150,13 +150,13 @@ def _function(target: str) -> Any:
     """Return the function of `path.py:function` or `package.module:function`."""
     place, _, name = target.rpartition(":")
     module = _module(place)
-    found: Any = module
+    function: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            there = [each for each in vars(module) if callable(getattr(module, each))]
-            raise Refused(f"{place} has no {name}; it has {', '.join(there[:12]) or 'nothing'}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(function, part):
+            names = [each for each in vars(module) if callable(getattr(module, each))]
+            raise Refused(f"{place} has no {name}; it has {', '.join(names[:12]) or 'nothing'}")
+        function = getattr(function, part)
+    return function
 
 
 @cache
@@ -315,7 +315,7 @@ class Runner:
         bare = name.lower()
         return next((key for key, names in NAMES.items() if bare in names), "")
 
-    def _configuration(self, settings: Settings) -> Any:
+    def _configuration(self, settings: OwnConfiguration) -> Any:
         """Return the configuration: verl's own class, where the function's module has it."""
         kind = getattr(self.function, "__globals__", {}).get("ActorConfig")
         if kind is None:
@@ -329,7 +329,7 @@ class Runner:
     def _arguments(self, shaped: dict[str, Any]) -> dict[str, Any]:
         arguments: dict[str, Any] = {}
         missing = []
-        settings = Settings({**DEFAULTS, **self.given})
+        settings = OwnConfiguration({**DEFAULTS, **self.given})
         settings.update({name: shaped["beta"] for name in NAMES["beta"] if name not in self.given})
         for name, parameter in self.parameters.items():
             canonical = self._canonical(name)
@@ -349,7 +349,7 @@ class Runner:
                 arguments[name] = self._configuration(settings)
             elif name in BATCH:
                 self.enters |= {*shaped}
-                arguments[name] = Settings(
+                arguments[name] = OwnConfiguration(
                     {each: v for key, v in shaped.items() for each in NAMES.get(key, ())}
                 )
             elif parameter.default is parameter.empty and name in DEFAULTS:

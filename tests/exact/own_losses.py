@@ -129,10 +129,16 @@ def known() -> list[Written]:
     found += [
         Written("to_go", ("k1_to_go.reward",), clip, "x", "to_go", x="olp - ref"),
         Written("token", ("k1_token.reward",), clip, "x", "token", x="olp - ref"),
-        Written("now", ("k3.reward, of the policy as it is",), "-r * a", VALUES["k3"], "reward",
-                x="lp.detach() - ref"),
+        Written(
+            "now",
+            ("k3.reward, of the policy as it is",),
+            "-r * a",
+            VALUES["k3"],
+            "reward",
+            x="lp.detach() - ref",
+        ),
         Written("both", ("k1.reward", "k1.loss"), "-r * a", "x", "both", x="olp - ref"),
-    ]  # fmt: skip
+    ]
     for i, (name, policy) in enumerate(POLICY.items()):
         average = averages[(i + 1) % len(averages)]
         found.append(Written(f"policy_{i}", (f"{name}, {average}",), policy, average=average))
@@ -159,9 +165,14 @@ def known() -> list[Written]:
     }
     for i, (name, weight) in enumerate(weights.items()):
         found.append(
-            Written(f"correction_{i}", (f"weights {name}", "0.1 × k3.loss"), clip, VALUES["k3"],
-                    weight=weight)
-        )  # fmt: skip
+            Written(
+                f"correction_{i}",
+                (f"weights {name}", "0.1 × k3.loss"),
+                clip,
+                VALUES["k3"],
+                weight=weight,
+            )
+        )
     return found
 
 
