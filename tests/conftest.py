@@ -87,7 +87,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     seconds: dict[Path, float] = {}
     for item in items:
-        daemons = "cluster" in getattr(item, "fixturenames", ())
+        daemons = (
+            "cluster" in getattr(item, "fixturenames", ())
+            or item.get_closest_marker("slurm") is not None
+        )
         beyond = daemons and item.get_closest_marker("smoke") is None
         if beyond or any(map(item.get_closest_marker, ("real", "ray"))):
             item.add_marker(pytest.mark.thorough)

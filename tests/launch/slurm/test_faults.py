@@ -177,6 +177,7 @@ def test_a_broken_file_costs_its_own_cell_only(site: Site, many: Many, name: str
     assert site.wait(broken)[broken.id].state == "succeeded", site.words(broken)
 
 
+@pytest.mark.smoke
 def test_a_persons_variables_do_not_replace_what_the_site_sets(
     site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
