@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TABLE = """
-laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py report/laboratory.py
-  cli/exact.py cli/lab.py
+laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py report/laboratory.py cli/own.py
+  cli/exact.py cli/lab.py tests/ exact/*
   orchestrator/kl/ laboratory.py objectives.py derivation.py surrogates.py questions.py probe.py
   montecarlo.py figures.py shares.py tests/kl/ test_laboratory.py test_objectives.py test_probe.py
   test_surrogates.py test_questions.py test_montecarlo.py test_figure.py test_ensemble.py
