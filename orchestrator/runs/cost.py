@@ -110,7 +110,7 @@ def measured_rates(
     for row in rows:
         if row.cell is None or row.exit is None or row.exit.state != "succeeded":
             continue
-        if row.attempts != 1 or (row.exit.outcome and row.exit.outcome.kind != "trained"):
+        if row.attempts != 1 or (row.exit.outcome and row.exit.outcome.kind == "collapsed"):
             continue
         hours = row.exit.gpu_hours if _gpus(row.cell) else row.exit.cpu_seconds / 3600
         rates.setdefault(cost_shape(row.cell), []).append(hours / row.cell.settings.num_train_steps)

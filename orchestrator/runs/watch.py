@@ -204,9 +204,9 @@ class LaunchProgress:
         outcome, reward = ended.outcome, None
         if event.attempt_dir is not None:
             reward = latest_metrics(event.attempt_dir).reward
-        if outcome is not None and outcome.kind == "collapsed":
-            self.collapsed += 1
-            return f"{head}: collapsed ({outcome.cause}) at step {outcome.step}"
+        if outcome is not None and outcome.kind in ("collapsed", "unstable"):
+            self.collapsed += outcome.kind == "collapsed"
+            return f"{head}: {outcome.kind} ({outcome.cause}) at step {outcome.step}"
         seconds = ended.ended - ended.started
         return f"{head}: trained in {seconds:.1f} s{_reward(reward)}"
 
