@@ -16,10 +16,12 @@ from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_si
 from orchestrator.analysis.runs import spread_indices
 from orchestrator.cli.compare import print_review
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.metrics.outcome import RULE
 from orchestrator.pipeline.stages import Review
 from orchestrator.records import (
     Baseline,
     EvaluationSpec,
+    Outcome,
     Published,
     PublishedFigure,
     PublishedNumber,
@@ -211,6 +213,20 @@ def test_everything_is_there(synthetic: Any) -> None:
         "outcomes",
         "provenance",
     }
+
+
+def test_the_reason_of_each_run_that_was_not_stable_is_told(synthetic: Any) -> None:
+    unclear = Outcome(kind="unclear", reason="too noisy")
+    done = synthetic.run("k1.loss", outcome=synthetic.collapsed) + synthetic.run(outcome=unclear)
+    found = reported(synthetic, done + synthetic.run("k3.loss"))
+    told = section(found, "outcomes")
+    assert told.text == RULE
+    assert [(row[2], row[5]) for row in told.tables[0].rows] == [
+        ("collapsed", "reward fell to 0"),
+        ("cannot tell", "too noisy"),
+    ]
+    facts = dict(found.facts)
+    assert (facts["runs collapsed"], facts["runs whose curve cannot tell"]) == ("1 of 2", "1")
 
 
 def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:

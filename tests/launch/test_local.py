@@ -117,10 +117,13 @@ def test_how_a_cell_can_end(
 
 
 NUMBERS = """program:import json, os, sys
+os.makedirs(os.environ["FAKE_ATTEMPT"] + "/../../checkpoints", exist_ok=True)
 for step, norm in enumerate({norms}, 1):
     values = {{"train/reward_mean": 0.5, "train/grad_norm": float(norm)}}
     with open(os.environ["FAKE_ATTEMPT"] + "/metrics.jsonl", "a") as file:
         file.write(json.dumps({{"step": step, "time": 1, "values": values}}) + "\\n")
+    with open(os.environ["FAKE_ATTEMPT"] + "/../../checkpoints/units", "a") as file:
+        file.write("saved\\n")
 sys.exit({last!r})
 """
 TORCH = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"
@@ -153,6 +156,8 @@ def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
     assert ended.outcome.step == step
     (record,) = collect([one], folder)
     assert record.outcome == ended.outcome
+    # The fake keeps one checkpoint, of its last step. What is not finite is not evaluated.
+    assert [c.step for c in record.checkpoints] == ([len(norms)] if 0 < len(norms) < step else [])
 
 
 def test_a_collapse_is_an_outcome_and_no_failure(
