@@ -96,7 +96,7 @@ HOOKS = OwnHooks(
     },
     registers={"register_policy_loss": "loss", "register_adv_est": "advantage"},
     imports=("external_lib",),
-    stock=r"^verl/(?:trainer/main_(?:ppo\w*|generation\w*|eval|fastrl)|experimental/.*)\.py$"
+    stock=r"^verl/(?:trainer/(?:main|main_(?:ppo\w*|generation\w*|eval|fastrl))|experimental/.*)\.py$"
     r"|(?:^|/)orch_\w+\.py$|^verl/trainer/fsdp_sft_trainer\.py$"
     rf"|^(?:verl/)?recipe/(?:{_RECIPES})/",
 )

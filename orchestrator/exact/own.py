@@ -275,13 +275,18 @@ def _slope(
         return slopes
 
 
-_PLAIN = ("k1", "k2", "k3", "abs")
+PLAIN = tuple(
+    name
+    for name, entry in TABLE.items()
+    if entry.form == "plain" and entry.in_specs and entry.credit == "sequence"
+)
+"""Estimators of a sampled token, without a weight."""
 
 
 def _in_loss() -> Iterator[_Term]:
     """Yield the KLs in the loss: to the reference policy, and to the policy that sampled."""
     for of, to in (("ref_log_prob", ""), ("old_log_prob", " to the policy that sampled")):
-        for name in _PLAIN:
+        for name in PLAIN:
             form = TABLE[name]
 
             def plain(batch: OwnBatch, form: Any = form, of: str = of) -> FloatTable:
@@ -327,7 +332,7 @@ def _charged(name: str, of: str, credit: str, batch: OwnBatch) -> FloatTable:
 def _in_reward(losses: Sequence[tuple[PolicyLossEntry, Bounds]]) -> Iterator[_Term]:
     """Yield the KLs in the reward, in each policy loss."""
     for loss in losses:
-        for name in _PLAIN:
+        for name in PLAIN:
             for of in ("policy", "rollout"):
                 for credit in CREDITS:
 

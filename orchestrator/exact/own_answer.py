@@ -12,6 +12,7 @@ from orchestrator.exact.laboratory import FloatTable, tables
 from orchestrator.exact.objectives import gradients
 from orchestrator.exact.own import (
     BETA,
+    PLAIN,
     Findings,
     OwnBatch,
     calls,
@@ -24,7 +25,6 @@ from orchestrator.kl.estimators import EngineWeight, weights
 from orchestrator.settings import CorrectionKind
 
 Sampling = Literal["on", "off"]
-PLAIN = ("k1", "k2", "k3", "abs")
 
 
 class OwnObjective(NamedTuple):

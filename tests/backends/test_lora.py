@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from command_line import orch
 from pydantic import ValidationError
 
 from backends.skyrl.manifest import VERSIONS as SKYRL
@@ -290,22 +288,3 @@ def _run(command: list[Any], folder: Path) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
-
-
-def test_a_launch_of_anybody_is_ported(tmp_path: Path) -> None:
-    """verl's own example of an adapter, shortened; OpenRLHF has no launch of it."""
-    (tmp_path / "train.sh").write_text(
-        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\\n"
-        "  actor_rollout_ref.model.path=Qwen/Qwen2.5-3B-Instruct \\\n"
-        "  actor_rollout_ref.model.lora_rank=64 actor_rollout_ref.model.lora_alpha=32 \\\n"
-        "  actor_rollout_ref.model.target_modules='[v_proj,q_proj]' \\\n"
-        "  data.train_batch_size=16 actor_rollout_ref.actor.ppo_mini_batch_size=16 \\\n"
-        "  actor_rollout_ref.rollout.n=4\n"
-    )
-    words = ("port", "train.sh", "--library", "verl@0.9.1", "--to")
-    spec = orch(tmp_path, *words, "spec").stdout
-    asked = {"rank": 64, "alpha": 32, "targets": "q_proj,v_proj"}
-    assert yaml.safe_load(spec)["base"]["lora"] == asked
-    trl = orch(tmp_path, *words, "trl@1.16.0").stdout
-    assert "lora_rank=64 -> lora_r=64" in trl
-    assert "sends vLLM each weight" in orch(tmp_path, *words, "openrlhf").stderr

@@ -36,11 +36,6 @@ def test_a_missing_spec(command: str, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("name", ["nowhere.sh", "nowhere.py"])
-def test_a_missing_script_to_rehearse(name: str, tmp_path: Path) -> None:
-    refuses(orch(tmp_path, "prove", "--rehearse", name), f"there is no file {name}")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -200,7 +200,7 @@ def test_an_interpreter_without_torch_is_named_with_the_extra(tmp_path: Path, fi
 
 
 def test_notes_say_what_padding_order_split_and_a_missing_reference_do() -> None:
-    def wrong(log_prob, old_log_prob, ref_log_prob, advantages, response_mask, beta):  # type: ignore[no-untyped-def]
+    def wrong(log_prob, old_log_prob, ref_log_prob, advantages, response_mask, beta):  # type: ignore[no-untyped-def]  # as a person writes it
         ratio = torch.exp(log_prob - old_log_prob)
         return -(ratio * advantages).mean()
 
@@ -210,13 +210,13 @@ def test_notes_say_what_padding_order_split_and_a_missing_reference_do() -> None
     assert "a padded token has a gradient" in text
 
 
-def k1_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]
+def k1_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]  # as a person writes it
     kl = ((old_log_prob - ref_log_prob) * mask).sum(-1, keepdim=True)
     ratio = torch.exp(log_prob - old_log_prob)
     return -(ratio * (advantages - beta * kl) * mask).sum() / mask.sum()
 
 
-def k3_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]
+def k3_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]  # as a person writes it
     x = old_log_prob - ref_log_prob
     kl = ((torch.exp(-x) - 1 + x) * mask).sum(-1, keepdim=True)
     ratio = torch.exp(log_prob - old_log_prob)

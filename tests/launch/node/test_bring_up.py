@@ -354,4 +354,5 @@ def test_each_library_says_what_it_needs_of_the_nodes(tmp_path: Path) -> None:
         with suppress(OrchError):
             library = cell.settings.backend.name
             said[library] = plugins.load(library).translate(cell, place).bring_up
-    assert said == {"verl": "ray", "openrlhf": "ray", "skyrl": "ray", "prime_rl": "ranks"}
+    rays = dict.fromkeys(("verl", "openrlhf", "skyrl"), "ray")
+    assert said == rays | {"prime_rl": "ranks", "trl": "program"}
