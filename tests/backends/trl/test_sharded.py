@@ -108,8 +108,10 @@ def train(home: Path, paths: AttemptPaths, words: list[str], port: int) -> None:
 
 
 def lines(paths: AttemptPaths) -> list[dict[str, Any]]:
+    """The lines of train steps; those of validations are left out."""
     text = (paths.attempt_dir / "trl.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    every = [json.loads(line) for line in text.splitlines()]
+    return [line for line in every if "loss" in line["values"]]
 
 
 def weights(checkpoint: Path) -> dict[str, Any]:
