@@ -46,6 +46,7 @@ def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> Non
     final = {
         (c["study"], c["traits"]["model"], c["kl"], c["beta"]): c["finals"]["eval/in_domain/mean"]
         for c in compared["configurations"]
+        if "eval/in_domain/mean" in c["finals"]  # a run that collapsed has no accuracy
     }
     for model in ("qwen2.5-7b", "llama-3.1-8b-instruct"):
         assert final["onpolicy", model, "none", None]["mean"] > 0.8
@@ -54,7 +55,7 @@ def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> Non
 
 
 def test_one_seed_decides_nothing(compared: Any) -> None:
-    assert {claim["verdict"] for claim in compared["claims"]} == {"too few runs"}
+    assert {claim["verdict"] for claim in compared["claims"]} <= {"too few runs", "not testable"}
 
 
 def test_asynchronous_cells_were_stale_and_the_others_were_not(comedy: Path) -> None:
