@@ -148,20 +148,6 @@ def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchO
     return [outcome(search, studies[search.name]) for search in searches if search.name in studies]
 
 
-def num_trials_left(searches: Sequence[Search], journal: SearchJournal) -> int:
-    """Return how many trials of these searches have not ended."""
-    wanted = sum(search.block.trials for search in searches)
-    if not journal.log.exists():
-        return wanted
-    ended = [
-        trial
-        for search in outcomes(searches, journal)
-        for trial in search.trials
-        if trial.state != "RUNNING" and not trial.reused
-    ]
-    return max(0, wanted - len(ended))
-
-
 def confirmation_cells(search: Search, beta: float) -> list[Cell]:
     """Return the cells of the chosen β, with fresh seeds."""
     return search.cells(beta, search.block.confirm_seeds)
