@@ -62,10 +62,10 @@ def test_a_function_of_ones_own_rewards(
     means = [point.values[reward] for point in trained.points if point.step > 0]
     assert len(means) == 2
     assert {wanted for _, _, wanted in called} == {5}
-    if library == "trl":  # it trains on nothing but these calls
+    if library == "trl":  # its train steps are calls in a row, between those of validations
         batch = real.PROMPTS * real.GROUP
-        for number, mean in enumerate(means):
-            of_step = called[number * batch : (number + 1) * batch]
-            values = [0.5 * (t[:1] == a[:1]) + 0.5 * (len(t.strip()) == w) for t, a, w in of_step]
-            assert mean == pytest.approx(sum(values) / batch)
+        paid = [0.5 * (t[:1] == a[:1]) + 0.5 * (len(t.strip()) == w) for t, a, w in called]
+        in_a_row = [sum(paid[i : i + batch]) / batch for i in range(len(paid) - batch + 1)]
+        for mean in means:
+            assert any(mean == pytest.approx(each) for each in in_a_row)
     assert any(0 < mean <= 1 for mean in means)
