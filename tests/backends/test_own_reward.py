@@ -65,7 +65,6 @@ def test_a_function_of_ones_own_rewards(
     if library == "trl":  # its train steps are calls in a row, between those of validations
         batch = real.PROMPTS * real.GROUP
         paid = [0.5 * (t[:1] == a[:1]) + 0.5 * (len(t.strip()) == w) for t, a, w in called]
-        in_a_row = [sum(paid[i : i + batch]) / batch for i in range(len(paid) - batch + 1)]
-        for mean in means:
-            assert any(mean == pytest.approx(each) for each in in_a_row)
+        in_a_row = {sum(paid[i : i + batch]) / batch for i in range(len(paid))}
+        assert in_a_row >= {*means}
     assert any(0 < mean <= 1 for mean in means)
