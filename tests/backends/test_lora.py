@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backends.skyrl.manifest import VERSIONS as SKYRL
 from backends.trl.options import VERSIONS as TRL
-from backends.verl.manifest import VERSIONS as VERL
 from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
-from orchestrator.identity import fingerprint
 from orchestrator.library import lora
-from orchestrator.settings import Cadence, Lora, Resources
+from orchestrator.settings import Lora, Resources
 from tests.backends.environments import cpu_python
 from tests.backends.openrlhf.cells import PLACE
-from tests.backends.skyrl import library as skyrl
 from tests.backends.test_resolved import cell, parsed_by_trl
-from tests.backends.test_system import launched, refusal
-from tests.backends.verl import library as verl
-from tests.backends.verl.cells import overrides
 from tests.lab.real import POLICY
 
 ASKED: dict[str, Any] = {"rank": 8, "alpha": 32, "targets": ["v_proj", "q_proj"]}
@@ -31,49 +23,7 @@ ALL: dict[str, Any] = {"rank": 8, "alpha": 32}
 NAMED = {"verl": ASKED, "trl": ASKED, "skyrl": ALL, "prime_rl": ASKED}
 
 
-@pytest.mark.parametrize("library", NAMED)
-def test_an_adapter_reaches_the_library_and_is_read_back(library: str) -> None:
-    plan, settings = launched(library, lora=NAMED[library])
-    whole, full = launched(library)
-    entries = {each.field for each in plan.ledger if each.field.startswith("lora")}
-    assert entries == {"lora.rank", "lora.alpha", "lora.targets"}
-    assert plugins.load(library).parse(plan.argv, plan.files).lora == settings.lora
-    assert plugins.load(library).parse(whole.argv, whole.files).lora is None
-    assert lora.MERGE in plan.files
-    assert lora.MERGE not in whole.files
-    assert fingerprint(settings) != fingerprint(full)
-
-
 # Prime-RL's own classes are asked in prime_rl/test_current.py.
-
-
-@pytest.mark.parametrize(
-    ("targets", "sent"), [("all-linear", "all-linear"), (["q_proj"], ["q_proj"])]
-)
-@pytest.mark.parametrize("version", VERL)
-def test_verl_reads_it(version: str, targets: Any, sent: Any) -> None:
-    """As its own example has it: the engine loads the model from its files."""
-    plan, _ = launched("verl", version=version, lora={**ALL, "targets": targets})
-    model, rollout = "actor_rollout_ref.model", "actor_rollout_ref.rollout"
-    wanted = {
-        f"{model}.lora_rank": 8,
-        f"{model}.lora_alpha": 32,
-        f"{model}.target_modules": sent,
-        f"{rollout}.load_format": "safetensors",
-        f"{rollout}.layered_summon": True,
-    }
-    [answer] = verl.compose(version, [overrides(plan)], sorted(wanted))
-    assert answer["values"] == wanted
-
-
-@pytest.mark.parametrize("version", SKYRL)
-def test_skyrl_reads_it(version: str) -> None:
-    plan, _ = launched("skyrl", version=version, lora=ALL)
-    [answer] = skyrl.ask(version, [plan.argv[2:]])
-    adapter = answer["values"]["trainer"]["policy"]["model"]["lora"]
-    assert (adapter["rank"], adapter["alpha"], adapter["dropout"]) == (8, 32, 0.0)
-    assert adapter["target_modules"] == "all-linear"
-    assert adapter["lora_sync_path"].startswith(str(PLACE.checkpoints_dir)), "not one of /tmp"
 
 
 @pytest.mark.real
@@ -90,61 +40,6 @@ def test_trl_reads_it(version: str, targets: Any, taken: Any, tmp_path: Path) ->
     assert (resolved["lora_r"], resolved["lora_alpha"], resolved["lora_dropout"]) == (8, 32, 0.0)
     assert resolved["lora_target_modules"] == taken, "one name alone would be a pattern of PEFT's"
     assert resolved["use_rslora"] is False
-
-
-@pytest.mark.parametrize(
-    ("library", "more", "words"),
-    [
-        ("openrlhf", {}, "broadcast_to_vllm"),
-        ("verl", {"max_staleness_steps": 1}, "sample from the model before training"),
-        ("skyrl", {"lora": ASKED}, "set lora.targets=all-linear"),
-        ("prime_rl", {"lora": ALL}, "lora.targets=[q_proj, v_proj]"),
-        (
-            "trl",
-            {
-                "kl": {
-                    "estimator": "k3",
-                    "placement": "loss",
-                    "beta": 0.1,
-                    "reset_reference_every_steps": 2,
-                }
-            },
-            "which cannot move",
-        ),
-        (
-            "trl",
-            {"kl": {"estimator": "full", "placement": "loss", "beta": 0.1}},
-            "wants a reference policy of its own",
-        ),
-    ],
-)
-def test_what_would_not_train_the_adapter_is_refused(
-    library: str, more: dict[str, Any], words: str
-) -> None:
-    said = refusal(library, **{"lora": ALL, **more})
-    assert "lora" in said
-    assert words in said
-
-
-def test_trl_dumps_no_rollouts_of_an_adapter() -> None:
-    one = cell("trl", "1.16.0", "loss", lora=ALL).model_copy(
-        update={"cadence": Cadence(dump_rollouts=True), "resources": Resources()}
-    )
-    with pytest.raises(UnsupportedSetting, match="an adapter's are one"):
-        plugins.load("trl").translate(one, PLACE)
-
-
-@pytest.mark.parametrize(
-    ("library", "key"),
-    [
-        ("verl", "actor_rollout_ref.model.lora_rank"),
-        ("trl", "lora_r"),
-        ("skyrl", "trainer.policy.model.lora.alpha"),
-        ("prime_rl", "trainer.model.lora.rank"),
-    ],
-)
-def test_the_librarys_own_key_is_the_field(library: str, key: str) -> None:
-    assert "Set lora." in refusal(library, extra={key: 8})
 
 
 def test_targets_are_one_text_whatever_their_order() -> None:

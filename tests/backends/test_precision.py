@@ -5,7 +5,6 @@ The sentences of the ledger are held to lines of the release's own source, in it
 
 import re
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -14,7 +13,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import PLAIN, precision_of, relevant
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
-from orchestrator.settings import EngineFormat, NumberFormat, Precision
+from orchestrator.settings import Precision
 from tests.backends.environments import contract_python
 from tests.backends.specs import translated
 
@@ -29,14 +28,6 @@ OWN = {
     "micro": ("fp32", "fp32", "fp32"),
 }
 """What a release does with a cell that sets no format: training, rollout, checkpoint."""
-OFFERED = {
-    "verl": ({"bf16", "fp16", "fp32"}, {"bf16", "fp16", "fp32"}, {"bf16"}),
-    "openrlhf": ({"bf16"}, {"bf16"}, {"bf16"}),
-    "skyrl": ({"bf16"}, {"bf16", "fp16", "fp32"}, {"fp32"}),
-    "prime_rl": ({"bf16"}, {"bf16", "fp16", "fp32"}, {"bf16"}),
-    "trl": ({"bf16", "fp32"}, set(), {"fp32"}),
-    "micro": ({"fp32"}, {"bf16", "fp16", "fp32", "fp8", "int8"}, {"fp32"}),
-}
 RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 
 
@@ -62,29 +53,6 @@ def plan_of(cell: Cell) -> LaunchPlan:
 
 
 @pytest.mark.parametrize(("library", "version"), RELEASES)
-def test_each_format_is_sent_and_read_back_or_refused_with_the_nearest(
-    library: str, version: str
-) -> None:
-    usual = plan_of(cell_in(library, version))
-    for name, offered in zip(Precision.model_fields, OFFERED[library], strict=True):
-        for value in get_args(EngineFormat if name == "rollout" else NumberFormat):
-            cell = cell_in(library, version, **{name: value})
-            if value not in offered:
-                with pytest.raises(UnsupportedSetting) as refused:
-                    plan_of(cell)
-                assert refused.value.field == f"precision.{name}"
-                assert set(refused.value.offered) == {None, *offered}
-                continue
-            plan = plan_of(cell)
-            assert (plan.argv, plan.files) != (usual.argv, usual.files)
-            back = plugins.load(library).parse(plan.argv, plan.files)
-            assert getattr(back.precision, name) == value
-            assert fingerprint(back) == cell.id
-            (entry,) = (each for each in plan.ledger if each.field == f"precision.{name}")
-            assert entry.status in ("exact", "approximated")
-
-
-@pytest.mark.parametrize(("library", "version"), RELEASES)
 def test_a_cell_without_formats_is_what_it_was_and_the_ledger_says_which_it_gets(
     library: str, version: str
 ) -> None:
@@ -105,14 +73,6 @@ def test_a_format_of_the_cell_stands_before_the_dialects() -> None:
     cell = cell_in("verl", "0.9.1", training="fp32")
     dialect = plugins.load("verl").semantics(None).dialect
     assert precision_of(cell.settings, dialect) == ("fp32", "bf16", "bf16")
-
-
-def test_verl_trains_policy_and_reference_in_one_format() -> None:
-    words = plan_of(cell_in("verl", "0.9.1", training="fp32", rollout="fp16")).argv
-    key = "fsdp_config.mixed_precision.param_dtype=fp32"
-    assert f"+actor_rollout_ref.actor.{key}" in words
-    assert f"+actor_rollout_ref.ref.{key}" in words
-    assert "actor_rollout_ref.rollout.dtype=float16" in words
 
 
 def test_the_embedded_trainer_refuses_a_dialect_in_another_format() -> None:

@@ -3,17 +3,27 @@
 import pytest
 
 from tests.golden import HERE, RELEASES, golden
+from tests.golden.strangers import read_back
 
 
-def _kept(library: str) -> dict[str, str]:
-    text = (HERE / f"{library}.txt").read_text(encoding="utf-8")
+def _kept(name: str) -> dict[str, str]:
+    text = (HERE / f"{name}.txt").read_text(encoding="utf-8")
     blocks = (block.partition("\n") for block in text.removeprefix("# ").split("\n# "))
     return {name: rest.strip("\n") for name, _, rest in blocks}
 
 
+def _are_kept(now: dict[str, str], name: str) -> None:
+    kept = _kept(name)
+    assert list(now) == list(kept)
+    for row, text in now.items():
+        assert text.strip("\n") == kept[row], row
+
+
 @pytest.mark.parametrize("library", RELEASES)
 def test_each_launch_is_the_golden_one(library: str) -> None:
-    kept, now = _kept(library), golden(library)
-    assert list(now) == list(kept)
-    for name, text in now.items():
-        assert text.strip("\n") == kept[name], name
+    """And reads back as its cell."""
+    _are_kept(golden(library), library)
+
+
+def test_what_somebody_changed_in_a_launch_is_read_or_named() -> None:
+    _are_kept(read_back(), "strangers")

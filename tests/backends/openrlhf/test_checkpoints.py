@@ -4,8 +4,6 @@ import json
 import struct
 from pathlib import Path
 
-import pytest
-
 from backends.openrlhf import BACKEND
 
 
@@ -45,37 +43,3 @@ def test_the_last_policy_is_found_once(tmp_path: Path) -> None:
     save(tmp_path / "global_step-x2" / "global_step5_hf")
     save(tmp_path / "step-10")
     assert [c.path.name for c in BACKEND.find_checkpoints(tmp_path)] == ["step-10"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("model-1-of-2.safetensors", None),
-        ("model-1-of-2.safetensors", b"\x10"),
-        ("config.json", b'{"a'),
-        ("tokenizer_config.json", None),
-        ("model.safetensors.index.json", b"[]"),
-    ],
-)
-def test_a_cut_checkpoint_is_not_found(tmp_path: Path, name: str, content: bytes | None) -> None:
-    path = save(tmp_path / "step-10", shards=2)
-    assert len(BACKEND.find_checkpoints(tmp_path)) == 1
-    if content is None:
-        (path / name).unlink()
-    else:
-        (path / name).write_bytes(content)
-    assert BACKEND.find_checkpoints(tmp_path) == []
-
-
-def test_no_checkpoints(tmp_path: Path) -> None:
-    assert BACKEND.find_checkpoints(tmp_path / "none") == []
-    (tmp_path / "step-3").write_text("a file")
-    assert BACKEND.find_checkpoints(tmp_path) == []
-
-
-def test_weights_cut_at_any_byte_are_not_found(tmp_path: Path) -> None:
-    weights = save(tmp_path / "step-10") / "model.safetensors"
-    whole = weights.read_bytes()
-    for cut in range(len(whole)):
-        weights.write_bytes(whole[:cut])
-        assert BACKEND.find_checkpoints(tmp_path) == [], cut

@@ -9,7 +9,6 @@ from backends.micro.objective import Experience, objective
 from backends.openrlhf.flags import FLAT, VERSIONS
 from lab.probes.protocol import Inquiry, ProbeBatch
 from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.settings import Kl, Loss
 from tests.backends import dialects
@@ -81,8 +80,3 @@ def test_the_two_releases_differ_in_what_the_ledger_says() -> None:
     assert (newest.micro_batch, newest.kl_loss_mean) == (None, "token_mean")
     assert (flat.kl_ratio_max, flat.kl_loss_mean) == (None, "as_policy")
     assert flat.micro_batch is not None
-
-
-def test_a_version_without_facts_is_refused() -> None:
-    with pytest.raises(UnsupportedSetting, match=r"0\.11\.0.*these releases only"):
-        plugins.load("openrlhf").semantics("0.11.0")

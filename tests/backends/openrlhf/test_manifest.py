@@ -5,14 +5,11 @@ from pathlib import Path
 import pytest
 
 import backends.openrlhf
-from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import FLAT_NAMES, VERSIONS
 from backends.openrlhf.manifest import MANIFEST
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.evidence import stored
 from orchestrator.library.key_tables import load_options, load_releases, with_driven
-from orchestrator.settings import Kl
-from tests.backends.openrlhf.cells import PLACE, base, cell_of
+from tests.backends.openrlhf.cells import base
 
 FOLDER = Path(backends.openrlhf.__file__).parent
 
@@ -31,42 +28,6 @@ def test_what_is_accepted_was_measured_to_be_the_fields_weight(version: str) -> 
     for each in measured["corrections"]["cells"]:
         has = each["kind"] in ("tis_token", "mis_token")
         assert each.get("agrees") if has else each["refused"] == "loss.correction.kind", each
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("placement", ["reward", "loss"])
-def test_an_estimator_that_no_row_names_is_refused(version: str, placement: str) -> None:
-    """An allow-list: an estimator that orch gets later is not sent to a library by accident."""
-    settings = base(backend={"version": version})
-    unknown = Kl.model_construct(
-        estimator="k4", placement=placement, beta=0.1, reset_reference_every_steps=None
-    )
-    with pytest.raises(UnsupportedSetting) as caught:
-        BACKEND.translate(cell_of(settings.model_copy(update={"kl": unknown})), PLACE)
-    assert (caught.value.field, caught.value.value) == ("kl.estimator", "k4")
-    assert {"k1", "k2", "k3"} <= set(caught.value.offered)
-
-
-def test_each_value_that_is_offered_is_one_of_the_release() -> None:
-    assert MANIFEST.capabilities(VERSIONS[0])["optimizer.schedule"] == (
-        "constant",
-        "linear",
-        "cosine",
-    )
-    assert MANIFEST.capabilities(VERSIONS[1])["optimizer.schedule"] == ("constant",)
-    assert "rho_k3" in MANIFEST.capabilities()["kl.estimator"]
-    assert "rho_k3" not in MANIFEST.capabilities(VERSIONS[1])["kl.estimator"]
-
-
-def test_what_two_releases_carry_differently() -> None:
-    changed = {field for field, _, _ in MANIFEST.differences(*reversed(VERSIONS))}
-    assert changed == {
-        "loss.aggregation",
-        "loss.policy",
-        "kl.estimator",
-        "optimizer.epsilon",
-        "optimizer.schedule",
-    }
 
 
 def test_the_names_of_all_releases_agree_with_those_of_the_two_that_are_driven() -> None:

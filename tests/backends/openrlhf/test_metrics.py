@@ -10,7 +10,6 @@ import pytest
 
 from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import VERSIONS, argv
-from orchestrator.errors import LogFault
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import MetricPoint
 from tests.backends.environments import contract_python
@@ -139,31 +138,6 @@ def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("renamed", "says"),
-    [
-        (dict.fromkeys(STATUS, ""), "none of the names orch knows; it has x_actor_grad_norm"),
-        ({"rollout/reward_mean": "rollout/score"}, "has no 'rollout/reward_mean'"),
-        ({"timing/step_total": "timing/all"}, "has no 'timing/step_total'"),
-    ],
-)
-def test_a_log_of_names_we_do_not_know_is_told(
-    tmp_path: Path, renamed: dict[str, str], says: str
-) -> None:
-    steps = [
-        [n, {renamed.get(key, key) or f"x_{key}": value for key, value in STATUS.items()}]
-        for n in (1, 2)
-    ]
-    written(VERSIONS[0], tmp_path, steps)
-    with pytest.raises(LogFault, match=says):
-        list(BACKEND.read_metrics(tmp_path))
-    if "step_total" not in says:
-        shutil.rmtree(tmp_path / "tensorboard" / "global_step-x4")
-        (tmp_path / "tensorboard" / "global_step-x4").mkdir()
-        with pytest.raises(LogFault, match=f"stdout .*{says}"):
-            list(BACKEND.read_metrics(tmp_path))
-
-
-@pytest.mark.parametrize(
     ("beta", "version"),
     [(0.0, VERSIONS[0]), (0.0, VERSIONS[1]), (0.1, VERSIONS[0]), (0.1, VERSIONS[1])],
 )
@@ -178,9 +152,3 @@ def test_a_kl_of_zero_is_one_where_the_launch_has_a_reference_policy(
     last = list(BACKEND.read_metrics(copy))[2].values
     assert ("train/kl_term" in last, "train/kl_reference_per_token" in last) == (bool(beta),) * 2
     assert last["train/reward_mean"] == 0.375
-
-
-def test_nothing_yet(tmp_path: Path) -> None:
-    assert list(BACKEND.read_metrics(tmp_path / "none")) == []
-    (tmp_path / "tensorboard" / "global_step-x1").mkdir(parents=True)
-    assert list(BACKEND.read_metrics(tmp_path)) == []

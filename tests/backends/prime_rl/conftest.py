@@ -128,15 +128,3 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def current_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that holds Prime-RL 0.8.0's trainer."""
     return taken("0.8.0", tmp_path_factory.mktemp("prime_rl"), "src")
-
-
-@pytest.fixture(scope="session")
-def prime_rl(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """0.5.0's own classes."""
-    return asking("0.5.0", tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def prime_rl_current(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """0.8.0's own classes."""
-    return asking("0.8.0", tmp_path_factory)

@@ -5,14 +5,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from backends.prime_rl import dialect
 from lab.prime_rl.probes import natives
 from lab.probes.protocol import Inquiry, ProbeTarget
-from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.settings import Advantage, Kl, Loss
 from tests.backends import dialects
 
@@ -49,8 +46,3 @@ def test_its_own_teacher_tau_is_the_native_dialect(source: Path) -> None:
     assert dialects.relative(mine["gradient"], theirs) <= dialects.TOLERANCE
     summed = dialects.ours(settings, dialect.semantics(None).dialect, batch)
     assert dialects.relative(summed["gradient"], theirs) > 0.01, "what our hooks make of it differs"
-
-
-def test_a_version_without_facts_is_refused() -> None:
-    with pytest.raises(UnsupportedSetting, match=r"0\.6\.0.*Set backend=prime_rl@0\.5\.0"):
-        plugins.load("prime_rl").semantics("0.6.0")

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from backends.prime_rl import BACKEND
-from orchestrator.errors import LogFault
 
 TRAINER = (
     "[default0]:\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m \x1b[32m\x1b[1m\x1b[22m"
@@ -53,25 +52,6 @@ def test_both_logs_make_one_point_a_train_step(attempt: Path) -> None:
     }
     assert (second.step, second.time) == (2, 1090.0), "the clock passed midnight"
     assert second.values["train/grad_norm"] != second.values["train/grad_norm"]
-
-
-def test_a_torn_last_line_ends_it(attempt: Path) -> None:
-    whole = TRAINER.format(clock="10:00:00", step=0, norm="1.0")
-    torn = TRAINER.format(clock="10:01:00", step=1, norm="1.0")
-    for cut in range(1, len(torn)):
-        (attempt / "logs" / "trainer.stdout").write_text(whole + torn[:-cut])
-        assert [point.step for point in BACKEND.read_metrics(attempt)] == [1]
-
-
-def test_more_lines_only_add_points(attempt: Path) -> None:
-    lines = [TRAINER.format(clock=f"10:00:0{n}", step=n, norm="1.0") for n in range(5)]
-    before: list[object] = []
-    for count in range(1, 6):
-        (attempt / "logs" / "trainer.stdout").write_text("".join(lines[:count]))
-        now = list(BACKEND.read_metrics(attempt))
-        assert now[: len(before)] == before
-        assert len(now) == count
-        before = list(now)
 
 
 ROWS = [
@@ -170,26 +150,6 @@ def test_an_evaluation_is_of_the_policy_that_the_log_names(attempt: Path) -> Non
     (attempt / "logs" / "orchestrator.jsonl").write_text(json.dumps(row) + "\n")
     (point,) = BACKEND.read_metrics(attempt)
     assert (point.step, point.values) == (19, {"eval/validation/mean": 0.375})
-
-
-def test_a_log_of_names_we_do_not_know_is_told(attempt: Path) -> None:
-    log, rows = attempt / "logs" / "trainer.stdout", attempt / "logs" / "trainer.jsonl"
-    line = TRAINER.format(clock="10:00:00", step=0, norm="1.0")
-    log.write_text(line + "10:00:01 SUCCESS Step 1 | Duration: 3s | Objective: 0.5\n")
-    points = BACKEND.read_metrics(attempt)
-    assert next(points).step == 1
-    with pytest.raises(LogFault, match="none of the names orch knows; it has Duration, Objective"):
-        next(points)
-    log.write_text(line)
-    rows.write_text("".join(json.dumps({"step": n, "objective": 1.0}) + "\n" for n in (1, 2)))
-    points = BACKEND.read_metrics(attempt)
-    assert next(points).step == 1
-    with pytest.raises(LogFault, match=r"trainer\.jsonl holds none .* Prime-RL 0\.5\.0, 0\.8\.0"):
-        next(points)
-
-
-def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
-    assert list(BACKEND.read_metrics(tmp_path)) == []
 
 
 def test_only_whole_checkpoints_are_found(tmp_path: Path) -> None:

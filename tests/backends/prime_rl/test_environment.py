@@ -8,43 +8,11 @@ from typing import Any
 
 import pytest
 
-from backends.prime_rl import BACKEND, environment
+from backends.prime_rl import environment
 from backends.prime_rl.manifest import ENVIRONMENT
 from orchestrator import scoring
-from orchestrator.records import AttemptPaths, Cell
 from tests.backends import child
 from tests.backends.environments import library_python
-from tests.backends.shipped import WORTH, rewards
-
-STAND_INS = """
-import json, types
-from pathlib import Path
-folder, right, wrong, label = sys.argv[1:]
-sys.path.insert(0, folder)
-Path(folder, "data").mkdir()
-Path(folder, "data", "train.jsonl").write_text(json.dumps({"question": "q", "answer": label}))
-sys.modules["datasets"] = types.SimpleNamespace(
-    load_dataset=lambda kind, data_files, split: [json.loads(Path(data_files).read_text())])
-sys.modules["verifiers"] = types.SimpleNamespace(
-    SingleTurnEnv=types.SimpleNamespace, Rubric=types.SimpleNamespace)
-import orch_prime_rl_environment
-made = orch_prime_rl_environment.load_environment("a/b", "train", RULE, "Box it.", 1)
-[reward] = made.rubric.funcs
-assert made.dataset == [{"question": "q", "answer": label}]
-print(json.dumps([
-    reward(right, label), reward([{"role": "assistant", "content": wrong}], label)
-]))
-"""
-
-
-@pytest.mark.parametrize("rule", WORTH)
-def test_it_stands_alone(rule: str, base: Cell, tmp_path: Path) -> None:
-    settings = base.settings
-    data = settings.data.model_copy(update={"reward": rule})
-    cell = base.model_copy(update={"settings": settings.model_copy(update={"data": data})})
-    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
-    program = STAND_INS.replace("RULE", repr(rule))
-    assert rewards(program, BACKEND.translate(cell, place), place.plan_dir, rule) == WORTH[rule]
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from backends.prime_rl import BACKEND
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import rollout_dump
 from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.records import AttemptPaths, Cell
@@ -253,25 +252,3 @@ def test_a_resumed_attempt_writes_no_step_of_the_one_before(load: Callable[..., 
     library = load()
     library.broadcast.broadcast_weights(torch.nn.Linear(2, 2), step=7)
     assert not library.written()
-
-
-def test_only_where_it_is_asked_for(base: Cell, tmp_path: Path) -> None:
-    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts/1", tmp_path / "checkpoints")
-    plan = BACKEND.translate(base, place)
-    assert rollout_dump.VARIABLE not in plan.env
-    assert "orch_prime_rl_rollouts.py" not in plan.files
-
-
-def test_0_8_0_has_none(changed: Any, tmp_path: Path) -> None:
-    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts/1", tmp_path / "checkpoints")
-    cell = changed(
-        {
-            "backend.version": "0.8.0",
-            "kl": {"estimator": "none"},
-            "advantage.estimator": "dr_grpo",
-            "max_staleness_steps": 1,
-        },
-        cadence=Cadence(dump_rollouts=True),
-    )
-    with pytest.raises(UnsupportedSetting, match="The hook is written for"):
-        BACKEND.translate(cell, place)

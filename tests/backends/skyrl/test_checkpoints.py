@@ -44,26 +44,6 @@ def test_exports_are_found_by_train_step(tmp_path: Path) -> None:
     assert BACKEND.export_command(found[0], tmp_path / "x") is None
 
 
-def test_what_is_not_whole_is_not_a_checkpoint(tmp_path: Path) -> None:
-    exports = tmp_path / "exports-x1"
-    export(exports / "global_step_1" / "policy", cut=1)
-    export(exports / "global_step_2" / "policy", shards=2, cut=20)
-    missing = export(exports / "global_step_3" / "policy", shards=2)
-    (missing / "model-00001-of-00002.safetensors").unlink()
-    torn = export(exports / "global_step_4" / "policy")
-    (torn / "config.json").write_text('{"model_type": "qw')
-    no_tokenizer = export(exports / "global_step_5" / "policy")
-    (no_tokenizer / "tokenizer_config.json").unlink()
-    (exports / "global_step_6").mkdir()
-    (exports / "dumped_evals").mkdir()
-    (tmp_path / "state" / "global_step_7").mkdir(parents=True)
-    assert BACKEND.find_checkpoints(tmp_path) == []
-
-
-def test_no_checkpoints_yet(tmp_path: Path) -> None:
-    assert BACKEND.find_checkpoints(tmp_path / "not there") == []
-
-
 def test_a_launch_exports_where_they_are_looked_for(tmp_path: Path) -> None:
     cell = onpolicy()
     batch = cell.settings.batch.model_validate({"num_prompts": 1024, "num_minibatches": 4})

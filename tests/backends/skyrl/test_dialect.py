@@ -3,7 +3,6 @@
 import pytest
 
 from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
 from tests.backends import dialects
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import python
@@ -16,11 +15,6 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
     assert found["count"] > 100
     assert not found["failed"]
     assert max(found["worst"].values()) <= dialects.TOLERANCE, found
-
-
-def test_a_release_before_the_kl_had_a_gradient_is_refused() -> None:
-    with pytest.raises(UnsupportedSetting, match=r"0\.1\.0.*Set backend=skyrl@0\.4\.0"):
-        plugins.load("skyrl").semantics("0.1.0")
 
 
 def test_only_the_older_release_forgets_its_sampler() -> None:

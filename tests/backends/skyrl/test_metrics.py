@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from backends.skyrl import BACKEND
-from backends.skyrl.metrics import NAMES, canonical
-from orchestrator.errors import LogFault
-from orchestrator.metrics.names import is_canonical
+from backends.skyrl.metrics import canonical
 from orchestrator.records import MetricPoint
 from tests.backends.environments import contract_python
 from tests.backends.skyrl.cells import VERSIONS
@@ -80,11 +78,6 @@ def test_tensorboards_files_are_read(attempt: Path) -> None:
     assert third.values["eval/validation/mean"] == 0.5
 
 
-def test_every_name_is_canonical(attempt: Path) -> None:
-    assert {name for point in points(attempt) for name in point.values} >= set(NAMES.values())
-    assert all(is_canonical(name) for point in points(attempt) for name in point.values)
-
-
 def test_what_it_printed_is_read_where_there_is_no_file(attempt: Path, tmp_path: Path) -> None:
     printed = (attempt / "stdout").read_text()
     (tmp_path / "stdout").write_text(f"Loading\n{printed}\nStep 3: \n{{'reward/avg_raw_")
@@ -101,58 +94,6 @@ def test_what_ray_repeats_of_a_worker_is_read(attempt: Path, tmp_path: Path) -> 
     lines = (attempt / "stdout").read_text().splitlines()
     (tmp_path / "stdout").write_text("\n".join(prefix + line for line in lines))
     assert len(points(tmp_path)) == 3
-
-
-def test_a_torn_file_is_read_to_the_tear(attempt: Path, tmp_path: Path) -> None:
-    """At any byte: a prefix of what the whole file says, and never an exception."""
-    (whole,) = (attempt / "tensorboard-x4").glob("events*")
-    data = whole.read_bytes()
-    folder = tmp_path / "tensorboard-x4"
-    folder.mkdir()
-    complete = points(attempt)
-    for size in range(0, len(data), 29):
-        (folder / whole.name).write_bytes(data[:size])
-        found = points(tmp_path)
-        for mine, full in zip(found, complete, strict=False):
-            assert mine.step == full.step
-            assert mine.values.items() <= full.values.items()
-    assert len(found) == 3
-
-
-def test_rubbish_ends_a_file(attempt: Path, tmp_path: Path) -> None:
-    (whole,) = (attempt / "tensorboard-x4").glob("events*")
-    folder = tmp_path / "tensorboard-x4"
-    folder.mkdir()
-    for rubbish in (b"\xff" * 64, b"\0" * 64, b"\x05" + b"\0" * 11 + b"\xff" * 9):
-        (folder / whole.name).write_bytes(whole.read_bytes() + rubbish)
-        assert points(tmp_path) == points(attempt)
-
-
-def test_an_attempt_without_logs_has_no_metrics(tmp_path: Path) -> None:
-    assert points(tmp_path) == []
-    assert points(tmp_path / "not there") == []
-
-
-@pytest.mark.parametrize(
-    ("renamed", "says"),
-    [
-        (dict.fromkeys(STEP, ""), "none of the names orch knows; it has x/async/staleness_max"),
-        ({"reward/avg_raw_reward": "reward/raw"}, "has no 'reward/avg_raw_reward'"),
-    ],
-)
-def test_a_log_of_names_we_do_not_know_is_told(
-    tmp_path: Path, renamed: dict[str, str], says: str
-) -> None:
-    steps = [
-        [n, {renamed.get(key, key) or f"x/{key}": value for key, value in STEP.items()}]
-        for n in (1, 2)
-    ]
-    written("0.4.0", tmp_path, 1, steps)
-    with pytest.raises(LogFault, match=says):
-        points(tmp_path)
-    (tmp_path / "tensorboard-x1").rename(tmp_path / "elsewhere")
-    with pytest.raises(LogFault, match=f"stdout .*{says}"):
-        points(tmp_path)
 
 
 def test_a_run_that_goes_on_logs_an_evaluation_first(tmp_path: Path) -> None:

@@ -41,29 +41,6 @@ def test_one_that_is_being_written_is_not_among_them(home: Path) -> None:
     assert [each.step for each in BACKEND.find_checkpoints(home.parent)] == [8]
 
 
-@pytest.mark.parametrize("tracker", ["", "nonsense", None])
-def test_without_a_tracker_there_is_none(home: Path, tracker: str | None) -> None:
-    save(home, 2)
-    file = home / "latest_checkpointed_iteration.txt"
-    file.unlink() if tracker is None else file.write_text(tracker)
-    assert BACKEND.find_checkpoints(home.parent) == []
-
-
-@pytest.mark.parametrize("lost", ["model_world_size_2_rank_1.pt", "huggingface/config.json"])
-def test_one_that_lacks_a_file_is_not_whole(home: Path, lost: str) -> None:
-    (save(home, 2) / lost).unlink()
-    assert BACKEND.find_checkpoints(home.parent) == []
-
-
-def test_one_whose_shard_is_empty_is_not_whole(home: Path) -> None:
-    (save(home, 2) / "model_world_size_2_rank_0.pt").write_bytes(b"")
-    assert BACKEND.find_checkpoints(home.parent) == []
-
-
-def test_no_directory_no_checkpoints(home: Path) -> None:
-    assert BACKEND.find_checkpoints(home) == []
-
-
 def test_weights_saved_as_hugging_face_need_no_export(home: Path) -> None:
     actor = save(home, 3)
     (actor / "huggingface" / "model-00001-of-00002.safetensors").write_bytes(b"x")

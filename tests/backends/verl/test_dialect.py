@@ -2,8 +2,6 @@
 
 import pytest
 
-from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
 from tests.backends import dialects
 from tests.backends.verl import library
 
@@ -17,8 +15,3 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
     assert found["count"] > 200
     assert not found["failed"]
     assert max(found["worst"].values()) <= dialects.TOLERANCE, found
-
-
-def test_a_version_without_facts_is_refused() -> None:
-    with pytest.raises(UnsupportedSetting, match=r"0\.7\.1.*Set backend\.version=0\.9\.1"):
-        plugins.load("verl").semantics("0.7.1")

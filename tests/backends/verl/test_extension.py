@@ -14,7 +14,6 @@ import torch
 from backends.micro.objective import shaped_advantages
 from backends.verl import extension
 from backends.verl.dialect import K3_CLAMP
-from backends.verl.manifest import LOSS_TYPE, MANIFEST, NEWEST
 from orchestrator.kl.estimators import UNCLAMPED, token_kl
 from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequence_kl
 from tests.backends.verl import library
@@ -159,35 +158,6 @@ def expected(estimator: Any, coefficient: float = 0.3) -> tuple[torch.Tensor, to
     return loss.detach(), gradient
 
 
-KL_NAMES = {
-    str(name): str(estimator)
-    for name, estimator in MANIFEST.meanings(LOSS_TYPE, NEWEST).items()
-    if name not in extension.WEIGHTED
-}
-
-
-@pytest.mark.parametrize("name", sorted(KL_NAMES))
-def test_verls_own_kl_is_the_estimator_we_say(verl: tuple[Any, Any], name: str) -> None:
-    _, core = verl
-    policy, reference, _ = log_probabilities()
-    theirs = core.kl_penalty(policy, reference, name)
-    (slope,) = torch.autograd.grad(theirs.sum(), policy)
-    ours_of, ours = KL_NAMES[name], log_probabilities()[0]
-    clamp = K3_CLAMP if "k3" in ours_of else UNCLAMPED
-    value = token_kl(ours_of, ours, reference, clamp=clamp)  # type: ignore[arg-type]  # an estimator, which the manifest names as text
-    (our_slope,) = torch.autograd.grad(value.sum(), ours)
-    torch.testing.assert_close(theirs, value)
-    torch.testing.assert_close(slope, our_slope)
-
-
-def test_the_clamp_kills_the_gradient_where_we_say(verl: tuple[Any, Any]) -> None:
-    policy, reference, _ = log_probabilities()
-    value = verl[1].kl_penalty(policy, reference, "k3")
-    (slope,) = torch.autograd.grad(value.sum(), policy)
-    assert value[0, 0] == 10
-    assert slope[0, 0] == 0
-
-
 @pytest.mark.parametrize("estimator", extension.WEIGHTED)
 def test_the_module_weights_the_kl_in_verls_own_loss(verl: tuple[Any, Any], estimator: str) -> None:
     losses, core = verl
@@ -212,46 +182,6 @@ def test_the_module_leaves_verls_own_estimators_alone(
     for one, other, want in zip(before, after, expected(estimator), strict=True):
         assert torch.equal(one, other)
         torch.testing.assert_close(one, want)
-
-
-def test_detached_and_attached_ratios_differ(verl: tuple[Any, Any]) -> None:
-    """That the comparison above can fail."""
-    losses, core = verl
-    extension.install(losses, core)
-    attached = loss_and_gradient(losses, "rho_k2")[1]
-    detached = loss_and_gradient(losses, "sg_rho_k2")[1]
-    assert not torch.allclose(attached, detached)
-
-
-@pytest.mark.parametrize(("name", "by_std"), [("grpo", True), ("grpo", False), ("rloo", None)])
-def test_advantages_are_what_we_call_them(
-    verl: tuple[Any, Any], name: str, by_std: bool | None
-) -> None:
-    _, core = verl
-    rewards = torch.zeros(3, 4, dtype=torch.float64)
-    rewards[:, 0] = torch.tensor([1.0, 0.0, 0.5])
-    group = np.array(["a", "a", "a"], dtype=object)
-    more = {} if by_std is None else {"norm_adv_by_std_in_grpo": by_std}
-    compute = getattr(core, f"compute_{name}_outcome_advantage")
-    found, _ = compute(rewards, MASK, group, **more)
-    total = torch.tensor([1.0, 0.0, 0.5], dtype=torch.float64)
-    want = {
-        ("grpo", True): (total - total.mean()) / (total.std() + 1e-6),
-        ("grpo", False): total - total.mean(),
-        ("rloo", None): total - (total.sum() - total) / 2,
-    }[name, by_std]
-    torch.testing.assert_close(found, want[:, None] * MASK)
-
-
-def test_reinforce_is_the_reward_itself(verl: tuple[Any, Any]) -> None:
-    losses, core = verl
-    extension.install(losses, core)
-    rewards = torch.tensor([[0.0, 0.5, 0.0, 0.5], [0.0, 2.0, 0.0, 0.0], [0.0, 0.0, -1.0, 0.0]])
-    found, returns = core.registered["orch_reinforce"](
-        token_level_rewards=rewards, response_mask=MASK, config=None, index=None
-    )
-    torch.testing.assert_close(found, torch.tensor([[1.0], [2.0], [-1.0]]) * MASK)
-    assert found is returns
 
 
 def to_go(core: Any, kind: str, scores: list[float], kl: torch.Tensor, mask: torch.Tensor) -> Any:

@@ -1,7 +1,5 @@
 """verl's manifest against the releases' tables, the measured arithmetic and the shipped module."""
 
-from dataclasses import replace
-
 import pytest
 
 from backends.verl import extension
@@ -9,17 +7,14 @@ from backends.verl.audit.reader import releases
 from backends.verl.audit.reader import table as release_table
 from backends.verl.manifest import (
     ADVANTAGE,
-    DATA,
     LOSS_TYPE,
     MANIFEST,
-    NEWEST,
     PENALTY,
     TABLES,
     VERSIONS,
 )
 from lab.verl.probes import DEFAULTS
 from orchestrator.evidence import stored
-from orchestrator.library.manifest import ManifestError
 from tests.backends.verl.cells import cell, shipped
 
 PLACES = {"reward": PENALTY, "loss": LOSS_TYPE}
@@ -72,28 +67,6 @@ def test_only_the_extension_brings_what_the_release_does_not_take(version: str) 
 def test_probes_assume_the_defaults_of_the_releases(version: str) -> None:
     """probes.py runs in verl's environment and imports nothing of orch."""
     assert {key: TABLES[version].defaults[key] for key in DEFAULTS} == DEFAULTS
-
-
-def test_a_weighted_estimator_that_nothing_brings_is_our_fault() -> None:
-    changed = cell({"kl": {"estimator": "rho_k3", "placement": "loss", "beta": 0.1}})
-    bare, settings = replace(MANIFEST, extensions={}), changed.settings
-    launch = MANIFEST.assignments(settings) | {
-        "data.train_files": "",
-        DATA: settings.data.model_dump(),
-    }
-    assert MANIFEST.ledger(settings, launch)
-    with pytest.raises(ManifestError, match="rho_k3 cannot be sent"):
-        bare.ledger(settings, launch)
-
-
-def test_releases_differ_in_staleness_correction_and_seeding() -> None:
-    fields = {name for name, _, _ in MANIFEST.differences(VERSIONS[-1], NEWEST)}
-    correction = {name for name in fields if name.startswith("loss.correction")}
-    assert correction, "rollout_is of 0.8.0 was not read"
-    assert fields - correction == {
-        "max_staleness_steps",
-        "seed",
-    }
 
 
 def test_the_names_of_all_releases_agree_with_those_of_the_two_that_are_driven() -> None:

@@ -85,12 +85,6 @@ def test_the_losses_kl_is_the_term_where_both_are_logged(tmp_path: Path) -> None
     assert point.values["train/kl_term"] == 0.9
 
 
-@pytest.mark.parametrize("tail", ['{"step": 2, "da', '{"step": 2, "data": {}}', "\x00\x00"])
-def test_a_torn_last_line_ends_it(tmp_path: Path, tail: str) -> None:
-    folder = attempt(tmp_path, "verl.x1.jsonl", [{"step": 1, "data": STEP}], tail)
-    assert [point.step for point in BACKEND.read_metrics(folder)] == [1]
-
-
 def test_a_line_that_is_no_metric_ends_it_and_is_told(tmp_path: Path) -> None:
     lines: list[dict[str, object]] = [{"step": 1, "data": STEP}, {"epoch": 1}]
     folder = attempt(tmp_path, "verl.x1.jsonl", [*lines, {"step": 3, "data": STEP}])
@@ -98,37 +92,6 @@ def test_a_line_that_is_no_metric_ends_it_and_is_told(tmp_path: Path) -> None:
     assert next(points).step == 1
     with pytest.raises(LogFault, match=r"verl\.x1\.jsonl line 2 is not .* \(of 0\.9\.1, 0\.8\.0\)"):
         next(points)
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (
-            {"trainer/loss": 0.1, "rl/return": 2},
-            "none of the names orch knows; it has rl/return, tr",
-        ),
-        (
-            {"actor/pg_loss": 0.1, "score": 2},
-            "has no 'critic/score/mean'; it has actor/pg_loss, score",
-        ),
-    ],
-)
-def test_a_log_of_names_we_do_not_know_is_told(
-    tmp_path: Path, values: dict[str, float], says: str
-) -> None:
-    lines: list[dict[str, object]] = [
-        {"step": 0, "data": {"val": 0.1}},
-        {"step": 1, "data": values},
-    ]
-    points = BACKEND.read_metrics(attempt(tmp_path, "verl.x1.jsonl", lines))
-    assert [next(points).step, next(points).step] == [0, 1], "what can be read is"
-    with pytest.raises(LogFault, match=says):
-        next(points)
-    (tmp_path / "stdout").write_text(
-        "step:1 - " + " - ".join(f"{k}:{v}" for k, v in values.items()) + "\n"
-    )
-    with pytest.raises(LogFault, match=says):
-        list(BACKEND.read_metrics(tmp_path))
 
 
 def test_what_is_not_finite_is_kept(tmp_path: Path) -> None:
@@ -171,11 +134,6 @@ def test_the_console_where_the_file_is_missing(tmp_path: Path) -> None:
         "train/learning_rate": 1e-6,
         "time/step_seconds": 12.5,
     }
-
-
-def test_an_attempt_that_wrote_nothing_has_no_metrics(tmp_path: Path) -> None:
-    assert list(BACKEND.read_metrics(tmp_path)) == []
-    assert list(BACKEND.read_metrics(tmp_path / "absent")) == []
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from backends.verl import BACKEND
 from orchestrator.records import AttemptPaths, LaunchPlan
-from tests.backends.shipped import LABELS, RIGHT, WORTH, WRONG, rewards, write
+from tests.backends.shipped import LABELS, RIGHT, WORTH, WRONG, write
 from tests.backends.verl.cells import cell
 from tests.backends.verl.library import VERSIONS, python, root
 
@@ -17,14 +17,6 @@ print(json.dumps([
     compute_score("math", text, label, {"index": 0}, rule=RULE, reward_model=None)
     for text in (right, wrong)
 ]))
-"""
-BARE = """
-import importlib.util, json
-folder, right, wrong, label = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("custom_module", folder + "/reward.py")
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-compute_score = module.compute_score
 """
 LOADED = """
 import importlib.util, json, sys
@@ -39,13 +31,6 @@ compute_score = utils.load_extern_object(module_path=file, object_name="compute_
 def planned(rule: str, folder: Path) -> LaunchPlan:
     place = AttemptPaths(folder, folder / "attempts" / "1", folder / "checkpoints")
     return BACKEND.translate(cell({"data.reward": rule}), place)
-
-
-@pytest.mark.parametrize("rule", WORTH)
-def test_it_stands_alone(rule: str, tmp_path: Path) -> None:
-    folder = tmp_path / "a 'plan'"
-    program = BARE + CALL.replace("RULE", repr(rule))
-    assert rewards(program, planned(rule, folder), folder, rule) == WORTH[rule]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
