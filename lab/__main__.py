@@ -12,6 +12,7 @@ COMMANDS = {
     "measure": ("lab.probes.command", "Measure what KL terms and corrections of releases are."),
     "prove": ("lab.prove.command", "Replay a run: does the library do what orch predicts?"),
     "rehearse": ("lab.prove.rehearsal", "Train cells of a spec a few real steps on this machine."),
+    "own": ("lab.own", "Name what the loss of somebody's own trainer optimises."),
     "adopt": ("lab.adopt.command", "Read and measure a release, and say what changed."),
 }
 """Command -> its module, which is imported when it is called, and its line in the help."""

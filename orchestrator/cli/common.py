@@ -136,7 +136,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 def hanging(name: str, text: str) -> str:
     """Return a label and its text within 100 columns, the text in a column of its own."""
-    return wrapped(text, f"{name:<11}")
+    return wrapped(text, f"{name:<10} ")
 
 
 def wrapped(text: str, label: str = "") -> str:

@@ -19,7 +19,7 @@ def print_own(target: str, given: tuple[str, ...], python: str | None, *, as_jso
             f"--of takes path.py:function or package.module:function, got '{target}'"
         )
     common.say(f"runs {target} in a process of its own, on the laboratory's batches")
-    (findings,) = examine([target], dict(map(_pair, given)), python or sys.executable)
+    (findings,) = examine([target], dict(map(pair, given)), python or sys.executable)
     answered = answer(findings)
     if as_json:
         common.print_json({"target": target, "known": answered.known, "rows": list(rows(answered))})
@@ -28,7 +28,7 @@ def print_own(target: str, given: tuple[str, ...], python: str | None, *, as_jso
         click.echo(common.hanging(label, text))
 
 
-def _pair(text: str) -> tuple[str, Any]:
+def pair(text: str) -> tuple[str, Any]:
     """Return parameter and value of `--call NAME=VALUE`."""
     name, equals, value = text.partition("=")
     if not equals:

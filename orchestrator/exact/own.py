@@ -13,17 +13,18 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import product
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import TABLE
+from orchestrator.estimators import TABLE, EstimatorEntry
 from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences
 from orchestrator.exact.objectives import generic_settings
 from orchestrator.exact.own_run import Refused, Runner
@@ -36,8 +37,8 @@ BETA = 0.1
 """The β that a function gets which takes one and has no default."""
 TIME_LIMIT_S = 300
 _RUN = Path(__file__).with_name("own_run.py")
-_OLD_P = {"up": 0.02, "down": 0.02, "up_likely": 0.45, "down_likely": 0.45}
-"""A ladder -> the old policy's probability of each of its tokens. Up: a positive advantage."""
+_OLD_P = {"rare": 0.02, "likely": 0.45}
+"""A ladder -> the old policy's probability of each of its tokens."""
 
 
 class OwnBatch(NamedTuple):
@@ -83,8 +84,13 @@ def _draw(seed: int, lengths: Sequence[int]) -> OwnBatch:
     )
 
 
+def _without_reward(batch: OwnBatch) -> OwnBatch:
+    return batch._replace(advantages=0 * batch.advantages, rewards=0 * batch.rewards)
+
+
 _LENGTHS = ((7, 4, 2, 5, 7, 3), (3, 7, 6, 1, 5, 6))
 _DRAWS = tuple(_draw(seed, lengths) for seed, lengths in enumerate(_LENGTHS))
+_ZERO = tuple(_without_reward(draw) for draw in _DRAWS)
 _OTHER_SHAPE = _draw(7, (4, 2, 5, 1))
 _OFFSETS = np.geomspace(1e-4, 0.96, 190), np.geomspace(1e-4, 38.0, 270)
 _RATIOS = np.concatenate([1 - _OFFSETS[0][::-1], 1 + _OFFSETS[1]])
@@ -96,17 +102,14 @@ def draws() -> tuple[OwnBatch, ...]:
     return _DRAWS
 
 
-def _without_reward(batch: OwnBatch) -> OwnBatch:
-    return batch._replace(advantages=0 * batch.advantages, rewards=0 * batch.rewards)
-
-
 def _ladder(name: str) -> OwnBatch:
-    """Return one token for each ratio, of an advantage beside which a KL is small."""
-    old = np.full((len(_RATIOS), 1), np.log(_OLD_P[name]))
-    logp, one = np.minimum(old + np.log(_RATIOS)[:, None], -1e-4), np.ones_like(old)
-    sign = 1.0 if name.startswith("up") else -1.0
-    index = np.repeat(np.arange(2), len(one) // 2)
-    return OwnBatch(logp, old, logp, old, 1e6 * sign * one, one, sign * one, index)
+    """Return two tokens for each ratio, of a positive and a negative advantage, beside which a KL
+    is small."""
+    old = np.full((2 * len(_RATIOS), 1), np.log(_OLD_P[name]))
+    logp = np.minimum(old + np.log(np.repeat(_RATIOS, 2))[:, None], -1e-4)
+    sign = np.tile([1e9, -1e9], len(_RATIOS))[:, None]
+    index = np.repeat(np.arange(len(_RATIOS)), 2)
+    return OwnBatch(logp, old, old, old, sign, np.ones_like(old), sign, index)
 
 
 @cache
@@ -131,21 +134,26 @@ def calls() -> dict[str, OwnBatch]:
     for i, draw in enumerate(_DRAWS):
         random = np.random.default_rng(100 + i)
         shift = 0.4 * random.standard_normal(draw.mask.shape)
-        beyond = 1 - draw.mask
+
+        def moved(name: str, by: FloatTable, draw: OwnBatch = draw) -> FloatTable:
+            return np.asarray(np.minimum(getattr(draw, name) + by, -0.01))
+
+        beyond = (1 - draw.mask) * shift
         padded = {
-            name: getattr(draw, name) + beyond * shift
-            for name in ("log_prob", "old_log_prob", "ref_log_prob", "advantages")
+            name: moved(name, beyond) for name in ("log_prob", "old_log_prob", "ref_log_prob")
         }
+        padded["advantages"] = draw.advantages + beyond
+        old = moved("old_log_prob", shift)
         half = len(draw.mask) // 2
-        engine = draw._replace(rollout_log_prob=draw.old_log_prob + 2 * shift)
+        engine = draw._replace(rollout_log_prob=moved("old_log_prob", 4 * shift))
         batches |= {
             f"base{i}": draw,
-            f"zero{i}": _without_reward(draw),
-            f"large{i}": draw._replace(advantages=1e4 * draw.advantages),
-            f"ref{i}": draw._replace(ref_log_prob=draw.ref_log_prob + shift),
-            f"old{i}": draw._replace(
-                old_log_prob=draw.old_log_prob + shift, rollout_log_prob=draw.old_log_prob + shift
+            f"zero{i}": _ZERO[i],
+            f"large{i}": draw._replace(
+                advantages=1e4 * draw.advantages, rewards=1e4 * draw.rewards
             ),
+            f"ref{i}": draw._replace(ref_log_prob=moved("ref_log_prob", shift)),
+            f"old{i}": draw._replace(old_log_prob=old, rollout_log_prob=old),
             f"padded{i}": draw._replace(**padded),
             f"order{i}": draw.at([2, 0, 1, *range(half, 2 * half)]),
             f"first{i}": draw.at(slice(0, half)),
@@ -154,7 +162,8 @@ def calls() -> dict[str, OwnBatch]:
             f"engine_zero{i}": _without_reward(engine),
         }
     batches["shape"], batches["shape_zero"] = _OTHER_SHAPE, _without_reward(_OTHER_SHAPE)
-    batches |= {name: _ladder(name) for name in _OLD_P}
+    for name in _OLD_P:
+        batches |= {name: _ladder(name), f"{name}_zero": _without_reward(_ladder(name))}
     for on_policy in (True, False):
         for k, (_, model) in enumerate(settings(on_policy)):
             batches[f"model{'_on' if on_policy else '_off'}{k}"] = _of_model(model)
@@ -257,22 +266,113 @@ def _scale(name: str, mask: FloatTable) -> float:
     return 1.0 / float(sizes[name])
 
 
+Centre = Callable[[FloatTable, FloatTable], FloatTable]
+"""Returns the advantages of responses, of their rewards and groups."""
+
+
+def _by_group(function: Callable[[FloatTable], FloatTable]) -> Centre:
+    def of(rows: FloatTable, index: FloatTable) -> FloatTable:
+        result = np.zeros_like(rows)
+        for group in np.unique(index):
+            result[index == group] = function(rows[index == group])
+        return result
+
+    return of
+
+
+def _by_deviation(ddof: int, least: float) -> Centre:
+    return _by_group(lambda x: (x - x.mean()) / max(x.std(ddof=ddof) + least, 1e-300))
+
+
+CENTRES: dict[str, Centre] = {
+    "the reward": lambda rows, _: rows,
+    "the reward less its group's mean (dr_grpo)": _by_group(lambda x: x - x.mean()),
+    "the reward less the mean of the others (rloo)": _by_group(
+        lambda x: (x - x.mean()) * len(x) / (len(x) - 1)
+    ),
+    "the reward whitened over the batch": lambda rows, _: (
+        (rows - rows.mean()) / (rows.std(ddof=1) + 1e-8)
+    ),
+    **{
+        f"the group's mean and deviation (grpo; of n{-ddof or ''}, {least:g} added)": _by_deviation(
+            ddof, least
+        )
+        for ddof in (1, 0)
+        for least in (1e-6, 1e-4, 1e-8, 0.0, 1e-9, 1e-5)
+    },
+}
+"""An advantage in words -> its calculation."""
+LINEAR = tuple(CENTRES)[:3]
+"""Those in which a KL that is taken off the reward keeps its weight."""
+
+
+Credit = Literal["", "_token", "_to_go", "_later"]
+"""What a token is charged: the whole response's KL, its own, also later ones', only those."""
+
+
+class Charge(NamedTuple):
+    """A KL in the reward."""
+
+    estimator: str
+    of_policy: bool
+    """True for the policy's own log-probabilities as they are, False for those that sampled."""
+    credit: Credit
+
+    @property
+    def name(self) -> str:
+        """Return the term's name."""
+        now = ", of the policy as it is" if self.of_policy else ""
+        return f"{self.estimator}{self.credit}.reward{now}"
+
+    def by_token(self, batch: OwnBatch) -> FloatTable:
+        """Return what each token is charged, [n, T]."""
+        logp = batch.log_prob if self.of_policy else batch.old_log_prob
+        x = logp - batch.ref_log_prob
+        kl = np.asarray(TABLE[self.estimator].value(x)) * batch.mask
+        to_go = kl[:, ::-1].cumsum(1)[:, ::-1]
+        whole = kl.sum(1, keepdims=True) + 0 * kl
+        charged: FloatTable = {"": whole, "_token": kl, "_to_go": to_go, "_later": to_go - kl}[
+            self.credit
+        ]
+        return charged
+
+
 class _Term(NamedTuple):
-    """A candidate: its name, the policy loss in it, and its gradient by token of a batch."""
+    """A candidate of a part of a gradient: a KL in the loss, or a policy loss."""
 
     name: str
-    loss: tuple[PolicyLossEntry, Bounds] | None
-    slopes: Any
+    direct: Callable[[OwnBatch], FloatTable] | None = None
+    """The gradient of a KL in the loss, by token of a batch, before the average."""
+    loss: tuple[PolicyLossEntry, Bounds] | None = None
+    centre: str = ""
+    """What turns rewards into advantages; empty where advantages are given."""
+    charge: Charge | None = None
+    beta: float = 0.0
+    """The weight of the charge in the advantage."""
+    to_sampler: bool = False
+    """True for a KL to the policy that sampled."""
 
+    @property
+    def is_kl(self) -> bool:
+        """Return True for a KL to the reference policy."""
+        return self.charge is not None or (self.direct is not None and not self.to_sampler)
 
-def _slope(
-    loss: tuple[PolicyLossEntry, Bounds], batch: OwnBatch, advantage: FloatTable
-) -> FloatTable:
-    entry, bounds = loss
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        tokens = Tokens(batch.log_prob, batch.old_log_prob, advantage, batch.mask, bounds)
-        slopes: FloatTable = np.nan_to_num(np.asarray(entry.compute(tokens).slope))
-        return slopes
+    def slopes(self, batch: OwnBatch) -> FloatTable:
+        """Return the gradient by token of a batch, before the average."""
+        if self.direct is not None or self.loss is None:
+            return np.zeros_like(batch.mask) if self.direct is None else self.direct(batch)
+        charged = np.zeros_like(batch.mask)
+        if self.charge is not None:
+            charged = self.beta * self.charge.by_token(batch)
+        advantage = batch.advantages - charged
+        if self.centre:
+            rewards = batch.rewards.sum(1) - charged[:, 0]
+            advantage = CENTRES[self.centre](rewards, batch.group)[:, None] + 0 * charged
+        entry, bounds = self.loss
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            tokens = Tokens(batch.log_prob, batch.old_log_prob, advantage, batch.mask, bounds)
+            slope: FloatTable = np.nan_to_num(np.asarray(entry.compute(tokens).slope))
+        return slope
 
 
 PLAIN = tuple(
@@ -287,66 +387,31 @@ def _in_loss() -> Iterator[_Term]:
     """Yield the KLs in the loss: to the reference policy, and to the policy that sampled."""
     for of, to in (("ref_log_prob", ""), ("old_log_prob", " to the policy that sampled")):
         for name in PLAIN:
-            form = TABLE[name]
+            # A ratio that has a gradient adds the value to the slope.
+            for prefix, weight, value in (("", 0, 0), ("sg_rho_", 1, 0), ("rho_", 1, 1)):
 
-            def plain(batch: OwnBatch, form: Any = form, of: str = of) -> FloatTable:
-                return np.asarray(form.slope(batch.log_prob - getattr(batch, of)))
+                def slopes(
+                    batch: OwnBatch,
+                    form: EstimatorEntry = TABLE[name],
+                    of: str = of,
+                    weight: int = weight,
+                    value: int = value,
+                ) -> FloatTable:
+                    x = batch.log_prob - getattr(batch, of)
+                    ratio = np.exp(batch.log_prob - batch.old_log_prob)
+                    return np.asarray(ratio**weight * (form.slope(x) + value * form.value(x)))
 
-            def detached(batch: OwnBatch, plain: Any = plain) -> FloatTable:
-                return np.asarray(_ratio(batch) * plain(batch))
-
-            def attached(
-                batch: OwnBatch, form: Any = form, of: str = of, plain: Any = plain
-            ) -> FloatTable:
-                value = form.value(batch.log_prob - getattr(batch, of))
-                return np.asarray(_ratio(batch) * (plain(batch) + value))
-
-            yield _Term(f"{name}.loss{to}", None, plain)
-            if not to:
-                yield _Term(f"sg_rho_{name}.loss", None, detached)
-                yield _Term(f"rho_{name}.loss", None, attached)
+                if not (to and prefix):
+                    yield _Term(f"{prefix}{name}.loss{to}", slopes, to_sampler=bool(to))
 
 
-def _ratio(batch: OwnBatch) -> FloatTable:
-    return np.asarray(np.exp(batch.log_prob - batch.old_log_prob))
-
-
-CREDITS = {
-    "": "the whole response's",
-    "_token": "a token's own",
-    "_to_go": "a token's and later ones'",
-    "_later": "later ones'",
-}
-
-
-def _charged(name: str, of: str, credit: str, batch: OwnBatch) -> FloatTable:
-    """Return the KL that a token's reward is charged, [n, T]."""
-    logp = batch.log_prob if of == "policy" else batch.old_log_prob
-    kl = np.asarray(TABLE[name].value(logp - batch.ref_log_prob)) * batch.mask
-    to_go = np.cumsum(kl[:, ::-1], axis=1)[:, ::-1]
-    whole = kl.sum(1, keepdims=True) + 0 * kl
-    charged = {"": whole, "_token": kl, "_to_go": to_go, "_later": to_go - kl}
-    return np.asarray(charged[credit])
-
-
-def _in_reward(losses: Sequence[tuple[PolicyLossEntry, Bounds]]) -> Iterator[_Term]:
+def _in_reward(losses: Sequence[_Term]) -> Iterator[_Term]:
     """Yield the KLs in the reward, in each policy loss."""
     for loss in losses:
-        for name in PLAIN:
-            for of in ("policy", "rollout"):
-                for credit in CREDITS:
-
-                    def slopes(
-                        batch: OwnBatch,
-                        loss: Any = loss,
-                        name: str = name,
-                        of: str = of,
-                        credit: str = credit,
-                    ) -> FloatTable:
-                        return _slope(loss, batch, -_charged(name, of, credit, batch))
-
-                    now = "" if of == "rollout" else ", of the policy as it is"
-                    yield _Term(f"{name}{credit}.reward{now}", loss, slopes)
+        for name, of_policy in product(PLAIN, (True, False)):
+            for credit in get_args(Credit) if not loss.centre else ("",):
+                charge = Charge(name, of_policy, credit)
+                yield loss._replace(name=charge.name, charge=charge, beta=1.0)
 
 
 class _Fit(NamedTuple):
@@ -362,12 +427,17 @@ class _Fit(NamedTuple):
         """Return the term's name, and those of terms with the same gradient."""
         return " = ".join((self.term[0].name, *self.equal))
 
+    @property
+    def charged(self) -> bool:
+        """Return True for one term that has a KL in its advantage."""
+        return len(self.term) == 1 and self.term[0].charge is not None
+
 
 def fitted(target: Sequence[FloatTable], given: Sequence[FloatTable]) -> tuple[float, float]:
     """Return the factor of `given` that is nearest to `target`, and the largest difference."""
     y, x = (np.concatenate([each.ravel() for each in side]) for side in (target, given))
     size, most = float(x @ x), float(np.abs(y).max())
-    if size == 0 or most == 0:
+    if not (0 < size < inf and 0 < most < inf):
         return 0.0, inf
     factor = float(x @ y) / size
     return factor, float(np.abs(y - factor * x).max()) / most
@@ -407,7 +477,8 @@ class Findings:
 
     def _moved(self, one: FloatTable, other: FloatTable) -> bool:
         size = max(float(np.abs(one).max()), float(np.abs(other).max()), 1e-300)
-        return float(np.abs(one - other).max()) > 2 * self.tolerance * size
+        # What is not finite has moved.
+        return not float(np.abs(one - other).max()) <= 2 * self.tolerance * size
 
     def enters(self, call: str) -> bool:
         """Return True if what a call changes (`ref`, `old`, `engine`) changes the gradient."""
@@ -445,24 +516,27 @@ class Findings:
             changed.append(self._moved(whole, halves) and self._moved(whole, halves / 2))
         return any(changed)
 
-    def _parts(self, call: str, zero: str) -> tuple[FloatTable, FloatTable]:
-        rest = self.gradient(zero)
-        return rest, self.gradient(call) - rest
+    def added(self, call: str, zero: str) -> FloatTable:
+        """Return what the advantages of a call add to the gradient that it has without them."""
+        return self.gradient(call) - self.gradient(zero)
 
     @cached_property
-    def losses(self) -> list[tuple[PolicyLossEntry, Bounds]]:
+    def losses(self) -> list[_Term]:
         """Return the policy losses that fit the ladder, with the bounds that it shows."""
-        curves = [np.abs(self.gradient(each)[:, 0]) for each in ("up", "down", "down_likely")]
+        added = [self.added(each, f"{each}_zero") for each in _OLD_P]
+        (up, down), (_, likely) = ((rows[::2, 0], rows[1::2, 0]) for rows in np.abs(added))
         slack = 0.01 if self.about["bits"] == 16 else 0.0
-        bounded = [(each, _bounds(each, curves, slack)) for each in POLICY_LOSSES.values()]
-        ladder = [calls()[each] for each in _OLD_P]
-        target = [self.gradient(each) for each in _OLD_P]
-        return [
-            loss
-            for loss in bounded
-            if fitted(target, [_slope(loss, each, each.advantages) for each in ladder])[1]
-            <= max(self.tolerance, 1e-5)
-        ]
+        taken = self.about["enters"]
+        by_reward = "rewards" in taken and "advantages" not in taken
+        fit = []
+        for entry in POLICY_LOSSES.values():
+            bounds = _bounds(entry, (up, down, likely), slack)
+            for centre in CENTRES if by_reward else ("",):
+                term = _Term(_named(entry, bounds), None, (entry, bounds), centre)
+                slopes = [term.slopes(calls()[each]) for each in _OLD_P]
+                if bounds.dual > 1 and fitted(added, slopes)[1] <= max(self.tolerance, 1e-6):
+                    fit.append(term)
+        return fit
 
     @cached_property
     def kl(self) -> tuple[_Fit | None, bool]:
@@ -472,12 +546,26 @@ class Findings:
         most = max(float(np.abs(each).max()) for each in whole)
         if max(float(np.abs(each).max()) for each in rest) <= 1e-10 * most:
             return None, False
-        terms = [*_in_loss(), *_in_reward(self.losses)]
-        return self._best(rest, terms), True
+        return self._first(rest, [*_in_loss(), *_in_reward(self.losses)], _ZERO), True
 
-    def _best(self, target: Sequence[FloatTable], terms: Sequence[_Term]) -> _Fit:
+    def _first(
+        self, target: Sequence[FloatTable], terms: Sequence[_Term], draws: Sequence[OwnBatch]
+    ) -> _Fit | None:
+        """Return the fit with the first advantage whose average is one of the table, else the
+        nearest: groups of one size do not tell their mean from that of the others."""
+        fits: list[_Fit] = []
+        for centre in dict.fromkeys(term.centre for term in terms):
+            fit = self._best(target, [each for each in terms if each.centre == centre], draws)
+            if fit.difference <= self.tolerance and self.average(fit, of_kl=draws is _ZERO)[2]:
+                return fit
+            fits.append(fit)
+        return min(fits, key=lambda fit: fit.difference, default=None)
+
+    def _best(
+        self, target: Sequence[FloatTable], terms: Sequence[_Term], draws: Sequence[OwnBatch]
+    ) -> _Fit:
         """Return the first fit to rounding, of one term and then of two; else the nearest term."""
-        values = [[term.slopes(draw) for draw in _DRAWS] for term in terms]
+        values = [[term.slopes(draw) for draw in draws] for term in terms]
         fits = []
         for pattern in dict.fromkeys(each.pattern for each in AVERAGES):
             shares = [_pattern(pattern, draw.mask) for draw in _DRAWS]
@@ -489,9 +577,13 @@ class Findings:
         if best.difference <= self.tolerance:
             near = max(2 * best.difference, 1e-12)
             first, *more = (each for each in fits if each.difference <= near)
-            names = [e.term[0].name for e in more if e.pattern == first.pattern]
-            equal = dict.fromkeys(n for n in names if n.endswith(".loss"))
-            return first._replace(equal=tuple(equal) if self.about["bits"] == 64 else ())
+            equal = {
+                each.term[0].name: None
+                for each in more
+                if each.pattern == first.pattern and each.term[0].is_kl and self.about["bits"] == 64
+            }
+            equal.pop(first.term[0].name, None)
+            return first._replace(equal=tuple(equal))
         return self._two(target, terms, values) or best
 
     def _two(
@@ -522,97 +614,70 @@ class Findings:
     def policy(self) -> tuple[_Fit | None, bool]:
         """Return the fit of what the advantages add, and True if they add something."""
         fit, _ = self.kl
-        is_one = fit is not None and len(fit.term) == 1 and fit.difference <= self.tolerance
-        charged = fit.term[0] if fit is not None and is_one and fit.term[0].loss else None
-        base = [self._parts(f"base{i}", f"zero{i}")[1] for i in range(len(_DRAWS))]
-        if max(float(np.abs(each).max()) for each in base) <= 1e-300:
+        added = [self.added(f"base{i}", f"zero{i}") for i in range(len(_DRAWS))]
+        if max(float(np.abs(each).max()) for each in added) <= 1e-300:
             return None, False
-        if charged is None or fit is None:
-            terms = [_Term(_named(loss), loss, _of_advantage(loss)) for loss in self.losses]
-            return self._best(base, terms) if terms else None, True
-        return self._charged_policy(fit, charged), True
+        if fit is not None and fit.difference <= self.tolerance and fit.charged:
+            return self._charged_policy(fit, fit.term[0]), True
+        return self._first(added, self.losses, _DRAWS), True
 
-    def _charged_policy(self, fit: _Fit, charged: _Term) -> _Fit | None:
-        """Return the fit of a policy loss whose advantage has the KL in it."""
+    def _charged_policy(self, fit: _Fit, charged: _Term) -> _Fit:
+        """Return the fit of a policy loss whose advantage has the KL in it.
+
+        Its scale is first that of large advantages, beside which the KL is small. A deviation by
+        which the advantage is divided hides β: then it is the one that the function was given.
+        """
         draws = range(len(_DRAWS))
         large = [self.gradient(f"large{i}") / 1e4 for i in draws]
         whole = [self.gradient(f"base{i}") for i in draws]
         shares = [_pattern(fit.pattern, draw.mask) for draw in _DRAWS]
-        name, _, rest = charged.name.partition(".reward")
-        nearest = None
-        for loss in (each for each in self.losses if each == charged.loss):
-            slopes = [_slope(loss, draw, draw.advantages) for draw in _DRAWS]
-            factor, _ = fitted(large, [s * v for s, v in zip(shares, slopes, strict=True)])
-            for _ in range(6):
-                beta = fit.weights[0] / factor if factor else 0.0
-                given = [
-                    share * _slope(loss, draw, draw.advantages - beta * kl)
-                    for share, draw, kl in zip(
-                        shares, _DRAWS, map(_charge_of(name, rest), _DRAWS), strict=True
-                    )
-                ]
-                factor, off = fitted(whole, given)
-                term = _Term(_named(loss), loss, None)
-                nearest = _Fit((term,), fit.pattern, (factor,), off)
-                if off <= self.tolerance:
-                    break
-        return nearest
+        term, wanted = charged._replace(beta=0.0), large
+        for _ in range(7):
+            slopes = [share * term.slopes(d) for share, d in zip(shares, _DRAWS, strict=True)]
+            factor, off = fitted(wanted, slopes)
+            if off <= self.tolerance and wanted is whole:
+                break
+            beta = fit.weights[0] / factor if factor else 0.0
+            if charged.centre not in ("", *LINEAR):
+                beta = float(self.about["beta"])
+            term, wanted = charged._replace(beta=beta), whole
+        name = "" if charged.loss is None else _named(*charged.loss)
+        return _Fit((term._replace(name=name),), fit.pattern, (factor,), off)
 
-    def average(self, fit: _Fit, rest: bool) -> tuple[str, float]:
-        """Return the average of a part, and the factor that is left beside it."""
-        first = fit.weights[0]
-        gradient, added = self._parts("shape", "shape_zero")
-        target = gradient if rest else added
-        if fit.term[0].slopes is None or len(fit.term) > 1:
-            target = self.gradient("shape" if not rest else "shape_zero")
-        factor = self._other_factor(fit, target)
+    def average(self, fit: _Fit, of_kl: bool) -> tuple[str, float, bool]:
+        """Return the average of a part, the factor beside it, and True if the table has it."""
+        first, shape = fit.weights[0], _OTHER_SHAPE
+        if of_kl:
+            shape, target = _without_reward(shape), self.gradient("shape_zero")
+        elif fit.charged:
+            target = self.gradient("shape")
+        else:
+            target = self.added("shape", "shape_zero")
+        share = _pattern(fit.pattern, shape.mask)
+        columns = np.stack([(share * term.slopes(shape)).ravel() for term in fit.term], 1)
+        factor = float(np.linalg.lstsq(columns, target.ravel(), rcond=None)[0][0])
         for each in AVERAGES:
             if each.pattern != fit.pattern:
                 continue
-            scale, other = _scale(each.scale, _DRAWS[0].mask), _scale(each.scale, _OTHER_SHAPE.mask)
+            scale, other = _scale(each.scale, _DRAWS[0].mask), _scale(each.scale, shape.mask)
             second = _scale(each.scale, _DRAWS[1].mask)
             if abs(scale - second) > 1e-12 * scale:
                 continue
             if abs(first / scale - factor / other) <= 4 * self.tolerance * abs(first / scale):
-                return each.name, first / scale
-        return f"a scale of its own (by {fit.pattern})", first
-
-    def _other_factor(self, fit: _Fit, target: FloatTable) -> float:
-        share = _pattern(fit.pattern, _OTHER_SHAPE.mask)
-        if len(fit.term) > 1:
-            columns = np.stack([(share * t.slopes(_OTHER_SHAPE)).ravel() for t in fit.term], 1)
-            return float(np.linalg.lstsq(columns, target.ravel(), rcond=None)[0][0])
-        term = fit.term[0]
-        if term.slopes is not None:
-            return fitted([target], [share * term.slopes(_OTHER_SHAPE)])[0]
-        kl, _ = self.kl
-        if kl is None or term.loss is None:
-            return 0.0
-        name, _, after = kl.term[0].name.partition(".reward")
-        beta = kl.weights[0] / fit.weights[0]
-        charged = _OTHER_SHAPE.advantages - beta * _charge_of(name, after)(_OTHER_SHAPE)
-        return fitted([target], [share * _slope(term.loss, _OTHER_SHAPE, charged)])[0]
+                return each.name, first / scale, True
+        return f"a scale of its own (by {fit.pattern})", first, False
 
 
 def _may_pair(term: _Term) -> bool:
     """Return True for a term that is fit beside another: in the loss, or whole in the reward."""
-    in_reward = term.name.endswith(".reward") and "_" not in term.name
-    return term.loss is None or (in_reward and term.loss[0].name in ("ppo", "reinforce"))
+    if term.loss is None or term.charge is None:
+        return True
+    is_whole = not term.charge.credit and not term.charge.of_policy
+    return is_whole and term.loss[0].name in ("ppo", "reinforce")
 
 
-def _charge_of(name: str, rest: str) -> Any:
-    credit = next(each for each in reversed(CREDITS) if name.endswith(each))
-    plain = name.removesuffix(credit)
-    of = "policy" if rest else "rollout"
-    return lambda batch: _charged(plain, of, credit, batch)
-
-
-def _of_advantage(loss: tuple[PolicyLossEntry, Bounds]) -> Any:
-    return lambda batch: _slope(loss, batch, batch.advantages)
-
-
-def _named(loss: tuple[PolicyLossEntry, Bounds]) -> str:
-    entry, (low, high, dual) = loss
+def _named(entry: PolicyLossEntry, bounds: Bounds) -> str:
+    low, high, dual = bounds
     if entry.name == "ppo" and low == high == dual == inf:
         return "ppo without a clip"
     if entry.usual is None or not entry.measure:
@@ -638,8 +703,8 @@ def _bounds(entry: PolicyLossEntry, curves: Sequence[FloatTable], slack: float) 
     high, low = (_edge(up, 1, kinds), _edge(likely, -1, kinds))
     dual = _edge(down, 1, {"cut", "weight"}) if entry.dual else None
     return Bounds(
-        low=_in_measure(entry.measure, low, _OLD_P["down_likely"], slack),
-        high=_in_measure(entry.measure, high, _OLD_P["up"], slack),
+        low=_in_measure(entry.measure, low, _OLD_P["likely"], slack),
+        high=_in_measure(entry.measure, high, _OLD_P["rare"], slack),
         dual=inf if dual is None else _simple(dual[0] * (1 - slack), dual[1] * (1 + slack)),
     )
 

@@ -12,6 +12,7 @@ from orchestrator.exact.laboratory import FloatTable, tables
 from orchestrator.exact.objectives import gradients
 from orchestrator.exact.own import (
     BETA,
+    CENTRES,
     PLAIN,
     Findings,
     OwnBatch,
@@ -87,15 +88,16 @@ def _of_gradient(of: Findings) -> OwnAnswer:
     kl: list[str] = []
     policy = keeps = ""
     if has_policy and added is not None and added.difference <= of.tolerance:
-        average, factor = of.average(added, rest=False)
+        average, factor, _ = of.average(added, of_kl=False)
         policy = f"{_number(factor)}{added.name}, {average}"
-        loss = added.term[0].loss
+        loss, centre = added.term[0].loss, added.term[0].centre
+        policy += f", of {centre}" if centre else ""
         keeps = loss[0].keeps if loss else ""
     elif has_policy:
         near = "" if added is None else _near("what the advantages add", added)
         faults.append(near or "what the advantages add is no policy loss that orch knows")
     if has_rest and fit is not None and fit.difference <= of.tolerance:
-        average, factor = of.average(fit, rest=True)
+        average, factor, _ = of.average(fit, of_kl=True)
         factors = [factor * each / fit.weights[0] for each in fit.weights]
         kl = [
             f"{_beta(beta)} {term.name if len(factors) > 1 else fit.name}, {average}"
@@ -174,7 +176,7 @@ def dropped(of: Findings) -> dict[str, float]:
     for word, sign in (("positive", 1), ("negative", -1)):
         lost = total = 0.0
         for i, draw in enumerate(draws()):
-            added = of.gradient(f"base{i}") - of.gradient(f"zero{i}")
+            added = of.added(f"base{i}", f"zero{i}")
             side = (np.sign(draw.advantages) == sign) & (draw.mask > 0)
             lost += float((np.abs(added[side]) <= 1e-12 * np.abs(added).max()).sum())
             total += float(side.sum())
@@ -230,8 +232,8 @@ def _correction(of: Findings) -> tuple[str, str]:
         return "", ""
     ratios, factors = [], []
     for i in range(len(draws())):
-        base = of.gradient(f"base{i}") - of.gradient(f"zero{i}")
-        other = of.gradient(f"engine{i}") - of.gradient(f"engine_zero{i}")
+        base = of.added(f"base{i}", f"zero{i}")
+        other = of.added(f"engine{i}", f"engine_zero{i}")
         kept = np.abs(base) > 1e-12 * np.abs(base).max()
         factors.append(np.where(kept, other / np.where(kept, base, 1.0), np.nan))
         batch: OwnBatch = calls()[f"engine{i}"]
@@ -351,6 +353,13 @@ def _value_terms(dimensions: int) -> Iterator[tuple[str, list[Any]]]:
                         f"{{}} × the reward {{:+}} × {name}{who} by token",
                         [lambda batch: batch.rewards, kl],
                     )
+                    yield (
+                        f"{{}} × the rewards to go {{:+}} × {name}{who} to go",
+                        [
+                            lambda batch: _to_go(batch.rewards, batch),
+                            lambda batch, kl=kl: _to_go(kl(batch), batch),
+                        ],
+                    )
                 yield (
                     f"{{}} × the reward {{:+}} × {name}{who} of the response",
                     [
@@ -358,7 +367,7 @@ def _value_terms(dimensions: int) -> Iterator[tuple[str, list[Any]]]:
                         lambda batch, kl=kl: wide((kl(batch) * batch.mask).sum(1), batch),
                     ],
                 )
-    for name, centre in _CENTRES.items():
+    for name, centre in CENTRES.items():
         yield (
             f"{{}} × {name}",
             [lambda batch, centre=centre: wide(centre(batch.rewards.sum(1), batch.group), batch)],
@@ -378,35 +387,9 @@ def _value_terms(dimensions: int) -> Iterator[tuple[str, list[Any]]]:
             )
 
 
-def _by_group(rows: FloatTable, index: FloatTable, function: Any) -> FloatTable:
-    result = np.zeros_like(rows)
-    for group in np.unique(index):
-        chosen = index == group
-        result[chosen] = function(rows[chosen])
-    return result
-
-
-_CENTRES: dict[str, Any] = {
-    "the reward": lambda rows, _: rows,
-    "the reward less its group's mean (dr_grpo)": lambda rows, index: _by_group(
-        rows, index, lambda x: x - x.mean()
-    ),
-    "the reward less the mean of the others (rloo)": lambda rows, index: _by_group(
-        rows, index, lambda x: (x - x.mean()) * len(x) / (len(x) - 1)
-    ),
-    "the reward whitened over the batch": lambda rows, _: (
-        (rows - rows.mean()) / (rows.std(ddof=1) + 1e-8)
-    ),
-    **{
-        f"the group's mean and deviation (grpo; of n{-ddof or ''}, {least:g} added)": (
-            lambda rows, index, ddof=ddof, least=least: _by_group(
-                rows, index, lambda x: (x - x.mean()) / (x.std(ddof=ddof) + least)
-            )
-        )
-        for ddof in (1, 0)
-        for least in (1e-6, 1e-4, 1e-8, 0.0, 1e-9, 1e-5)
-    },
-}
+def _to_go(values: FloatTable, batch: OwnBatch) -> FloatTable:
+    later: FloatTable = (values * batch.mask)[:, ::-1].cumsum(1)[:, ::-1]
+    return later * batch.mask
 
 
 def rows(of: OwnAnswer) -> Iterator[tuple[str, str]]:

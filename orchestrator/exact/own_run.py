@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import types
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -135,7 +136,7 @@ def main(folder: Path) -> None:
     answers, outputs = [], {}
     for i, target in enumerate(spec["targets"]):
         try:
-            runner = Runner(_function(target), spec["call"])
+            runner = Runner(function_of(target), spec["call"])
             for name, each in calls.items():
                 for key, value in runner.run(each).items():
                     outputs[f"{i}:{name}/{key}"] = value
@@ -146,7 +147,7 @@ def main(folder: Path) -> None:
     (folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
 
 
-def _function(target: str) -> Any:
+def function_of(target: str) -> Any:
     """Return the function of `path.py:function` or `package.module:function`."""
     place, _, name = target.rpartition(":")
     module = _module(place)
@@ -161,25 +162,42 @@ def _function(target: str) -> Any:
 
 @cache
 def _module(place: str) -> Any:
-    if place.endswith(".py"):
+    try:
+        if not place.endswith(".py"):
+            sys.path.insert(0, "")
+            return importlib.import_module(place)
         path = Path(place).resolve()
+        if (path.parent / "__init__.py").is_file():
+            return _of_package(path)
         sys.path.insert(0, str(path.parent))
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None or not path.is_file():
             raise Refused(f"there is no file {place}")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise Refused(f"{place} cannot be imported: {_shown(error)}") from error
-    else:
-        sys.path.insert(0, "")
-        try:
-            module = importlib.import_module(place)
-        except Exception as error:
-            raise Refused(f"{place} cannot be imported: {_shown(error)}") from error
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"{place} cannot be imported: {_shown(error)}") from error
     return module
+
+
+def _of_package(path: Path) -> Any:
+    """Import a file of a package; without what its packages import, if that fails."""
+    top = path.parent
+    names = [path.stem]
+    while (top / "__init__.py").is_file():
+        names.insert(0, top.name)
+        top = top.parent
+    sys.path.insert(0, str(top))
+    dotted = [".".join(names[: i + 1]) for i in range(len(names))]
+    try:
+        return importlib.import_module(dotted[-1])
+    except Exception:
+        for name in dotted[:-1]:
+            bare = sys.modules[name] = types.ModuleType(name)
+            bare.__path__ = [str(top / name.replace(".", "/"))]
+        return importlib.import_module(dotted[-1])
 
 
 def _shown(error: BaseException) -> str:
@@ -195,6 +213,7 @@ class Runner:
         self.torch, self.given = torch, dict(call)
         self.instance: Any = None
         self.least, self.most, self.random = 64, 0, False
+        self.beta = 0.0
         self.enters: set[str] = set()
         self.per_token = self.has_gradient = False
         if inspect.isclass(function):
@@ -213,6 +232,7 @@ class Runner:
         """Return what was seen of the function."""
         return {
             "bits": self.least,
+            "beta": self.beta,
             "random": self.random,
             "enters": sorted(self.enters),
             "per_token": self.per_token,
@@ -261,7 +281,7 @@ class Runner:
             if key in ("index", "group_size"):
                 tensors[key] = value if key == "index" else int(value)
             elif key == "beta":
-                tensors[key] = float(value)
+                tensors[key] = self.beta = float(value)
             else:
                 tensors[key] = torch.tensor(value)
         leaf = tensors["log_prob"].clone().requires_grad_(True)
@@ -344,6 +364,8 @@ class Runner:
                 has_default = parameter.default is not parameter.empty
                 if canonical == "beta" and has_default and parameter.default is not None:
                     value = self.given.get(name, parameter.default)
+                if canonical == "beta" and isinstance(value, (int, float)):
+                    self.beta = float(value)
                 arguments[name] = value
             elif name in CONFIG:
                 arguments[name] = self._configuration(settings)

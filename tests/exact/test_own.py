@@ -104,6 +104,39 @@ def shaped(rewards, old_log_probs, ref_log_probs, response_mask, kl_coef):
     return rewards - kl_coef * (old_log_probs - ref_log_probs) * response_mask
 
 
+def returned(token_level_rewards, old_log_probs, ref_log_probs, response_mask, beta=0.2):
+    kl = old_log_probs - ref_log_probs
+    each = (token_level_rewards - beta * kl) * response_mask
+    return each.flip(1).cumsum(1).flip(1) * response_mask
+
+
+def whole(logps, old_logps, ref_logps, rewards, mask, num_generations, beta=0.1):
+    groups = rewards.view(-1, num_generations)
+    centred = groups - groups.mean(1, keepdim=True)
+    a = (centred / (groups.std(1, keepdim=True) + 1e-4)).view(-1, 1)
+    r, x = torch.exp(logps - old_logps), ref_logps - logps
+    each = -torch.min(r * a, r.clamp(0.8, 1.2) * a) + beta * (x.exp() - x - 1)
+    return ((each * mask).sum(1) / mask.sum(1)).mean()
+
+
+def centred(logps, old_logps, ref_logps, rewards, mask, num_generations):
+    kl = ((old_logps - ref_logps) * mask).sum(-1)
+    g = (rewards - 0.05 * kl).view(-1, num_generations)
+    a = ((g * num_generations - g.sum(1, keepdim=True)) / (num_generations - 1)).view(-1, 1)
+    r = torch.exp(logps - old_logps)
+    return -(torch.min(r * a, r.clamp(0.8, 1.2) * a) * mask).sum() / mask.sum()
+
+
+def detached(trainer_logprobs, inference_logprobs, teacher_logprobs, advantages, loss_mask):
+    a = advantages - 0.1 * (trainer_logprobs.detach() - teacher_logprobs)
+    r = torch.exp(trainer_logprobs - inference_logprobs)
+    return -(r * a)[loss_mask.bool()].sum() / loss_mask.sum()
+
+
+def one_sided(logps, old_logps, advantages, mask):
+    return -(torch.relu(torch.exp(logps - old_logps) * advantages) * mask).sum() / mask.sum()
+
+
 def cubed(rewards):
     return rewards**3
 
@@ -161,6 +194,14 @@ def test_advantages_rewards_penalties_classes_and_batches_are_named(file: Path) 
         "shaped": "the reward -0.1 × k1 of the policy that sampled by token",
         "of_a_batch": "ppo (low 0.2, high 0.2), mean over tokens",
         "configured": "ppo (low 0.2, high 0.2), mean over tokens",
+        "returned": "the rewards to go -0.2 × k1 of the policy that sampled to go",
+        "whole": "ppo (low 0.2, high 0.2), mean over responses of their means, of the group's mean "
+        "and deviation (grpo; of n-1, 0.0001 added) + β 0.1 × k3.loss, mean over responses",
+        "centred": "ppo (low 0.2, high 0.2), mean over tokens, of the reward less the mean of the "
+        "others (rloo) + β 0.05 × k1.reward, mean over tokens",
+        "detached": "ppo without a clip, mean over tokens + β 0.1 × sg_rho_k2.loss = rho_k3.loss = "
+        "k1_token.reward, of the policy as it is, mean over tokens",
+        "one_sided": "none known",
         "cubed": "none known",
     }
     for found, text in zip(examine([f"{file}:{n}" for n in named]), named.values(), strict=True):
@@ -173,13 +214,19 @@ def test_advantages_rewards_penalties_classes_and_batches_are_named(file: Path) 
         ("unread", "its parameter something has no name that is known: --call something=NAME"),
         ("lacking", "it reads 'strength' of its configuration"),
         ("broken", "it fails on a batch of the laboratory: ValueError: no such thing"),
-        ("missing", "has no missing; it has"),
     ],
 )
-def test_what_cannot_be_run_is_a_sentence(file: Path, name: str, says: str) -> None:
+def test_what_cannot_be_run_is_a_sentence(name: str, says: str) -> None:
+    space: dict[str, Any] = {"__name__": "values"}
+    exec(VALUES, space)  # noqa: S102  (the source above)
     with pytest.raises(LaboratoryError, match=name) as raised:
-        examine([f"{file}:{name}"])
+        examine_here(space[name])
     assert says in str(raised.value)
+
+
+def test_a_function_that_a_file_lacks_is_named_with_those_that_it_has(file: Path) -> None:
+    with pytest.raises(LaboratoryError, match="has no missing; it has penalty, k1"):
+        examine([f"{file}:missing"])
 
 
 def test_the_command_runs_a_function_and_says_so(file: Path) -> None:
@@ -247,10 +294,24 @@ VERL = {
 """verl 0.9.1's registered losses with its defaults -> what each is."""
 
 
+OPENRLHF = {
+    "loss.py:PolicyLoss": "ppo (low 0.2, high 0.2), mean over tokens",
+    "utils.py:compute_approx_kl": "β 1 × k1.loss",
+}
+"""OpenRLHF 0.11.2's policy loss and KL as its actor calls them by default -> what each is."""
+
+
 @pytest.mark.real
-def test_the_registered_losses_of_verl_are_named_as_they_are() -> None:
-    python = str(cpu_python("verl", "0.9.1"))
-    found = [answer(each) for each in examine([f"{CORE}{name}" for name in VERL], python=python)]
-    for each, text in zip(found, VERL.values(), strict=True):
-        assert each.known
-        assert each.name.startswith(text)
+def test_the_losses_of_verl_and_openrlhf_are_named_as_they_are() -> None:
+    python = cpu_python("verl", "0.9.1")
+    found = [
+        answer(each).name for each in examine([f"{CORE}{name}" for name in VERL], None, str(python))
+    ]
+    python = cpu_python("openrlhf", "0.11.2")
+    (models,) = python.parents[1].glob("lib/python*/site-packages/openrlhf/models")
+    found += [
+        answer(each).name
+        for each in examine([f"{models}/{name}" for name in OPENRLHF], None, str(python))
+    ]
+    for name, text in zip(found, (*VERL.values(), *OPENRLHF.values()), strict=True):
+        assert name.startswith(text)
