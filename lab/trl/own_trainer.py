@@ -5,7 +5,6 @@ over the laboratory's two tokens: the first is the one that was sampled, and its
 the batch's. A row's number stands in its prompt, as bits. This file imports nothing of orch.
 """
 
-import inspect
 import tempfile
 from dataclasses import fields
 from pathlib import Path
@@ -28,8 +27,8 @@ class TrainerLoss:
         from datasets import Dataset
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        kind = function_of(trainer)
-        if not (inspect.isclass(kind) and issubclass(kind, trl.GRPOTrainer)):
+        kind: Any = function_of(trainer)
+        if trl.GRPOTrainer not in getattr(kind, "__mro__", ()):
             raise TypeError(f"{trainer} is no subclass of trl.GRPOTrainer")
         known = {each.name for each in fields(trl.GRPOConfig)}
         self.folder = tempfile.TemporaryDirectory(prefix="orch-own-trainer-")

@@ -133,12 +133,12 @@ def calls() -> dict[str, OwnBatch]:
     batches: dict[str, OwnBatch] = {}
     for i, draw in enumerate(_DRAWS):
         random = np.random.default_rng(100 + i)
-        shift = 0.4 * random.standard_normal(draw.mask.shape)
+        shift: FloatTable = np.asarray(0.4 * random.standard_normal(draw.mask.shape))
 
         def moved(name: str, by: FloatTable, draw: OwnBatch = draw) -> FloatTable:
             return np.asarray(np.minimum(getattr(draw, name) + by, -0.01))
 
-        beyond = (1 - draw.mask) * shift
+        beyond: FloatTable = (1 - draw.mask) * shift
         padded = {
             name: moved(name, beyond) for name in ("log_prob", "old_log_prob", "ref_log_prob")
         }
