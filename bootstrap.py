@@ -81,7 +81,8 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     install()
     if job == "run":
-        return call(BIN / "orch", "run", "experiments/comedy_full.yaml", *rest)
+        site = () if any(word.startswith("site") for word in rest) else ("site=local",)
+        return call(BIN / "orch", "run", "experiments/comedy_full.yaml", *site, *rest)
     return test(rest) if job == "test" else 0
 
 

@@ -278,14 +278,14 @@ class Published(Frozen):
 class Site(Frozen):
     """The place where cells run. Never part of a cell's identity."""
 
-    kind: Literal["auto", "local", "slurm", "ray"] = "auto"
-    """auto: the SLURM cluster where its controller answers, else this machine."""
+    kind: Literal["auto", "local", "gpus", "slurm", "ray"] = "auto"
+    """local: this machine rehearses every cell at micro scale. gpus: this machine trains the cells
+    as declared, each with its own library (`orch env create`; flavour cpu for a cell that asks for
+    no GPU), as many at a time as its GPUs hold. auto: the SLURM cluster where its controller
+    answers; else gpus, where nvidia-smi lists as many GPUs as the largest cell asks for; else
+    local."""
     workers: PositiveInt | None = None
     """Number of cells that train at the same time on this machine; None: one for each core."""
-    rehearse: bool = True
-    """True: on a machine without a cluster, train every cell as its rehearsal at micro scale.
-    False: train it as declared, with its own library, in the environment of `orch env create`
-    (flavour cpu for a cell that asks for no GPU)."""
     runs_dir: str = "runs"
     """The folder of experiments, relative to the folder where orch is started."""
     tracking_uri: str | None = None

@@ -98,8 +98,8 @@ runs_dir = click.option(
 
 
 MICRO_BANNER = (
-    "MICRO SCALE  There is no cluster here: this is the same grid, rehearsed by the embedded\n"
-    "             trainer on a model of 50,000 parameters. Its numbers are not the paper's."
+    "MICRO SCALE  Without a cluster, or the GPUs that the cells ask for, this machine rehearses\n"
+    "             the grid on a model of 50,000 parameters. Its numbers are not your model's."
 )
 
 

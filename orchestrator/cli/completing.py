@@ -20,7 +20,7 @@ from orchestrator.spec.select import OF_A_CELL, values_of
 from orchestrator.spec.sentences import choices
 from orchestrator.spec.shipped import shipped_folder, shipped_names
 
-_SITE = ("site.runs_dir", "site.workers", "site.kind", "site.rehearse")
+_SITE = ("site.runs_dir", "site.workers", "site.kind")
 
 
 def _items(words: Iterable[str], incomplete: str) -> list[CompletionItem]:

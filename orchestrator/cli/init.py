@@ -149,4 +149,4 @@ def _write(path: Path, *, site_only: bool, shipped: str | None) -> list[WrittenF
     written = [WrittenFile(site.file, f"orch doctor --site {site.file}")] if site.is_new else []
     if not site.is_new:
         say(f"{site.file} is there already and is left as it is")
-    return written if site_only else written + write_starter(path, site.name, site.gpus)
+    return written if site_only else written + write_starter(path, site.name)

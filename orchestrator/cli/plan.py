@@ -14,6 +14,8 @@ from orchestrator.launch.check import reward_trials
 from orchestrator.launch.disk_use import disk_use
 from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
+from orchestrator.launch.local import gpus_of_cell
+from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.pipeline.messages import counted
 from orchestrator.runs.cost import measured_rates, total, validation_line
 from orchestrator.runs.doubts import Doubt, doubts
@@ -101,7 +103,7 @@ def command(
         trials = [str(trial) for trial in reward_trials(experiment.declared, experiment.folder)]
         for line in trials or ["no reward file of your own: nothing to try"]:
             say(line)
-    all_doubts = doubts(everything)
+    all_doubts = doubts(everything, experiment)
     if as_json:
         print_json(plan_data(experiment, run_plan, all_doubts))
     else:
@@ -154,7 +156,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         click.echo(_filled(line))
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
-    if experiment.where != "local":
+    if experiment.scale != "micro":
         _print_jobs(experiment, unfinished)
     if (checkpoints := disk_use(unfinished)) is not None:
         click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
@@ -229,6 +231,13 @@ def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
     """Print the resources of the jobs of cells that would run, and warnings about their time
     limit.
     """
+    if experiment.where == "local":
+        gpus = machine_gpus()
+        kind = f" ({gpus[0].name})" if gpus else ""
+        most = max((gpus_of_cell(cell) for cell in cells), default=0)
+        held = f", {max(1, len(gpus) // most)} at a time" if most and gpus else ""
+        click.echo(f"on this machine with {counted(len(gpus), 'GPU')}{kind}{held}")
+        return
     site = experiment.spec.site
     for job in launcher_of(site, experiment.where, experiment.folder).resources(cells):
         click.echo(f"jobs of {counted(job.cells, 'cell')}: {job}")

@@ -75,12 +75,12 @@ def command(
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
     if not dry_run:
-        refuse_faults(everything)
+        refuse_faults(everything, chosen)
     plan = stages.plan_of(everything, chosen, () if pilot else choice.where)
     for sentence in counted_faults(plan):
         say(sentence)
     if dry_run:
-        _show(choice, chosen, plan, as_json=as_json)
+        _show(choice, everything, chosen, plan, as_json=as_json)
         return 0
     result = stages.run(
         everything,
@@ -103,13 +103,17 @@ def command(
     return result.code
 
 
-def _show(choice: CellChoice, chosen: Experiment, plan: Plan, *, as_json: bool) -> None:
+def _show(
+    choice: CellChoice, everything: Experiment, chosen: Experiment, plan: Plan, *, as_json: bool
+) -> None:
     """Print what a run would do, and the scripts that it would submit."""
     arguments = [choice.spec, *choice.overrides]
     arguments += [word for each in choice.where for word in ("--where", each)]
     scripts = scripts_of(chosen, plan, arguments) if chosen.where != "local" else []
     if as_json:
-        common.print_json(plan_data(chosen, plan, doubts(chosen)) | {"scripts": scripts})
+        common.print_json(
+            plan_data(chosen, plan, doubts(everything, chosen)) | {"scripts": scripts}
+        )
         return
     print_plan(chosen, plan)
     print_scripts(scripts)

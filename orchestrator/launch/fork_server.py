@@ -96,6 +96,8 @@ class Order(NamedTuple):
     """Submission and cell, as JSON, of the other cells that the same process trains."""
     options: Mapping[str, object] | None = None
     """`site.options`; see NodeOptions."""
+    gpus: tuple[str, ...] = ()
+    """The GPUs of this machine that belong to the cell, by nvidia-smi's index."""
 
 
 # In orch
@@ -287,7 +289,11 @@ def run_worker(order: Order, report: Channel) -> NoReturn:
     stop = worker.StopSignals(together.ASKS_TO_STOP if order.others else worker.STOP_SIGNALS)
     code = 0
     try:
-        if order.core is not None:
+        if order.gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(order.gpus)
+            for name in ONE_THREAD:
+                os.environ.pop(name, None)
+        elif order.core is not None:
             processes.pin(order.core)
         worker.one_thread()
         if order.others:

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
-from orchestrator.errors import OrchError, RunFolderError
+from orchestrator.errors import EnvironmentFault, OrchError, RunFolderError
 from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState, state_on_disk
 from orchestrator.launch.logs import Stream, logs
+from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
-from orchestrator.spec.site_options import node_options
+from orchestrator.spec.site_options import NodeOptions, node_options
 
 RELAUNCHES = 2
 """Times that one run restarts a cell whose process was killed, from its last checkpoint. After that
@@ -77,12 +78,37 @@ def launch(
     interrupted = False
     if waiting or elsewhere:
         entries = check_launchable([*waiting, *elsewhere], folder, node_options(options or {}))
+        gpus = _gpus_for([*waiting, *elsewhere], node_options(options or {}))
         count = min(workers or processes.cores(), len(waiting) + len(elsewhere))
         with processes.Stop().listening() as stop, fork_server(entries) as server:
-            LocalLaunch(waiting, elsewhere, folder, count, server, stop, on_event, options).work()
+            local = LocalLaunch(waiting, elsewhere, folder, count, server, stop, on_event, options)
+            local.gpus += gpus
+            local.work()
         interrupted = stop.asked > 0
         states = _states(cells, folder)
     return Launched(states, interrupted)
+
+
+def gpus_of_cell(cell: Cell) -> int:
+    """Return the GPUs of this machine that a cell takes."""
+    return cell.resources.num_nodes * cell.resources.gpus_per_node if cell.scale == "full" else 0
+
+
+def _gpus_for(cells: Sequence[Cell], options: NodeOptions) -> list[str]:
+    """Return this machine's free GPUs, by index. Raise EnvironmentFault if a cell needs more."""
+    most = max(map(gpus_of_cell, cells))
+    if not most:
+        return []
+    if not options.gpu_check:  # nobody can be asked for them: one cell after the other
+        return [str(index) for index in range(most)]
+    gpus = machine_gpus()
+    free = [each.index for each in gpus if each.is_free]
+    if len(free) < most:
+        raise EnvironmentFault(
+            f"a cell asks for {most} GPUs (resources), and {len(free)} of the {len(gpus)} that "
+            "nvidia-smi lists here are free. Nothing was started; site=local rehearses without any"
+        )
+    return free
 
 
 def _shape(cell: Cell) -> Hashable | None:
@@ -111,6 +137,7 @@ class RunningProcess(NamedTuple):
 
     slot: int
     submissions: tuple[str, ...]
+    gpus: tuple[str, ...] = ()
 
 
 class LocalLaunch:
@@ -132,6 +159,8 @@ class LocalLaunch:
         # with a worker on every core, each has its own; with fewer, two orchs could want the same
         allowed = processes.affinity()
         self.cores = allowed if workers == len(allowed) else None
+        self.gpus: list[str] = []
+        """The GPUs that no cell has."""
         self.waiting = deque(waiting)
         self.running: dict[str, Cell] = {}
         """The running cells by submission."""
@@ -184,14 +213,15 @@ class LocalLaunch:
             self.server.channel.send({"do": "stop"})
 
     def _fill_slots(self) -> None:
-        while self.slots and self.waiting:
+        while self.slots and self.waiting and gpus_of_cell(self.waiting[0]) <= len(self.gpus):
             cells, slot = self._next_cells(), self.slots.pop(0)
+            gpus = tuple(self.gpus.pop(0) for _ in range(gpus_of_cell(cells[0])))
             submissions = tuple(secrets.token_hex(8) for _ in cells)
             for submission, cell in zip(submissions, cells, strict=True):
                 # before the process exists: a kill in between leaves an intent, and no lost process
                 self.folder.append("intent", cell.id, submission=submission, launcher="local")
                 self.running[submission] = cell
-            self.processes[submissions[0]] = RunningProcess(slot, submissions)
+            self.processes[submissions[0]] = RunningProcess(slot, submissions, gpus)
             texts = [cell.model_dump_json() for cell in cells]
             self.server.start(
                 Order(
@@ -201,6 +231,7 @@ class LocalLaunch:
                     self.cores[slot] if self.cores else None,
                     tuple(zip(submissions, texts, strict=True))[1:],
                     self.options,
+                    gpus,
                 )
             )
 
@@ -268,6 +299,7 @@ class LocalLaunch:
         """Handle the end of a process: report its cells' endings, or start them again."""
         process = self.processes.pop(submission)
         self.slots.append(process.slot)
+        self.gpus += process.gpus
         for each in process.submissions:
             # A cell that reported `finished` was handled at that message.
             if each in self.running:

@@ -93,9 +93,8 @@ def rehearsal_of(chosen: Experiment, *, score: bool) -> Experiment:
     spec = chosen.spec.model_copy(update={"site": site})
     folder = RunFolder.of(site.runs_dir, spec.name, "micro")
     folder.check()
-    return replace(
-        chosen, spec=spec, cells=tuple(rehearse(chosen.cells)), where="local", folder=folder
-    )
+    cells = tuple(rehearse(chosen.cells))
+    return replace(chosen, spec=spec, cells=cells, where="local", folder=folder, scale="micro")
 
 
 def run_rehearsal(small: Experiment, *, score: bool) -> tuple[int, list[str], Review | None]:

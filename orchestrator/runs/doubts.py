@@ -5,6 +5,7 @@ run can mean what its author expects: files that are not there, metrics that not
 prompts that do not ask for what the reward pays. It reads the file system and changes nothing.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,9 +13,13 @@ from typing import NamedTuple
 from orchestrator.data.source import KINDS, validation_beside
 from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.evaluate.survey import tasks_of
+from orchestrator.launch.disk_use import disk_use, shown
+from orchestrator.launch.local import gpus_of_cell
+from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.metrics.names import METRICS
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import measured
+from orchestrator.site.hub_data import hub_findings, is_local
 from orchestrator.spec.claims import SHARES, WORKS, parse
 
 BETAS = (1e-5, 10.0)
@@ -37,19 +42,67 @@ class Doubt(NamedTuple):
         return f"{self.field}: {self.sentence}"
 
 
-def doubts(experiment: Experiment) -> list[Doubt]:
-    """Return what is doubtful, faults first, each once."""
-    all_doubts = [
+def doubts(experiment: Experiment, chosen: Experiment | None = None) -> list[Doubt]:
+    """Return what is doubtful, faults first, each once.
+
+    chosen: with the cells that are to run; None: all.
+    """
+    all_doubts = [*_of_machine(chosen or experiment)]
+    all_doubts += [
         doubt for check in (_of_cells, _of_evaluation, _of_metrics) for doubt in check(experiment)
     ]
     return sorted(dict.fromkeys(all_doubts), key=lambda doubt: not doubt.fault)
 
 
-def refuse_faults(experiment: Experiment) -> None:
+def refuse_faults(experiment: Experiment, chosen: Experiment) -> None:
     """Raise OrchError with every fault."""
-    faults = [str(doubt) for doubt in doubts(experiment) if doubt.fault]
+    faults = [str(doubt) for doubt in doubts(experiment, chosen) if doubt.fault]
     if faults:
         raise OrchError("\n".join([f"{experiment.spec.source} cannot be run as it is:", *faults]))
+
+
+def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
+    """Yield what this machine lacks: GPUs, room for checkpoints, a model where there is no network.
+
+    `orch doctor` calls the same things broken.
+    """
+    if experiment.scale == "micro":
+        return
+    is_here = experiment.where == "local"
+    most = max(map(gpus_of_cell, experiment.cells), default=0)
+    if is_here and most > (gpus := len(machine_gpus())) and _checks_gpus(experiment):
+        todo = f"set resources to {{num_nodes: 1, gpus_per_node: {gpus}}}" if gpus else "site=local"
+        yield Doubt(
+            "resources",
+            f"a cell asks for {most} GPUs, and nvidia-smi lists {gpus} on this machine: {todo}"
+            + ("" if gpus else " rehearses"),
+            fault=True,
+        )
+    site = experiment.spec.site
+    for finding in hub_findings(site, experiment.cells, None):
+        if finding.verdict == "broken" and not is_local(finding.check.removeprefix("model ")):
+            sentence = f"{finding.check} is {finding.found}: {finding.advice}"
+            yield Doubt("model.path", sentence, fault=is_here)
+    new = [cell for cell in experiment.cells if not experiment.folder.cell(cell).attempts()]
+    if (needed := disk_use(new)) is not None:
+        free = shutil.disk_usage(_nearest(experiment.folder.path)).free
+        if needed.total > free:
+            yield Doubt(
+                "cadence",
+                f"checkpoints take {needed} (estimated), and {shown(free)} are free: keep fewer "
+                "(cadence.checkpoint_every_steps), `orch prune` as cells are scored, or take "
+                "another disk (site.runs_dir)",
+                fault=needed.largest > free and (is_here or shutil.which("sbatch") is not None),
+            )
+
+
+def _checks_gpus(experiment: Experiment) -> bool:
+    return bool(experiment.spec.site.options.get("gpu_check", True))
+
+
+def _nearest(path: Path) -> Path:
+    """Return the nearest folder above that exists."""
+    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _of_cells(experiment: Experiment) -> Iterator[Doubt]:
@@ -83,7 +136,7 @@ def _of_cells(experiment: Experiment) -> Iterator[Doubt]:
 
 
 def _of_model(path: str, where: str, full: bool) -> Iterator[Doubt]:
-    if _is_local(path) and not Path(path).expanduser().exists():
+    if is_local(path) and not Path(path).expanduser().exists():
         sees = "" if where == "local" else ", so no node that shares this file system sees it"
         yield Doubt("model.path", f"{path} is not there{sees}", fault=full)
 
@@ -102,11 +155,6 @@ def _of_data(path: str, reward: str, roots: Sequence[Path], full: bool) -> Itera
             f"validation{file.suffix}, with the same columns",
             fault=full,
         )
-
-
-def _is_local(path: str) -> bool:
-    """Return True for a path of a file system, and not a name on the Hub."""
-    return path.startswith(("/", "./", "../", "~"))
 
 
 def _of_evaluation(experiment: Experiment) -> Iterator[Doubt]:

@@ -9,16 +9,21 @@ from typing import Literal
 
 from orchestrator.errors import OrchError, RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import parsed, read_json
+from orchestrator.launch.local import gpus_of_cell
+from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.slurm.cluster import has_controller
-from orchestrator.records import Cell, Spec
+from orchestrator.records import Cell, Site, Spec
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.state import state_of
+from orchestrator.settings import Resources
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.rehearse import rehearse
 from orchestrator.spec.select import matches, none_selected, parse
 
 LaunchKind = Literal["local", "slurm", "ray"]
+"""Where cells are trained; local: on this machine, at either scale."""
+Scale = Literal["micro", "full"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,8 @@ class Experiment:
     cells: tuple[Cell, ...]
     where: LaunchKind
     folder: RunFolder
-
-    @property
-    def scale(self) -> Literal["micro", "full"]:
-        """Return the scale at which the cells are run."""
-        return _scale(self.spec, self.where)
+    scale: Scale
+    """The scale at which the cells are run."""
 
     def chosen(self, terms: Sequence[str]) -> "Experiment":
         """Return the experiment with the cells that `--where` selects. Raise SelectionError if none
@@ -65,17 +67,36 @@ def open_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     spec = load(Path(path), overrides)
     declared = expand(spec)
     where = site_of(spec)
-    cells = at_scale(declared, _scale(spec, where))
-    folder = RunFolder.of(spec.site.runs_dir, spec.name, _scale(spec, where))
+    scale: Scale = "full"
+    if where == "local":
+        declared, scale = _on_this_machine(declared, spec.site)
+    cells = at_scale(declared, scale)
+    folder = RunFolder.of(spec.site.runs_dir, spec.name, scale)
     folder.check()
-    return Experiment(spec, tuple(declared), tuple(cells), where, folder)
+    return Experiment(spec, tuple(declared), tuple(cells), where, folder, scale)
 
 
-def _scale(spec: Spec, where: LaunchKind) -> Literal["micro", "full"]:
-    return "micro" if where == "local" and spec.site.rehearse else "full"
+def _on_this_machine(cells: list[Cell], site: Site) -> tuple[list[Cell], Scale]:
+    """Return the cells laid out on this machine's GPUs, and the scale at which they train.
+
+    Cells that ask for more GPUs than are here keep their layout: `doubts` refuses to run them.
+    """
+    gpus = machine_gpus() if site.kind != "local" else ()
+    most = max(map(gpus_of_cell, cells), default=0)
+    if site.kind == "local" or (site.kind == "auto" and not 0 < most <= len(gpus)):
+        return cells, "micro"
+    layouts: dict[Resources, Resources] = {}
+    for cell in cells:
+        count = gpus_of_cell(cell)
+        if 0 < count <= len(gpus):
+            changes = {"num_nodes": 1, "gpus_per_node": count, "gpu": gpus[0].name}
+            layouts[cell.resources] = cell.resources.but(**changes)
+    return [
+        cell.but(resources=layouts.get(cell.resources, cell.resources)) for cell in cells
+    ], "full"
 
 
-def at_scale(cells: Sequence[Cell], scale: Literal["micro", "full"]) -> Sequence[Cell]:
+def at_scale(cells: Sequence[Cell], scale: Scale) -> Sequence[Cell]:
     """Return the cells as they run at a site.
 
     At micro scale, every cell is rehearsed. At full scale, cells run as declared. Only cells of the
@@ -94,8 +115,8 @@ def site_of(spec: Spec) -> LaunchKind:
     """
     kind = spec.site.kind
     if kind == "auto":
-        kind = "slurm" if has_controller() else "local"
-    return kind
+        return "slurm" if has_controller() else "local"
+    return "local" if kind == "gpus" else kind
 
 
 def saved_experiments(runs_dir: Path) -> list[Experiment]:
@@ -109,12 +130,12 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
         folder = RunFolder(marker.parent.absolute())
         folder.check()
         spec = parsed(Spec, plain, marker)
-        small = folder.experiment.endswith(".micro")
-        cells = tuple(_launched(spec, folder, "micro" if small else "full"))
-        where: LaunchKind = "local" if small else site_of(spec)
-        if not small and spec.site.rehearse and where == "local":
-            where = "slurm"
-        experiments.append(Experiment(spec, cells, cells, where, folder))
+        scale: Scale = "micro" if folder.experiment.endswith(".micro") else "full"
+        cells = tuple(_launched(spec, folder, scale))
+        where: LaunchKind = "local" if scale == "micro" else site_of(spec)
+        if scale == "full" and spec.site.kind == "auto" and not machine_gpus():
+            where = "slurm"  # its cells were submitted where a cluster answered
+        experiments.append(Experiment(spec, cells, cells, where, folder, scale))
     return experiments
 
 
@@ -122,7 +143,7 @@ _FEW = 100
 """For at most this number of cells, reading them from disk is faster than expanding the spec."""
 
 
-def _launched(spec: Spec, folder: RunFolder, scale: Literal["micro", "full"]) -> Iterator[Cell]:
+def _launched(spec: Spec, folder: RunFolder, scale: Scale) -> Iterator[Cell]:
     """Yield every cell on disk.
 
     Take the cells of the spec from its expansion and do not read them: this takes a tenth of the

@@ -21,7 +21,9 @@ from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch.disk_use import disk_use, shown
 from orchestrator.launch.launchers import launcher_of
+from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.environment import environment_fault
+from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.ray.server import server_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
 from orchestrator.library.protocol import EmbeddedTrainer
@@ -34,6 +36,7 @@ from orchestrator.site.forecast import (
     time_limit_warnings,
 )
 from orchestrator.site.hub_data import SiteFinding, hub_findings
+from orchestrator.site.preflight import preflight
 from orchestrator.site.probe import NodeReport, probe_node
 from orchestrator.spec.site_options import SlurmOptions, faults, ray_options, slurm_options
 from orchestrator.tracking.store import store_of
@@ -307,7 +310,7 @@ def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFindi
     return [
         SiteFinding(
             "disk for checkpoints",
-            "broken" if short else "ok",
+            "broken" if needed.largest > free else "missing" if short else "ok",
             f"{needed} (estimated); {shown(free)} free",
             "fewer checkpoints (cadence.checkpoint_every_steps), `orch prune` as they are scored, "
             "or another disk (site.runs_dir)"
@@ -384,18 +387,40 @@ def _ray(site: Site, cells: Sequence[Cell]) -> Iterator[SiteFinding]:
         yield SiteFinding(f"jobs of {job.cells} cells", "ok", str(job))
 
 
+def _machine_with_gpus(
+    site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None
+) -> Iterator[SiteFinding]:
+    """Yield the facts of this machine's GPUs, and what a start of the cells here would find."""
+    gpus = machine_gpus()
+    most = max(map(gpus_of_cell, cells), default=0)
+    yield SiteFinding(
+        "GPUs",
+        "ok" if len(gpus) >= most else "broken",
+        f"{len(gpus)} ({gpus[0].name}), {sum(each.is_free for each in gpus)} free"
+        if gpus
+        else "nvidia-smi lists none",
+        "" if len(gpus) >= most else f"a cell asks for {most}: lower resources.gpus_per_node",
+    )
+    runs_dir = Path(site.runs_dir)
+    yield from preflight(site, cells, evaluation, runs_dir if runs_dir.is_dir() else Path())
+
+
 def cluster(
     site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None, *, look: bool
 ) -> list[SiteFinding]:
     """Return the facts of the SLURM cluster. look: start a job that checks a node."""
     if site.kind == "local":
         return [SiteFinding("SLURM", "ok", "not asked: site.kind is local")]
+    if site.kind == "gpus":
+        return [*_machine_with_gpus(site, cells, evaluation)]
     if site.kind == "ray":
         return [*_ray(site, cells)]
     try:
         has_slurm = site.kind == "slurm" or has_controller()
     except OrchError as error:
         return [SiteFinding("SLURM", "broken", "does not answer", str(error))]
+    if not has_slurm and machine_gpus():
+        return [*_machine_with_gpus(site, cells, evaluation)]
     if not has_slurm:
         return [
             SiteFinding("SLURM", "missing", "no cluster here", "cells run here, at micro scale")

@@ -54,9 +54,18 @@ def hub_findings(
     return [*findings, *(_data_set(name, hub, variables) for name, hub in data)]
 
 
+def is_local(path: str) -> bool:
+    """Return True for a path of a file system, and not a name on the Hub."""
+    return path.startswith(("/", "./", "../", "~"))
+
+
 def _model(path: str, variables: Mapping[str, str]) -> SiteFinding:
     cache_folder = hub_cache(variables)
-    folder = hub_folder(path, cache_folder)
+    folder = Path(path).expanduser() if is_local(path) else hub_folder(path, cache_folder)
+    if folder is not None and not folder.exists():
+        return SiteFinding(
+            f"model {path}", "broken", "is not there", "model.path is a folder that a node sees"
+        )
     if folder is None:
         return _absent(f"model {path}", f"hf download {path}", cache_folder, variables)
     lacking = [
@@ -73,7 +82,9 @@ def _model(path: str, variables: Mapping[str, str]) -> SiteFinding:
             f"model {path}",
             "broken",
             f"{folder} lacks {', '.join(lacking)}",
-            f"hf download {path}, where there is a network",
+            "copy what is lacking"
+            if is_local(path)
+            else f"hf download {path}, where there is a network",
         )
     return SiteFinding(f"model {path}", "ok", str(folder))
 

@@ -21,8 +21,6 @@ class SiteFile(NamedTuple):
 
     name: str
     file: Path
-    gpus: int
-    """The GPUs of a node."""
     is_new: bool
     """False: it was there already, and was left as it was."""
 
@@ -38,7 +36,7 @@ def write_site(folder: Path) -> SiteFile | None:
     is_new = not file.exists()
     if is_new:
         write_text(file, site_file(cluster))
-    return SiteFile(name, file, gpus_per_node(cluster), is_new)
+    return SiteFile(name, file, is_new)
 
 
 def site_file(cluster: Cluster) -> str:
@@ -66,13 +64,6 @@ def site_file(cluster: Cluster) -> str:
     if not cluster.accounting:
         lines.append("  # no accounting here: orch notices late a job that dies with its node")
     return "\n".join([*lines, *_environments(), ""])
-
-
-def gpus_per_node(cluster: Cluster) -> int:
-    """Return the most GPUs of a node in the partition that `site_file` chooses; 0 without GPUs."""
-    chosen = _chosen(cluster)
-    nodes = cluster.nodes_of(chosen.name) if chosen else []
-    return max((node.gpus_of("") for node in nodes), default=0)
 
 
 def _chosen(cluster: Cluster) -> Partition | None:

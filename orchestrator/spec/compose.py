@@ -189,7 +189,7 @@ def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _FIELDS_OF_STUDY = frozenset(StudyFile.model_fields)
-KINDS = ("auto", "local", "slurm", "ray")
+KINDS = ("auto", "local", "gpus", "slurm", "ray")
 """Kinds of sites that need no file."""
 
 

@@ -6,55 +6,50 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator import plugins
 from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.files import write_text
 from orchestrator.spec.schema import schema
 from orchestrator.spec.shipped import shipped_folder, shipped_names
-
-USUAL_GPUS = 4
-"""GPUs of a node, if no scheduler answers."""
 
 SCHEMA = "spec.schema.json"
 MODELINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 """Editors with yaml-language-server complete, explain and check a file that begins with it."""
 
 STARTER = """\
-# A starter experiment. It runs on this machine as it is, at micro scale:
+# A starter: three configurations, three seeds. Without a cluster or a GPU it runs at micro scale.
 #
-#   orch plan {file}
+#   orch plan {file}       what would run, why, and what it costs
 #   orch run {file}
 #
 # Every field is described by `orch init --schema`; an editor with yaml-language-server shows it.
+defaults: [recipe: onpolicy_math, site: {site}, _self_]
 
 name: {name}
-question: Does k1-in-reward reach a higher accuracy than k3-in-loss at the same beta?
+question: At the same beta, does k1 in the reward reach a higher accuracy than k3 in the loss?
 seeds: [0, 1, 2]
+model: {{name: qwen2.5-0.5b, path: Qwen/Qwen2.5-0.5B}}
+backend: {backend}
 
 studies:
   estimators:
-    title: Two estimators at two strengths, beside no KL at all
+    title: Two KL terms at one strength, beside no KL at all
     base:
-      model: {{name: my-model, path: Qwen/Qwen2.5-7B}}
-      data: {{name: math, path: DigitalLearningGmbH/MATH-lighteval, num_prompts: 7500}}
-      advantage: {{estimator: rloo}}
-      loss: {{aggregation: token_mean}}
-      rollout: {{group_size: 5, max_response_tokens: 1024}}
-      batch: {{num_prompts: 256}}
-      optimizer: {{learning_rate: 1.0e-6}}
-      num_train_steps: 250
-      backend: {{name: verl}}
-      resources: {{num_nodes: 1, gpus_per_node: {gpus}}}
-      cadence: {{checkpoint_every_steps: 50}}
+      kl.beta: 0.1
+      num_train_steps: 100
+      batch.num_prompts: 64
+      resources: {{num_nodes: 1, gpus_per_node: 1}}
+      cadence: {{evaluate_every_steps: 20, checkpoint_every_steps: null}}
     axes:
-      kl:
-        - {{estimator: none}}
-        - product: {{estimator: [k1], placement: [reward], beta: [0.1, 0.3]}}
-        - product: {{estimator: [k3], placement: [loss], beta: [0.1, 0.3]}}
+      kl: [none, k1.reward, k3.loss]
 
 claims:
   k1_reward_scores_higher: >-
-    eval/accuracy_in_domain[kl=k1.reward] > eval/accuracy_in_domain[kl=k3.loss]
-    at beta in [0.1, 0.3]
+    eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]
+
+evaluation:
+  tasks: [{{name: math500, domain: in, repeats: 4}}]
+  checkpoints: last
 """
 
 
@@ -66,15 +61,18 @@ class WrittenFile(NamedTuple):
     """The command that comes next; empty for a file that needs none."""
 
 
-def write_starter(path: Path, site: str = "", gpus: int = 0) -> list[WrittenFile]:
+def write_starter(path: Path, site: str = "auto") -> list[WrittenFile]:
     """Write the starter spec to `path`. Return the written files.
 
-    site: the name of a site file that the spec uses. gpus: the GPUs of a node; 0: as usual.
+    site: the name of the site that the spec uses.
     """
     name = re.sub(r"[^A-Za-z0-9._+-]", "_", path.stem).lstrip("._+-")[:64] or "experiment"
-    text = STARTER.format(name=name, file=shlex.quote(path.name), gpus=gpus or USUAL_GPUS)
-    if site:
-        text = text.replace("\nname: ", f"\ndefaults: [site: {site}, _self_]\n\nname: ", 1)
+    text = STARTER.format(
+        name=name,
+        file=shlex.quote(path.name),
+        site=site,
+        backend=f"verl@{plugins.load('verl').versions[0]}",
+    )
     return write_spec(path, text)
 
 

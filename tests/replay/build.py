@@ -27,7 +27,7 @@ from orchestrator.runs.experiment import Experiment, open_experiment
 from tests.replay import recorded
 from tests.replay.truth import BASELINE, OFFSETS, Truth, World, truth
 
-SITE = ("site=local", "site.rehearse=false")
+SITE = ("site=gpus",)
 """Overrides with which commands read the folder here: the cells are at full scale."""
 SUBMISSION = "00000000replayed"
 ITEMS = {"math500": 500, "math2": 210, "countdown": 500}

@@ -365,7 +365,7 @@ def test_a_seed_is_planned_once_by_the_first_run_that_has_it(
 ) -> None:
     def launched(*seeds: int) -> dict[int, float | None]:
         cells = tuple(synthetic.run(seed=seed).records[0].cell for seed in seeds)
-        keep_spec(Experiment(synthetic.spec(), (), cells, "local", folder))
+        keep_spec(Experiment(synthetic.spec(), (), cells, "local", folder, "micro"))
         return {r.cell.settings.seed: r.planned for r in collect(cells, folder)}
 
     first = launched(0, 1)

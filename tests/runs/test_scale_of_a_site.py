@@ -21,11 +21,11 @@ def test_a_site_rehearses_or_trains_as_declared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    real = open_experiment(SPEC, ["site=local"])
+    real = open_experiment(SPEC)
     assert (real.where, real.scale, real.folder.path.name) == ("local", "full", "real_smoke")
     assert {cell.settings.backend.name for cell in real.cells} == {"trl"}
     assert real.cells == real.declared
-    small = open_experiment(SPEC, ["site=local", "site.rehearse=true"])
+    small = open_experiment(SPEC, ["site=local"])
     assert (small.where, small.scale, small.folder.path.name) == (
         "local",
         "micro",
@@ -43,7 +43,7 @@ def test_prompts_and_policy_ship_with_orch(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORCH_DATA_DIR", str(tmp_path / "it's data ü"))
     monkeypatch.setenv("ORCH_ENVIRONMENTS", str(tmp_path / "none"))
-    real = open_experiment(SPEC, ["site=local"])
+    real = open_experiment(SPEC)
     with pytest.raises(Exception, match=r"`orch env create trl@1\.16\.0 --cpu` makes one"):
         check_launchable(real.cells, real.folder, NodeOptions())
     cell = real.cells[0]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.files import write_text
 from orchestrator.launch import processes
@@ -22,6 +23,36 @@ _NO_VALUE = frozenset({"N/A", "[N/A]", "[Not Supported]"})
 _LOOK_SECONDS = 10.0
 PEAK = "gpu_memory.json"
 """In an attempt's folder: {"peak_mib": the most memory that one GPU of the first node used}."""
+
+
+class MachineGpu(NamedTuple):
+    """A GPU of this machine, as nvidia-smi shows it."""
+
+    index: str
+    name: str
+    """`a100-sxm4-80gb`: the form in which `resources.gpu` names one."""
+    is_free: bool
+    """False: another process holds a part of its memory."""
+
+
+def machine_gpus() -> tuple[MachineGpu, ...]:
+    """Return the GPUs of this machine that this process may use; none where nvidia-smi does not
+    answer."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    try:
+        done = processes.finished(_query(("index", "memory.free", "memory.total", "name")), 60.0)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    gpus = []
+    for line in () if done.returncode else done.stdout.splitlines():
+        index, *rest = (word.strip() for word in line.split(",", 3))
+        if len(rest) == 3 and rest[0].isdigit() and rest[1].isdigit():
+            free, total = int(rest[0]), int(rest[1])
+            kind = rest[2].lower().removeprefix("nvidia ").replace(" ", "-")
+            name = kind if kind.endswith("gb") else f"{kind}-{round(total / 1024)}gb"
+            gpus.append(MachineGpu(index, name, free >= _FREE_SHARE * total))
+    return tuple(gpus)
 
 
 def gpu_fault(count: int) -> str:
