@@ -125,5 +125,6 @@ class LaboratoryError(OrchError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'x'?` for the nearest known name, or an empty string."""
     by_lower_case = {str(k).lower(): str(k) for k in known}
-    near = get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0.6)
+    cutoff = 0.6 if len(str(name)) > 3 else 0.5  # k4 and k3 share one letter of two
+    near = get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=cutoff)
     return f", did you mean '{by_lower_case[near[0]]}'?" if near else ""

@@ -71,11 +71,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name. Raise UsageError with the nearest name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from orchestrator.errors import did_you_mean
+            from orchestrator.cli.habits import command_hint
 
-            raise click.UsageError(
-                f"there is no command '{args[0]}'{did_you_mean(args[0], COMMANDS)}", ctx
-            )
+            raise click.UsageError(f"there is no command '{args[0]}'{command_hint(args[0])}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -122,7 +120,9 @@ def answer(arguments: Sequence[str] | None = None) -> int:
     try:
         code = orch(arguments, prog_name="orch", standalone_mode=False) or 0
     except click.ClickException as error:
-        error.show()
+        from orchestrator.cli.habits import sentence_of
+
+        click.echo(sentence_of(error), err=True)
         code = error.exit_code
     except click.exceptions.Abort:
         code = 130

@@ -39,6 +39,17 @@ where = click.option(
 )
 
 
+def one_cell(target: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the cell that `[SPEC] CELL [KEY=VALUE]...` names, and the overrides.
+
+    The cell is None if one word is given, or a spec with overrides alone.
+    """
+    words = [word for word in target[1:] if "=" not in word]
+    if len(words) > 1:
+        raise click.UsageError(f"one cell, not {len(words)}: {' '.join(words)}")
+    return next(iter(words), None), tuple(word for word in target[1:] if "=" in word)
+
+
 class CellChoice(NamedTuple):
     """Cells as a person names them: a spec, overrides of its keys, and filters."""
 

@@ -23,12 +23,13 @@ from orchestrator.imports.runs import renames_of
 from orchestrator.library.logged import Place
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.rundir import CellDir
+from orchestrator.runs.experiment import is_spec, launched_cells
 
 HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 
 
 @click.command(short_help="Say what went wrong in a run, by its log.")
-@click.argument("log", metavar="LOG", type=click.Path())
+@click.argument("log", metavar="LOG | CELL | SPEC", type=click.Path())
 @click.option(
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -48,7 +49,9 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
     metavar="THEIRS=OURS",
     help="Give a logged metric a canonical name.",
 )
+@common.where
 @common.as_json
+@common.runs_dir
 def command(
     log: str,
     script: Path | None,
@@ -56,14 +59,16 @@ def command(
     runs: tuple[str, ...],
     experiment: str | None,
     metrics: tuple[str, ...],
+    where: tuple[str, ...],
     as_json: bool,
+    runs_dir: Path,
 ) -> int:
     """Say what went wrong first in a run, why, how sure that is, and what to change.
 
     LOG is a history as JSON lines (W&B's `run.history()`), a TensorBoard folder, a
     trainer_state.json, the address of an MLflow store, the console of TRL, verl, OpenRLHF or
-    SkyRL as a text, or the folder of a cell of orch. With --script the launch counts too: some
-    causes no log can tell. Exit code 1: it cannot be told.
+    SkyRL as a text. Or it is a cell of orch: its folder, id or name, or a SPEC with -w. With
+    --script the launch counts too: some causes no log can tell. Exit code 1: it cannot be told.
 
     \b
       orch diagnose logs/tensorboard --script train.sh
@@ -71,25 +76,37 @@ def command(
       orch diagnose history.jsonl --metric score=train/reward_mean
     """
     renames = renames_of(metrics)
-    cell = _cell_of(Path(log))
-    source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
     answers = []
-    for run in open_source(source, experiment=experiment, runs=runs):
-        facts, place, trained_by, why = _facts(run, script, library, cell)
-        answer = diagnose(trace_of(run, trained_by, place, renames), facts)
-        if answer.first is None and trained_by is None and cell is None:
-            answer = replace(answer, untold=(*answer.untold, f"which library trained it: {why}"))
-        answers.append((run, answer))
+    cells: list[CellDir | None] = [*_cells_of(log, where, runs_dir)]
+    for cell in cells or [None]:
+        source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
+        for run in open_source(source, experiment=experiment, runs=runs):
+            facts, place, trained_by, why = _facts(run, script, library, cell)
+            answer = diagnose(trace_of(run, trained_by, place, renames), facts)
+            if answer.first is None and trained_by is None and cell is None:
+                untold = f"which library trained it: {why}"
+                answer = replace(answer, untold=(*answer.untold, untold))
+            answers.append((cell.path.name if cell else run.name, answer))
     if as_json:
-        print_json([as_data(run.name, answer) for run, answer in answers])
+        print_json([as_data(name, answer) for name, answer in answers])
     else:
-        for number, (run, answer) in enumerate(answers):
+        for number, (name, answer) in enumerate(answers):
             if len(answers) > 1:
-                click.echo(f"{'' if number == 0 else chr(10)}{run.name}")
+                click.echo(f"{'' if number == 0 else chr(10)}{name}")
             _print(answer)
     if script is not None:
         set_next(shlex.join(["orch", "audit", str(script)]))
     return int(any(answer.first is None for _, answer in answers))
+
+
+def _cells_of(log: str, where: tuple[str, ...], runs_dir: Path) -> list[CellDir]:
+    """Return the cells of orch that an argument names; none for a log."""
+    path = Path(log)
+    if (cell := _cell_of(path)) is not None:
+        return [cell]
+    if is_spec(log) or (not path.exists() and "/" not in log and not path.suffix):
+        return [folder.cell(each) for folder, each in launched_cells(log, (), where, runs_dir)]
+    return []
 
 
 def _cell_of(path: Path) -> CellDir | None:

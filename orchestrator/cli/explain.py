@@ -47,28 +47,30 @@ class EstimatorParameter(click.ParamType[str]):
 
     name = "estimator"
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """Return `[none|k1|...|ppo|...]`."""
-        return click.Choice((*choices(), *POLICY_LOSSES)).get_metavar(param, ctx)
+    def get_metavar(self, _param: click.Parameter, _ctx: click.Context) -> str | None:
+        """Return the word for it: the names are many."""
+        return "ESTIMATOR"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: Any, _param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name of an estimator or policy loss; of a library's name for it, ours.
 
         Raise click.BadParameter with the names there are.
         """
         if _policy_loss(str(value)) is not None:
             return str(value)
+        name, dot, place = str(value).partition(".")
+        if dot and name in choices() and place in PLACEMENTS:  # `k3.loss`, as plans and pages say
+            return f"{name}.{place}"
         if value in choices() or "@" in str(value):
             return str(value)
 
         theirs = plugins.estimator_names()
         if value in theirs:
             return theirs[value]
-        known = (*choices(), *POLICY_LOSSES)
-        near = did_you_mean(str(value), (*known, *theirs))
-        raise click.BadParameter(
-            f"'{value}' is no estimator{near} (there are: {', '.join(known)})", ctx, param
-        )
+        own = (*choices(), *POLICY_LOSSES)
+        near = did_you_mean(str(value), own) or did_you_mean(str(value), theirs)
+        listed = near or " (orch explain --all lists them)"
+        raise click.UsageError(f"'{value}' is no estimator and no policy loss{listed}", ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -79,7 +81,9 @@ class EstimatorParameter(click.ParamType[str]):
 
 @click.command(short_help="Say what a KL term or a policy loss really does, also in each library.")
 @click.argument("estimator", type=EstimatorParameter(), required=False)
-@click.argument("placement", type=click.Choice(list(PLACEMENTS)), required=False)
+@click.argument(
+    "placement", type=click.Choice(list(PLACEMENTS)), required=False, metavar="PLACEMENT"
+)
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
 @click.option("--off-policy", is_flag=True, help="Train on old samples (minibatches, staleness).")
 @click.option(
@@ -181,6 +185,7 @@ def command(
       orch explain --exact --sweep
       orch explain --of losses.py:my_loss
     """
+    estimator, placement = _of_label(estimator, placement)
     if own is not None:
         print_own(own, given, python, as_json=as_json)
         return
@@ -206,8 +211,8 @@ def command(
             raise click.UsageError(f"'{estimator}' is a policy loss, and takes no placement")
         _explain_loss(*of_loss, picture, as_json)
         return
-    if estimator is None or (placement is None and estimator != NONE):
-        raise click.UsageError("give an estimator and a placement (orch explain k3 loss), or --all")
+    if estimator is None:
+        raise click.UsageError("give a KL term (orch explain k3.loss), or --all")
     explained = explanation(estimator, placement, **how)
     if picture is not None and estimator != NONE:
         _draw(estimator, picture)
@@ -215,6 +220,23 @@ def command(
         print_json(explained)
     else:
         _print_one(explained)
+
+
+def _of_label(estimator: str | None, placement: str | None) -> tuple[str | None, str | None]:
+    """Return estimator and placement of `k3.loss`, else both as they are.
+
+    Raise UsageError for an estimator without a placement.
+    """
+    if estimator is None or placement is not None or "@" in estimator:
+        return estimator, placement
+    if "." in estimator:
+        name, _, placement = estimator.partition(".")
+        return name, placement
+    if estimator != NONE and _policy_loss(estimator) is None:
+        raise click.UsageError(
+            f"give a placement too: orch explain {estimator}.loss, or {estimator}.reward"
+        )
+    return estimator, None
 
 
 _OLD = "the policy that sampled (with loss.correction: to the proximal policy)"

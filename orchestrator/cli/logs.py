@@ -7,11 +7,12 @@ import click
 from click.core import ParameterSource
 
 from orchestrator.cli import common, completing
-from orchestrator.cli.common import CellChoice, print_json, say
+from orchestrator.cli.common import CellChoice, one_cell, print_json, say
 from orchestrator.cli.manners import in_folder, set_next
+from orchestrator.errors import SelectionError
 from orchestrator.launch.launchers import holders
 from orchestrator.launch.logs import Stream
-from orchestrator.runs.experiment import find_cell
+from orchestrator.runs.experiment import cell_named, launched_cells
 from orchestrator.runs.logs import errors as failed_cells
 from orchestrator.runs.logs import evaluation_errors, follow
 from orchestrator.runs.plan import plan as plan_of
@@ -22,7 +23,7 @@ from orchestrator.runs.plan import plan as plan_of
     "target",
     nargs=-1,
     required=True,
-    metavar="CELL | --failed SPEC [KEY=VALUE]...",
+    metavar="CELL | SPEC [CELL] | --failed SPEC [KEY=VALUE]...",
     shell_complete=completing.cells,
 )
 @click.option(
@@ -57,7 +58,7 @@ def command(
     as_json: bool,
     runs_dir: Path,
 ) -> int:
-    """Show the last lines of CELL: its id, the start of it, or its slug.
+    """Show the last lines of CELL: its id, the start of it, its name, or a SPEC with -w.
 
     With --follow and --json, the command prints one object with all lines when the cell has
     ended.
@@ -69,11 +70,16 @@ def command(
         overrides = (*target[1:], *([in_folder(runs_dir)] if named else []))
         choice = CellChoice(target[0], overrides, where, pilot)
         return _failed(choice, lines or 10, as_json)
-    if len(target) > 1 or where or pilot:
-        raise click.UsageError(
-            "one CELL has no overrides, no --where and no --pilot; --failed takes a SPEC"
-        )
-    folder, launched = find_cell(target[0], runs_dir)
+    if pilot:
+        raise click.UsageError("--pilot goes with --failed SPEC; a pilot's CELL is named by its id")
+    cell_name, overrides = one_cell(target)
+    found = launched_cells(target[0], overrides, where, runs_dir)
+    if cell_name is not None:
+        found = [(found[0][0], cell_named(cell_name, [cell for _, cell in found]))]
+    if len(found) > 1:
+        some = ", ".join(f"{cell.slug} ({cell.id})" for _, cell in found[:5])
+        raise SelectionError(f"{len(found)} cells of {target[0]} have begun: give one ({some})")
+    ((folder, launched),) = found
     cell_dir = folder.cell(launched)
     stream: Stream = "stderr" if errors else "stdout"
     ((launcher, _),) = holders([launched], folder)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import common
-from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
+from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, print_table, say
 from orchestrator.cli.manners import WOULD_CHANGE, set_next
 from orchestrator.environments.extras import lacking
 from orchestrator.launch.check import reward_trials
@@ -16,7 +16,7 @@ from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
-from orchestrator.pipeline.messages import counted
+from orchestrator.pipeline.messages import counted, is_verbose
 from orchestrator.runs.cost import measured_rates, total, validation_line
 from orchestrator.runs.doubts import Doubt, doubts
 from orchestrator.runs.experiment import Experiment
@@ -250,8 +250,8 @@ def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
         say(sentence)
 
 
-def _print_details(rows: Iterable["PlanRow"], most: int = 20) -> None:
-    """Print why cells are not simply new or unchanged, one by one."""
+def _print_details(rows: Sequence["PlanRow"], most: int = 20) -> None:
+    """Print why cells are not simply new or unchanged, one by one; with -v every cell."""
     detailed = [row for row in rows if row.detail and row.reason not in ("new", "unchanged")]
     if detailed:
         click.echo()
@@ -259,3 +259,7 @@ def _print_details(rows: Iterable["PlanRow"], most: int = 20) -> None:
         click.echo(f"{row.reason}  {row.directory.path.name}: {row.detail}")
     if len(detailed) > most:
         click.echo(f"... and {len(detailed) - most} more (--json lists all)")
+    if is_verbose():
+        click.echo()
+        cells = [(row.directory.id, row.directory.slug, row.reason) for row in rows]
+        print_table(("cell", "name", "would be"), cells)

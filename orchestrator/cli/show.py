@@ -6,11 +6,14 @@ from pathlib import Path
 import click
 
 from orchestrator.cli import common, completing
-from orchestrator.cli.common import print_json, print_table
+from orchestrator.cli.common import one_cell, print_json, print_table
+from orchestrator.cli.manners import set_next
 from orchestrator.identity import flatten
 from orchestrator.pipeline.messages import say
 from orchestrator.records import Cell, LaunchPlan
+from orchestrator.runs.experiment import is_spec
 from orchestrator.runs.shown import of_runs, of_spec
+from orchestrator.runs.taken_away import take_away
 from orchestrator.spec.rehearse import verdict_on
 
 
@@ -19,7 +22,7 @@ from orchestrator.spec.rehearse import verdict_on
     "target",
     nargs=-1,
     required=True,
-    metavar="[SPEC] CELL [KEY=VALUE]...",
+    metavar="CELL | SPEC [CELL] [KEY=VALUE]...",
     shell_complete=completing.cells,
 )
 @click.option(
@@ -43,19 +46,47 @@ from orchestrator.spec.rehearse import verdict_on
 @click.option(
     "--ledger", "part", flag_value="ledger", help="Print how each field was passed to the library."
 )
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the launch into a new folder: launch.sh, its files and its prompts. It runs "
+    "without orch, in a shell that has the library, or by `sbatch launch.sh`.",
+)
+@common.where
 @common.as_json
 @common.runs_dir
-def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: Path) -> None:
-    """Show one cell by its id (or the start of it) or its slug.
+def command(
+    target: tuple[str, ...],
+    part: str | None,
+    out: Path | None,
+    where: tuple[str, ...],
+    as_json: bool,
+    runs_dir: Path,
+) -> None:
+    """Show one cell: by its id (or the start of it), its name, or a SPEC with -w.
 
     With a SPEC, the cell need not have been launched. Without one, orch looks for it in the
     runs folder.
     """
-    if len(target) > 1:
-        shown = of_spec(target[0], target[1], target[2:])
-    else:
+    named, overrides = one_cell(target)
+    if named is None and not where and not is_spec(target[0]):
         shown = of_runs(target[0], runs_dir)
+    else:
+        shown = of_spec(target[0], named, overrides, where)
     cell, plan = shown.cell, shown.plan
+    if out is not None:
+        declared = shown.declared or cell
+        for sentence in take_away(
+            declared, shown.folder.experiment.removesuffix(".micro"), shown.site, out
+        ):
+            say(sentence)
+        set_next(f"bash {shlex.quote(str(out / 'launch.sh'))}")
+        if as_json:
+            print_json({"written": str(out / "launch.sh")})
+        else:
+            click.echo(f"wrote {out / 'launch.sh'}")
+        return
     if shown.rehearses and part != "sbatch":
         say(
             f"this is the launch of {plan.backend}; here `orch run` rehearses the cell with "
@@ -68,7 +99,10 @@ def command(target: tuple[str, ...], part: str | None, as_json: bool, runs_dir: 
         )
     if part == "sbatch":
         click.echo(shown.sbatch(), nl=False)
-        say("sent by hand it starts nothing: a job starts only what `orch run` has submitted")
+        say(
+            "this script needs orch on its nodes, and trains what `orch run` has submitted; "
+            "--out DIR writes one that needs neither"
+        )
     elif as_json:
         print_json({"cell": cell.model_dump(mode="json"), "plan": plan.model_dump(mode="json")})
     elif part is None:

@@ -20,6 +20,7 @@ from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.rehearse import rehearse
 from orchestrator.spec.select import matches, none_selected, parse
+from orchestrator.spec.shipped import shipped_names
 
 LaunchKind = Literal["local", "slurm", "ray"]
 """Where cells are trained; local: on this machine, at either scale."""
@@ -158,6 +159,25 @@ def _launched(spec: Spec, folder: RunFolder, scale: Scale) -> Iterator[Cell]:
         yield declared.get(cell_dir.id) or cell_dir.read_cell()
 
 
+def is_spec(name: str) -> bool:
+    """Return True for the path of a spec, or the name of a shipped one."""
+    return name.endswith((".yaml", ".yml")) or name in shipped_names()
+
+
+def launched_cells(
+    name: str, overrides: Sequence[str], where: Sequence[str], runs_dir: Path
+) -> list[tuple[RunFolder, Cell]]:
+    """Return the cells that began of those that a spec has, filters among them; or one, by its id
+    (or the start of it) or its slug. Raise SelectionError if there is none."""
+    if not is_spec(name):
+        return [find_cell(name, runs_dir)]
+    experiment = open_experiment(name, overrides).chosen(where)
+    begun = [cell for cell in experiment.cells if experiment.folder.cell(cell).attempts()]
+    if not begun:
+        raise SelectionError(f"no cell of {name} has begun; `orch run {name}` trains them")
+    return [(experiment.folder, cell) for cell in begun]
+
+
 def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
     """Return a launched cell by its id (or the start of it) or its slug, in any experiment."""
     _check_readable(runs_dir)
@@ -172,8 +192,8 @@ def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
         alike = [slug for slug in slugs if name in slug][:5]
         near = f" (it is a part of: {', '.join(alike)})" if alike else did_you_mean(name, slugs)
         raise SelectionError(
-            f"no launched cell is called '{name}' below {runs_dir}{near}; `orch status` lists "
-            "them, and `orch show SPEC CELL` shows one that is not launched yet"
+            f"no launched cell is called '{name}' below {runs_dir}{near}; `orch plan SPEC -v` "
+            "lists those of a spec, and `orch show SPEC CELL` shows one that is not launched yet"
         )
     if len(hits) > 1:
         listed = "\n".join(f"  {path.name}  ({folder.experiment})" for folder, path in hits[:10])
@@ -196,6 +216,6 @@ def cell_named(name: str, cells: Sequence[Cell]) -> Cell:
     if len(hits) != 1:
         alike = hits or [c for c in cells if name in c.directory] or list(cells)
         some = ", ".join(f"{c.slug} ({c.id})" for c in alike[:5])
-        what = "is no cell" if not hits else f"names {len(hits)} cells"
-        raise SelectionError(f"'{name}' {what} of this spec; for instance: {some}")
+        what = "is no cell of this spec" if not hits else f"names {len(hits)} cells: give one"
+        raise SelectionError(f"{f'{name!r} ' * bool(name)}{what}; for instance: {some}")
     return hits[0]

@@ -28,6 +28,8 @@ class ShownCell(NamedTuple):
     """What this machine would launch in its place; empty: this very launch."""
     refusal: str = ""
     """Why this machine cannot rehearse the cell; empty if it can."""
+    declared: Cell | None = None
+    """The cell as the spec declares it, if this one is its rehearsal."""
 
     def sbatch(self) -> str:
         """Return the batch script that `orch run` submits for the cell, and what its job starts,
@@ -47,13 +49,16 @@ class ShownCell(NamedTuple):
         return f"{script}\n{indent(text, '# ')}\n"
 
 
-def of_spec(spec: str, name: str, overrides: Sequence[str] = ()) -> ShownCell:
-    """Return a cell of a spec, launched or not, by its id or slug.
+def of_spec(
+    spec: str, name: str | None, overrides: Sequence[str] = (), where: Sequence[str] = ()
+) -> ShownCell:
+    """Return a cell of a spec, launched or not, by its id or slug, or the one that filters select.
 
     Of a rehearsal that was not launched, the launch is that of the library which the spec declares.
     """
     experiment = open_experiment(spec, overrides)
-    cell = cell_named(name, experiment.cells)
+    cells = experiment.chosen(where).cells
+    cell = cell_named(name or "", cells)
     declared = next((c for c in experiment.declared if c.settings == cell.declared), cell)
     try:
         shown = _shown(cell, experiment.folder, experiment.spec.site)
@@ -61,8 +66,11 @@ def of_spec(spec: str, name: str, overrides: Sequence[str] = ()) -> ShownCell:
         if declared is cell:
             raise
         plan = _shown(declared, experiment.folder, experiment.spec.site).plan
-        return ShownCell(cell, plan, experiment.folder, experiment.spec.site, refusal=str(error))
+        return ShownCell(
+            cell, plan, experiment.folder, experiment.spec.site, "", str(error), declared
+        )
     is_own = declared.settings.backend.name == shown.plan.backend
+    shown = shown._replace(declared=declared)
     if is_own or experiment.folder.cell(cell).attempts():
         return shown
     plan = _shown(declared, experiment.folder, experiment.spec.site).plan

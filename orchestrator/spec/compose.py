@@ -366,10 +366,10 @@ def compose(
             if not faults:
                 raise
             return {}
-        hint = _hint(overrides, data)
+        own = list(_unknown_keys(overrides, data))
         lines = [line.strip(" .") for line in str(error).splitlines() if line.strip()]
-        message = lines if not hint else [x for x in lines if not x.startswith("To append")]
-        faults.append(Fault(f"{'; '.join(message)}{hint}"))
+        lines = [line for line in lines if not line.startswith("To append")]
+        faults.extend(own or [Fault("; ".join(lines))])
         return {}
     if not isinstance(plain, dict):
         raise TypeError(f"Hydra composed {type(plain).__name__} from {file}, not a mapping")
@@ -506,22 +506,37 @@ def _apply(composed: dict[str, Any], override: Override) -> None:
         node[pointer[-1]] = override.value
 
 
-def _hint(overrides: Sequence[Override], data: Mapping[str, Any]) -> str:
-    """Return the nearest key for an override whose key does not exist."""
+_SHORT = {"beta": "kl.beta", "async": "max_staleness_steps", "lr": "optimizer.learning_rate"}
+
+
+def _unknown_keys(overrides: Sequence[Override], data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault for each override whose key does not exist, with the nearest way to say it."""
     for override in overrides:
         if override.adds or place(override.key, data) is not None:
             continue
-        full = {"beta": "kl.beta", "async": "max_staleness_steps"}.get(override.key, override.key)
+        _, equals, value = override.text.partition("=")
+        full = _SHORT.get(override.key, override.key)
+        near = did_you_mean(full, [*FIELDS, *SpecFile.model_fields])
+        if full not in FIELDS and (found := near.partition("'")[2].partition("'")[0]) in FIELDS:
+            full = found
         if full in FIELDS and full != "seed":
-            _, equals, value = override.text.partition("=")
-            return f"; settings are set by base.{full}{equals}{value}, or in one study"
-        node: Any = data
-        for word in override.key.split("."):
-            if not isinstance(node, Mapping):
-                break
-            if word not in node:
-                return did_you_mean(word, node)
-            node = node[word]
+            near = f"; settings are set by base.{full}{equals}{value}, or in one study"
+        elif full == "seed":
+            near = f"; seeds={f'[{value}]' if value else '[0]'}"
+        else:
+            near = _nearest_word(override.key, data) or near
+        yield Fault(f"override '{override.text}': a spec has no field '{override.key}'{near}")
+
+
+def _nearest_word(key: str, data: Mapping[str, Any]) -> str:
+    """Return a hint at the nearest key, where the first word that is not there could be."""
+    node: Any = data
+    for word in key.split("."):
+        if not isinstance(node, Mapping):
+            break
+        if word not in node:
+            return did_you_mean(word, node)
+        node = node[word]
     return ""
 
 

@@ -157,10 +157,8 @@ def _kl(label: str, pointer: Pointer) -> Iterator[Assignment]:
     estimator, dot, placement = label.partition(".")
     known = estimators.choices()
     if estimator not in known:
-        raise UnreadableValueError(
-            f"no KL estimator is called '{estimator}'{did_you_mean(estimator, known)} "
-            f"(there are: {', '.join(known)})"
-        )
+        near = did_you_mean(estimator, known) or f" (there are: {', '.join(known)})"
+        raise UnreadableValueError(f"no KL estimator is called '{estimator}'{near}")
     yield Assignment("kl.estimator", estimator, pointer)
     if dot:
         if placement not in PLACEMENTS:

@@ -53,7 +53,10 @@ def sentence(error: ErrorDetails, field: str, known: Iterable[str] = ()) -> str:
     rule = _KINDS.get(kind)
     if rule is None:
         return f"{field}: {error['msg']}; got {shown(value)}"
-    return f"{field} must be {rule.format(**context)}, got {shown(value)}"
+    wanted = rule.format(**context)
+    if rule == "a list" and isinstance(value, int) and not isinstance(value, bool):
+        wanted += f", such as {list(range(min(value, 5))) or [value]}"
+    return f"{field} must be {wanted}, got {shown(value)}"
 
 
 def shown(value: object) -> str:

@@ -30,11 +30,12 @@ def locate(spec: str | Path) -> Path:
     if path.exists():
         return path
     if path.suffix or len(path.parts) != 1:
-        names = [path.stem] if path.stem in shipped_names() else []
+        files = {path.stem: path.stem} if path.stem in shipped_names() else {}
         if path.parent.is_dir():
-            names = sorted(file.name for file in path.parent.glob("*.yaml")) + names
-        listed = f" (there are: {', '.join(names)})" if names else ""
-        hint = did_you_mean(path.name, names) or listed
+            files |= {file.stem: file.name for file in sorted(path.parent.glob("*.yaml"))}
+        near = did_you_mean(path.stem, files).partition("'")[2].partition("'")[0]
+        listed = f" (there are: {', '.join(files.values())})" if files else ""
+        hint = f", did you mean '{files[near]}'?" if near else listed
         raise SpecError(text, [Fault(f"there is no such file{hint}", "$", path)])
     names = shipped_names()
     if text in names:

@@ -1,0 +1,82 @@
+"""What people type who know another tool: the way that orch has for it, in one line."""
+
+from collections.abc import Mapping
+
+import click
+
+from orchestrator.errors import did_you_mean
+from orchestrator.spec.fields import FIELDS
+
+COMMANDS_ELSEWHERE: Mapping[str, str] = {
+    "sweep": "tune",
+    "search": "tune",
+    "train": "run",
+    "start": "run",
+    "launch": "run",
+    "submit": "run",
+    "validate": "plan",
+    "check": "plan",
+    "list": "status",
+    "ps": "status",
+    "stop": "cancel",
+    "kill": "cancel",
+    "rm": "prune",
+    "clean": "prune",
+    "view": "show",
+    "serve": "dashboard",
+    "ui": "dashboard",
+    "score": "eval",
+    "evaluate": "eval",
+    "prepare": "data prepare",
+    "port": "init --from",
+    "convert": "init --from",
+    "lint": "audit",
+}
+OPTIONS_ELSEWHERE: Mapping[str, str] = {
+    "seed": "'seeds=[0]'",
+    "seeds": "'seeds=[0,1,2]'",
+    "gpu": "base.resources.gpus_per_node=4",
+    "gpus": "base.resources.gpus_per_node=4",
+    "nodes": "base.resources.num_nodes=2",
+    "trials": "tune.trials=20",
+    "lr": "base.optimizer.learning_rate=1e-6",
+    "beta": "base.kl.beta=0.1",
+    "model": "model=NAME",
+    "backend": "backend=NAME@VERSION",
+    "library": "backend=NAME@VERSION",
+    "steps": "base.num_train_steps=100",
+    "workers": "site.workers=4",
+    "site": "site=NAME",
+    "dry-run": "orch plan SPEC",
+}
+
+
+def command_hint(name: str) -> str:
+    """Return `, did you mean 'tune'?` for the word of another tool, or for a slip."""
+    from orchestrator.cli import COMMANDS
+
+    if name in COMMANDS_ELSEWHERE:
+        return f", did you mean '{COMMANDS_ELSEWHERE[name]}'?"
+    return did_you_mean(name, COMMANDS)
+
+
+def sentence_of(error: click.ClickException) -> str:
+    """Return a mistake in the words after `orch`, with what to type, and where help is."""
+    message = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "orch"
+    if isinstance(error, click.NoSuchOption):
+        message = f"{path} has no option {error.option_name}{_option_hint(error, context)}"
+    return f"{message.rstrip('.')} ({path} --help)" if context else message
+
+
+def _option_hint(error: click.NoSuchOption, context: click.Context | None) -> str:
+    options = [word for param in context.command.params for word in param.opts] if context else []
+    if near := did_you_mean(error.option_name, options):
+        return near
+    word = error.option_name.lstrip("-").replace("_", "-")
+    if word in OPTIONS_ELSEWHERE:
+        return f": write {OPTIONS_ELSEWHERE[word]}"
+    leaf = word.replace("-", "_")
+    field = next((name for name in FIELDS if name.rpartition(".")[2] == leaf), None)
+    return f": write base.{field}=VALUE" if field else ""

@@ -1,0 +1,140 @@
+"""One cell as a folder that trains without orch: `launch.sh`, its files and its prompts.
+
+The folder is what one shows a colleague, an administrator or a library's maintainer. `launch.sh`
+runs in a shell of the library's environment, or by `sbatch launch.sh`.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orchestrator import plugins
+from orchestrator.data import prepared
+from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.files import write_text
+from orchestrator.launch.slurm.flags import as_arguments, site_flags
+from orchestrator.launch.slurm.script import ArrayResources, given_size
+from orchestrator.launch.worker import link_policy
+from orchestrator.library import neighbour
+from orchestrator.records import AttemptPaths, Cell, LaunchPlan, Site
+from orchestrator.spec.site_options import slurm_options
+
+HERE = """\
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+[ -f "$here/launch.sh" ] || here="$SLURM_SUBMIT_DIR"  # sbatch runs a copy of this file
+cd "$here" && mkdir -p output checkpoints
+"""
+RAY = """
+# Ray on all nodes of the job; on one node the library starts its own.
+if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
+    export RAY_ADDRESS="$(hostname -i | cut -d' ' -f1):6379"
+    ray start --head --port=6379 --node-ip-address="${RAY_ADDRESS%:*}"
+    srun --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks-per-node=1 --exclude="$SLURMD_NODENAME" \\
+        ray start --address="$RAY_ADDRESS" --block &
+    sleep 30
+fi
+"""
+RANKS = """
+# The same program on each node, which finds its place by these two.
+export ORCH_SERVER_HOST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 2p)"
+step=(srun --ntasks-per-node=1 bash -c 'export ORCH_NODE_RANK="$SLURM_NODEID"; exec "$@"' step)
+"""
+
+
+def take_away(cell: Cell, experiment: str, site: Site, folder: Path) -> list[str]:
+    """Write the launch of a cell into a new folder. Return what is still to do, in sentences.
+
+    Raise OrchError if the folder has something in it, or for a cell that trains inside orch.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise OrchError(f"{folder} is not empty; choose another folder")
+    folder = folder.absolute()
+    paths = AttemptPaths(folder, folder / "output", folder / "checkpoints")
+    plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
+    if plan.entry is not None:
+        raise OrchError(f"{cell.slug} trains inside orch: it has no launch of its own")
+    for name, text in plan.files.items():
+        write_text(folder / name, text)
+    link_policy(cell.settings.model.path, plan, folder)
+    write_text(folder / "launch.sh", script(cell, plan, experiment, site, folder))
+    (folder / "launch.sh").chmod(0o755)
+    todo = [f"it needs {plan.backend} {plan.version} on PATH (`orch env create` makes one)"]
+    try:
+        prepared.make_shipped(plan)
+        prompts = prepared.link(folder)
+    except EnvironmentFault as fault:
+        return [*todo, f"{fault}. Then copy that folder to {folder / 'data'}"]
+    if prompts is not None and (folder / "data").is_symlink():
+        (folder / "data").unlink()
+        shutil.copytree(prompts, folder / "data")
+    return todo
+
+
+def script(cell: Cell, plan: LaunchPlan, experiment: str, site: Site, folder: Path) -> str:
+    """Return the text of `launch.sh`. folder: the place for which the plan was translated."""
+    nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
+    about = [
+        f"# {cell.slug} of {experiment}: {plan.backend} {plan.version}, {nodes} x {gpus} GPUs.",
+        "# Written by orch; it runs without it, in a shell that has the library, or by sbatch.",
+    ]
+    flags: dict[str, object] = {"job-name": cell.slug, "nodes": nodes, "ntasks-per-node": 1}
+    if site.kind == "slurm":
+        options = slurm_options(site.options)
+        size = given_size(options, ArrayResources(nodes, gpus))
+        flags |= {"cpus-per-task": size.cpus} if size.cpus else {}
+        flags |= {"mem": f"{size.memory_mib}M"} if size.memory_mib else {}
+        flags |= {"time": max(1, round(options.time_limit_hours * 60))}
+        flags |= site_flags(options, gpus)
+    elif gpus:
+        flags["gpus-per-node"] = gpus
+    words = [f"#SBATCH {word}" for word in as_arguments(flags)]
+    lines = ["#!/bin/bash", *about, *words, "set -euo pipefail", HERE.rstrip()]
+    lines += [f"export {key}={_word(value, folder)}" for key, value in sorted(plan.env.items())]
+    num_program = next(
+        (i for i, word in enumerate(plan.argv) if i and (word.startswith("-") or "=" in word)), 1
+    )
+    if plan.argv[num_program : num_program + 1] == ("-m",):
+        num_program += 2
+    program = " ".join(_word(word, folder) for word in plan.argv[:num_program])
+    if plan.bring_up == "ray" and nodes > 1:
+        lines.append(RAY.rstrip())
+    step = ""
+    if plan.bring_up == "ranks":
+        lines.append(RANKS.rstrip() if nodes > 1 else "export ORCH_NODE_RANK=0")
+        step = '"${step[@]}" ' if nodes > 1 else ""
+    lines += ["", "settings=("]
+    lines += [f"    {line}" for line in grouped(plan.argv[num_program:], folder)]
+    return "\n".join([*lines, ")", f'{step}{program} "${{settings[@]}}"', ""])
+
+
+def grouped(words: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield arguments, one setting a line, those of one topic together under its name."""
+    settings: list[list[str]] = []
+    for word in words:
+        is_value = settings and settings[-1][0].startswith("--") and not word.startswith("--")
+        if is_value and "=" not in settings[-1][0]:
+            settings[-1].append(word)
+        else:
+            settings.append([word])
+    by_topic: dict[str, list[list[str]]] = {}
+    for setting in settings:
+        by_topic.setdefault(_topic(setting[0]), []).append(setting)
+    for topic, members in by_topic.items():
+        yield f"# {topic}"
+        yield from (" ".join(_word(word, folder) for word in setting) for setting in members)
+
+
+def _topic(word: str) -> str:
+    """Return `actor_rollout_ref.actor` for `actor_rollout_ref.actor.optim.lr=1`."""
+    parts = word.lstrip("+-").partition("=")[0].split(".")
+    return ".".join(parts[:-1][:2]) or "settings"
+
+
+def _word(word: str, folder: Path) -> str:
+    """Return a word quoted for bash, with the folder as a variable."""
+    if str(folder) not in word:
+        return shlex.quote(word)
+    parts = (re.sub(r'(["$`\\])', r"\\\1", part) for part in word.split(str(folder)))
+    return f'"{"$here".join(parts)}"'
