@@ -17,7 +17,7 @@ from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.pipeline.messages import counted, is_verbose
-from orchestrator.runs.cost import measured_rates, total, validation_line
+from orchestrator.runs.cost import measured_rates, scoring_line, total, validation_line
 from orchestrator.runs.doubts import Doubt, doubts
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import fillable
@@ -160,10 +160,17 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         _print_jobs(experiment, unfinished)
     if (checkpoints := disk_use(unfinished)) is not None:
         click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
+    _print_cost(experiment, plan, unfinished)
+
+
+def _print_cost(experiment: Experiment, plan: "Plan", unfinished: "Sequence[Cell]") -> None:
+    """Print what training, validation and scoring would take."""
     rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
     click.echo(f"still to spend: {total(unfinished, rates)}" if unfinished else "nothing to do")
     if line := validation_line(unfinished):
         click.echo(_filled(f"of this, validation while it trains: {line}"))
+    if line := scoring_line(unfinished, experiment.spec.evaluation):
+        click.echo(_filled(f"and to score afterwards: {line}"))
     if experiment.scale == "micro" and experiment.declared:
         click.echo(
             _filled(f"the same grid on its cluster, as declared: {total(experiment.declared)}")

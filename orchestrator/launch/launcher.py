@@ -29,8 +29,10 @@ class PlannedJob(NamedTuple):
     """Time limit of one job, in hours; None: no limit."""
 
     def __str__(self) -> str:
-        gpus = f"{self.gpus_per_node} GPUs, " if self.gpus_per_node else ""
-        cpus = "the cluster's default of CPUs" if self.cpus is None else f"{self.cpus} CPUs"
+        one = "GPU" if self.gpus_per_node == 1 else "GPUs"
+        gpus = f"{self.gpus_per_node} {one}, " if self.gpus_per_node else ""
+        cpus = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}"
+        cpus = "the cluster's default of CPUs" if self.cpus is None else cpus
         alone = ", no other job beside it" if self.exclusive else ""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes, each"
         limit = "" if self.hours is None else f"; {self.hours:g} h"

@@ -207,8 +207,17 @@ def _spent(records: Iterable[Record]) -> tuple[str, ...]:
         str(sum(len(record.attempts) for record in every)),
         _amount(sum(end.gpu_hours for end in ends)),
         _amount(sum(end.cpu_seconds for end in ends)),
-        _amount(sum(max(0.0, end.ended - end.started) for end in ends) / 3600),
+        _amount(wall_seconds(ends) / 3600),
     )
+
+
+def wall_seconds(ends: Iterable[ExitRecord]) -> float:
+    """Return the seconds in which at least one attempt was at work: one process may train many."""
+    seconds, until = 0.0, 0.0
+    for end in sorted(ends, key=lambda each: each.started):
+        seconds += max(0.0, end.ended - max(end.started, until))
+        until = max(until, end.ended)
+    return seconds
 
 
 def _amount(value: float) -> str:

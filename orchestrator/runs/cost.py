@@ -14,17 +14,22 @@ dense bf16. The utilisation of a whole RL loop, waiting included, is ASSUMED to 
 hours of one core.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Literal, NamedTuple
 
+from orchestrator import plugins
 from orchestrator.data.source import num_validation
 from orchestrator.errors import RunFolderError
+from orchestrator.evaluate.survey import seeds_of, tasks_of
 from orchestrator.files import read_json
 from orchestrator.launch.slurm import submissions
+from orchestrator.library.memory import saves
 from orchestrator.library.model_size import declared_parameters
-from orchestrator.records import ENDED, Cell
+from orchestrator.records import ENDED, Cell, EvaluationSpec
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.watch import latest_metrics
@@ -134,8 +139,11 @@ def price(cell: Cell, rates: Mapping[CellShape, StepRate] | None = None) -> Pric
     return None if trained is None else Price(trained + (validated or 0.0), "estimated")
 
 
-def _estimated(cell: Cell, passes: float) -> float | None:
-    """Return the GPU-hours of `passes` times N FLOPs for each token of a prompt and a response."""
+def _estimated(cell: Cell, passes: float, longest: int | None = None) -> float | None:
+    """Return the GPU-hours of `passes` times N FLOPs for each token of a prompt and a response.
+
+    longest: the most tokens of a response; None: those of a rollout.
+    """
     s, resources = cell.settings, cell.resources
     size, gpu = declared_parameters(s.model), resources.gpu.lower()
     peak = next((flops for name, flops in PEAK_FLOPS.items() if gpu.startswith(name)), None)
@@ -143,7 +151,8 @@ def _estimated(cell: Cell, passes: float) -> float | None:
     if size is None or peak is None or not used:
         return None
     prompt = min(ASSUMED_PROMPT_TOKENS, s.data.max_prompt_tokens)
-    tokens = prompt + ASSUMED_RESPONSE_SHARE * s.rollout.max_response_tokens
+    longest = longest or s.rollout.max_response_tokens
+    tokens = prompt + ASSUMED_RESPONSE_SHARE * longest
     hours = passes * tokens * size / (peak * ASSUMED_UTILISATION) / 3600
     return hours * resources.reserved_gpus / used
 
@@ -167,6 +176,55 @@ def validation_line(cells: Iterable[Cell]) -> str:
         f"{sum(count for _, count in known):,} responses, {_rounded(hours)} GPU-hours estimated, "
         "and 0 bytes: the policy in training answers"
     ) + (f"; without {unknown} cells whose prompts are not counted" if unknown else "")
+
+
+SCORING_START_SECONDS, SCORING_SECONDS = 16.0, 1.3
+"""CPU seconds to score, copy to MLflow and report a rehearsal: once, and for each cell. Measured on
+9 cells (28 in all) and on the 183 of the comedy grid (260 beside training)."""
+
+
+def scoring_line(cells: Iterable[Cell], evaluation: EvaluationSpec) -> str:
+    """Return what scoring the trained cells takes; empty where nothing is scored.
+
+    2N FLOPs for each token of a prompt and a response, at the utilisation of training.
+    """
+    scored = [(cell, tasks) for cell in cells if (tasks := tasks_of(cell, evaluation))]
+    small = sum(cell.scale == "micro" for cell, _ in scored)
+    parts = []
+    if small:
+        seconds = SCORING_START_SECONDS + SCORING_SECONDS * small
+        parts.append(f"about {_rounded(seconds)} CPU-seconds with MLflow and the report")
+    hours, unknown = 0.0, dict[str, None]()
+    for cell, tasks in scored if len(scored) > small else ():
+        checkpoints = saves(cell.cadence, cell.settings.num_train_steps)
+        draws = len(seeds_of(evaluation)) * (checkpoints if evaluation.checkpoints == "all" else 1)
+        for task in tasks:
+            items = task_items(task.name)
+            items = task.max_items if items is None else min(items, task.max_items or items)
+            passes = 2.0 * (items or 0) * task.repeats * draws
+            length = evaluation.sampling.max_response_tokens
+            one_gpu = _estimated(cell, passes, length) if cell.scale == "full" else 0.0
+            if items is None or one_gpu is None:
+                unknown[task.name] = None
+            hours += one_gpu or 0.0
+    if hours:
+        parts.append(f"{_rounded(hours)} GPU-hours estimated")
+    if unknown:
+        parts.append(f"without {', '.join(unknown)}, whose items or model are not counted")
+    return ", ".join(parts)
+
+
+@cache
+def task_items(name: str) -> int | None:
+    """Return the items that a task's file declares, or None for a task that declares none."""
+    for folder in (plugins.TASKS_FOLDER, *plugins.task_folders()):
+        for path in folder.rglob(f"{name}.yaml"):
+            if found := _NUM_ITEMS.search(path.read_text(encoding="utf-8")):
+                return int(found[1])
+    return None
+
+
+_NUM_ITEMS = re.compile(r"^\s*num_items: (\d+)", re.MULTILINE)
 
 
 def total(cells: Iterable[Cell], rates: Mapping[CellShape, StepRate] | None = None) -> Total:

@@ -18,7 +18,14 @@ from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvaluationSpec
-from orchestrator.runs.cost import Price, measured_rates, price, total, validation_line
+from orchestrator.runs.cost import (
+    Price,
+    measured_rates,
+    price,
+    scoring_line,
+    total,
+    validation_line,
+)
 from orchestrator.runs.doubts import Doubt
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import pilot_rates
@@ -303,6 +310,7 @@ def plan_data(experiment: Experiment, plan: Plan, all_doubts: Sequence[Doubt]) -
             "scored": sorted({task.name for task in scored}),
             "needs": harness_lines(evaluation),
             "validation": validation_line(pending),
+            "scoring": scoring_line(pending, evaluation),
         },
         "cells": [
             _plain_row(row, price(row.cell, rates) if row.cell else None) for row in plan.rows
