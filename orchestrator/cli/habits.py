@@ -14,7 +14,6 @@ COMMANDS_ELSEWHERE: Mapping[str, str] = {
     "start": "run",
     "launch": "run",
     "submit": "run",
-    "validate": "plan",
     "check": "plan",
     "list": "status",
     "ps": "status",
