@@ -159,9 +159,13 @@ def _numbers(pairs: Iterable[tuple[str, object]]) -> dict[str, float]:
     """Return the numbers. The JSONL has null for a number that was not finite."""
     numbers = {}
     for key, value in pairs:
-        text = _NUMPY.sub(r"\1", value) if isinstance(value, str) else value
-        with suppress(TypeError, ValueError):
-            numbers[key] = math.nan if text is None else float(str(text))
+        if isinstance(value, int | float):
+            numbers[key] = float(value)
+        elif value is None:
+            numbers[key] = math.nan
+        elif isinstance(value, str):
+            with suppress(ValueError):
+                numbers[key] = float(_NUMPY.sub(r"\1", value))
     return numbers
 
 
