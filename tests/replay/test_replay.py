@@ -255,6 +255,9 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
     stages.mirror(experiment, records, paper.index.scores, only, quiet=True)
     held = dump(store_of(experiment.folder, None).uri, experiment.folder.experiment)
     scores = {(s.cell_id, s.task, s.metric): s for s in paper.index.scores}
+    tags = Counter(run["tags"].get("outcome") for run in held.values())
+    collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in chosen)
+    assert tags["collapsed"] == (81 if all_ else collapsed)
     for record in chosen:
         run = held[f"cell/{record.cell.id}"]
         assert record.outcome is not None

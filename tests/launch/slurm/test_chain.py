@@ -18,7 +18,7 @@ studies:
   all:
     base:
       model: {name: qwen2.5-7b, path: Qwen/Qwen2.5-7B}
-      data: {name: sums, path: sums.jsonl, num_prompts: 16}
+      data: {name: BREAKS, path: sums.jsonl, num_prompts: 16}
       advantage: {estimator: rloo}
       loss: {aggregation: token_mean}
       rollout: {group_size: 5, max_response_tokens: 64}
@@ -66,12 +66,16 @@ def house(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: Path) -> None:
+    """Also of a cell whose numbers are no longer finite: it has ended, as a crash of no other kind.
+
+    Its last finite checkpoint is evaluated.
+    """
     place = standin_verl.environment(tmp_path / "verl's env")
     problems = [{"question": f"What is 1 + {n}?", "answer": str(1 + n)} for n in range(16)]
     lines = "".join(json.dumps(each) + "\n" for each in problems)
     (tmp_path / "sums.jsonl").write_text(lines)
     (tmp_path / "validation.jsonl").write_text(lines)
-    (tmp_path / "chain.yaml").write_text(SPEC)
+    (tmp_path / "chain.yaml").write_text(SPEC.replace("BREAKS", standin_verl.BREAKS))
     (tmp_path / "site").mkdir()
     options = {"memory_gib": 2, "environments": {"verl": {"venv": str(place)}}, "gres": "gpu:2"}
     (tmp_path / "site" / "here.yaml").write_text(json.dumps({"kind": "slurm", "options": options}))
@@ -111,4 +115,7 @@ def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: P
         assert (record.parent / "huggingface" / "model.safetensors").exists()
         assert not list(cell.glob("checkpoints/**/*.safetensors")), "verl left shards alone"
     told = (tmp_path / "runs" / "chain" / "report" / "report.md").read_text()
-    assert "holds" in told
+    assert "runs collapsed: 1 of 2" in told
+    scores = (tmp_path / "runs" / "chain" / "cells").glob("*/eval/*.json")
+    steps = {json.loads(each.read_text())["asked"]["step"] for each in scores}
+    assert steps == {30, 20}, "of the run whose numbers broke, the last checkpoint before"
