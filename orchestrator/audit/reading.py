@@ -49,8 +49,6 @@ LONGEST_ENTRY, LONGEST_SHOWN = 300, 200
 """Most characters of a word that may name an entry point, and of a value that is shown."""
 BOOLEANS, QUOTED = ("true", "false", "yes", "no", "on", "off"), "quoted"
 """Words that YAML reads as booleans without quotes, and the mark of such a word in quotes."""
-SWEEP = "the sweep "
-"""The begin of the reason for a value that Hydra's --multirun sweeps."""
 KL_WEIGHTS: Mapping[str, str] = {"0": "0", "above 0": "0.001"}
 """Kinds of weights of a KL -> a value of each. The size of a weight changes no verdict."""
 SWITCHES: Mapping[str, str] = {"true": "True", "false": "False"}
@@ -63,9 +61,11 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
     match = OVERRIDE.match(word.text)
     if match is None:
         return None
-    return match[2], Given(
-        unquoted(match[3]), word.lines, word.why, match[1] or "", word.default_of
-    )
+    return match[2], _given(word, unquoted(match[3]), match[1] or "")
+
+
+def _given(word: CommandWord, text: str, mark: str = "") -> Given:
+    return Given(text, word.lines, word.why, mark, word.default_of, choices=word.choices)
 
 
 def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
@@ -86,16 +86,17 @@ def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]
         key, raw, mark = match[2], match[3].strip(), match[1] or ""
         if raw.startswith("{") and raw.endswith("}") and (parts := _leaves(raw)):
             for name, value in parts.items():
-                yield f"{key}.{name}", Given(value, word.lines, word.why, mark, word.default_of)
+                yield f"{key}.{name}", _given(word, value, mark)
         elif sweeps and "," in raw and raw[:1] not in ("[", "(", "{", "'", '"'):
-            yield key, Given(UNKNOWN, word.lines, (f"{SWEEP}{raw}",), mark)
+            choices = tuple((f"{key} (the sweep {raw}) is {each}", each) for each in raw.split(","))
+            yield key, Given(UNKNOWN, word.lines, (f"the sweep {raw}",), mark, choices=choices)
         else:
             text = unquoted(raw)
             is_text = text != raw or text.lower() in ("off", "no", "on", "yes")
             if is_text and text.lower() in (*_TRUE, *_FALSE) and text:
                 # In quotes: the mark by which `switch` takes the word for a text, which is true.
                 text = f"'{text}'"
-            yield key, Given(text, word.lines, word.why, mark, word.default_of)
+            yield key, _given(word, text, mark)
 
 
 def _leaves(text: str) -> dict[str, str]:
@@ -223,26 +224,35 @@ class Keys:
         """
         given = self.last(key)
         hidden = given is not None and (UNKNOWN in given.text or UNSET in given.text)
-        if given is not None and hidden and given.mark != "~":
-            why = given.why[0] if given.why else ""
-            swept = why.removeprefix(SWEEP) if why.startswith(SWEEP) else ""
-            own = {each.strip(): each.strip() for each in swept.split(",")} if swept else values
-            self.open_values.setdefault(key, own)
+        if hidden and given is not None and given.mark != "~":
+            self.open_values.setdefault(key, {} if given.choices else values)
         return self.why_unknown(key)
 
     def possibilities(self, put: Callable[[str, str], Edit]) -> tuple[Possibility, ...]:
         """Return the possible values of the first key that was left open, or nothing.
 
-        `put` returns the edit that gives a key a value.
+        `put` returns the edit that gives a key a value. Keys that one condition decides have their
+        values together.
         """
         for key, values in self.open_values.items():
-            given = self.last(key)
-            why = f" ({given.why[0]})" if given is not None and given.why else ""
+            given = self.given[key][-1]
+            if given.choices:
+                return tuple(self._together([label for label, _ in given.choices], put))
+            why = f" ({given.why[0]})" if given.why else ""
             return tuple(
                 Possibility(f"{key}{why} is {words}", (put(key, text),))
                 for words, text in values.items()
             )
         return ()
+
+    def _together(
+        self, labels: Sequence[str], put: Callable[[str, str], Edit]
+    ) -> Iterator[Possibility]:
+        lasts = {key: each[-1] for key, each in self.given.items()}
+        same = [key for key, g in lasts.items() if [label for label, _ in g.choices] == labels]
+        for at, label in enumerate(labels):
+            texts = {k: lasts[k].text.replace(UNKNOWN, lasts[k].choices[at][1]) for k in same}
+            yield Possibility(label, tuple(put(key, text) for key, text in texts.items()))
 
     def inert(self, key: str, why: str) -> Iterator[Inactive]:
         """Yield the key as a flag without effect, if it has a value."""
@@ -582,20 +592,15 @@ def flags_in_order(
             continue
         name = match[1] if dashes else match[1].replace("-", "_")
         value: str | None = match[2]
-        lines, why, default_of = word.lines, word.why, word.default_of
+        holder, lines = word, word.lines
         following = words[i + 1] if i + 1 < len(words) else None
         takes = value is None and name not in alone and following is not None
         if takes and following is not None and not _FLAG.match(following.text):
-            value, why, default_of = following.text, following.why, following.default_of
+            value, holder = following.text, following
             lines = (*lines, *following.lines)
-        given = Given(
-            unquoted(value if value is not None else "true"),
-            tuple(dict.fromkeys(lines)),
-            why,
-            "=" if match[2] is not None else "",
-            default_of,
-        )
-        yield name, given
+        given = _given(holder, unquoted("true" if value is None else value))
+        mark = "=" if match[2] is not None else ""
+        yield name, replace(given, lines=tuple(dict.fromkeys(lines)), mark=mark)
 
 
 def program_of(

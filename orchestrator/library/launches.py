@@ -76,6 +76,8 @@ class CommandWord:
     """Variables that nothing in the script sets (`$X`), whose defaults the text holds."""
     file: str = ""
     """The configuration file that holds the text, if it is another one."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """What the one UNKNOWN of the text may be: a condition in words, and the text where it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Given:
     default_of: tuple[str, ...] = ()
     """As of CommandWord."""
     file: str = ""
+    """As of CommandWord."""
+    choices: tuple[tuple[str, str], ...] = ()
     """As of CommandWord."""
 
 

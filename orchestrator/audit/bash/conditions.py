@@ -2,19 +2,16 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 from orchestrator.audit.bash import expansion
 from orchestrator.audit.bash.expansion import Expander
 from orchestrator.audit.bash.syntax import ShellSource, SyntaxNode
 from orchestrator.audit.bash.values import (
     Hole,
-    ShellText,
     ShellValue,
-    Ways,
-    branches_in,
     known_text,
-    pieces,
 )
 
 Truth = bool | None
@@ -35,21 +32,17 @@ _GROUPS = ("test_command", "parenthesized_expression", "compound_statement", "su
 _VALUES = ("string", "simple_expansion", "expansion", "word", "raw_string", "concatenation")
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition. `truth(ways, usual)` returns its value if branches go these ways.
+class Condition(NamedTuple):
+    """A condition: true, false, or None if only a run would show it."""
 
-    `usual`: True if missing arguments count as empty. `branches`: the branches that the condition
-    depends on.
-    """
-
-    branches: frozenset[int]
-    truth: Callable[[Ways, bool], Truth]
+    known: Truth
+    usual: Truth
+    """The same of a run without arguments: a missing argument is then empty."""
 
 
 def constant(known: Truth) -> Condition:
     """Return a condition that always has the same value."""
-    return Condition(frozenset(), lambda _ways, _usual: known)
+    return Condition(known, known)
 
 
 NOT_KNOWN = constant(None)
@@ -77,17 +70,13 @@ def condition(expander: Expander, node: SyntaxNode, source: ShellSource) -> Cond
     return NOT_KNOWN
 
 
-def is_missing_argument(value: tuple[ShellText | Hole, ...]) -> bool:
+def is_missing_argument(value: ShellValue) -> bool:
     """Return True if a value depends on an argument of the script: the audit runs without any."""
     return any(isinstance(p, Hole) and p.unset and p.why.startswith("argument ") for p in value)
 
 
 def _negated(inner: Condition) -> Condition:
-    def truth(ways: Ways, usual: bool) -> Truth:
-        known = inner.truth(ways, usual)
-        return None if known is None else not known
-
-    return Condition(inner.branches, truth)
+    return Condition(*(None if each is None else not each for each in inner))
 
 
 def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
@@ -111,14 +100,13 @@ def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condit
 
 
 def _joined(first: Condition, second: Condition, *, both: bool) -> Condition:
-    def truth(ways: Ways, usual: bool) -> Truth:
-        known = first.truth(ways, usual), second.truth(ways, usual)
+    def truth(known: tuple[Truth, Truth]) -> Truth:
         # One side alone may decide: false for `&&`, true for `||`.
         if (not both) in known:
             return not both
         return None if None in known else both
 
-    return Condition(first.branches | second.branches, truth)
+    return Condition(*map(truth, zip(first, second, strict=True)))
 
 
 def _compared(
@@ -130,13 +118,12 @@ def _compared(
 ) -> Condition:
     is_pattern = _is_in_double_brackets(right)
     pattern = expander.pattern(right, source) if is_pattern else None
-    branches = bool(list(branches_in(values[1])))
 
     def equal(texts: list[str]) -> Truth:
         # Only `[[` has patterns, in what is not quoted.
         if not is_pattern:
             known: Truth = texts[0] == texts[1]
-        elif branches:
+        elif known_text(values[1]) is None:
             known = True if texts[0] == texts[1] else None
         else:
             known = expander.matches(texts[0], [pattern])
@@ -204,20 +191,24 @@ def _arithmetic(expander: Expander, text: str, line: int) -> Condition:
 def _of_texts(
     values: tuple[ShellValue, ...], test: Callable[[list[str]], Truth], *, presence: bool = False
 ) -> Condition:
-    """Return the condition of a test of texts. It is unknown if one of the texts is unknown.
+    """Return the condition of a test of texts. It is unknown if one of the texts is unknown, or if
+    the arms of an earlier condition give it different values.
 
     `presence`: True for `-z` and `-n`. They also have a value for a missing argument, whose text is
     unknown to other tests.
     """
+    outcomes = set()
+    for chosen in product(*map(_possible, values)):
+        texts = [known_text(value) for value in chosen]
+        usual = None if None in texts else test([text or "" for text in texts])
+        known = None if not presence and any(map(is_missing_argument, chosen)) else usual
+        outcomes.add(Condition(known, usual))
+    return outcomes.pop() if len(outcomes) == 1 else NOT_KNOWN
 
-    def truth(ways: Ways, usual: bool) -> Truth:
-        texts = []
-        for value in values:
-            word = tuple(pieces(value, ways))
-            text = known_text(word)
-            if text is None or (is_missing_argument(word) and not presence and not usual):
-                return None
-            texts.append(text)
-        return test(texts)
 
-    return Condition(frozenset(b for value in values for b in branches_in(value)), truth)
+def _possible(value: ShellValue) -> list[ShellValue]:
+    """Return the values that a value may have: those of the arms of a hole, or itself."""
+    only = value[0] if len(value) == 1 else None
+    if not isinstance(only, Hole) or not only.arms or only.several:
+        return [value]
+    return [word for arm in only.arms for word in arm.words]

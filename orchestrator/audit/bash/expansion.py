@@ -11,36 +11,26 @@ import operator
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode
 from orchestrator.audit.bash.values import (
     EMPTY,
-    ArrayElement,
-    Branch,
-    BranchElements,
-    BranchValue,
+    Arm,
     Hole,
     Scope,
     ShellArray,
     ShellText,
     ShellValue,
-    Ways,
     WordPart,
     WordTerm,
-    branches_in,
-    elements_left,
     known_text,
     literal,
-    pieces,
 )
 
 FIRST_PRIVATE, LAST_PRIVATE = 0xE000, 0xF8FF
 """Unicode's private characters. In nested text each represents a piece that is not text."""
 LONGEST_CHANGED = 1_000
 """Maximum number of characters of a value that `%`, `#` and `/` are evaluated on."""
-LONGEST_NUMBER = 9
-"""Maximum number of digits of the index of an argument or an element."""
 LONGEST_SHOWN = 60
 """Maximum number of characters of a substitution that the reason of a hole shows."""
 MOST_NUMBERS = 100
@@ -52,28 +42,15 @@ _FROM_OUTSIDE = re.compile(
     r"|NODE_RANK|BASH_SOURCE|FUNCNAME|LINENO|PPID|(SLURM|SKYPILOT|ARNOLD|PBS|LSB|MLP|OMPI)_\w+)$"
 )
 """Variables that a shell, a scheduler or a cluster sets."""
+_NAME = r"[A-Za-z_]\w{0,60}"
+ASSIGNS = re.compile(rf"({_NAME})\s*(?:[-+*/%&|^]?=(?!=)|\+\+|--)|(?:\+\+|--)({_NAME})")
+"""A variable that arithmetic changes."""
 _DEFAULTS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 _EXPANSIONS = ("expansion", "simple_expansion", "command_substitution", "arithmetic_expansion")
 _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
-_RANGE = re.compile(r"(-?\d{1,9}|[A-Za-z])\.\.(-?\d{1,9}|[A-Za-z])(?:\.\.(-?\d{1,9}))?")
-"""A range in braces: `1..9..3`, `01..03`, `a..c`."""
-_FIRST_PLACEHOLDER = 0xF0000
-"""Characters from here on stand for the quoted parts and the expansions of a word with braces."""
-_ANSI_ESCAPE = re.compile(
-    r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL
-)
-_ANSI_LETTERS = {
-    "a": "\a",
-    "b": "\b",
-    "e": "\x1b",
-    "E": "\x1b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-}
+_RANGE = re.compile(r"\{(0|[1-9]\d{0,8})\.\.(0|[1-9]\d{0,8})\}")
+"""A range in braces: `{1..9}`."""
 _EXTENDED = re.compile(r"[?*+@!]\(")
 """A pattern of `shopt -s extglob`."""
 
@@ -84,11 +61,10 @@ class Expander:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.scope = Scope()
-        self.branches: list[Branch] = []
         self.sourced: list[str] = []
         """Files that the script sources and that are not available: each may set any variable."""
-        self.trapped: set[str] = set()
-        """Variables that a trap sets, at a time that is not known."""
+        self.untracked: dict[str, str] = {}
+        """Variables that change in a way that is not followed, with the reason."""
         self.options: set[str] = set()
         """Options of `shopt -s` that change what a pattern matches."""
 
@@ -105,40 +81,26 @@ class Expander:
         terms = self._array_terms(node, source)
         if terms is None:
             terms = [tuple(self.word_parts(node, source))]
-        self.budget.spend(
-            sum(
-                1 if isinstance(term, BranchElements) else 1 + sum(len(p.value) for p in term)
-                for term in terms
-            )
-        )
+        self.budget.spend(sum(1 + sum(len(part.value) for part in term) for term in terms))
         return terms
 
     def _brace_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
-        """Return the words of `a.{b=1,c=$X}` and `{01..03}`, or None for a word without braces."""
-        plain = ("word", "number", "{", "}", "..", "brace_expression")
+        """Return the words of `{1..3}`, a hole for other braces that make several words, or None
+        for a word without braces."""
+        line, text = source.line(node), source.text(node)
+        if numbers := _RANGE.fullmatch(text):
+            low, high = int(numbers[1]), int(numbers[2])
+            counted = range(low, high + 1) if low <= high else range(low, high - 1, -1)
+            texts = [str(each) for each in counted[:MOST_NUMBERS]]
+            return [(WordPart((ShellText(each, line),), True),) for each in texts]
         inner = [node] if node.type != "concatenation" else list(node.children)
-        hidden = [child for child in inner if child.type not in plain]
-        signs = {chr(_FIRST_PLACEHOLDER + i): child for i, child in enumerate(hidden)}
-        own = {child.id: sign for sign, child in signs.items()}
-        text = "".join(own.get(child.id) or source.text(child) for child in inner)
-        if "{" not in text or "\\" in text:
+        plain = ("word", "number", "{", "}", "..", "brace_expression")
+        bare = "".join(source.text(child) if child.type in plain else "x" for child in inner)
+        expands = re.search(r"(?<!\\)\{[^{}\s]*(?:,|\.\.)[^\s]*\}", bare)
+        if expands is None:
             return None
-        words = _brace_words(text)
-        if words is None:
-            return [(WordPart((Hole("braces with many words", source.line(node)),), True),)]
-        if words == [text]:
-            return None
-        line = source.line(node)
-        terms: list[WordTerm] = []
-        for word in words:
-            parts: list[WordPart] = []
-            for piece in re.split(f"([{''.join(signs)}])" if signs else r"(\Z)", word):
-                if piece in signs:
-                    parts += self.word_parts(signs[piece], source)
-                elif piece:
-                    parts.append(WordPart((ShellText(piece, line),), True))
-            terms.append(tuple(parts))
-        return terms
+        hole = Hole("braces with several words", line, several=True)
+        return [(WordPart((*literal(bare[: expands.start()], line), hole), True),)]
 
     def _array_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
         """Return one word for each element of `"${a[@]}"` or `"$@"`, or None for other words."""
@@ -160,10 +122,7 @@ class Expander:
             return None
         if quoted and _is_star(source.text(inner)):
             return [(WordPart(self.joined(elements, source.line(inner)), True),)]
-        return [
-            each if isinstance(each, BranchElements) else (WordPart(each, quoted),)
-            for each in elements
-        ]
+        return [(WordPart(each, quoted),) for each in elements]
 
     def word_parts(self, node: SyntaxNode, source: ShellSource) -> list[WordPart]:
         """Return the parts of one word."""
@@ -175,8 +134,9 @@ class Expander:
         if kind == "raw_string":
             return [WordPart(_nested_literal(source.text(node)[1:-1], line, source), True)]
         if kind == "ansi_c_string":
-            text = _ANSI_ESCAPE.sub(_ansi_character, source.text(node)[2:-1])
-            return [WordPart(literal(text, line), True)]
+            text = source.text(node)[2:-1]
+            hole: ShellValue = (Hole("a string with escapes", line),)
+            return [WordPart(hole if "\\" in text else literal(text, line), True)]
         if kind in ("expansion", "simple_expansion"):
             value = self.expansion(node, source)
             if isinstance(value, list):
@@ -198,38 +158,28 @@ class Expander:
         self.budget.spend(len(value))
         return value
 
-    def elements(self, term: WordTerm) -> Iterator[ArrayElement]:
-        """Yield the array elements of a word.
-
-        A word that depends on one branch is split for each of its arms. A word that depends on
-        several branches stays one element.
-        """
-        if isinstance(term, BranchElements):
-            yield term
-            return
-        value: ShellValue = tuple(piece for part in term for piece in part.value)
-        needed = set(branches_in(value))
-        if not needed or all(part.quoted for part in term):
-            yield from _split(term, {}, self.separators())
-        elif len(needed) == 1:
-            branch = needed.pop()
-            arms = range(len(self.branches[branch].labels))
-            yield BranchElements(
-                branch, tuple(tuple(_split(term, {branch: arm}, self.separators())) for arm in arms)
-            )
+    def elements(self, term: WordTerm) -> Iterator[ShellValue]:
+        """Yield the words of a term, as elements of an array."""
+        only = term[0].value[0] if len(term) == 1 and len(term[0].value) == 1 else None
+        if isinstance(only, Hole) and only.arms and not (term[0].quoted or only.several):
+            arms = []
+            for arm in only.arms:
+                words = (self.elements((WordPart(each, False),)) for each in arm.words)
+                arms.append(Arm(arm.label, tuple(word for each in words for word in each)))
+            yield (only._replace(arms=tuple(arms), several=True),)
         else:
-            yield value
+            yield from _split(term, self.separators())
 
-    def joined(self, elements: Iterable[ArrayElement], line: int) -> ShellValue:
+    def joined(self, elements: Iterable[ShellValue], line: int) -> ShellValue:
         """Return array elements in one string, with the first character of IFS between them."""
-        joined: list[ShellText | Hole | BranchValue] = []
+        joined: list[ShellText | Hole] = []
         separators = self.separators()
-        for i, each in enumerate(elements_left(elements, {})):
+        for i, each in enumerate(elements):
             if i and separators is None:
                 joined.append(Hole("$IFS", line))
             elif i and separators:
                 joined.append(ShellText(separators[0], line))
-            joined += each
+            joined += (_one_word(piece, separators) for piece in each)
         self.budget.spend(len(joined))
         return tuple(joined)
 
@@ -248,7 +198,7 @@ class Expander:
         # A syntax error may leave a string without its closing quote.
         closed = quoted and source.data[node.end_byte - 1 : node.end_byte] == b'"'
         end = node.end_byte - closed
-        parts: list[ShellText | Hole | BranchValue] = []
+        parts: list[ShellText | Hole] = []
 
         def add_text(upto: int) -> None:
             byte = at
@@ -283,22 +233,16 @@ class Expander:
         if name.isdigit():
             return self._argument(name, line)
         if name == "#":
-            return (ShellText(str(len(self.settled(self.scope.arguments))), line),)
+            return self._count(self.scope.arguments, line)
         if name in ("@", "*"):
             return self.joined(self.scope.arguments, line)
         if not (name[:1].isalpha() or name[:1] == "_"):
             return (Hole(f"${name}", line),)
+        if name in self.untracked:
+            return (Hole(f"${name}, {self.untracked[name]}", line, several=True),)
         value = self.scope.variables.get(name)
         if isinstance(value, ShellArray):
-            keyed = self.scope.variables.get(f"{name}[0]")
-            if keyed is not None and not isinstance(keyed, ShellArray):
-                return keyed
-            if any(key.startswith(f"{name}[") for key in self.scope.variables):
-                return EMPTY
-            first = self.settled(value.elements)[:1]
-            return first[0] if first else EMPTY
-        if name in self.trapped:
-            return (Hole(f"${name}, which a trap may set", line),)
+            return _at(value.elements, 0, f"${name}", line)
         if value is not None:
             return value
         if _FROM_OUTSIDE.match(name):
@@ -308,21 +252,19 @@ class Expander:
         return (Hole(f"${name}", line, unset=True),)
 
     def _argument(self, number: str, line: int) -> ShellValue:
-        index = _index(number)
+        index, arguments = int(number[:9]), self.scope.arguments
         if index == 0:
             return (Hole("$0", line),)
-        elements = self.settled(self.scope.arguments)
-        if index is not None and index <= len(elements):
-            return elements[index - 1]
-        if self.scope.in_function:
-            return EMPTY
-        return (Hole(f"argument ${number[:LONGEST_SHOWN]}", line, unset=True),)
+        if index <= len(arguments) or self.scope.in_function or not is_counted(arguments):
+            return _at(arguments, index - 1, f"argument ${index}", line)
+        return (Hole(f"argument ${index}", line, unset=True),)
 
-    def settled(self, elements: Iterable[ArrayElement]) -> list[ShellValue]:
-        """Return the array elements that remain if every branch goes its first way."""
-        return list(elements_left(elements, {}))
+    def _count(self, elements: Sequence[ShellValue], line: int) -> ShellValue:
+        if not is_counted(elements):
+            return (Hole("the number of elements", line),)
+        return (ShellText(str(len(elements)), line),)
 
-    def expansion(self, node: SyntaxNode, source: ShellSource) -> ShellValue | list[ArrayElement]:
+    def expansion(self, node: SyntaxNode, source: ShellSource) -> ShellValue | list[ShellValue]:
         """Return the value of `$x` and `${x...}`, or the elements of `${a[@]}` and `$@`."""
         line = source.line(node)
         children = [c for c in node.children if c.type not in ("$", "${", "}")]
@@ -330,7 +272,7 @@ class Expander:
             return EMPTY
         prefix = children[0].type if children[0].type in ("#", "!", "##") else ""
         # `$#` and `$!` are variables. With a name after it, the sign is an operator.
-        if prefix == "!" and len(children) > 2:
+        if prefix and len(children) > 2:
             return (Hole(source.text(node), line),)
         if prefix and len(children) > 1:
             return self._prefixed(prefix, source.text(children[1]), line)
@@ -353,20 +295,19 @@ class Expander:
             name, base = text, self.variable(text, line)
         return self._operated(name, base, operation, source, line) if operation else base
 
-    def _prefixed(self, prefix: str, subject: str, line: int) -> ShellValue | list[ArrayElement]:
+    def _prefixed(self, prefix: str, subject: str, line: int) -> ShellValue | list[ShellValue]:
         """Return the value of `${!x}`, `${!a[@]}`, `${#x}` and `${#a[@]}`."""
         name, _, index = subject.partition("[")
-        keys = [key for key in self.scope.variables if key.startswith(f"{name}[")]
-        if prefix == "!" and index and keys:
-            return [(ShellText(key[len(name) + 1 : -1], line),) for key in keys]
-        if prefix == "!" and index:
-            count = len(self.settled(self._all_elements(name, line)))
-            return [(ShellText(str(i), line),) for i in range(count)]
+        elements = self._all_elements(name, line)
+        if index and prefix == "!":
+            if not is_counted(elements):
+                return [(Hole(f"the keys of ${name}", line),)]
+            return [(ShellText(str(i), line),) for i in range(len(elements))]
+        if index:
+            return self._count(elements, line)
         if prefix == "!":
             target = known_text(self.variable(name, line))
             return self.variable(target, line) if target else (Hole(f"${{!{name}}}", line),)
-        if index:
-            return (ShellText(str(len(self.settled(self._all_elements(name, line)))), line),)
         if name in ("@", "*"):
             return self.variable("#", line)
         text = known_text(self.variable(name, line))
@@ -374,58 +315,46 @@ class Expander:
             return (Hole(f"the length of ${name}", line),)
         return (ShellText(str(len(text)), line),)
 
-    def _all_elements(self, name: str, line: int) -> list[ArrayElement]:
+    def _all_elements(self, name: str, line: int) -> list[ShellValue]:
         value = self.scope.variables.get(name)
+        if name in self.untracked:
+            return [(Hole(f"${name}, {self.untracked[name]}", line, several=True),)]
         if isinstance(value, ShellArray):
             return list(value.elements)
         if value is not None:
-            return [value]
+            is_known = known_text(value) is not None
+            return [value if is_known else (Hole(f"${name}", line, several=True),)]
         return [(Hole(f"${name}", line),)] if self.sourced else []
 
     def _element(self, name: str, index: str, line: int) -> ShellValue:
-        """Return the value of `${a[1]}`, `${a[i]}` or `${a[key]}`."""
-        number = index.replace(" ", "")
+        """Return the value of `${a[1]}` or `${a[i]}`."""
+        array, number = self.scope.variables.get(name), index.strip()
         if _signed(number) is None:
-            number = known_text(self.variable(index.lstrip("$").strip("{}"), line)) or ""
-        unquoted = index.strip("\"'")
-        keyed = self.scope.variables.get(f"{name}[{unquoted}]")
-        if keyed is None and number:
-            keyed = self.scope.variables.get(f"{name}[{number}]")
-        if keyed is not None and not isinstance(keyed, ShellArray):
-            return keyed
-        array, at = self.scope.variables.get(name), _signed(number)
-        if any(key.startswith(f"{name}[") for key in self.scope.variables):
-            return EMPTY if at is not None and at >= 0 else (Hole(f"${{{name}[{index}]}}", line),)
-        if isinstance(array, ShellArray) and at is not None:
-            elements = self.settled(array.elements)
-            return elements[at] if -len(elements) <= at < len(elements) else EMPTY
-        return (Hole(f"${{{name}[{index}]}}", line),)
+            number = known_text(self.variable(number.lstrip("$").strip("{}"), line)) or ""
+        at = _signed(number)
+        if isinstance(array, ShellArray) and at is not None and name not in self.untracked:
+            return _at(array.elements, at, f"an element of ${name}", line)
+        return (Hole(f"${{{name}[{index}]}}", line, several=True),)
 
     def _each_changed(
         self,
         name: str,
-        elements: list[ArrayElement],
+        elements: list[ShellValue],
         operation: list[SyntaxNode],
         source: ShellSource,
         line: int,
-    ) -> list[ArrayElement]:
+    ) -> list[ShellValue]:
         """Return the elements of `${a[@]/old/new}`, `${a[@]%x}` and the like, each changed."""
         operator = source.text(operation[0]) if operation else ":"
         if operator == ":" or operator in _DEFAULTS:
             if operator in (":-", "-") and not elements:
                 return [tuple(p for node in operation[1:] for p in self.value(node, source))]
             return elements
-        if any(isinstance(each, BranchElements) for each in elements):
-            return [(Hole(f"a part of ${name}", line),)]
-        return [
-            self._operated(name, each, operation, source, line)
-            for each in elements
-            if not isinstance(each, BranchElements)
-        ]
+        return [self._operated(name, each, operation, source, line) for each in elements]
 
     def _sliced(
-        self, elements: list[ArrayElement], operation: list[SyntaxNode], source: ShellSource
-    ) -> list[ArrayElement]:
+        self, elements: list[ShellValue], operation: list[SyntaxNode], source: ShellSource
+    ) -> list[ShellValue]:
         """Return the elements of `${@:2}` and `${a[@]:1:3}`.
 
         Return the elements unchanged for other operators, and a Hole for unknown bounds.
@@ -433,9 +362,11 @@ class Expander:
         if not operation or source.text(operation[0]) != ":":
             return elements
         whole = source.text(operation[0].parent)
-        unknown: list[ArrayElement] = [(Hole(f"a part of {whole}", source.line(operation[0])),)]
+        unknown: list[ShellValue] = [
+            (Hole(f"a part of {whole}", source.line(operation[0]), several=True),)
+        ]
         bounds = self._bounds(operation, source)
-        if bounds is None or any(isinstance(each, BranchElements) for each in elements):
+        if bounds is None or not is_counted(elements):
             return unknown
         # `${@:1}` counts from $1, and `${a[@]:1}` from element 0.
         of_arguments = whole.startswith(("${@", "${*"))
@@ -488,13 +419,6 @@ class Expander:
             change = str.lower if operator[0] == "," else str.upper
             changed = change(text) if len(operator) == 2 else change(text[:1]) + text[1:]
             return (ShellText(changed, line),)
-        if operator == ":" and (bounds := self._bounds(operation, source)) is not None:
-            offset, length = bounds
-            start = max(len(text) + offset, 0) if offset < 0 else offset
-            if length is None:
-                return (ShellText(text[start:], line),)
-            stop = start + length if length >= 0 else len(text) + length
-            return (ShellText(text[start:stop], line),)
         return unknown
 
     def matches(self, text: str, patterns: Iterable[str | None]) -> bool | None:
@@ -543,13 +467,12 @@ class Expander:
         if _is_unset(base) and not operator.endswith("+"):
             default = _default_of(name, default)
         only = base[0] if len(base) == 1 else None
-        if isinstance(only, BranchValue) and len(list(branches_in(base))) == 1:
-            marked = default if operator.endswith("+") else _default_of(name, default)
-            arms = tuple(
-                _with_default(arm, marked if _is_unset(arm) else default, operator)
+        if isinstance(only, Hole) and only.arms and not only.several:
+            arms = (
+                Arm(arm.label, tuple(_with_default(each, default, operator) for each in arm.words))
                 for arm in only.arms
             )
-            return (BranchValue(only.branch, arms),)
+            return (only._replace(arms=tuple(arms)),)
         chosen = _with_default(base, default, operator)
         if operator in (":=", "=") and chosen is default and name.isidentifier():
             self.scope.variables[name] = default
@@ -559,6 +482,8 @@ class Expander:
 
     def arithmetic(self, text: str, line: int) -> ShellValue:
         """Return the value of `$((text))`, or a Hole unless every variable in it is a number."""
+        for names in ASSIGNS.findall(text):
+            self.untracked["".join(names)] = "which arithmetic sets"
         # Numbers with a base, such as 16#1f and 0x1f, are not read.
         if len(text) > LONGEST_ARITHMETIC or re.search(r"\d[A-Za-z_#]", text):
             return (Hole("arithmetic", line),)
@@ -602,35 +527,21 @@ class Expander:
         if any(child.type.endswith("redirect") for child in command.children):
             return None
         terms = [term for child in command.children for term in self.terms(child, source)]
-        elements = [each for term in terms for each in self.elements(term)]
-        words = [each for each in elements if not isinstance(each, BranchElements)]
+        words = [each for term in terms for each in self.elements(term)]
         name = known_text(words[0]) if words else None
         if name in self.scope.functions:
             return None
-        if name == "echo" and len(elements) >= 2:
-            first = known_text(words[1]) if len(words) > 1 else None
+        if name == "echo" and len(words) >= 2:
+            first = known_text(words[1])
             if first is not None and re.fullmatch(r"-[neE]+", first):
-                if first != "-n":
-                    return None
-                elements = elements[1:]
-            return _without_last_newlines(self.joined(elements[1:], line))
-        if name == "printf" and len(words) == len(elements) >= 2:
-            texts = [known_text(word) for word in words[1:]]
-            printed = None if None in texts else printf([text or "" for text in texts])
-            return None if printed is None else literal(printed.rstrip("\n"), line)
-        if len(words) != len(elements):
-            return None
+                return None
+            return _without_last_newlines(self.joined(words[1:], line))
         path = known_text(words[1]) if len(words) == 2 else None
         change: Callable[[str], str] | None = {
             "basename": posixpath.basename,
             "dirname": posixpath.dirname,
         }.get(name or "")
         return literal(change(path.rstrip("/")), line) if change is not None and path else None
-
-
-def _index(text: str) -> int | None:
-    """Return an index as a number, or None for other text and for very large numbers."""
-    return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else None
 
 
 def _signed(text: str) -> int | None:
@@ -648,97 +559,6 @@ def _escaped(text: str) -> str:
     return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", text)
 
 
-def _ansi_character(match: re.Match[str]) -> str:
-    """Return the character of an escape in `$'...'`."""
-    for digits, base in zip(match.groups()[:4], (16, 16, 16, 8), strict=True):
-        if digits is not None:
-            code = int(digits, base)
-            return chr(code) if code < 0x110000 else match[0]
-    letter = match[5]
-    return _ANSI_LETTERS.get(letter, letter if letter in "\\'\"?" else match[0])
-
-
-def _brace_words(text: str) -> list[str] | None:
-    """Return the words that braces expand to, the text alone without braces; None for too many."""
-    depth, start = 0, -1
-    commas: list[int] = []
-    for at, character in enumerate(text):
-        if character == "{":
-            depth += 1
-            if depth == 1:
-                start, commas = at, []
-        elif character == "," and depth == 1:
-            commas.append(at)
-        elif character == "}" and depth:
-            depth -= 1
-            if depth:
-                continue
-            inside = text[start + 1 : at]
-            numbered = _range_words(inside) if not commas else None
-            if commas:
-                cuts = [start, *commas, at]
-                choices = [text[a + 1 : b] for a, b in pairwise(cuts)]
-                heads = [word for choice in choices for word in _brace_words(choice) or [choice]]
-            elif numbered is not None:
-                heads = numbered
-            else:
-                continue
-            tails = _brace_words(text[at + 1 :])
-            if tails is None or len(heads) * len(tails) > MOST_NUMBERS:
-                return None
-            return [f"{text[:start]}{head}{tail}" for head in heads for tail in tails]
-    return [text]
-
-
-def _range_words(text: str) -> list[str] | None:
-    """Return the words of `1..9..3`, `01..03` or `a..c`, or None for other text."""
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        return None
-    first, last = match[1], match[2]
-    if first.isalpha() != last.isalpha():
-        return None
-    low, high = (ord(first), ord(last)) if first.isalpha() else (int(first), int(last))
-    step = abs(int(match[3] or 1)) or 1
-    numbers = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
-    if first.isalpha():
-        return [chr(number) for number in numbers][:MOST_NUMBERS]
-    padded = any(re.match(r"-?0\d", end) for end in (first, last))
-    width = max(len(first), len(last)) if padded else 0
-    return [f"{number:0{width}d}" for number in numbers[:MOST_NUMBERS]]
-
-
-_FORMAT = re.compile(r"%(?:%|(0?\d{0,3})([sd]))")
-
-
-def printf(words: Sequence[str]) -> str | None:
-    """Return what `printf FORMAT WORD ...` prints, or None for a format that is not read."""
-    form, arguments = words[0], list(words[1:])
-    if "%" in _FORMAT.sub("", form) or re.search(r"\\[^nt\\]", form):
-        return None
-    specifications = [match for match in _FORMAT.finditer(form) if match[2]]
-    if len(arguments) > len(specifications) or any(
-        match[2] == "d" and not re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", argument)
-        for match, argument in zip(specifications, arguments, strict=False)
-    ):
-        return None
-    if len(arguments) < len(specifications):
-        return None
-    given = iter(arguments)
-
-    def filled(match: re.Match[str]) -> str:
-        if match[2] is None:
-            return "%"
-        argument = next(given)
-        if match[2] == "d":
-            return f"{int(argument):{match[1]}d}"
-        return argument.rjust(int(match[1] or 0))
-
-    escapes = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
-    text = re.sub(r"\\[nt\\]", lambda match: escapes[match[0]], form)
-    return _FORMAT.sub(filled, text)
-
-
 def _without_last_newlines(value: ShellValue) -> ShellValue:
     """Return the output of a command without the newlines at its end, as `$(...)` has it."""
     last = value[-1] if value else None
@@ -747,37 +567,46 @@ def _without_last_newlines(value: ShellValue) -> ShellValue:
     return (*value[:-1], last._replace(text=last.text.rstrip("\n")))
 
 
-def split_text(text: str, separators: str | None) -> list[str] | None:
-    """Return the words of a text at IFS's characters, or None if these are unknown or mixed."""
-    if separators is None:
-        return None
-    if not separators:
-        return [text] if text else []
-    if not separators.strip(" \t\n"):
-        return re.sub(f"[{separators}]+", " ", text).split()
-    if set(separators) & set(" \t\n"):
-        return None
-    words = re.split(f"[{re.escape(separators)}]", text)
-    return words[:-1] if words[-1:] == [""] else words
+def _at(elements: Sequence[ShellValue], index: int, what: str, line: int) -> ShellValue:
+    """Return an element; empty beyond the end, a hole where their number is not known."""
+    before = elements[: index + 1] if index >= 0 else elements
+    if not is_counted(before):
+        return (Hole(what, line, several=True),)
+    return elements[index] if -len(elements) <= index < len(elements) else EMPTY
 
 
-def _split(
-    term: tuple[WordPart, ...], ways: Ways, separators: str | None = " \t\n"
-) -> Iterator[ShellValue]:
+def is_counted(elements: Iterable[ShellValue]) -> bool:
+    """Return True if it is known how many elements there are."""
+    return not any(isinstance(p, Hole) and p.several for each in elements for p in each)
+
+
+def _one_word(piece: ShellText | Hole, separators: str | None) -> ShellText | Hole:
+    """Return a piece for a string: the elements of each arm with a blank between them."""
+    if not isinstance(piece, Hole) or not piece.several:
+        return piece
+    arms = []
+    for arm in piece.arms:
+        blank: ShellValue = (ShellText(separators[0], piece.line),) if separators else EMPTY
+        text = tuple(p for i, word in enumerate(arm.words) for p in (*(blank if i else ()), *word))
+        arms.append(Arm(arm.label, (text,)))
+    return piece._replace(arms=tuple(arms) if separators else (), several=False)
+
+
+def _split(term: WordTerm, separators: str | None = " \t\n") -> Iterator[ShellValue]:
     """Yield the words of a term as values. Split only unquoted text, at IFS's characters."""
     if all(part.quoted for part in term):
         yield tuple(piece for part in term for piece in part.value)
         return
-    word: list[ShellText | Hole | BranchValue] = []
+    word: list[ShellText | Hole] = []
     begun = False
     for part in term:
         begun = begun or part.quoted
-        for piece in pieces(part.value, ways):
+        for piece in part.value:
             if part.quoted or isinstance(piece, Hole):
                 word.append(piece)
                 continue
             if separators != " \t\n":
-                yield from _split_unusually(term, ways, separators)
+                yield (Hole("a word that $IFS splits", piece.line, several=True),)
                 return
             if not re.search(r"\s", piece.text):
                 word.append(piece)
@@ -793,20 +622,6 @@ def _split(
         yield tuple(word)
 
 
-def _split_unusually(
-    term: tuple[WordPart, ...], ways: Ways, separators: str | None
-) -> Iterator[ShellValue]:
-    """Yield the words of a term where IFS is not as usual: known only for one unquoted part."""
-    known = known_text(tuple(piece for part in term for piece in pieces(part.value, ways)))
-    words = split_text(known, separators) if known is not None and len(term) == 1 else None
-    line = next((p.line for part in term for p in pieces(part.value, ways)), 0)
-    if words is None:
-        yield (Hole("a word that $IFS splits", line),)
-        return
-    for word in words:
-        yield (ShellText(word, line),)
-
-
 def _plain_word(text: str, line: int, source: ShellSource) -> ShellValue:
     """Return the value of an unquoted word, without its backslashes and with `~` as a Hole."""
     if "\\" in text:
@@ -820,7 +635,7 @@ def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
     """Return text as a value. Replace a nested source's private characters by their pieces."""
     if not source.pieces:
         return literal(text, line)
-    parts: list[ShellText | Hole | BranchValue] = []
+    parts: list[ShellText | Hole] = []
     run = ""
     for character in text:
         if FIRST_PRIVATE <= ord(character) <= LAST_PRIVATE and character in source.pieces:

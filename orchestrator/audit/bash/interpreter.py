@@ -1,7 +1,8 @@
 """Read a script from its first line to its last without running it.
 
-`Interpreter.statement` reads one statement of any kind. A condition whose value is unknown opens a
-Branch: every arm is read from the same scope, and the scopes are merged after the statement.
+`Interpreter.statement` reads one statement of any kind. There is one scope. Every arm of a
+condition that is not known is read from a copy of it; a variable that the arms leave different is
+then a hole. What is not followed makes the variables that it may change unknown.
 Programs outside the shell become `commands`; a launch is one of them. A script within the script
 (`bash -c`, `eval`, heredocs, files that it writes, scripts in its folder) is read at the command
 that runs it.
@@ -9,54 +10,49 @@ that runs it.
 Reading a statement returns a Flow: None, or the kind of jump that leaves the block.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product, takewhile, zip_longest
+from itertools import zip_longest
 from typing import ClassVar, Literal
 
-from orchestrator.audit.bash.conditions import NOT_KNOWN, Condition, condition, is_missing_argument
+from orchestrator.audit.bash.conditions import (
+    NOT_KNOWN,
+    Condition,
+    condition,
+    constant,
+    is_missing_argument,
+)
 from orchestrator.audit.bash.expansion import (
+    ASSIGNS,
     FIRST_PRIVATE,
     LAST_PRIVATE,
     Expander,
-    printf,
-    split_text,
+    is_counted,
 )
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (
     EMPTY,
-    ArrayElement,
-    Branch,
-    BranchElements,
-    BranchValue,
+    Arm,
     Hole,
     Scope,
     ShellArray,
     ShellCommand,
     ShellText,
     ShellValue,
-    Ways,
     WordPart,
     WordTerm,
     bounded,
-    branches_in,
     known_text,
     merge_scopes,
-    pieces,
     readable_text,
 )
 from orchestrator.audit.libraries import STARTS, may_launch
 
 Flow = Literal["exit", "return", "break", "continue"] | None
-Arms = Callable[[Ways, bool], list[int]]
-"""(ways, usual) -> the arms that are possible. `usual`: True if missing arguments are empty."""
 DEEPEST = 60
 """Maximum depth of statements within statements."""
 DEEPEST_CALL = 40
 MOST_COMMANDS = 500
-MOST_WAYS = 16
-"""Maximum number of cases of one command."""
 MOST_TURNS = 64
 """Maximum number of turns of one loop."""
 MOST_NESTED, LONGEST_NESTED = 80, 60_000
@@ -74,24 +70,19 @@ _NO_LAUNCH = re.compile(
     r"|which"
 )
 """Commands that start no trainer."""
-_KEY = re.compile(r"\[([\w./:-]+)\]=")
+_KEY = re.compile(r"\[[^\]]+\]=")
 """The key of an element of an array: `[key]=value`."""
-_NAME = r"[A-Za-z_]\w{0,60}"
-_STEP = re.compile(
-    rf"\s*(?:(?P<name>{_NAME})\s*(?P<sign>\+\+|--)|(?P<before>\+\+|--)(?P<first>{_NAME}))"
-    r"(?P<right>)\s*"
-)
-"""`N++` and `--N`."""
-_COMPUTED = re.compile(
-    rf"\s*(?P<name>{_NAME})\s*(?P<sign>[-+*/%]?=)(?P<right>[^=][^,]{{0,200}})(?P<first>)(?P<before>)"
-)
-"""`N = 2` and `N += 2`."""
-_CHANGED = re.compile(rf"({_NAME})\s*(?:[-+*/%&|^]?=(?!=)|\+\+|--)|(?:\+\+|--)({_NAME})")
-"""A variable that arithmetic changes."""
 _SUBSCRIPT = re.compile(r"([A-Za-z_]\w*)\[([^\]]+)\]")
 """An element of an array: `x[1]`."""
-_FRESH = ("docker", "podman", "nerdctl", "ssh", "kubectl", "pdsh")
-"""Programs that start others without the environment of the script."""
+_FRESH = (
+    *("docker", "podman", "nerdctl", "ssh", "kubectl", "pdsh", "apptainer", "singularity"),
+    *("ray", "sudo", "env"),
+)
+"""Programs that start others in an environment that is not, or not all, the script's."""
+_CHANGES_ENVIRONMENT = ("--export", "--cleanenv", "--runtime-env", "--env")
+"""Begins of options that do so."""
+_IMPLIED = ("REPLY", "MAPFILE", "OPTARG", "OPTIND")
+"""Variables that `read`, `mapfile` and `getopts` set without naming them."""
 _NO_WORD = ("file_descriptor", "comment", "file_redirect", "ERROR")
 """Parts of a redirection that are no word of the command. `3<<< a` is an error to the grammar."""
 _ASSIGNS = ("variable_assignment", "variable_assignments", "declaration_command")
@@ -115,16 +106,13 @@ class Interpreter(Expander):
         """Path -> text of each file that the script writes and may run later."""
         self.called: set[str] = set()
         """Names of the functions that have been called."""
-        self.guard: tuple[tuple[int, int], ...] = ()
-        """The (branch, arm) pairs that lead to the current statement."""
-        self.loops: tuple[str, ...] = ()
+        self.case: tuple[str, ...] = ()
+        """The turns of loops and the arms of conditions that lead to the current statement."""
+        self.usual = True
+        """True if a run without arguments may take these arms."""
         self.caveats: set[str] = set()
         self.constants: set[str] = set()
         """Variables of `readonly`: an assignment to one fails."""
-        self.cased: set[str] = set()
-        """Variables of `declare -l`, `-u` and `-c`, whose letters bash changes."""
-        self.integers: set[str] = set()
-        """Variables of `declare -i`, to which arithmetic is assigned."""
         self._levels = 0
         """How many more loops `break 2` or `continue 2` leaves."""
         self._locals: list[dict[str, ShellValue | ShellArray | None]] = []
@@ -165,35 +153,26 @@ class Interpreter(Expander):
         return self.statements(node.children, source)
 
     def _calculate(self, text: str, line: int) -> None:
-        """Read the assignments in `((N -= 1))` and `let N=2`."""
-        for part in text.split(","):
-            match = _STEP.fullmatch(part) or _COMPUTED.fullmatch(part)
-            if match is not None:
-                name = match["name"] or match["first"]
-                sign = (match["sign"] or match["before"])[0]
-                value = f"{name} {sign} ({match['right'] or 1})" if sign != "=" else match["right"]
-                self.scope.variables[name] = self.arithmetic(value, line)
-                continue
-            for name in _CHANGED.findall(part):
-                # One of the expression's two groups is empty.
-                self.scope.variables["".join(name)] = (Hole("arithmetic", line),)
+        """Read `((N -= 1))` and `let N=2`: the variables that they change are unknown."""
+        for names in ASSIGNS.findall(text):
+            # One of the expression's two groups is empty.
+            self.scope.variables["".join(names)] = (Hole("arithmetic", line),)
 
-    def _let(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
-        for each in arguments:
-            self._calculate(_text(each) or "", line)
+    def _let(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
+        self._calculate(",".join(map(readable_text, arguments)), line)
         return None
 
     def _subshell(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        before = self.scope.copy()
+        before, self.scope = self.scope, self.scope.copy()
         self.statements(node.children, source)
-        self.scope.restore(before)
+        self.scope = before
         return None
 
     def _apart(self, node: SyntaxNode, source: ShellSource) -> None:
         """Read a statement of another process: in the background, or in a pipe."""
-        before = self.scope.copy()
+        before, self.scope = self.scope, self.scope.copy()
         self.statement(node, source)
-        self.scope.restore(before)
+        self.scope = before
 
     def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
         if not any(child.type in ("|", "|&") for child in node.children):
@@ -226,97 +205,23 @@ class Interpreter(Expander):
         else:
             value = EMPTY if given is None else self.value(given, source)
         appends = any(c.type == "+=" for c in node.children)
-        if name in self.constants | self.cased:
-            why = "which is readonly" if name in self.constants else "whose letters declare changes"
-            value = (Hole(f"${name}, {why}", source.line(node)),)
+        if name in self.constants:
+            self.untracked[name] = "which is readonly and is assigned"
         if self.scope.exports_all:
             self.scope.exported.add(name)
         subscript = _SUBSCRIPT.fullmatch(name)
-        if subscript is not None and not isinstance(value, ShellArray):
-            element = bounded(value, self.budget.spend)
-            if not isinstance(element, ShellArray):
-                at = source.line(node)
-                self._assign_element(subscript[1], subscript[2], element, appends, at)
+        if subscript is not None:
+            self.untracked[subscript[1]] = "of which an element is assigned"
             return None
-        if name in self.integers and not isinstance(value, ShellArray):
-            text = known_text(value)
-            old = known_text(before) if isinstance(before, tuple) else ""
-            unknown: ShellValue = (Hole(f"arithmetic over ${name}", source.line(node)),)
-            if text is None or old is None:
-                value = unknown
-            else:
-                sum_of = f"({old or 0}) + ({text or 0})" if appends else text or "0"
-                value = self.arithmetic(sum_of, source.line(node))
-        elif before is not None and appends:
+        if before is not None and appends:
             value = _appended(before, value)
-        if not appends:
-            self._forget_elements(name)
         self.scope.variables[name] = bounded(value, self.budget.spend)
-        if isinstance(value, ShellArray):
-            self._keep_keys(name, value)
+        texts = map(readable_text, value.elements if isinstance(value, ShellArray) else ())
+        if any(map(_KEY.match, texts)):
+            self.untracked[name] = "whose elements have keys"
         return None
 
-    def _assign_element(
-        self, name: str, index: str, value: ShellValue, appends: bool, line: int
-    ) -> None:
-        """Read `name[index]=value`: an array's element, or a variable of its own for a text key."""
-        array, at = self.scope.variables.get(name), self._number(index, line)
-        keyed = any(key.startswith(f"{name}[") for key in self.scope.variables)
-        elements = list(array.elements) if isinstance(array, ShellArray) and not keyed else []
-        # An index beyond the end would leave a gap: such an element is kept under its key.
-        if at is not None and not keyed and at <= len(elements):
-            if any(isinstance(each, BranchElements) for each in elements[: at + 1]):
-                elements = [(Hole(f"an element of ${name}", line),)]
-            elif at < len(elements):
-                old = elements[at]
-                more = (*old, *value) if appends and not isinstance(old, BranchElements) else value
-                elements[at] = more
-            else:
-                elements.append(value)
-            self.scope.variables[name] = ShellArray(tuple(elements))
-            return
-        key = f"{name}[{index}]"
-        before = self.scope.variables.get(key)
-        if appends and before is not None and not isinstance(before, ShellArray):
-            value = (*before, *value)
-        self.scope.variables[key] = value
-        if isinstance(array, ShellArray) and not keyed:
-            self.scope.variables[name] = ShellArray(((Hole(f"an element of ${name}", line),),))
-            return
-        own = [v for k, v in self.scope.variables.items() if k.startswith(f"{name}[")]
-        self.scope.variables[name] = ShellArray(
-            tuple(each for each in own if not isinstance(each, ShellArray))
-        )
-
-    def _forget_elements(self, name: str) -> None:
-        """Drop the elements that are kept under their keys: the variable gets a new value."""
-        for key in [key for key in self.scope.variables if key.startswith(f"{name}[")]:
-            del self.scope.variables[key]
-
-    def _number(self, index: str, line: int) -> int | None:
-        """Return the number of an element, or None for a text key and an unknown number."""
-        text = index.strip("\"'")
-        if not text.isdecimal() and text.lstrip("$").strip("{}").isidentifier():
-            text = known_text(self.variable(text.lstrip("$").strip("{}"), line)) or ""
-        return int(text) if text.isdecimal() and len(text) < 6 else None
-
-    def _keep_keys(self, name: str, array: ShellArray) -> None:
-        """Record `x=([a]=1 [b]=2)` as the variables `x[a]` and `x[b]`, and x as their values."""
-        values: dict[str, ShellValue] = {}
-        for each in array.elements:
-            if isinstance(each, BranchElements):
-                return
-            known = [piece for piece in takewhile(_is_text, each) if isinstance(piece, ShellText)]
-            text = "".join(piece.text for piece in known)
-            key = _KEY.match(text)
-            if key is None:
-                return
-            rest = ShellText(text[key.end() :], known[0].line)
-            values[f"{name}[{key[1]}]"] = (rest, *each[len(known) :])
-        self.scope.variables |= values
-        self.scope.variables[name] = ShellArray(tuple(values.values()))
-
-    def _array(self, node: SyntaxNode, source: ShellSource) -> Iterable[ArrayElement]:
+    def _array(self, node: SyntaxNode, source: ShellSource) -> Iterable[ShellValue]:
         """Yield the elements of `( ... )`. Split its unquoted words at blanks."""
         for child in node.children:
             if child.is_named and child.type != "comment":
@@ -336,19 +241,16 @@ class Interpreter(Expander):
                 self._declare_words(child, source, is_local=is_local)
                 continue
             name = source.text(target).partition("[")[0]
-            if "i" in flags and (declares or kind == "local"):
-                self.integers.add(name)
-            if set(flags) & {*"luc"} and (declares or kind == "local"):
-                self.cased.add(name)
+            if set(flags) & {*"ilucAn"} and (declares or kind == "local"):
+                self.untracked[name] = f"of `{kind} {flags}`"
+                self._refer(child, source)
             if is_local and self._locals:
                 self._locals[-1].setdefault(name, self.scope.variables.get(name))
                 if not assigned:
                     self.scope.variables.pop(name, None)
             if assigned:
                 self._assignment(child, source)
-            if "n" in flags and (declares or kind == "local"):
-                self._refer(name, source.line(child))
-            elif kind == "readonly" or (declares and "r" in flags):
+            if kind == "readonly" or (declares and "r" in flags):
                 self.constants.add(name)
             elif kind == "export" or (declares and "x" in flags):
                 (self.scope.exported.discard if "n" in flags else self.scope.exported.add)(name)
@@ -359,7 +261,7 @@ class Interpreter(Expander):
         if node.type not in ("string", "concatenation", "simple_expansion", "expansion"):
             return
         for element in (each for term in self.terms(node, source) for each in self.elements(term)):
-            text = _text(element)
+            text = known_text(element)
             if text is None:
                 self.sourced.append(source.text(node))
                 continue
@@ -369,49 +271,33 @@ class Interpreter(Expander):
                     self._locals[-1].setdefault(name, self.scope.variables.get(name))
                 self.scope.variables[name] = value
 
-    def _refer(self, name: str, line: int) -> None:
+    def _refer(self, node: SyntaxNode, source: ShellSource) -> None:
         """Read `local -n name=other`: what is assigned to `name` changes `other`."""
-        value = self.scope.variables.get(name)
-        other = known_text(value) if value is not None and not isinstance(value, ShellArray) else ""
-        unknown: ShellValue = (Hole(f"${name}, another name of a variable", line),)
-        self.scope.variables[name] = unknown
+        given = node.child_by_field_name("value")
+        other = known_text(self.value(given, source)) if given is not None else ""
         if other and other.isidentifier():
-            self.scope.variables[other] = unknown
-        else:
-            self.sourced.append(f"${name}, another name of a variable,")
+            self.untracked[other] = "which has another name"
 
     # Forks
 
     def _if(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Test conditions in turn. An unknown condition opens a branch."""
-        clauses: list[tuple[Condition, list[SyntaxNode], str]] = []
+        tests: list[Condition] = []
+        bodies: list[list[SyntaxNode]] = []
+        labels: list[str] = []
         for clause in (node, *(c for c in node.children if c.type == "elif_clause")):
-            tests, body = _clause(clause)
-            if not tests:
+            heads, body = _clause(clause)
+            if not heads:
                 continue
-            for before in tests[:-1]:
+            for before in heads[:-1]:
                 self.statement(before, source)
-            label = " ".join(source.text(tests[-1]).split())[:LONGEST_LABEL]
-            clauses.append((self._condition(tests[-1], source), body, label))
+            tests.append(self._condition(heads[-1], source))
+            bodies.append(body)
+            labels.append(_label(heads[-1], source))
         otherwise = next((c for c in node.children if c.type == "else_clause"), None)
-        bodies = [body for _, body, _ in clauses]
         bodies.append(list(otherwise.children) if otherwise is not None else [])
-        labels = [label for _, _, label in clauses]
         labels.append(f"not {labels[0]}" if len(labels) == 1 else "none of its conditions")
-
-        def arms(ways: Ways, usual: bool) -> list[int]:
-            possible = []
-            for i, (test, _, _) in enumerate(clauses):
-                known = test.truth(ways, usual)
-                if known is not False:
-                    possible.append(i)
-                # A condition that is surely true hides all later arms.
-                if known:
-                    return possible
-            return [*possible, len(clauses)]
-
-        needed = {branch for test, _, _ in clauses for branch in test.branches}
-        return self._fork(bodies, labels, needed, arms, source)
+        return self._fork(bodies, labels, tests, source)
 
     def _case(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Read the first arm whose pattern matches. Read every arm if the word is unknown."""
@@ -420,55 +306,22 @@ class Interpreter(Expander):
             return None
         word = self.value(subject, source)
         items = [c for c in node.children if c.type == "case_item"]
-        patterns = [self._patterns(item, source) for item in items]
-        ends = [source.text(item.children[-1]) for item in items]
         shown = " ".join(source.text(subject).split())
         labels = [f"{shown} is {_written(item, source)}"[:LONGEST_LABEL] for item in items]
-
-        def arms(ways: Ways, usual: bool) -> list[int]:
-            matched = tuple(pieces(word, ways))
-            text = known_text(matched)
-            exhaustive = any("*" in each for each in patterns)
-            if text is None or (is_missing_argument(matched) and not usual):
-                return list(range(len(items) + (not exhaustive)))
-            possible = []
-            for i, each in enumerate(patterns):
-                known = self.matches(text, each)
-                if known is not False:
-                    possible.append(i)
-                if known:
-                    return possible
-            return [*possible, len(items)]
-
-        # `;&` goes on with the next body; what `;;&` goes on with, depends on the word.
-        bodies: list[list[SyntaxNode]] = [[]]
-        for item, end in zip(reversed(items), reversed(ends), strict=True):
-            goes_on = bodies[0] if end == ";&" else []
-            bodies.insert(0, [*_case_body(item), *goes_on])
-        if ";;&" in ends:
-            return self._case_goes_on(known_text(word), patterns, bodies, ends, source)
+        tests = [self._matched(word, self._patterns(item, source)) for item in items]
+        # `;&` goes on with the next body, and `;;&` with the next pattern: no text decides them.
+        if any(source.text(item.children[-1]) in (";&", ";;&") for item in items):
+            tests = [NOT_KNOWN] * len(items)
+        bodies = [*map(_case_body, items), []]
         labels.append(f"{shown} is something else")
-        return self._fork(bodies, labels, set(branches_in(word)), arms, source)
+        return self._fork(bodies, labels, tests, source)
 
-    def _case_goes_on(
-        self,
-        text: str | None,
-        patterns: Sequence[Sequence[str | None]],
-        bodies: Sequence[Sequence[SyntaxNode]],
-        ends: Sequence[str],
-        source: ShellSource,
-    ) -> Flow:
-        """Read a `case` in which `;;&` goes on with the next pattern that matches."""
-        known = [None if text is None else self.matches(text, each) for each in patterns]
-        if None in known:
-            self.sourced.append("a case with several arms")
-            return None
-        reached: list[SyntaxNode] = []
-        for holds, body, end in zip(known, bodies, ends, strict=False):
-            reached += body if holds else []
-            if holds and end != ";;&":
-                break
-        return self.statements(reached, source)
+    def _matched(self, word: ShellValue, patterns: Sequence[str | None]) -> Condition:
+        text = known_text(word)
+        if text is None or "*" in patterns:
+            return constant(True) if "*" in patterns else NOT_KNOWN
+        usual = self.matches(text, patterns)
+        return Condition(None if is_missing_argument(word) else usual, usual)
 
     def _patterns(self, item: SyntaxNode, source: ShellSource) -> list[str | None]:
         patterns = []
@@ -489,43 +342,23 @@ class Interpreter(Expander):
         left, operator, right = node.children[0], source.text(node.children[1]), node.children[2]
         chosen = _choice(left, source) if operator == "||" else None
         if chosen is not None:
-            test, yes = self._condition(chosen[0], source), chosen[1]
-            label = " ".join(source.text(chosen[0]).split())[:LONGEST_LABEL]
-
-            def both(ways: Ways, usual: bool) -> list[int]:
-                known = test.truth(ways, usual)
-                return [0, 1] if known is None else [0 if known else 1]
-
-            needed = set(test.branches)
-            return self._fork([[yes], [right]], [label, f"not {label}"], needed, both, source)
-        test = self._condition(left, source)
+            test, label = self._condition(chosen[0], source), _label(chosen[0], source)
+            return self._fork([[chosen[1]], [right]], [label, f"not {label}"], [test], source)
+        test, label = self._condition(left, source), _label(left, source)
         is_test = left.type in ("test_command", "negated_command", "list")
-        is_known = test.truth(dict(self.guard), False) is not None
-        if not is_known and (not is_test or "[" not in source.text(left)):
+        if test.known is None and (not is_test or "[" not in source.text(left)):
             flow = self.statement(left, source)
             if flow is not None:
                 return flow
             if right.type in _ASSIGNS:
-                labels = [
-                    f"{' '.join(source.text(left).split())[:LONGEST_LABEL]} succeeds",
-                    "it fails",
-                ]
-                only_after_failure = operator == "||"
-                bodies = [[], [right]] if only_after_failure else [[right], []]
-                return self._fork(bodies, labels, set(), lambda _ways, _usual: [0, 1], source)
+                bodies = [[], [right]] if operator == "||" else [[right], []]
+                return self._fork(bodies, [f"{label} succeeds", "it fails"], [NOT_KNOWN], source)
             after = self.statement(right, source)
             return None if operator == "||" else after
         if left.type == "compound_statement" and source.text(left).startswith("(("):
             self.statement(left, source)
-        wanted = operator == "&&"
-
-        def arms(ways: Ways, usual: bool) -> list[int]:
-            known = test.truth(ways, usual)
-            return [0, 1] if known is None else [0 if known == wanted else 1]
-
-        label = " ".join(source.text(left).split())[:LONGEST_LABEL]
-        labels = [label, f"not {label}"] if wanted else [f"not {label}", label]
-        return self._fork([[right], []], labels, set(test.branches), arms, source)
+        bodies = [[right], []] if operator == "&&" else [[], [right]]
+        return self._fork(bodies, [label, f"not {label}"], [test], source)
 
     def _condition(self, node: SyntaxNode, source: ShellSource) -> Condition:
         return NOT_KNOWN if self.every_way else condition(self, node, source)
@@ -534,93 +367,45 @@ class Interpreter(Expander):
         self,
         bodies: Sequence[Sequence[SyntaxNode]],
         labels: Sequence[str],
-        needed: set[int],
-        arms: Arms,
+        tests: Sequence[Condition],
         source: ShellSource,
     ) -> Flow:
-        """Read every possible arm, then continue with the merged scope."""
-        outcomes = [(ways, arms(ways, False)) for ways in self.ways_of(needed)]
-        possible = sorted({arm for _, each in outcomes for arm in each})
+        """Read every arm that is possible, the last where no test holds; then go on with one scope.
+
+        An arm that jumps out of the block is dead: no later value depends on it.
+        """
+        possible = _possible([test.known for test in tests])
+        usual = _possible([test.usual for test in tests])
         if len(possible) == 1:
             before = self.scope.copy()
             flow = self.statements(bodies[possible[0]], source)
             if flow == "exit":  # the arm that prints the usage if the script has no arguments
-                self.scope.restore(before)
+                self.scope = before
                 return None
             return flow
-        usual = arms(dict(self.guard), True)
-        number = len(self.branches)
-        decided = tuple(
-            ({b: ways[b] for b in needed if b in ways}, possible.index(each[0]))
-            for ways, each in outcomes
-            if len(each) == 1 and needed
-        )
-        self.branches.append(
-            Branch(
-                tuple(labels[arm] for arm in possible),
-                possible.index(usual[0]) if len(usual) == 1 and usual[0] in possible else None,
-                set(),
-                decided,
-            )
-        )
-        before, guard = self.scope, self.guard
-        scopes: list[Scope] = []
+        before, case, is_usual = self.scope, self.case, self.usual
+        ends: dict[int, Scope] = {}
         flows: list[Flow] = []
-        for i, arm in enumerate(possible):
+        for arm in possible:
             self.scope = before.copy()
-            self.guard = (*guard, (number, i))
+            self.case = (*case, labels[arm])
+            self.usual = is_usual and arm in usual
             flows.append(self.statements(bodies[arm], source))
-            scopes.append(self.scope)
-        self.guard = guard
-        return self._merge(number, before, scopes, flows)
-
-    def _merge(self, number: int, before: Scope, scopes: list[Scope], flows: list[Flow]) -> Flow:
-        """Merge the scopes of the arms that reach the end of a fork. Return the Flow of the fork.
-
-        An arm that jumps out of the block is dead: no later value depends on it.
-        """
-        alive = [i for i, flow in enumerate(flows) if flow is None]
-        branch = self.branches[number]
-        if not alive:
+            if flows[-1] is None:
+                ends[arm] = self.scope
+        self.case, self.usual = case, is_usual
+        if not ends:
             self.scope = before
             return flows[0] if len(set(flows)) == 1 and flows[0] != "exit" else None
-        branch.dead |= {i for i in range(len(flows)) if i not in alive}
-        if branch.usual in branch.dead:
-            branch.usual = None
-        # merge_scopes needs a scope for each arm. A dead arm is never chosen, so it gets the scope
-        # of a living arm: then no variable differs because of it.
-        kept = [scopes[i] if i in alive else scopes[alive[0]] for i in range(len(scopes))]
-        self.scope = merge_scopes(number, before, kept, self.budget.spend)
+        if len(usual) == 1 and usual[0] in ends:
+            self.scope = _of_usual(ends[usual[0]], list(ends.values()))
+            return None
+        line = source.line(bodies[possible[0]][0]) if bodies[possible[0]] else 0
+        named = {labels[arm]: scope for arm, scope in ends.items()}
+        if len(named) < len(ends):
+            named = {f"{labels[arm]} ({arm})": scope for arm, scope in ends.items()}
+        self.scope = merge_scopes(named, before, line, self.budget.spend)
         return None
-
-    def ways_of(self, needed: Iterable[int]) -> list[Ways]:
-        """Return the possible ways of these branches, at most MOST_WAYS.
-
-        Branches in `guard` keep their arm. Dead arms and impossible combinations are left out.
-        """
-        fixed = dict(self.guard)
-        free = sorted({branch for branch in needed if branch not in fixed})
-        arms = [
-            [a for a in range(len(self.branches[b].labels)) if a not in self.branches[b].dead]
-            for b in free
-        ]
-        collected: list[Ways] = []
-        for chosen in product(*arms):
-            ways = fixed | dict(zip(free, chosen, strict=True))
-            if self._possible(ways):
-                collected.append(ways)
-            if len(collected) == MOST_WAYS:
-                self.caveats.add(f"only the first {MOST_WAYS} of its cases were looked at")
-                break
-        return collected or [fixed]
-
-    def _possible(self, ways: Ways) -> bool:
-        """Return True if no branch takes an arm that the ways of other branches rule out."""
-        return not any(
-            decided != arm and all(ways.get(b) == a for b, a in others.items())
-            for branch, arm in ways.items()
-            for others, decided in self.branches[branch].decided
-        )
 
     # Loops
 
@@ -629,28 +414,21 @@ class Interpreter(Expander):
         subject, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if subject is None or body is None:
             return None
-        name = source.text(subject)
-        listed = False
-        items: list[ShellValue] = []
-        for child in node.children:
-            if child.type == "in":
-                listed = True
-            elif listed and child.is_named and child.type not in ("do_group", "comment"):
-                for term in self.terms(child, source):
-                    items += self.settled(self.elements(term))
-        if not listed and not re.match(r"for\s+\w+\s+in\b", source.text(node)):
-            items = self.settled(self.scope.arguments)
+        name, items = source.text(subject), self._listed(node, source)
+        if not is_counted(items):
+            self.scope.variables[name] = (_by_loop(name, source.line(node)),)
+            return self._some_turns(node, body, source)
         if len(items) > MOST_TURNS:
             self.caveats.add(f"only the first {MOST_TURNS} turns of a loop were looked at")
             items = items[:MOST_TURNS]
-        before = self.loops
+        before = self.case
         for item in items:
             self.scope.variables[name] = item
             if len(items) > 1:
                 label = (known_text(item) or "?").strip()
-                self.loops = (*before, f"{name}={label}"[:LONGEST_LOOP_LABEL])
+                self.case = (*before, f"{name}={label}"[:LONGEST_LOOP_LABEL])
             flow = self.statement(body, source)
-            self.loops = before
+            self.case = before
             if flow in ("break", "continue") and self._levels:
                 self._levels -= 1
                 return flow
@@ -658,28 +436,26 @@ class Interpreter(Expander):
                 break
         return None
 
+    def _listed(self, node: SyntaxNode, source: ShellSource) -> list[ShellValue]:
+        """Return the words after `in`; the arguments where there is no `in`."""
+        items: list[ShellValue] = []
+        listed = False
+        for child in node.children:
+            if child.type == "in":
+                listed = True
+            elif listed and child.is_named and child.type not in ("do_group", "comment"):
+                items += (
+                    each for term in self.terms(child, source) for each in self.elements(term)
+                )
+        if listed or re.match(r"for\s+\w+\s+in\b", source.text(node)):
+            return items
+        return list(self.scope.arguments)
+
     def _c_style_for(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read the turns of `for ((i = 0; i < 3; i++))`, or one turn with an unknown counter."""
+        """Read one turn of `for ((i = 0; i < 3; i++))` with an unknown counter."""
         body = node.child_by_field_name("body")
-        head = source.text(node).partition("((")[2].partition("))")[0].split(";")
-        if body is None or len(head) != 3:
-            return None
-        line = source.line(node)
-        self._calculate(head[0], line)
-        for _ in range(MOST_TURNS):
-            holds = known_text(self.arithmetic(head[1], line)) if head[1].strip() else None
-            if holds == "0":
-                return None
-            if holds is None:
-                return self._some_turns(node, body, source)
-            flow = self.statement(body, source)
-            if flow in ("break", "continue") and self._levels:
-                self._levels -= 1
-                return flow
-            if flow in ("exit", "return", "break"):
-                return None
-            self._calculate(head[2], line)
-        return self._some_turns(node, body, source)
+        self._calculate(source.text(node).partition("((")[2].partition("))")[0], source.line(node))
+        return None if body is None else self._some_turns(node, body, source)
 
     def _some_turns(self, node: SyntaxNode, body: SyntaxNode, source: ShellSource) -> Flow:
         """Read one turn of a loop whose number of turns is unknown.
@@ -687,21 +463,24 @@ class Interpreter(Expander):
         What it sets is unknown, in the turn and after the loop.
         """
         line = source.line(node)
-        for name in self._set_in(node, source):
-            self.scope.variables[name] = (Hole(f"${name}, which a loop sets", line),)
-        before = dict(self.scope.variables)
+        before = self.scope.copy()
+        commands, sourced, written = len(self.commands), len(self.sourced), dict(self.written)
+        self.statement(body, source)  # to see what it sets
+        del self.commands[commands:], self.sourced[sourced:]
+        self.written = written
+        changed = {
+            name
+            for name in {*self.scope.variables, *before.variables}
+            if before.variables.get(name) != self.scope.variables.get(name)
+        }
+        self.scope = before
+        for name in changed:
+            before.variables[name] = (_by_loop(name, line),)
         self.statement(body, source)
         self._levels = 0
-        for name, value in list(self.scope.variables.items()):
-            if before.get(name) != value:
-                self.scope.variables[name] = (Hole(f"${name}, which a loop sets", line),)
+        for name in changed:
+            self.scope.variables[name] = (_by_loop(name, line),)
         return None
-
-    def _set_in(self, node: SyntaxNode, source: ShellSource) -> set[str]:
-        """Return the variables that arithmetic in the head of a loop changes."""
-        text = source.text(node).partition("((")[2].partition("))")[0]
-        is_counted = node.type == "c_style_for_statement"
-        return {"".join(names) for names in _CHANGED.findall(text)} if is_counted else set()
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Read a loop while its condition is true, or once if the condition is unknown.
@@ -716,7 +495,7 @@ class Interpreter(Expander):
         for turn in range(MOST_TURNS):
             for test in tests[:-1]:
                 self.statement(test, source)
-            holds = self._condition(tests[-1], source).truth(dict(self.guard), True)
+            holds = self._condition(tests[-1], source).usual
             if holds is not None and holds == until:
                 return None
             if tests[-1].type not in ("test_command", "negated_command"):
@@ -830,20 +609,24 @@ class Interpreter(Expander):
         if not words:
             return None
         head, arguments = words[0], tuple(words[1:])
-        name = _text(head) or ""
-        if name in ("command", "builtin") and not (_text(words[1:2][0]) or "-").startswith("-"):
-            return self._invoke_values(words[1:], line, stdin, target)
-        if name == "time" and arguments:
-            return self._timed(arguments, line)
+        name = known_text(head) or ""
+        variable, value = _assigned(head)
+        if value is not None:  # of `time X=1`, which the grammar takes for a word
+            self.scope.variables[variable] = value
+            return self._invoke_values(arguments, line, stdin, target)
+        if name in ("command", "builtin", "time") and arguments:
+            rest = [each for each in arguments if known_text(each) != "-p"]
+            asks = (known_text(rest[0]) if rest else "-") or "x"
+            return None if asks.startswith("-") else self._invoke_values(rest, line, stdin, target)
         if name in self.scope.functions and self._depth < DEEPEST_CALL:
             return self._call(name, arguments)
-        if name in ("read", "mapfile", "readarray") and stdin is not None:
-            self._read_text(name, arguments, stdin, line)
-        elif name in self._BUILTINS:
+        if name == "read" and stdin is not None and _reads_all(words):
+            self.scope.variables[readable_text(words[-1])] = stdin
+            return None
+        if name in self._BUILTINS:
             return self._BUILTINS[name](self, arguments, line)
-        elif name in ("cat", "tee"):
-            last = words[-1] if len(words) > 1 and not isinstance(words[-1], BranchElements) else ()
-            self._write(target if name == "cat" else last or None, stdin)
+        if name in ("cat", "tee"):
+            self._write(target if name == "cat" else (words[-1] if arguments else None), stdin)
         elif self._starts_nothing(name, words) or self._runs_script(name, words, line):
             return None
         elif stdin is not None and may_launch(readable_text(stdin)):
@@ -854,48 +637,52 @@ class Interpreter(Expander):
 
     def _invoke_values(
         self,
-        words: Sequence[ArrayElement],
+        words: Sequence[ShellValue],
         line: int,
         stdin: ShellValue | None = None,
         target: ShellValue | None = None,
     ) -> Flow:
-        terms = tuple(v if isinstance(v, BranchElements) else (WordPart(v, True),) for v in words)
+        terms = tuple((WordPart(value, True),) for value in words)
         return self._invoke(terms, line, stdin, target)
 
-    def _timed(self, arguments: Sequence[ArrayElement], line: int) -> Flow:
-        """Read `time X=1`, which the grammar takes for a word, and `time -p program`."""
-        rest = list(arguments)
-        while rest and (_text(rest[0]) or "").startswith("-"):
-            del rest[0]
-        while rest and not isinstance(rest[0], BranchElements):
-            name, value = _assigned(rest[0])
-            if value is None:
-                break
-            self.scope.variables[name] = value
-            del rest[0]
-        return self._invoke_values(rest, line) if rest else None
-
-    def _after_s(self, words: Sequence[ArrayElement]) -> tuple[ArrayElement, ...]:
+    def _after_s(self, words: Sequence[ShellValue]) -> tuple[ShellValue, ...]:
         """Return the arguments of `bash -s a b`, which reads its script from its input."""
-        texts = [_text(each) for each in words]
+        texts = [known_text(each) for each in words]
         at = texts.index("-s") + 1 if "-s" in texts else len(words)
         return tuple(words[at + (texts[at : at + 1] == ["--"]) :])
 
-    def _starts_nothing(self, name: str, words: Sequence[ArrayElement]) -> bool:
+    def _starts_nothing(self, name: str, words: Sequence[ShellValue]) -> bool:
         if name == "conda":
-            return "run" not in map(_text, words[1:])
+            return "run" not in map(known_text, words[1:])
         return _NO_LAUNCH.fullmatch(name) is not None
 
-    def _start(self, terms: tuple[WordTerm, ...], words: Sequence[ArrayElement], line: int) -> None:
+    def _start(self, terms: tuple[WordTerm, ...], words: Sequence[ShellValue], line: int) -> None:
         """Record a program that the script starts."""
         if len(self.commands) >= MOST_COMMANDS:
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
-        promising = any(may_launch(text) for each in words for text in _texts(each))
+        promising = any(may_launch(readable_text(each)) for each in words)
+        for i, term in enumerate(terms):
+            hole = term[0].value[0] if len(term) == 1 and len(term[0].value) == 1 else None
+            if isinstance(hole, Hole) and len({*map(_programs, hole.arms)}) > 1:
+                self._start_each(terms[:i], hole, terms[i + 1 :], line)
+                return
         self.commands.append(
-            ShellCommand(terms, self.guard, self.loops, line, tuple(self.sourced), promising)
+            ShellCommand(terms, self.case, self.usual, line, tuple(self.sourced), promising)
         )
 
-    def _call(self, name: str, arguments: tuple[ArrayElement, ...]) -> Flow:
+    def _start_each(
+        self, before: tuple[WordTerm, ...], hole: Hole, after: tuple[WordTerm, ...], line: int
+    ) -> None:
+        """Record a command whose arms start different programs, once for each arm."""
+        case = self.case
+        for arm in hole.arms:
+            self.case = (*case, arm.label)
+            own = tuple((WordPart(word, hole.several),) for word in arm.words)
+            terms = (*before, *own, *after)
+            self._start(terms, [value for each in terms for value in self.elements(each)], line)
+        self.case = case
+
+    def _call(self, name: str, arguments: tuple[ShellValue, ...]) -> Flow:
         """Read a function's body with these arguments."""
         body, source = self.scope.functions[name]
         self.called.add(name)
@@ -920,9 +707,9 @@ class Interpreter(Expander):
     def _run_in_child(
         self,
         text: ShellValue,
-        starting: Sequence[ArrayElement],
+        starting: Sequence[ShellValue],
         *,
-        arguments: tuple[ArrayElement, ...] = (),
+        arguments: tuple[ShellValue, ...] = (),
     ) -> None:
         """Read a string as the script of another process, which gets only the environment.
 
@@ -938,94 +725,54 @@ class Interpreter(Expander):
         # What a child process sources sets nothing in this script.
         del self.sourced[sourced:]
 
-    def _environment(self, starting: Sequence[ArrayElement]) -> dict[str, ShellValue | ShellArray]:
+    def _environment(self, starting: Sequence[ShellValue]) -> dict[str, ShellValue | ShellArray]:
         """Return the variables of a process that these words start.
 
         A container and a remote machine begin without the script's.
         """
-        exported = {
+        texts = [known_text(each) or "" for each in starting]
+        programs = [text.rpartition("/")[2] for text in texts]
+        variables: dict[str, ShellValue | ShellArray] = {
             name: value
             for name, value in self.scope.variables.items()
             if name in self.scope.exported and not isinstance(value, ShellArray)
         }
-        texts = [_text(each) or "" for each in starting]
-        programs = [text.rpartition("/")[2] for text in texts]
-        if any(each in _FRESH for each in programs[:3]):
-            return self._of_container(starting, texts, exported)
-        if any(each in ("apptainer", "singularity") for each in programs[:3]):
-            closed = {"--cleanenv", "-e", "--containall", "-C"} & {*texts}
-            own = self._of_container(starting, texts, {})
-            return own if closed else {**exported, **own}
-        if "ray" in programs[:4] and "submit" in programs:
-            return self._of_ray(texts)
-        if "sudo" in programs[:2] and not {"-E", "--preserve-env"} & {*texts}:
-            self.sourced.append("what sudo keeps of the environment")
-            exported = {}
-        variables: dict[str, ShellValue | ShellArray] = {**exported}
-        if any(each in ("srun", "sbatch", "salloc") for each in programs):
-            _choose_exported(texts, variables)
-        if "env" in programs:
-            _apply_env(starting, texts, variables)
-        return variables
+        fresh = next((each for each in programs[:4] if each in _FRESH), "")
+        if not fresh and not any(text.startswith(_CHANGES_ENVIRONMENT) for text in texts):
+            return variables
+        why = f"the environment of {fresh or 'the command'}"
+        self.sourced.append(why)
+        line = next((piece.line for each in starting for piece in each), 0)
+        named = {*variables, *(n for each in texts for n in re.findall(r"[A-Za-z_]\w*", each))}
+        holes = {
+            name: (Hole(f"${name}, which {why} may have", line, several=True),) for name in named
+        }
+        assigned = {name: value for name, value in map(_assigned, starting) if value is not None}
+        return {**holes, **assigned}
 
-    def _of_ray(self, texts: Sequence[str]) -> dict[str, ShellValue | ShellArray]:
-        """Return the variables that `ray job submit --runtime-env-json=...` gives a job."""
-        for i, text in enumerate(texts):
-            option, is_set, value = text.partition("=")
-            if option == "--runtime-env-json":
-                given = value if is_set else "".join(texts[i + 1 : i + 2])
-                try:
-                    variables = json.loads(given)["env_vars"]
-                    return {str(k): (ShellText(str(v), 1),) for k, v in variables.items()}
-                except KeyError:
-                    return {}
-                except (ValueError, TypeError, AttributeError, RecursionError):
-                    pass
-            if option in ("--runtime-env", "--runtime-env-json"):
-                self.sourced.append(f"the environment of {option}")
-        return {}
-
-    def _of_container(
-        self,
-        starting: Sequence[ArrayElement],
-        texts: Sequence[str],
-        exported: Mapping[str, ShellValue],
-    ) -> dict[str, ShellValue | ShellArray]:
-        """Return the variables that `docker run -e A=1 -e B --env-file F` hands on."""
-        variables: dict[str, ShellValue | ShellArray] = {}
-        for i, element in enumerate(starting):
-            given = i > 0 and texts[i - 1] in ("-e", "--env")
-            if texts[i].startswith("--env-file"):
-                self.sourced.append("the file of --env-file")
-            elif not isinstance(element, BranchElements) and (
-                given or readable_text(element).startswith("--env=")
-            ):
-                name, value = _assigned(element if given else _without_option(element))
-                if value is not None:
-                    variables[name] = value
-                elif name in exported:
-                    variables[name] = exported[name]
-        return variables
-
-    def run_text(self, text: ShellValue, *, arguments: tuple[ArrayElement, ...] = ()) -> None:
+    def run_text(self, text: ShellValue, *, arguments: tuple[ShellValue, ...] = ()) -> None:
         """Read a string as a script in the current scope, once for each way of its branches."""
         if self._nested >= MOST_NESTED:
             self.caveats.add(f"only the first {MOST_NESTED} scripts within the script were read")
             return
         self._nested += 1
-        for ways in self.ways_of(set(branches_in(text))):
-            source = self._nested_source(text, ways)
-            if source is None:
-                return
-            guard, before = self.guard, self.scope.arguments
-            self.guard = tuple(sorted(dict(guard).items() | dict(ways).items()))
+        hole = next((p for p in text if isinstance(p, Hole) and _is_script(p)), None)
+        if hole is not None:
+            at, case = text.index(hole), self.case
+            for arm in hole.arms:
+                own = tuple(piece for word in arm.words for piece in word)
+                self.case = (*case, arm.label)
+                self.run_text((*text[:at], *own, *text[at + 1 :]), arguments=arguments)
+            self.case = case
+            return
+        source = self._nested_source(text)
+        if source is not None:
+            before = self.scope.arguments
             self.scope.arguments = arguments or before
-            flow = self.statement(self.budget.parse(source.data), source)
-            self.guard, self.scope.arguments = guard, before
-            if flow == "exit":
-                return
+            self.statement(self.budget.parse(source.data), source)
+            self.scope.arguments = before
 
-    def _nested_source(self, text: ShellValue, ways: Ways) -> ShellSource | None:
+    def _nested_source(self, text: ShellValue) -> ShellSource | None:
         """Return a value as a source, or None if it is too long or has too many holes.
 
         Each Hole becomes a private character. After parsing, the expander replaces the character by
@@ -1034,9 +781,9 @@ class Interpreter(Expander):
         data: list[bytes] = []
         starts: list[int] = []
         lines: list[int] = []
-        private: dict[str, Hole | BranchValue] = {}
+        private: dict[str, Hole] = {}
         length = 0
-        for piece in pieces(text, ways):
+        for piece in text:
             written = piece.text if isinstance(piece, ShellText) else ""
             if isinstance(piece, Hole) and not piece.unset:
                 if FIRST_PRIVATE + len(private) > LAST_PRIVATE:
@@ -1062,16 +809,16 @@ class Interpreter(Expander):
                 return
             self.written[name or f"unnamed file {len(self.written)}"] = text
 
-    def _runs_script(self, name: str, words: Sequence[ArrayElement], line: int) -> bool:
+    def _runs_script(self, name: str, words: Sequence[ShellValue], line: int) -> bool:
         """Read `bash -c '...'`, scripts that this script has written, and scripts in its folder.
 
         Return True if the command was one of them.
         """
-        texts = [_text(each) for each in words]
+        texts = [known_text(each) for each in words]
         if name in SHELLS and "-c" in texts[:4]:
             at = texts.index("-c") + 1
             body = words[at] if at < len(words) else None
-            if body is not None and not isinstance(body, BranchElements):
+            if body is not None:
                 self._run_in_child(body, words[:at], arguments=tuple(words[at + 2 :]))
                 return True
         for i, text in enumerate(texts[:6]):
@@ -1081,7 +828,7 @@ class Interpreter(Expander):
                 self._run_in_child(self.written.pop(text), words[:i], arguments=more)
                 return True
         for i, each in enumerate(words[:2] if name in SHELLS else words[:1]):
-            script = None if isinstance(each, BranchElements) else self._neighbour(each)
+            script = self._neighbour(each)
             if script is not None:
                 more = tuple(words[i + 1 :])
                 self._run_in_child((ShellText(script, line),), words[:i], arguments=more)
@@ -1094,7 +841,7 @@ class Interpreter(Expander):
         Ignore the part of the path up to the last unknown piece: `$HERE/run.sh` is `run.sh`.
         """
         name = ""
-        for piece in pieces(path, {}):
+        for piece in path:
             name = "" if isinstance(piece, Hole) else name + piece.text
         name = name.lstrip("./")
         if not name.endswith((".sh", ".bash", ".slurm", ".sbatch")) or self._opened >= MOST_OPENED:
@@ -1105,12 +852,12 @@ class Interpreter(Expander):
         self._opened += 1
         return text
 
-    def _runs_strings(self, words: Sequence[ArrayElement]) -> bool:
+    def _runs_strings(self, words: Sequence[ShellValue]) -> bool:
         """Read commands that a command gets as one word (`srun bash -c "..."`, `--wrap="..."`).
 
         Return True if it has any.
         """
-        values = [each for each in words if not isinstance(each, BranchElements)]
+        values = [each for each in words if is_counted([each])]
         texts = [readable_text(each) for each in values]
         # A word is a launch by itself: then the command is the launch, and its strings are
         # arguments.
@@ -1128,8 +875,8 @@ class Interpreter(Expander):
 
     # Built-ins that change what is known
 
-    def _set(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
-        texts = [_text(each) or "" for each in arguments]
+    def _set(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
+        texts = [known_text(each) or "" for each in arguments]
         if "--" in texts:
             self.scope.arguments = arguments[texts.index("--") + 1 :]
         for i, text in enumerate(texts):
@@ -1138,20 +885,18 @@ class Interpreter(Expander):
                 self.scope.exports_all = text.startswith("-")
         return None
 
-    def _shift(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
-        count = _text(arguments[0]) if arguments else None
+    def _shift(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
+        count = known_text(arguments[0]) if arguments else None
         places = int(count) if count and re.fullmatch(r"\d{1,6}", count) else 1
         self.scope.arguments = self.scope.arguments[places:]
         return None
 
-    def _eval(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
+    def _eval(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
         self.run_text(self.joined(arguments, line))
         return None
 
-    def _source(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
+    def _source(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
         path = arguments[0] if arguments else EMPTY
-        if isinstance(path, BranchElements):
-            return None
         name, shown = known_text(path), readable_text(path)
         if name is not None and name in self.written:
             self.run_text(self.written.pop(name))
@@ -1163,118 +908,45 @@ class Interpreter(Expander):
                 self.sourced.append(shown)
         return None
 
-    def _read(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
-        for name in self._names(arguments):
-            self.scope.variables[name] = (Hole(f"${name}, which is read", line),)
+    def _set_names(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
+        """Read `read`, `mapfile`, `getopts` and `printf -v`: what they set is not known."""
+        for name in (*filter(str.isidentifier, map(readable_text, arguments)), *_IMPLIED):
+            hole = Hole(f"${name}, which a command sets", line, several=True)
+            self.scope.variables[name] = (hole,)
         return None
 
-    def _read_text(
-        self, command: str, arguments: tuple[ArrayElement, ...], text: ShellValue, line: int
-    ) -> None:
-        """Assign a text to the names of `read` and `mapfile`: the lines of a heredoc, a herestring.
+    def _printf(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
+        is_set = [known_text(each) for each in arguments[:1]] == ["-v"]
+        return self._set_names(arguments[1:2], line) if is_set else None
 
-        `read` takes the first line, or all with `-d ''`, and splits it at IFS; `read -a` and
-        `mapfile` assign an array.
-        """
-        words = [_text(each) for each in arguments]
-        flags = [word for word in words if word is not None and word.startswith("-")]
-        names = self._names(arguments)
-        known = known_text(text)
-        if command != "read":
-            lines = None if known is None or flags not in ([], ["-t"]) else known.splitlines()
-            if lines is not None and flags != ["-t"]:
-                lines = None
-            self._assign_array(names[-1:] or ["MAPFILE"], lines, line)
-            return
-        takes_all = any(
-            flag.endswith("d") and words[i + 1 : i + 2] == [""]
-            for i, flag in enumerate(words)
-            if flag is not None and re.fullmatch(r"-\w+", flag)
-        )
-        letters = {letter for flag in flags for letter in flag[1:]}
-        is_simple = letters <= {"r", "a", "s", "e"} or (takes_all and letters <= {"r", "d", "a"})
-        if takes_all and names and "a" not in letters and is_simple:
-            self.scope.variables[names[-1]] = text
-            return
-        first = None if known is None or "\\" in known else known.partition("\n")[0]
-        separators = self.separators()
-        parts = None if first is None or not is_simple else split_text(first, separators)
-        if "a" in letters:
-            self._assign_array(names[-1:], parts, line)
-            return
-        for i, name in enumerate(names or ["REPLY"]):
-            value: ShellValue = (Hole(f"${name}, which is read", line),)
-            if parts is not None and (i < len(names) - 1 or len(parts) <= len(names)):
-                value = (ShellText(parts[i], line),) if i < len(parts) else EMPTY
-            elif parts is not None and first is not None and separators == " \t\n":
-                value = (ShellText(_remainder(first, i), line),)
-            self.scope.variables[name] = value
-
-    def _assign_array(self, names: Sequence[str], parts: Sequence[str] | None, line: int) -> None:
-        for name in names:
-            hole: ShellValue = (Hole(f"${name}, which is read", line),)
-            elements = (hole,) if parts is None else tuple((ShellText(p, line),) for p in parts)
-            self._forget_elements(name)
-            self.scope.variables[name] = ShellArray(elements)
-
-    def _mapfile(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
-        for name in self._names(arguments[-1:]):
-            self.scope.variables[name] = ShellArray(((Hole(f"${name}, which is read", line),),))
-        return None
-
-    def _printf(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
-        """Read `printf -v NAME FORMAT WORD ...`."""
-        words = [_text(each) for each in arguments]
-        if words[:1] == ["-v"] and len(words) > 2:
-            name, texts = words[1], words[2:]
-            printed = None if None in texts else printf([text or "" for text in texts])
-            if name is None or not name.isidentifier():
-                self.sourced.append("printf -v")
-                return None
-            value: ShellValue = (Hole(f"${name}, which printf sets", line),)
-            self.scope.variables[name] = value if printed is None else (ShellText(printed, line),)
-        return None
-
-    def _getopts(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
-        for name in ("OPTARG", "OPTIND", *self._names(arguments[1:2])):
-            self.scope.variables[name] = (Hole(f"${name}, which getopts sets", line),)
-        return None
-
-    def _trap(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
+    def _trap(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
         """Read `trap 'X=1' ERR`: from here on, X may be what the trap sets."""
-        words = [_text(each) for each in arguments]
-        if {"ERR", "DEBUG", "RETURN"} & {*words[1:]}:
-            if words[0] is None or not re.fullmatch(r"[^`$]*", words[0]):
-                self.sourced.append("a trap")
-            self.trapped |= set(re.findall(rf"({_NAME})(?:\[[^\]]*\])?\+?=", words[0] or ""))
+        text = readable_text(arguments[0]) if arguments else ""
+        for name in re.findall(r"(\w+)(?:\[[^\]]*\])?\+?=", text):
+            self.untracked[name] = "which a trap may set"
         return None
 
-    def _shopt(self, arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
-        words = [_text(each) or "" for each in arguments]
+    def _shopt(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
+        words = [known_text(each) or "" for each in arguments]
         if "-s" in words:
             self.options |= {*words}
         elif "-u" in words:
             self.options -= {*words}
         return None
 
-    def jump(self, arguments: tuple[ArrayElement, ...], flow: Flow) -> Flow:
+    def jump(self, arguments: tuple[ShellValue, ...], flow: Flow) -> Flow:
         """Return the Flow of `break N` or `continue N`, and note how many loops more it leaves."""
-        count = _text(arguments[0]) if arguments else None
+        count = known_text(arguments[0]) if arguments else None
         self._levels = int(count) - 1 if count and re.fullmatch(r"[1-9]\d?", count) else 0
         return flow
 
-    def _unset(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
-        for each in self.settled(arguments):
-            name = known_text(each) or ""
-            if name not in self.scope.variables:
-                self.scope.functions.pop(name, None)
-            self.integers.discard(name)
-            subscript = _SUBSCRIPT.fullmatch(name)
-            if subscript is None:
-                self.scope.variables.pop(name, None)
-                self._forget_elements(name)
+    def _unset(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
+        for name in map(readable_text, arguments):
+            self.scope.functions.pop(name, None)
+            if "[" in name:
+                self.untracked[name.partition("[")[0]] = "of which an element is unset"
             else:
-                self._unset_element(subscript[1], subscript[2], line)
+                self.scope.variables.pop(name, None)
         return None
 
     def _unset_command(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -1286,34 +958,14 @@ class Interpreter(Expander):
             return None
         return self._unset(values, source.line(node))
 
-    def _unset_element(self, name: str, index: str, line: int) -> None:
-        """Read `unset 'name[index]'`."""
-        array = self.scope.variables.get(name)
-        if not isinstance(array, ShellArray):
-            return
-        at, elements = self._number(index, line), list(array.elements)
-        if self.scope.variables.pop(f"{name}[{index}]", None) is not None:
-            own = [v for k, v in self.scope.variables.items() if k.startswith(f"{name}[")]
-            elements = [each for each in own if not isinstance(each, ShellArray)]
-        elif at is None or any(isinstance(each, BranchElements) for each in elements):
-            elements = [(Hole(f"an element of ${name}", line),)]
-        else:
-            del elements[at : at + 1]
-        self.scope.variables[name] = ShellArray(tuple(elements))
-
-    def _names(self, arguments: Iterable[ArrayElement]) -> list[str]:
-        """Return the arguments that can be names of variables."""
-        texts = [known_text(each) or "" for each in self.settled(arguments)]
-        return [text for text in texts if text.isidentifier()]
-
-    def _exec(self, arguments: tuple[ArrayElement, ...], line: int) -> Flow:
+    def _exec(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
         if not arguments:
             return None
         self._invoke_values(arguments, line)
         # The program takes the place of the shell: nothing after it runs.
         return "exit"
 
-    def _nothing(self, _arguments: tuple[ArrayElement, ...], _line: int) -> Flow:
+    def _nothing(self, _arguments: tuple[ShellValue, ...], _line: int) -> Flow:
         return None
 
     _STATEMENTS: ClassVar[Mapping[str, "_Statement"]] = {
@@ -1346,9 +998,10 @@ class Interpreter(Expander):
         "eval": _eval,
         "source": _source,
         ".": _source,
-        "read": _read,
-        "mapfile": _mapfile,
-        "readarray": _mapfile,
+        "read": _set_names,
+        "mapfile": _set_names,
+        "readarray": _set_names,
+        "getopts": _set_names,
         "unset": _unset,
         "let": _let,
         "exec": _exec,
@@ -1357,7 +1010,6 @@ class Interpreter(Expander):
         "break": lambda run, arguments, _line: run.jump(arguments, "break"),
         "continue": lambda run, arguments, _line: run.jump(arguments, "continue"),
         "printf": _printf,
-        "getopts": _getopts,
         "trap": _trap,
         "shopt": _shopt,
         ":": _nothing,
@@ -1367,7 +1019,7 @@ class Interpreter(Expander):
 
 
 _Statement = Callable[[Interpreter, SyntaxNode, ShellSource], Flow]
-_Builtin = Callable[[Interpreter, tuple[ArrayElement, ...], int], Flow]
+_Builtin = Callable[[Interpreter, tuple[ShellValue, ...], int], Flow]
 
 
 def _appended(
@@ -1376,15 +1028,8 @@ def _appended(
     """Return the value after `x+=...`: further elements of an array, or further text."""
     if isinstance(before, tuple) and isinstance(more, tuple):
         return (*before, *more)
-    head: tuple[ArrayElement, ...] = (
-        before.elements if isinstance(before, ShellArray) else (before,)
-    )
+    head: tuple[ShellValue, ...] = before.elements if isinstance(before, ShellArray) else (before,)
     return ShellArray((*head, *(more.elements if isinstance(more, ShellArray) else (more,))))
-
-
-def _remainder(line: str, count: int) -> str:
-    """Return what is left of a line after so many words, without blanks around it."""
-    return re.sub(rf"^\s*(?:\S+\s+){{{count}}}", "", line).strip()
 
 
 def _written(item: SyntaxNode, source: ShellSource) -> str:
@@ -1429,19 +1074,65 @@ def _case_body(item: SyntaxNode) -> list[SyntaxNode]:
     return children[closed + 1 :]
 
 
-def _text(element: ArrayElement) -> str | None:
-    """Return the text of one element, or None if it is unknown."""
-    return None if isinstance(element, BranchElements) else known_text(element)
+def _possible(known: Sequence[bool | None]) -> list[int]:
+    """Return the arms that tests in turn may lead to; the last one is that without a test."""
+    arms = []
+    for i, each in enumerate(known):
+        if each is not False:
+            arms.append(i)
+        if each:
+            return arms
+    return [*arms, len(known)]
 
 
-def _texts(element: ArrayElement) -> Iterable[str]:
-    """Yield every text that an element may have."""
-    if isinstance(element, BranchElements):
-        for arm in element.arms:
-            for inner in arm:
-                yield from _texts(inner)
-    else:
-        yield readable_text(element)
+def _of_usual(scope: Scope, others: Sequence[Scope]) -> Scope:
+    """Return the scope of a run without arguments. What an argument may change names it."""
+    for name, value in list(scope.variables.items()):
+        if all(other.variables.get(name) == value for other in others):
+            continue
+        if isinstance(value, ShellArray):
+            scope.variables[name] = ShellArray(tuple(map(_by_default, value.elements)))
+        else:
+            scope.variables[name] = _by_default(value)
+    return scope
+
+
+def _by_default(value: ShellValue) -> ShellValue:
+    return tuple(
+        piece._replace(default_of=tuple(dict.fromkeys((*piece.default_of, _ARGUMENT))))
+        if isinstance(piece, ShellText)
+        else piece
+        for piece in value
+    )
+
+
+_ARGUMENT = "its arguments"
+
+
+def _reads_all(words: Sequence[ShellValue]) -> bool:
+    """Return True for `read -r -d '' NAME`."""
+    texts = [known_text(each) for each in words]
+    return texts[-2:-1] == [""] and re.fullmatch(r"-[rd]*d", texts[-3] or "") is not None
+
+
+def _by_loop(name: str, line: int) -> Hole:
+    return Hole(f"${name}, which a loop sets", line, several=True)
+
+
+def _label(node: SyntaxNode, source: ShellSource) -> str:
+    return " ".join(source.text(node).split())[:LONGEST_LABEL]
+
+
+def _is_script(hole: Hole) -> bool:
+    """Return True if what a hole stands for is more than one word, or a program."""
+    texts = [readable_text(word) for arm in hole.arms for word in arm.words]
+    return any(re.search(r"\s", text.strip()) or may_launch(text) for text in texts)
+
+
+def _programs(arm: Arm) -> frozenset[str]:
+    """Return the words of an arm that may name a library's program."""
+    words = (each for word in arm.words for each in readable_text(word).split())
+    return frozenset(each for each in words if may_launch(each) and "=" not in each)
 
 
 def _without_option(value: ShellValue) -> ShellValue:
@@ -1462,38 +1153,3 @@ def _assigned(value: ShellValue) -> tuple[str, ShellValue | None]:
     if not is_set or not name.isidentifier():
         return first.text, None
     return name, (*((ShellText(rest, first.line),) if rest else ()), *value[1:])
-
-
-def _choose_exported(texts: Sequence[str], variables: dict[str, ShellValue | ShellArray]) -> None:
-    """Apply SLURM's `--export=ALL,K=1`, `--export=NONE` and `--export=K`."""
-    given = next((t.removeprefix("--export=") for t in texts if t.startswith("--export=")), "ALL")
-    parts, before = given.split(","), dict(variables)
-    if "ALL" not in parts:
-        variables.clear()
-    for part in parts:
-        name, is_set, value = part.partition("=")
-        if is_set:
-            variables[name] = (ShellText(value, 1),)
-        elif name in before:
-            variables[name] = before[name]
-
-
-def _apply_env(
-    starting: Sequence[ArrayElement],
-    texts: Sequence[str],
-    variables: dict[str, ShellValue | ShellArray],
-) -> None:
-    """Apply `env -i -u NAME NAME=VALUE`."""
-    for i, element in enumerate(starting):
-        if texts[i] in ("-i", "-", "--ignore-environment"):
-            variables.clear()
-        elif texts[i].startswith("--unset=") or (i and texts[i - 1] in ("-u", "--unset")):
-            variables.pop(texts[i].removeprefix("--unset="), None)
-        elif not isinstance(element, BranchElements):
-            name, value = _assigned(element)
-            if value is not None:
-                variables[name] = value
-
-
-def _is_text(piece: object) -> bool:
-    return isinstance(piece, ShellText)

@@ -1,4 +1,4 @@
-"""Find the command lines that a shell script would start, in each of its cases."""
+"""Find the command lines that a shell script would start."""
 
 import re
 from collections import deque
@@ -10,19 +10,11 @@ from types import MappingProxyType
 from orchestrator.audit.bash.interpreter import Interpreter
 from orchestrator.audit.bash.syntax import MOST_WORK, Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (
-    BranchElements,
-    BranchValue,
     Hole,
     ShellCommand,
     ShellText,
     ShellValue,
-    Ways,
-    WordPart,
-    WordTerm,
-    branches_in,
-    branches_in_elements,
     command_words,
-    pieces,
 )
 from orchestrator.audit.libraries import may_configure, may_launch
 from orchestrator.library.launches import (
@@ -45,12 +37,6 @@ _COMMENT_IN_COMMAND = re.compile(r"(?<=\s)`#[^`\n]*`(?=\s)")
 _SHORT_NAMES = ("rl", "trainer", "orchestrator")
 _BLANK_AFTER = re.compile(r"\\[ \t]+(#.*)?$")
 _FLAG = re.compile(r"^(?:(?:\+\+|\+|~)?[A-Za-z_]\w*(?:\.[\w@-]+)+=|--?[A-Za-z][\w.-]*)")
-_RELEVANT = re.compile(
-    r"kl|adv|estimator|main|train|config|rollout\.n=|n_samples|group_size|policy_loss|loss_mode"
-    r"|algo|unbiased|beta|bias|loss_type|scale_rewards|num_iterations|entry|\.toml|\.ya?ml|^-m$|python|@|reward",
-    re.IGNORECASE,
-)
-"""Words that may change the KL. Only a branch in such a word makes several cases."""
 _CALLED = re.compile(r"the output of (?:\$\(|`) *([\w.-]+)")
 """The reason of a hole that is a substitution, with its first word."""
 _KL = re.compile(r"kl|beta", re.IGNORECASE)
@@ -96,13 +82,13 @@ def launches(
             raise UnreadableScript(f"this script cannot be followed: {stopped}")
     cut = _cut_commands(run.commands)
     rows = text.splitlines()
-    launches_ = [
-        launch
+    mended = (
+        _mended(command, cut.get(i), rows, first_line)
         for i, command in enumerate(run.commands)
         if not _is_flag(command)
-        for launch in _cases(run, *_mended(command, cut.get(i), rows, first_line))
-    ]
-    return launches_, {name: _first_text(value) for name, value in run.written.items()}
+    )
+    launches_ = [launch for each in mended if (launch := _launch(run, *each)) is not None]
+    return launches_, {name: _known_part(value) for name, value in run.written.items()}
 
 
 def _read(
@@ -129,7 +115,6 @@ def _read(
         deep = "it is nested deeper than any launch"
         stopped = str(error) if isinstance(error, TooDeep) else deep
         run.caveats.add(f"what came before was looked at; then the script is left: {stopped}")
-    run.guard = ()
     return run, stopped
 
 
@@ -174,13 +159,13 @@ def _read_leftovers(run: Interpreter) -> None:
             run.statement(body, source)
     for name, value in list(run.written.items()):
         is_data = re.search(r"\.(ya?ml|toml|py|json|md|txt)$", name)
-        if not is_data and may_launch(_first_text(value)):
+        if not is_data and may_launch(_known_part(value)):
             run.run_text(run.written.pop(name))
 
 
-def _first_text(value: ShellValue) -> str:
-    """Return the known text of a value if every branch goes its first way."""
-    return "".join(p.text for p in pieces(value, {}) if isinstance(p, ShellText))
+def _known_part(value: ShellValue) -> str:
+    """Return the known text of a value."""
+    return "".join(piece.text for piece in value if isinstance(piece, ShellText))
 
 
 def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, list[ShellCommand]]:
@@ -194,7 +179,7 @@ def _cut_commands(commands: Sequence[ShellCommand]) -> dict[int, list[ShellComma
     for i, command in enumerate(commands):
         if not _is_flag(command):
             head = i if command.promising else None
-        elif head is not None and command.guard == commands[head].guard:
+        elif head is not None and command.case == commands[head].case:
             cut.setdefault(head, []).append(command)
     return cut
 
@@ -215,45 +200,38 @@ def _mended(
     if refused:
         terms = (*command.terms, *(term for each in lost for term in each.terms))
         command = replace(command, terms=terms)
-    flags = (word.text for each in lost for term in each.terms for word in command_words(term, {}))
+    flags = (word.text for each in lost for term in each.terms for word in command_words(term))
     return command, CutOff(lost[0].line, tuple(flags), refused)
 
 
 def _is_flag(command: ShellCommand) -> bool:
     """Return True if a command is in fact a flag of an earlier command: `a.b=c`, `--flag`."""
-    first = command.terms[0] if command.terms else None
-    if first is None or isinstance(first, BranchElements):
-        return False
-    known = (p.text for part in first for p in part.value if isinstance(p, ShellText))
-    return _FLAG.match("".join(known)) is not None
+    first = command.terms[0] if command.terms else ()
+    known = "".join(_known_part(part.value) for part in first)
+    return _FLAG.match(known) is not None
 
 
-def _cases(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Iterator[Launch]:
-    """Yield the command in every case that could change its KL."""
-    needed = {branch for branch, _ in command.guard}
-    for before, term in zip(((), *command.terms), command.terms, strict=False):
-        needed |= _branches_that_matter(term, before)
-    run.guard = command.guard
-    for ways in run.ways_of(_with_deciding(run, needed)):
-        words = tuple(word for term in command.terms for word in command_words(term, ways))
-        run.budget.work -= len(words)
-        if run.budget.work < -MOST_WORK or not (
-            _is_promising(words) or _runs_a_program(words, run)
-        ):
-            break
-        opened = list(_open_words(words))
-        own = [word for word in opened if _may_set_kl(word, run)]
-        sourced = (f"{name} is read before it and may set variables" for name in command.sourced)
-        yield Launch(
-            words=words,
-            line=command.line,
-            case=_label(run, command, ways),
-            usual=all(run.branches[b].usual in (None, arm) for b, arm in ways.items()),
-            caveats=(*sorted(run.caveats), *sourced, *(_assumption(w, own) for w in opened)),
-            cut_off=cut,
-            open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),
-        )
-    run.guard = ()
+def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Launch | None:
+    """Return a command as a launch, or None if it starts no trainer."""
+    words = tuple(word for term in command.terms for word in command_words(term))
+    run.budget.work -= len(words)
+    is_launch = _is_promising(words) or _runs_a_program(words, run)
+    if run.budget.work < -MOST_WORK or not is_launch:
+        return None
+    opened = list(_open_words(words))
+    pieces = [p for term in command.terms for part in term for p in part.value]
+    whole = {p.why for p in pieces if isinstance(p, Hole) and p.several and not p.arms}
+    own = [word for word in opened if word.why[0] in whole or _may_set_kl(word, run)]
+    sourced = (f"{name} is read before it and may set variables" for name in command.sourced)
+    return Launch(
+        words=words,
+        line=command.line,
+        case=", ".join(command.case) or None,
+        usual=command.usual,
+        caveats=(*sorted(run.caveats), *sourced, *(_assumption(w, own) for w in opened)),
+        cut_off=cut,
+        open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),
+    )
 
 
 def _open_words(words: Sequence[CommandWord]) -> Iterator[CommandWord]:
@@ -290,49 +268,6 @@ def _may_set_kl(word: CommandWord, run: Interpreter) -> bool:
     return any(_KL.search(text) for text in texts)
 
 
-def _branches_that_matter(term: WordTerm, before: WordTerm) -> set[int]:
-    """Return the branches of a word if one of its texts could change the KL, or no branches.
-
-    before: the word before it, which may be the flag that takes it as its value.
-    """
-    branches = (
-        set(branches_in_elements((term,)))
-        if isinstance(term, BranchElements)
-        else {branch for part in term for branch in branches_in(part.value)}
-    )
-    if not branches:
-        return set()
-    flag = "".join(_all_texts(before))
-    texts = [*_all_texts(term), *([flag] if flag.startswith("--") and "=" not in flag else [])]
-    return branches if _RELEVANT.search(" ".join(texts)) else set()
-
-
-def _all_texts(term: WordTerm) -> Iterator[str]:
-    """Yield every text in a word, in no order."""
-    todo: list[object] = [term]
-    while todo:
-        each = todo.pop()
-        if isinstance(each, ShellText):
-            yield each.text
-        elif isinstance(each, BranchElements | BranchValue):
-            todo += each.arms
-        elif isinstance(each, WordPart):
-            todo += each.value
-        elif type(each) is tuple:
-            todo += each
-
-
-def _with_deciding(run: Interpreter, needed: set[int]) -> set[int]:
-    """Return these branches and all branches that decide them, directly or not."""
-    todo, deciding = list(needed), set(needed)
-    while todo:
-        for others, _ in run.branches[todo.pop()].decided:
-            fresh = set(others) - deciding
-            deciding |= fresh
-            todo += fresh
-    return deciding
-
-
 def _is_promising(words: Sequence[CommandWord]) -> bool:
     return any(_is_program(i, word) for i, word in enumerate(words))
 
@@ -349,14 +284,7 @@ def _runs_a_program(words: Sequence[CommandWord], run: Interpreter) -> bool:
     for word in words[:MOST_BEFORE]:
         if word.text.endswith(".py"):
             written = run.written.get(word.text)
-            text = run.neighbours.get(word.text) if written is None else _first_text(written)
+            text = run.neighbours.get(word.text) if written is None else _known_part(written)
             if text is not None and may_configure(text):
                 return True
     return False
-
-
-def _label(run: Interpreter, command: ShellCommand, ways: Ways) -> str | None:
-    """Return a command's loop values and branch labels, or None if it has only one case."""
-    labels = [run.branches[b].labels for b in ways]
-    taken = [each[arm] for each, arm in zip(labels, ways.values(), strict=True) if len(each) > 1]
-    return ", ".join((*command.loops, *taken)) or None

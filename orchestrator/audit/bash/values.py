@@ -1,8 +1,7 @@
-"""Values of a script that is not run: known text, and placeholders for unknown text.
+"""Values of a script that is not run: known text, and holes for text that only a run would show.
 
-A value is a sequence of pieces. A piece is text, a Hole (known only when the script runs), or a
-BranchValue (one value for each arm of a branch). `Ways` chooses an arm for each branch. In every
-function that takes Ways, a branch without an entry goes its first way.
+A value is a sequence of pieces. A piece is text or a Hole. Where the arms of an unknown condition
+give a variable different values, it is a Hole that has the value of each arm.
 """
 
 import re
@@ -13,10 +12,10 @@ from typing import NamedTuple
 from orchestrator.audit.bash.syntax import ShellSource, SyntaxNode
 from orchestrator.library.launches import UNKNOWN, UNSET, CommandWord
 
-Ways = Mapping[int, int]
-"""Branch -> the arm it takes."""
 HEAVIEST = 6_000
 """Maximum weight of a value. A piece weighs 1, and each 10 characters of its text weigh 1."""
+_ASSIGNS = re.compile(r"((?:\+\+|\+|~)?[A-Za-z_][\w@/.-]*|--?[A-Za-z_][\w.-]*)=", re.DOTALL)
+"""A word with a key and its value: `a.b=c`, `--flag=c`."""
 
 
 class ShellText(NamedTuple):
@@ -28,46 +27,37 @@ class ShellText(NamedTuple):
     """Variables that nothing in the script sets (`$X`), of whose default this text is a part."""
 
 
+class Arm(NamedTuple):
+    """The words that a variable has in one arm of a condition."""
+
+    label: str
+    words: tuple["ShellValue", ...]
+
+
 class Hole(NamedTuple):
     """Text that is known only when the script runs, with the reason.
 
     `unset`: True for a variable that the script does not set. It is empty unless the environment
-    has it.
+    has it. `arms`: its words in each arm of the condition that decides it. `several`: they stay
+    words in quotes too, as the elements of an array.
     """
 
     why: str
     line: int
     unset: bool = False
+    arms: tuple[Arm, ...] = ()
+    several: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BranchValue:
-    """A piece with one value for each arm of `branch`."""
-
-    branch: int
-    arms: tuple["ShellValue", ...]
-
-
-ShellValue = tuple[ShellText | Hole | BranchValue, ...]
+ShellValue = tuple[ShellText | Hole, ...]
 EMPTY: ShellValue = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BranchElements:
-    """Array elements with one list for each arm of `branch`."""
-
-    branch: int
-    arms: tuple[tuple["ArrayElement", ...], ...]
-
-
-ArrayElement = ShellValue | BranchElements
 
 
 @dataclass(frozen=True, slots=True)
 class ShellArray:
     """The value of an array."""
 
-    elements: tuple[ArrayElement, ...]
+    elements: tuple[ShellValue, ...]
 
 
 class WordPart(NamedTuple):
@@ -77,21 +67,8 @@ class WordPart(NamedTuple):
     quoted: bool
 
 
-WordTerm = tuple[WordPart, ...] | BranchElements
+WordTerm = tuple[WordPart, ...]
 """A word as written. Expansion turns it into any number of words, including none."""
-
-
-@dataclass(slots=True)
-class Branch:
-    """A statement of the script that can go several ways: an `if`, a `case`, a test with `&&`."""
-
-    labels: tuple[str, ...]
-    usual: int | None = None
-    """The arm that a run without arguments takes, or None if something else also decides."""
-    dead: set[int] = field(default_factory=set)
-    """Arms that leave the script."""
-    decided: tuple[tuple[Ways, int], ...] = ()
-    """Pairs of the ways of other branches and the arm that those ways decide."""
 
 
 @dataclass(slots=True)
@@ -100,7 +77,7 @@ class Scope:
 
     variables: dict[str, ShellValue | ShellArray] = field(default_factory=dict)
     functions: dict[str, tuple[SyntaxNode, ShellSource]] = field(default_factory=dict)
-    arguments: tuple[ArrayElement, ...] = ()
+    arguments: tuple[ShellValue, ...] = ()
     in_function: bool = False
     exported: set[str] = field(default_factory=set)
     """Names of the variables that programs get in their environment."""
@@ -118,21 +95,16 @@ class Scope:
             self.exports_all,
         )
 
-    def restore(self, other: "Scope") -> None:
-        """Take all values from another scope, in place."""
-        self.variables, self.functions = other.variables, other.functions
-        self.arguments, self.exported = other.arguments, other.exported
-        self.exports_all = other.exports_all
-
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
     """A program that the script would start."""
 
     terms: tuple[WordTerm, ...]
-    guard: tuple[tuple[int, int], ...]
-    """The (branch, arm) pairs that lead to the command."""
-    loops: tuple[str, ...]
+    case: tuple[str, ...]
+    """The turns of loops and the arms of conditions that lead to the command, in words."""
+    usual: bool
+    """True if a run without arguments may take these arms."""
     line: int
     sourced: tuple[str, ...] = ()
     """Files that the script sources before the command and that are not available."""
@@ -149,78 +121,76 @@ def literal(text: str, line: int) -> ShellValue:
     return tuple(ShellText(each, line + i) for i, each in enumerate(ended) if each)
 
 
-def pieces(value: ShellValue, ways: Ways) -> Iterator[ShellText | Hole]:
-    """Yield the pieces of a value if branches go these ways."""
-    for piece in value:
-        if isinstance(piece, BranchValue):
-            yield from pieces(piece.arms[ways.get(piece.branch, 0)], ways)
-        else:
-            yield piece
-
-
 def known_text(value: ShellValue) -> str | None:
     """Return the text of a value, or None if a piece is unknown. Unset variables are empty."""
-    texts = []
-    for piece in value:
-        if isinstance(piece, ShellText):
-            texts.append(piece.text)
-        elif isinstance(piece, BranchValue) or not piece.unset:
-            return None
-    return "".join(texts)
+    if any(isinstance(piece, Hole) and not piece.unset for piece in value):
+        return None
+    return "".join(piece.text for piece in value if isinstance(piece, ShellText))
 
 
 def readable_text(value: ShellValue) -> str:
-    """Return the text of a value with `?` for unknown pieces, if branches go their first way."""
-    return "".join(p.text if isinstance(p, ShellText) else "?" for p in pieces(value, {}))
+    """Return the text of a value with `?` for its holes, and all texts of a hole with arms."""
+    return "".join(
+        piece.text
+        if isinstance(piece, ShellText)
+        else " ".join(readable_text(word) for arm in piece.arms for word in arm.words) or "?"
+        for piece in value
+    )
 
 
-def branches_in(value: ShellValue) -> Iterator[int]:
-    """Yield every branch that a value depends on."""
-    for piece in value:
-        if isinstance(piece, BranchValue):
-            yield piece.branch
-            for arm in piece.arms:
-                yield from branches_in(arm)
-
-
-def branches_in_elements(elements: Iterable[ArrayElement]) -> Iterator[int]:
-    """Yield every branch that array elements depend on."""
-    for each in elements:
-        if isinstance(each, BranchElements):
-            yield each.branch
-            for arm in each.arms:
-                yield from branches_in_elements(arm)
-        else:
-            yield from branches_in(each)
-
-
-def elements_left(elements: Iterable[ArrayElement], ways: Ways) -> Iterator[ShellValue]:
-    """Yield the array elements that remain if branches go these ways."""
-    for each in elements:
-        if isinstance(each, BranchElements):
-            yield from elements_left(each.arms[ways.get(each.branch, 0)], ways)
-        else:
-            yield each
-
-
-def command_words(term: WordTerm, ways: Ways) -> Iterator[CommandWord]:
+def command_words(term: WordTerm) -> Iterator[CommandWord]:
     """Yield the words that a term expands to. Unquoted parts are split at blanks."""
-    if isinstance(term, BranchElements):
-        for value in elements_left((term,), ways):
-            yield from command_words((WordPart(value, True),), ways)
-        return
     words = _WordBuilder()
     for part in term:
-        # A quoted part makes a word, even if it is empty.
-        words.begun = words.begun or part.quoted
-        for piece in pieces(part.value, ways):
+        # A quoted part makes a word, even if it is empty; an array's elements make their own.
+        several = any(isinstance(p, Hole) and p.several and p.arms for p in part.value)
+        words.begun = words.begun or (part.quoted and not several)
+        for piece in part.value:
             if isinstance(piece, Hole):
-                words.add(UNSET if piece.unset else UNKNOWN, piece.line, piece.why)
+                words.add_hole(piece, quoted=part.quoted)
             elif part.quoted:
                 words.add(piece.text, piece.line, default_of=piece.default_of)
             else:
                 words.add_split(piece)
     yield from words.finish()
+
+
+def _words_of_arms(hole: Hole) -> Iterator[CommandWord]:
+    """Yield the words that a hole stands for: those that all its arms have, and each key that they
+    give different values, with an unknown one."""
+    arms: list[dict[str, tuple[CommandWord, ...]]] = []
+    for arm in hole.arms:
+        terms = [(WordPart(value, hole.several),) for value in arm.words]
+        arms.append(_keyed(word for term in terms for word in command_words(term)))
+    for name in dict.fromkeys(name for each in arms for name in each):
+        given = [each.get(name, ()) for each in arms]
+        texts = [" ".join(word.text for word in words) for words in given]
+        if all(text == texts[0] for text in texts):
+            yield from given[0]
+            continue
+        values = [text.removeprefix(name)[1:] if name else text for text in texts]
+        choices = tuple((arm.label, value) for arm, value in zip(hole.arms, values, strict=True))
+        is_open = not all(given) or any(UNKNOWN in text for text in values)
+        lines = tuple(dict.fromkeys(n for words in given for word in words for n in word.lines))
+        text = f"{name}={UNKNOWN}" if name else UNKNOWN
+        yield CommandWord(text, lines, (hole.why,), choices=() if is_open else choices)
+
+
+def _keyed(words: Iterable[CommandWord]) -> dict[str, tuple[CommandWord, ...]]:
+    """Return key -> the words that give it its last value; an empty key has all other words."""
+    keyed: dict[str, tuple[CommandWord, ...]] = {}
+    before = ""
+    for word in words:
+        match = _ASSIGNS.match(word.text)
+        name = match[1] if match else word.text if word.text.startswith("--") else ""
+        if name:
+            keyed[name] = (word,)
+        elif before:
+            keyed[before] = (*keyed[before], word)
+        else:
+            keyed[""] = (*keyed.get("", ()), word)
+        before = "" if match or not name else name
+    return keyed
 
 
 class _WordBuilder:
@@ -236,6 +206,7 @@ class _WordBuilder:
         self.lines: list[int] = []
         self.why: list[str] = []
         self.default_of: list[str] = []
+        self.choices: tuple[tuple[str, str], ...] = ()
 
     def add(self, text: str, line: int, why: str = "", default_of: tuple[str, ...] = ()) -> None:
         self.begun = True
@@ -245,6 +216,21 @@ class _WordBuilder:
         if why and why not in self.why:
             self.why.append(why)
         self.default_of += (each for each in default_of if each not in self.default_of)
+
+    def add_hole(self, hole: Hole, *, quoted: bool) -> None:
+        """Add what is unknown: a part of the word, or the words of its arms."""
+        texts = [" ".join(map(readable_text, arm.words)) for arm in hole.arms]
+        is_split = not quoted and any(re.search(r"\s", text) for text in texts)
+        if hole.arms and (hole.several or is_split):
+            if self.text and not all(text[:1].isspace() for text in texts if text):
+                self.add(UNKNOWN, hole.line, hole.why)
+            self.finish()
+            self.words += _words_of_arms(hole)
+            return
+        self.add(UNSET if hole.unset else UNKNOWN, hole.line, hole.why)
+        self.choices = tuple(zip((arm.label for arm in hole.arms), texts, strict=True))
+        if any(known_text(word) is None for arm in hole.arms for word in arm.words):
+            self.choices = ()
 
     def add_split(self, piece: ShellText) -> None:
         """Add text, and end the current word at each blank of the text."""
@@ -257,8 +243,13 @@ class _WordBuilder:
     def finish(self) -> list[CommandWord]:
         """End the current word, and return all words."""
         if self.begun:
+            choices = self.choices if self.text.count(UNKNOWN) == 1 else ()
             word = CommandWord(
-                self.text, tuple(self.lines), tuple(self.why), tuple(self.default_of)
+                self.text,
+                tuple(self.lines),
+                tuple(self.why),
+                tuple(self.default_of),
+                choices=choices,
             )
             self.words.append(word)
         self._clear()
@@ -279,62 +270,66 @@ def bounded(
     return ShellArray((hole,)) if isinstance(value, ShellArray) else hole
 
 
-def _weigh(each: ArrayElement, remaining: list[int]) -> bool:
+def _weigh(value: ShellValue, remaining: list[int]) -> bool:
     """Subtract the weight of a value from `remaining[0]`. Return False if nothing remains."""
     remaining[0] -= 1
-    if isinstance(each, BranchElements):
-        return remaining[0] > 0 and all(_weigh(e, remaining) for arm in each.arms for e in arm)
-    for piece in each:
+    for piece in value:
         remaining[0] -= 1 + (len(piece.text) // 10 if isinstance(piece, ShellText) else 0)
         if remaining[0] <= 0:
             return False
-        if isinstance(piece, BranchValue) and not all(_weigh(arm, remaining) for arm in piece.arms):
-            return False
+        if isinstance(piece, Hole):
+            words = (word for arm in piece.arms for word in arm.words)
+            if not all(_weigh(word, remaining) for word in words):
+                return False
     return remaining[0] > 0
 
 
 def merge_scopes(
-    branch: int, before: Scope, arms: Sequence[Scope], spend: Callable[[int], None]
+    scopes: Mapping[str, Scope], before: Scope, line: int, spend: Callable[[int], None]
 ) -> Scope:
-    """Return the scope after a fork. Values that differ between its arms become a BranchValue."""
+    """Return the scope after a condition that is not known. `scopes`: label of an arm -> its end.
+
+    A variable that differs between the arms becomes a Hole.
+    """
+    arms = list(scopes.values())
     after = arms[0].copy()
-    for name in {name for arm in arms for name in arm.variables}:
+    for name in dict.fromkeys(name for arm in arms for name in arm.variables):
         values = [arm.variables.get(name, before.variables.get(name)) for arm in arms]
         first = values[0]
         if first is not None and all(each is first or each == first for each in values[1:]):
             after.variables[name] = first
         else:
-            after.variables[name] = bounded(_branched(branch, name, values), spend)
+            after.variables[name] = bounded(_merged(name, list(scopes), values, line), spend)
     if any(arm.arguments != after.arguments for arm in arms):
-        after.arguments = (BranchElements(branch, tuple(arm.arguments for arm in arms)),)
+        after.arguments = ((Hole("its arguments", line, several=True),),)
     for arm in arms:
         after.functions.update(arm.functions)
         after.exported |= arm.exported
     return after
 
 
-def _branched(
-    branch: int, name: str, values: Sequence[ShellValue | ShellArray | None]
+def _merged(
+    name: str, labels: Sequence[str], values: Sequence[ShellValue | ShellArray | None], line: int
 ) -> ShellValue | ShellArray:
-    """Return one value that has each of `values` in the arm of its index.
-
-    Elements that all arrays have at their beginning are not duplicated for each arm.
-    """
-    if any(isinstance(each, ShellArray) for each in values):
-        arms = [_elements(each) for each in values]
-        shared = 0
-        while all(len(arm) > shared and arm[shared] == arms[0][shared] for arm in arms):
-            shared += 1
-        rest = tuple(arm[shared:] for arm in arms)
-        return ShellArray((*arms[0][:shared], BranchElements(branch, rest)))
-    unset: ShellValue = (Hole(f"${name}", 0, unset=True),)
-    texts = tuple(
-        unset if each is None or isinstance(each, ShellArray) else each for each in values
+    """Return what all values begin with, and a hole that has the rest of each."""
+    is_array = any(isinstance(each, ShellArray) for each in values)
+    unset: ShellValue = (Hole(f"${name}", line, unset=True),)
+    if is_array:
+        arms: list[tuple[object, ...]] = [
+            () if each is None else each.elements if isinstance(each, ShellArray) else (each,)
+            for each in values
+        ]
+    else:
+        arms = [unset if each is None or isinstance(each, ShellArray) else each for each in values]
+    shared = 0
+    while all(len(arm) > shared and arm[shared] == arms[0][shared] for arm in arms):
+        shared += 1
+    rests = [arm[shared:] for arm in arms]
+    words = [rest if is_array else (rest,) for rest in rests]
+    hole = Hole(
+        f"${name}, which `{labels[0]}` decides",
+        line,
+        arms=tuple(Arm(label, each) for label, each in zip(labels, words, strict=True)),
+        several=is_array,
     )
-    return (BranchValue(branch, texts),)
-
-
-def _elements(value: ShellValue | ShellArray | None) -> tuple[ArrayElement, ...]:
-    if value is None:
-        return ()
-    return value.elements if isinstance(value, ShellArray) else (value,)
+    return ShellArray((*arms[0][:shared], (hole,))) if is_array else (*arms[0][:shared], hole)
