@@ -77,7 +77,7 @@ class CommandWord:
     file: str = ""
     """The configuration file that holds the text, if it is another one."""
     choices: tuple[tuple[str, str], ...] = ()
-    """What the one UNKNOWN of the text may be: a condition in words, and the text where it holds."""
+    """What the UNKNOWN of the text may be: a condition in words, and the text where it holds."""
 
 
 @dataclass(frozen=True, slots=True)
