@@ -28,7 +28,7 @@ NO_ROOM: frozenset[int] = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 """The kernel's errors where a file system has no locks."""
 
-_NOT_WRITABLE = "choose another runs folder with site.runs_dir=..."
+_NOT_WRITABLE = "choose another folder (--runs-dir for runs)"
 _NO_ROOM_ADVICE = "free some room and run again, nothing is lost"
 _SENTENCES = {
     errno.ENOSPC: f"the disk is full: {_NO_ROOM_ADVICE}",
@@ -38,6 +38,7 @@ _SENTENCES = {
     errno.EACCES: f"permission denied: make it readable and writable, or {_NOT_WRITABLE}",
     errno.EPERM: f"permission denied: make it readable and writable, or {_NOT_WRITABLE}",
     errno.EROFS: f"the file system is read-only: {_NOT_WRITABLE}",
+    errno.ENOENT: f"it cannot be made there: {_NOT_WRITABLE}",
     errno.ENOTDIR: "a part of its path is a file, not a folder",
     errno.EISDIR: "it is a folder where a file should be; remove it",
 }

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import OrchError, UnsupportedSetting
-from orchestrator.library.memory import MemoryEstimate, estimate
+from orchestrator.library.memory import MemoryEstimate, estimate, gpu_gib
 from orchestrator.library.model_size import ModelSize, size_of
 from orchestrator.records import AttemptPaths, Cell, Site
 from orchestrator.settings import without_seed
+from orchestrator.spec.site_options import ClusterOptions
 
 _NOWHERE = AttemptPaths(*(Path(name) for name in ("plan", "attempt", "checkpoints")))
 """Paths for a launch that only has to be expressible."""
@@ -37,6 +38,32 @@ def memory_of(cell: Cell, variables: Mapping[str, str] | None = None) -> CellMem
     if use is None or size is None:
         return None
     return CellMemory(estimate(use, size, cell.resources.gpu, cell.settings.lora), size)
+
+
+_SHARE_OF_WEIGHTS = 0.5
+"""The most of a GPU that a policy's weights take where it is scored: the rest is for responses."""
+
+
+def evaluation_gpus(cells: Iterable[Cell], options: ClusterOptions) -> int:
+    """Return the GPUs that the evaluation job of each of these cells takes.
+
+    What the site says; else as few as hold the policy's 16-bit weights, or those of a node in
+    training where the sizes of model or GPU are not known.
+    """
+    if options.evaluation.gpus is not None:
+        return options.evaluation.gpus
+    return max((_scoring_gpus(cell) for cell in cells), default=0)
+
+
+def _scoring_gpus(cell: Cell) -> int:
+    most = 0 if cell.scale == "micro" else cell.resources.gpus_per_node
+    size, memory = size_of(cell.settings.model), gpu_gib(cell.resources.gpu)
+    if size is None or memory is None:
+        return most
+    gib, gpus = 2 * size.num_parameters / 2**30, 1
+    while gpus < most and gib / gpus > _SHARE_OF_WEIGHTS * memory:
+        gpus *= 2  # vLLM divides attention heads by it
+    return min(gpus, most)
 
 
 def refusal(cell: Cell) -> UnsupportedSetting | None:

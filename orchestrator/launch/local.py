@@ -102,7 +102,7 @@ def _gpus_for(cells: Sequence[Cell], options: NodeOptions) -> list[str]:
     if not options.gpu_check:  # nobody can be asked for them: one cell after the other
         return [str(index) for index in range(most)]
     gpus = machine_gpus()
-    free = [each.index for each in gpus if each.is_free]
+    free = [each.id for each in gpus if each.is_free]
     if len(free) < most:
         raise EnvironmentFault(
             f"a cell asks for {most} GPUs (resources), and {len(free)} of the {len(gpus)} that "

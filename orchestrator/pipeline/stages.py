@@ -49,6 +49,7 @@ from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan
 from orchestrator.runs.plan import plan as plan_cells
+from orchestrator.runs.watch import duration
 from orchestrator.search.section import experiment_sections
 from orchestrator.tracking import MirrorReport
 from orchestrator.tracking.store import store_of
@@ -95,7 +96,7 @@ def evaluate_missing(
 
     Return 1 if something could not be scored.
     """
-    every, spec = _milestones(), experiment.spec
+    every, spec, began = _milestones(), experiment.spec, time.monotonic()
 
     def show(event: EvaluationEvent) -> None:
         if event.kind == "started":
@@ -103,7 +104,9 @@ def evaluate_missing(
                 say(engines.GREEDY)
             say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
         elif event.kind == "scored" and every(event.done, event.total):
-            say(f"evaluated {event.done} of {event.total}")
+            left = (time.monotonic() - began) / event.done * (event.total - event.done)
+            eta = f", about {duration(left)} left" if left > 5 else ""
+            say(f"evaluated {event.done} of {event.total}{eta}")
 
     declared, faults = baselines.declared_baselines(
         spec.evaluation, experiment.cells, experiment.folder

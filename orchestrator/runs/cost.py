@@ -68,6 +68,8 @@ class StepRate(NamedTuple):
     step_hours: float
     start_hours: float = 0.0
     """Beside the train steps, where it was measured apart."""
+    with_validation: bool = True
+    """False: of a pilot, which validates at its start and its end alone."""
 
 
 class Total(NamedTuple):
@@ -126,7 +128,11 @@ def price(cell: Cell, rates: Mapping[CellShape, StepRate] | None = None) -> Pric
     """Return the price of a cell; None if the size of its model or its GPU is not known."""
     steps, resources = cell.settings.num_train_steps, cell.resources
     if rates and (rate := rates.get(cost_shape(cell))) is not None:
-        return Price(rate.start_hours + rate.step_hours * steps, "measured")
+        more = 0.0
+        if not rate.with_validation and (responses := validation_responses(cell)):
+            beyond = responses - 2 * (num_validation(cell.settings.data) or 0)
+            more = _estimated(cell, 2.0 * max(0, beyond)) or 0.0
+        return Price(rate.start_hours + rate.step_hours * steps + more, "measured")
     if cell.scale == "micro":
         return Price(CPU_SECONDS_PER_UPDATE * steps / 3600, "estimated")
     if resources.hours is not None:

@@ -7,6 +7,7 @@ prompts that do not ask for what the reward pays. It reads the file system and c
 
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +17,14 @@ from orchestrator.evaluate.survey import tasks_of
 from orchestrator.launch.disk_use import disk_use, shown
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
+from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.metrics.names import METRICS
+from orchestrator.records import Spec
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import measured
 from orchestrator.site.hub_data import hub_findings, is_local
 from orchestrator.spec.claims import SHARES, WORKS, parse
+from orchestrator.spec.node_gpus import gpus_of_node
 
 BETAS = (1e-5, 10.0)
 """Outside of these a slip of the keyboard is likelier."""
@@ -47,10 +51,10 @@ def doubts(experiment: Experiment, chosen: Experiment | None = None) -> list[Dou
 
     chosen: with the cells that are to run; None: all.
     """
-    all_doubts = [*_of_machine(chosen or experiment)]
-    all_doubts += [
+    all_doubts = [
         doubt for check in (_of_cells, _of_evaluation, _of_metrics) for doubt in check(experiment)
     ]
+    all_doubts += _of_machine(chosen or experiment)
     return sorted(dict.fromkeys(all_doubts), key=lambda doubt: not doubt.fault)
 
 
@@ -79,6 +83,7 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
             fault=True,
         )
     site = experiment.spec.site
+    yield from _of_layout(experiment.spec)
     for finding in hub_findings(site, experiment.cells, None):
         if finding.verdict == "broken" and not is_local(finding.check.removeprefix("model ")):
             sentence = f"{finding.check} is {finding.found}: {finding.advice}"
@@ -92,8 +97,28 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
                 f"checkpoints take {needed} (estimated), and {shown(free)} are free: keep fewer "
                 "(cadence.checkpoint_every_steps), `orch prune` as cells are scored, or take "
                 "another disk (site.runs_dir)",
-                fault=needed.largest > free and (is_here or shutil.which("sbatch") is not None),
+                fault=needed.largest > free and (is_here or _is_login_node(experiment)),
             )
+
+
+def _of_layout(spec: Spec) -> Iterator[Doubt]:
+    """Yield the resources that the site's nodes do not have as they are asked for."""
+    on_node = gpus_of_node(spec.site.options)
+    for asked in (study.base.get("resources") or {} for study in spec.studies):
+        gpus, nodes = asked.get("gpus_per_node") or 0, asked.get("num_nodes") or 1
+        if on_node and gpus > on_node:
+            yield Doubt(
+                "resources.gpus_per_node",
+                f"{gpus}, and a node of this site has {on_node} (site.options.gres): the cells get "
+                f"{nodes * gpus // on_node} nodes of {on_node}",
+            )
+
+
+def _is_login_node(experiment: Experiment) -> bool:
+    """Return True on a machine of the cluster, whose disks its nodes see."""
+    with suppress(OrchError):
+        return experiment.where == "slurm" and has_controller()
+    return False
 
 
 def _checks_gpus(experiment: Experiment) -> bool:
@@ -190,5 +215,7 @@ def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
     for metric, field in fields.items():
         task, _, statistic = metric.rpartition("/")
         if metric not in known and not (task in tasks and "@" in statistic):
-            near = did_you_mean(metric, known | DOMAINS)
+            near = did_you_mean(metric, known | DOMAINS - {metric})
+            if metric in DOMAINS:
+                near = ": no task of `evaluation` scores the cells in that domain"
             yield Doubt(field, f"nothing measures '{metric}'{near}", fault=metric not in METRICS)

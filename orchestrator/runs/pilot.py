@@ -94,7 +94,7 @@ def pilot_rates(folder: RunFolder) -> dict[CellShape, StepRate]:
     for record, timed in _measured(pilot_folder(folder)):
         units = (record.cell.resources.reserved_gpus or timed.cores) / 3600
         shape = cost_shape(record.cell)
-        rates[shape] = StepRate(timed.step_seconds * units, timed.start_seconds * units)
+        rates[shape] = StepRate(timed.step_seconds * units, timed.start_seconds * units, False)
     return rates
 
 

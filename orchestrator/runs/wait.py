@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from orchestrator.files import clock_of
 from orchestrator.launch import LaunchEvent, processes
+from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.local import Launched
 from orchestrator.launch.ray import submit as ray
 from orchestrator.launch.slurm import submit as slurm
@@ -153,7 +154,7 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
         for cell in cells:
             if cell.id in failed:
                 request.tell(failed[cell.id])
-        gpus = slurm.evaluation_gpus(cells, request.options)
+        gpus = evaluation_gpus(cells, request.options)
         why = f", on {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
         why += f", without node {exclude[0]}" if exclude else ""
         request.tell(

@@ -303,10 +303,10 @@ def _assembled(
             return library.entry(group, name)
         name, _, release = name.partition("@")
         if name not in known:
-            raise LookupError(
-                f"no backend is called '{name}'{did_you_mean(name, known)} "
-                f"(there are: {', '.join(known)})"
-            )
+            listed = did_you_mean(name, known) or f" (there are: {', '.join(known)})"
+            read = f"; `orch audit` reads its launches, and orch trains with: {', '.join(known)}"
+            is_read = name.replace("-", "_") in plugins.readers()
+            raise LookupError(f"no backend is called '{name}'{read if is_read else listed}")
         if release and not can_be_used(plugins.load(name), release):
             releases = plugins.load(name).versions
             raise LookupError(

@@ -211,11 +211,12 @@ class EvaluationJob(Frozen):
 
     partition: _NAMES | None = None
     gpus: NonNegativeInt | None = None
-    """None: as many as training takes of a node. vLLM spreads the weights over all of them."""
+    """None: as few as hold the policy's weights. vLLM spreads them over all of these."""
     cpus: PositiveInt | None = None
     memory_gib: PositiveFloat | None = None
     """Exporting a checkpoint takes about three times its size. Never less than 2 at micro scale."""
     time_limit_hours: PositiveFloat | None = None
+    """None: that of training, and at most 4: a job at its limit is requeued and goes on."""
 
 
 class OnEnd(Frozen):
@@ -347,7 +348,7 @@ def of_evaluation(options: SlurmOptions, gpus: int, *, small: bool) -> SlurmOpti
         "partition": own.partition or options.partition,
         "memory_gib": max(memory or 0.0, SMALL_GIB) if small else memory,
         "cpus_per_task": own.cpus or options.cpus_per_task,
-        "time_limit_hours": own.time_limit_hours or options.time_limit_hours,
+        "time_limit_hours": own.time_limit_hours or min(options.time_limit_hours, 4.0),
     }
     return options.model_copy(update=changes)
 

@@ -315,10 +315,6 @@ def test_bash_completes_behind_an_equals_sign(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "near"),
     [
-        (("plan", "mine/smok.yaml"), "there is no such file, did you mean 'smoke.yaml'?"),
-        (("plan", "smok"), "did you mean 'smoke'?"),
-        (("explain", "low_vr_kl", "loss"), "did you mean 'low_var_kl'?"),
-        (("explain", "other", "loss"), "is no estimator (there are: none, k1, k2"),
         (("logs", "k1.reward"), "it is a part of: a-k1.reward-s0-0123456789ab"),
         (("show", "a-k1.rewrd-s0-0123456789ab"), "did you mean 'a-k1.reward-s0-0123456789ab'?"),
     ],

@@ -28,7 +28,7 @@ PEAK = "gpu_memory.json"
 class MachineGpu(NamedTuple):
     """A GPU of this machine, as nvidia-smi shows it."""
 
-    index: str
+    id: str
     name: str
     """`a100-sxm4-80gb`: the form in which `resources.gpu` names one."""
     is_free: bool

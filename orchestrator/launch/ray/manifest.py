@@ -8,6 +8,7 @@ a cluster. Secrets are references to keys of a Kubernetes secret called `orch`.
 
 import shlex
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from orchestrator.launch.ray.submit import DEFAULT_RUNNING, JobShape
@@ -41,7 +42,8 @@ def rayjob(
     # As many nodes as the largest cells need, so many of them at the same time.
     nodes = running * max((shape.nodes for shape in shapes), default=1)
     gpus = max((shape.gpus or shape.actors_gpus for shape in shapes), default=0)
-    cpus = max((shape.cpus for shape in shapes), default=1.0)
+    # Ray starts an actor only where its claim is free: a node has its share of the actors' CPUs.
+    cpus = max((s.cpus + ceil(s.actors_cpus / s.nodes) for s in shapes), default=1.0)
     worker = {
         "groupName": "workers",
         "replicas": nodes,

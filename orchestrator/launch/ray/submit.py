@@ -37,6 +37,7 @@ from orchestrator.files import read_json
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable, translations
 from orchestrator.launch.endings import Ending
+from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.launcher import CancelResult, PlannedJob
 from orchestrator.launch.local import cancel_cell
 from orchestrator.launch.logs import Stream, logs
@@ -396,15 +397,6 @@ class RaySender:
         self.send(_Job(submission, argv, shape, "evaluate", metadata, {}))
         submissions.note(self.folder, submissions.SENT, submission, launcher="ray", job=submission)
         return submission
-
-
-def evaluation_gpus(cells: Sequence[Cell], options: RayOptions) -> int:
-    """Return the number of GPUs that the evaluation job of each of these cells claims."""
-    if options.evaluation.gpus is not None:
-        return options.evaluation.gpus
-    return max(
-        (0 if cell.scale == "micro" else cell.resources.gpus_per_node for cell in cells), default=0
-    )
 
 
 def submit_evaluation(

@@ -41,6 +41,7 @@ from orchestrator.files import read_json, take_lock, telling, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.endings import Ending
+from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.launcher import CancelResult, PlannedJob
 from orchestrator.launch.local import cancel_cell
 from orchestrator.launch.logs import Stream, logs
@@ -193,13 +194,6 @@ def submit_evaluation(
         array = Sender(folder, options, tell).evaluate(elements, cells, exclude=exclude)
         poll.forget()
         return array
-
-
-def evaluation_gpus(cells: Sequence[Cell], options: SlurmOptions) -> int:
-    """Return the number of GPUs that the evaluation job of each of these cells requests."""
-    if options.evaluation.gpus is not None:
-        return options.evaluation.gpus
-    return max((script.array_resources(cell).gpus_per_node for cell in cells), default=0)
 
 
 class Lane(NamedTuple):
