@@ -124,6 +124,8 @@ def test_every_command_shown_works(document: Path, workspace: Path) -> None:
         )
         tells = argv[:2] == ["orch", "plan"] or {"--dry-run", "--to"} & {*argv}
         expected = (0, 3) if tells else (0,)
+        if tells and "CANNOT WORK  cadence: checkpoints take" in done.stdout + done.stderr:
+            expected = (1,)  # a machine with SLURM and a small disk
         assert done.returncode in expected, f"$ {line}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, f"$ {line}\n{done.stderr}"
         assert done.stdout.strip() or done.stderr.strip(), f"$ {line} said nothing"
