@@ -56,21 +56,6 @@ def test_a_question_that_cannot_be_explained(arguments: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_a_text_in_place_of_a_list_is_named() -> None:
-    with pytest.raises(orch.OrchError, match=r"overrides are a list, such as .* got 'seeds=.0.'"):
-        orch.load("smoke", "seeds=[0]")
-    with pytest.raises(orch.OrchError, match=r"filters are a list, such as .* got 'kl=none'"):
-        orch.expand(orch.load("smoke"), "kl=none")
-
-
-def test_notebooks_are_there() -> None:
-    assert [path.stem for path in NOTEBOOKS] == [
-        "audit_my_script",
-        "my_first_experiment",
-        "read_the_comedy",
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:

@@ -349,14 +349,6 @@ def test_a_public_class_exists_once() -> None:
     assert not [name for name, count in names.items() if count > 1]
 
 
-def test_the_formatter_lays_out_every_line() -> None:
-    marker = re.compile(r"#\s*fmt:\s*(off|skip)")
-    for folder in (*SHIPPED, "lab", "tests", "benchmarks"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if path != Path(__file__):
-                assert not marker.search(path.read_text(encoding="utf-8")), path
-
-
 LATE = {"mlflow", "lm_eval", "datasets", "optuna", "pandas", "vl_convert", "playwright"}
 """Libraries that a file of tests imports in the functions that need them."""
 
@@ -387,44 +379,6 @@ def test_an_ignored_type_has_its_reason_beside_it() -> None:
             for line in path.read_text(encoding="utf-8").splitlines():
                 match = marker.search(line)
                 assert match is None or match[1].strip("# ()"), f"{path}: {line}"
-
-
-VAGUE = {
-    *("found", "told", "made", "seen", "there", "here"),
-    *("then", "this", "thing", "got", "looked", "gone"),
-    *("asked", "said", "held"),
-}
-"""Names that are refused for a variable or parameter: they say nothing of what it holds."""
-SCORERS = ("orchestrator.scoring", "orchestrator.evaluate.tasks")
-"""A score names the bytes of its scorer: these files change only with what they compute."""
-
-
-def test_locals_are_named_by_what_they_hold() -> None:
-    vague = {
-        f"{module}:{node.lineno} {name}"
-        for module, tree in trees().items()
-        if not module.startswith(SCORERS)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for node in ast.walk(function)
-        if (name := _bound_name(node)) in VAGUE or (name == "left" and not _has_a_right(function))
-    }
-    assert not vague, "\n".join(sorted(vague))
-
-
-def _has_a_right(function: ast.AST) -> bool:
-    """Return True if `left` is a side in this function: it has a `right`, or a node's `left`."""
-    nodes = list(ast.walk(function))
-    return any(_bound_name(node) == "right" for node in nodes) or any(
-        isinstance(node, ast.Attribute) and node.attr in ("left", "right") for node in nodes
-    )
-
-
-def _bound_name(node: ast.AST) -> str:
-    """Return the name that a node binds as a variable or parameter; empty for another node."""
-    if isinstance(node, ast.arg):
-        return node.arg
-    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
 
 
 def test_the_architecture_page_names_every_package() -> None:

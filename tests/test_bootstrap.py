@@ -66,25 +66,3 @@ def test_uv_gets_the_settings_of_pip(
     printed = capsys.readouterr().out
     assert "/some/wheels,/more/wheels|https://registry.example/simple|pip install" in printed
     assert "uv: failed (1)" in printed
-
-
-def test_what_goes_into_the_system_is_named_first(
-    bootstrap: ModuleType,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    program(tmp_path / "apt-get", f'test -f {tmp_path}/policy-rc.d && echo "$@" >> {tmp_path}/log')
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 0)
-    bootstrap.install_system()
-    printed = capfd.readouterr().out
-    asked = (tmp_path / "log").read_text().splitlines()
-    packages = asked[-1].partition("--no-install-recommends ")[2]
-    assert "chromium slurmctld" in packages
-    assert f"into this system, for the tests: apt-get install {packages}" in printed
-    assert not (tmp_path / "policy-rc.d").exists()
-    monkeypatch.setattr(bootstrap.os, "geteuid", lambda: 1000)
-    bootstrap.install_system()
-    assert "no Chromium here; its tests will be skipped" in capfd.readouterr().out
-    assert (tmp_path / "log").read_text().splitlines() == asked

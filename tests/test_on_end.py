@@ -15,7 +15,6 @@ from hooks import KEEP, SECRET, webhook
 
 from orchestrator.cli import cancel as cancel_command
 from orchestrator.cli import orch
-from orchestrator.errors import OrchError
 from orchestrator.pipeline.notify import notify
 from orchestrator.runs.experiment import Experiment, open_experiment
 
@@ -77,21 +76,6 @@ def test_who_cannot_be_told_is_a_sentence_and_no_more(
     assert sentence in said
     assert said.rstrip().endswith("the run is as it was")
     assert SECRET not in said
-
-
-def test_a_webhook_that_answers_an_error_is_named_by_its_host(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with webhook(500) as (address, _):
-        notify(experiment(tmp_path, {"webhook": address}), "finished")
-    said = capsys.readouterr().err
-    assert "the webhook at 127.0.0.1 answered 500" in said
-    assert SECRET not in said
-
-
-def test_on_end_is_one_of_three() -> None:
-    with pytest.raises(OrchError, match="on_end is one of command, webhook, webhook_variable"):
-        open_experiment("smoke", ["site=local", "site.options.on_end={}"])
 
 
 @pytest.mark.parametrize(("where", "ends"), [("slurm", ["cancelled"]), ("local", [])])

@@ -47,11 +47,6 @@ def test_a_run_that_dies_in_its_first_steps_has_collapsed(judged: Judge) -> None
     assert judged([0.3, *[0.0] * 59]).kind == "collapsed"
 
 
-def test_one_right_answer_of_many_is_no_reward_that_was_lost() -> None:
-    assert kind(np.array([1 / 80, *[0.0] * 59]), 80) == "unclear"
-    assert kind(np.zeros(60), 80) == "unclear", "a policy that has nothing can lose nothing"
-
-
 @pytest.mark.parametrize(
     ("end", "cause"),
     [((6.0, 0.3), "reward"), ((1024.0, 0.3), "length"), ((6.0, 0.001), "entropy")],
@@ -95,16 +90,6 @@ def test_what_is_too_short_or_too_noisy_is_not_called_stable(judged: Judge) -> N
     assert "noise of one step's reward, 0.076" in outcome.reason
     uneven = judged(noisy([0.45] * 200, 0.1))
     assert (uneven.kind, uneven.collapsed) == ("unclear", False), "no fall to a third either"
-
-
-def test_a_log_that_ends_early_cannot_tell(synthetic: Any) -> None:
-    settings = synthetic.run(steps=200).records[0].cell.settings
-    points = [MetricPoint(i, 0.0, {"train/reward_mean": 0.5}) for i in range(1, 101)]
-    outcome = judge(points, settings)
-    assert (outcome.kind, outcome.reason) == (
-        "unclear",
-        "100 train steps have a reward, the last is step 100 of 200",
-    )
 
 
 @given(st.integers(1, 119), st.integers(0, 10))

@@ -1,15 +1,12 @@
 """The paper's figures, tables and statements at full scale: what is planted comes out."""
 
-import json
 import math
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from dashboards import html
 from orchestrator.analysis.compare import compare
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.evaluate.survey import tasks_of
@@ -18,7 +15,6 @@ from orchestrator.report import Context, Report, report
 from orchestrator.report.figures import every_figure, rows_of, tables, views
 from orchestrator.report.printed import printed_section
 from orchestrator.runs.measured import fillable
-from orchestrator.settings import BackendRef
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import ROOT
@@ -238,41 +234,6 @@ def test_table_2_is_what_the_releases_make_of_it(full: World) -> None:
     assert asked["OpenRLHF", False, "0.10.1.post2"].startswith("k1.reward")
     assert asked["SkyRL", True, "0.4.0, 0.3.0, 0.2.0"] == "k3.loss, β 0.001"
     assert asked["SkyRL", False, "0.4.0, 0.3.0, 0.2.0"].startswith("refused: SkyRL refuses")
-
-
-def test_the_page_on_the_paper_says_the_same() -> None:
-    page = (ROOT / "docs" / "the_paper.md").read_text(encoding="utf-8")
-    assert len(page.split()) <= 1500
-    assert "version v1 of 26 December\n2025" in page
-    for fact in ("`--algo.kl.estimator`", "`use_kl_loss=false`", "k1 in the reward at\nβ 0.01"):
-        assert fact in page
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_page_at_any_time_says_what_is_missing(seed: int) -> None:
-    found = world(states=random.Random(seed)).told()  # noqa: S311  (no secret)
-    assert json.dumps(found.data, allow_nan=False)
-    assert html(found)
-    assert any("configurations without" in plate.missing for plate in found.plates)
-
-
-def test_curves_without_scores_are_no_final_values(full: World) -> None:
-    found = full._replace(scores=[]).told()
-    assert html(found)
-    (fifth,) = [plate for plate in found.plates if plate.number == "Fig. 5"]
-    assert fifth.figure is None
-    assert "5 of 5 configurations without a score" in fifth.missing
-
-
-def test_a_missing_library_is_named(full: World) -> None:
-    """A run of a backend that another distribution had."""
-    lost = BackendRef(name="elsewhere", version="1")
-    records = [
-        replace(r, cell=r.cell.but(settings=r.cell.settings.but(backend=lost)))
-        for r in full.records
-    ]
-    found = full._replace(records=records).told()
-    assert "backend &#x27;elsewhere&#x27; is not part of this orch" in html(found)
 
 
 def test_a_plan_says_what_it_can_fill(full: World) -> None:

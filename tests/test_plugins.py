@@ -116,14 +116,6 @@ def test_a_library_that_is_only_read(install: Install) -> None:
             function.cache_clear()
 
 
-def test_a_reader_without_its_members_is_a_sentence(install: Install) -> None:
-    install("toy-half", "[orch.readers]\ntoyhalf = toyhalf:READER\n", toyhalf="READER = 1\n")
-    with pytest.raises(
-        EnvironmentFault, match=r"is no orchestrator\.library\.protocol\.LaunchReader"
-    ):
-        plugins.load_reader("toyhalf")
-
-
 LIBRARY = re.compile(r"(?<![a-z])verl|openrlhf|skyrl|prime[ _-]?rl", re.IGNORECASE)
 MAY_NAME = {
     "spec/starter.py": "the spec that `orch init` writes has to name some backend",
@@ -180,28 +172,6 @@ def test_a_shadowing_package_is_named(tmp_path: Path) -> None:
     assert "which is not orch's backends/ folder" in done.stdout
 
 
-def test_a_backend_of_another_distribution_has_a_folder_of_its_own(install: Install) -> None:
-    home = install("toy-dist", "[orch.backends]\ntoy = toylib\n", toylib=BACKEND)
-    assert "toy" in plugins.names()
-    assert plugins.folder("toy") == home / "toylib"
-    assert "toylib" not in sys.modules
-    assert plugins.load("toy").title == "toy"
-    assert plugins.evidence_dir("toy") == home / "toylib" / "evidence"
-
-
-def test_a_name_of_ours_is_not_for_others(install: Install) -> None:
-    install("toy-dist", "[orch.backends]\nverl = toylib\n", toylib=BACKEND)
-    with pytest.raises(EnvironmentFault, match=r"toy-dist 1\.0 and orch both register 'verl'"):
-        plugins.names()
-
-
-def test_two_distributions_cannot_share_a_name(install: Install) -> None:
-    install("toy-a", "[orch.backends]\ntoy = toylib\n", toylib=BACKEND)
-    install("toy-b", "[orch.backends]\ntoy = toyother\n", toyother=BACKEND)
-    with pytest.raises(EnvironmentFault, match=r"toy-. 1\.0 and toy-. 1\.0 both register 'toy'"):
-        plugins.names()
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -214,33 +184,6 @@ def test_a_plugin_that_cannot_be_used_is_named(install: Install, text: str, why:
     install("toy-dist", "[orch.backends]\ntoy = toylib\n", toylib=text)
     with pytest.raises(EnvironmentFault, match=rf"'toy' of toy-dist 1\.0 .*{why}"):
         plugins.load("toy")
-
-
-def test_a_module_without_a_folder_of_its_own_is_refused(install: Install) -> None:
-    home = install("toy-dist", "[orch.backends]\ntoy = toyfile\n")
-    (home / "toyfile.py").write_text(BACKEND)
-    with pytest.raises(EnvironmentFault, match="is no package"):
-        plugins.folder("toy")
-
-
-def test_tasks_of_other_distributions_are_found(install: Install) -> None:
-    from orchestrator.evaluate import task_files
-
-    home = install("toy-dist", "[orch.tasks]\ntoy = toytasks\n", toytasks="")
-    (home / "toytasks" / "toy_sum.yaml").write_text("task: toy_sum\n")
-    assert plugins.task_folders() == (home / "toytasks",)
-    folders = (task_files.OWN_TASKS, *plugins.task_folders())
-    assert task_files.find_task("toy_sum", folders) == home / "toytasks" / "toy_sum.yaml"
-
-
-def test_a_task_with_two_files_is_refused(tmp_path: Path) -> None:
-    from orchestrator.evaluate import task_files
-
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "twice.yaml").write_text("task: twice\n")
-    with pytest.raises(EnvironmentFault, match="'twice' has two task files"):
-        task_files.find_task("twice", (tmp_path / "a", tmp_path / "b"))
 
 
 K4 = """
@@ -261,9 +204,3 @@ def test_estimators_of_other_distributions_join_the_table(install: Install) -> N
         assert estimators.TABLE["k4"].formula == "x^4"
     finally:
         estimators.unregister("k4")
-
-
-def test_what_is_no_estimator_is_refused(install: Install) -> None:
-    install("toy-dist", "[orch.estimators]\nk4 = toyest:WRONG\n", toyest=K4)
-    with pytest.raises(EnvironmentFault, match=r"'k4' of toy-dist 1\.0 .* must be an"):
-        plugins.load_estimators()

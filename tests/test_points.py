@@ -1,7 +1,6 @@
 """Metrics of a step held tightly say the same as the mapping they were made of."""
 
 import json
-import math
 import pickle
 
 from hypothesis import given
@@ -9,7 +8,6 @@ from hypothesis import strategies as st
 
 from orchestrator.metrics.points import PointValues, compact, stretches
 from orchestrator.records import MetricPoint
-from orchestrator.tracking.content import digest_to
 
 mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.integers(-9, 9))
 
@@ -50,15 +48,3 @@ def test_stretches_are_the_points_in_order() -> None:
     assert [point for part in parts for point in part.points] == points
     rows = [dict(zip(p.names, row, strict=True)) for p in parts for row in p.values.tolist()]
     assert rows == [dict(point.values) for point in points]
-
-
-def test_the_hash_of_points_is_that_of_earlier_releases() -> None:
-    """MLflow's runs have it in a tag: with another hash they would be made again."""
-    points = [
-        MetricPoint(1, 1e9 + 0.25, {"b": 1.0, "a": math.nan, "ü": -0.0}),
-        compact(MetricPoint(2, math.inf, {"b": 3.0, "a": 4.5})),
-        MetricPoint(3, -2.0, {"b": 5}),
-        MetricPoint(4, 2.0, {}),
-    ]
-    assert digest_to(points, 4) == "5795d2eef7a7554e"
-    assert digest_to(points, 2) == "f1826cd693bcc696"

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.compare import compare
 from orchestrator.analysis.results import TABLES, columns, table_rows, write_tables
-from orchestrator.report.results import configuration_tables
 
 
 def frame(table: Any, done: Any) -> Any:
@@ -57,19 +55,6 @@ def test_every_axis_of_the_spec_is_a_column(synthetic: Any, tmp_path: Path) -> N
     assert sorted(by_estimator) == pytest.approx([0.4, 0.8])
     for path in write_tables(tmp_path, "csv", done.records, done.scores):
         assert "advantage.estimator" in pd.read_csv(path).columns
-
-
-def test_the_terminal_tells_apart_what_an_axis_of_the_spec_sets(
-    synthetic: Any,
-) -> None:
-    """Two advantage estimators had the same row in `orch compare`."""
-    done = synthetic.run(axes={"advantage.estimator": "rloo"})
-    done += synthetic.run(axes={"advantage.estimator": "grpo"}, seed=1)
-    first, second = configuration_tables(compare(synthetic.spec(), done.records, done.scores))
-    always, _, own = first.caption.partition("\n\n")
-    assert own == "onpolicy, advantage.estimator rloo"
-    assert second.caption == "onpolicy, advantage.estimator grpo"
-    assert "qwen2.5-7b" in always, "what never varies stands once, above the tables"
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

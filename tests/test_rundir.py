@@ -14,13 +14,12 @@ from orchestrator.errors import RunFolderError
 from orchestrator.files import (
     append_line,
     read_lines,
-    read_tail,
     write_changed_text,
     write_text,
 )
 from orchestrator.records import LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
-from tests.launch.kit import ended, leave, make_cell
+from tests.launch.kit import leave, make_cell
 
 
 @pytest.fixture
@@ -38,18 +37,6 @@ def test_a_text_that_is_there_is_not_written_again(tmp_path: Path, before: str |
     assert path.read_text() == "a wörd\n"
     assert (path.stat().st_ino == inode) == (before == "a wörd\n")
     assert [each.name for each in path.parent.iterdir()] == ["text"]
-
-
-def test_scales_have_folders_of_their_own(tmp_path: Path) -> None:
-    assert RunFolder.of(tmp_path, "comedy", "full").path == tmp_path / "comedy"
-    assert RunFolder.of(tmp_path, "comedy", "micro").path == tmp_path / "comedy.micro"
-
-
-def test_opening_twice_changes_nothing(folder: RunFolder) -> None:
-    folder.open()
-    marker = (folder.path / "format.json").read_bytes()
-    folder.open()
-    assert (folder.path / "format.json").read_bytes() == marker
 
 
 def test_a_folder_that_a_kill_left_half_made_is_ours(folder: RunFolder) -> None:
@@ -73,17 +60,6 @@ def test_a_marker_that_is_not_ours(text: str, sentence: str, folder: RunFolder) 
     (folder.path / "format.json").write_text(text)
     with pytest.raises(RunFolderError, match=sentence):
         folder.check()
-
-
-def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(RunFolderError, match="a part of its path is a file, not a folder"):
-        RunFolder(tmp_path / "runs" / "x").open()
-
-
-def test_a_read_only_place_is_told() -> None:
-    with pytest.raises(RunFolderError, match=r"/proc/orch: "):
-        RunFolder(Path("/proc/orch")).open()
 
 
 def test_a_claim_belongs_to_one_process_and_ends_with_it(folder: RunFolder) -> None:
@@ -142,12 +118,6 @@ def test_a_claim_on_a_directory_that_was_pruned_meanwhile_is_not_given(folder: R
     assert moved.exists()
 
 
-def test_attempts_are_numbered_on_and_sorted_as_numbers(folder: RunFolder) -> None:
-    cell_dir = leave(folder, make_cell(), *[ended()] * 11)
-    assert [a.number for a in cell_dir.attempts()] == list(range(1, 12))
-    assert cell_dir.new_attempt().number == 12
-
-
 def test_concurrent_attempts_differ(folder: RunFolder) -> None:
     cell_dir = leave(folder, make_cell())
     made: list[int] = []
@@ -160,12 +130,6 @@ def test_concurrent_attempts_differ(folder: RunFolder) -> None:
     for thread in threads:
         thread.join()
     assert sorted(made) == list(range(1, 17))
-
-
-def test_a_cell_is_found_by_its_id_whatever_its_slug(folder: RunFolder) -> None:
-    leave(folder, make_cell(slug="first-name"), ended())
-    assert folder.cell(make_cell(slug="second-name")).slug == "first-name"
-    assert folder.cell(make_cell(1, slug="second-name")).slug == "second-name"
 
 
 def test_half_made_and_half_removed_directories_are_no_cells(folder: RunFolder) -> None:
@@ -232,14 +196,3 @@ def test_a_write_replaces_the_whole_file_or_nothing(tmp_path: Path) -> None:
         write_text(path, "new \ud800")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-@given(lines=st.lists(st.text("ab", max_size=9), max_size=9), size=st.integers(1, 60))
-@settings(deadline=None)
-def test_a_tail_begins_with_a_whole_line(
-    lines: list[str], size: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("tail") / "stdout"
-    path.write_text("".join(line + "\n" for line in lines))
-    tail = read_tail(path, size).decode().splitlines()
-    assert tail == lines[len(lines) - len(tail) :]

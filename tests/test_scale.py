@@ -38,16 +38,6 @@ def test_libraries_that_mean_the_same_by_a_cell_share_one_run_that_says_so() -> 
         assert len(set(cell.axes["backend"].split(" | "))) > 1
 
 
-def test_each_name_keeps_its_release_where_two_have_the_same() -> None:
-    backends = "studies.libraries.axes.backend=[verl@0.9.1,verl@0.8.0,skyrl@0.4.0]"
-    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]", backends]))
-    merged = [cell.axes for cell in rehearse(declared) if cell.axes["backend"].count("verl") == 2]
-    assert merged
-    for axes in merged:
-        names, versions = axes["backend"].split(" | "), axes["backend.version"].split(" | ")
-        assert list(zip(names, versions, strict=True))[:2] == [("verl", "0.9.1"), ("verl", "0.8.0")]
-
-
 def test_libraries_that_mean_otherwise_train_in_their_dialects() -> None:
     backends = "studies.libraries.axes.backend=[verl@0.9.1,openrlhf@0.11.2,prime_rl@0.5.0,micro]"
     declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]", backends]))

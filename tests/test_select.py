@@ -4,9 +4,8 @@ import pytest
 
 from orchestrator.errors import SelectionError
 from orchestrator.records import Cell
-from orchestrator.runs.status import named
 from orchestrator.spec.expand import expand
-from orchestrator.spec.select import matches, parse, term
+from orchestrator.spec.select import matches, parse
 from tests.test_expand import GRID, spec, study
 
 CELLS = expand(
@@ -94,9 +93,3 @@ def test_a_wrong_term_is_a_sentence(term: str, part: str) -> None:
     with pytest.raises(SelectionError) as caught:
         parse(["seed=0", term])
     assert part in str(caught.value)
-
-
-def test_an_interrupted_cell_is_found_by_either_name() -> None:
-    assert term("state", "=", ["interrupted"]) == term("state", "=", ["preempted"])
-    assert named("preempted", "local") == "interrupted"
-    assert named("preempted", "slurm") == "preempted"

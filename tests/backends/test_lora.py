@@ -77,6 +77,8 @@ def test_an_adapter_is_never_taken_for_a_policy(tmp_path: Path) -> None:
     """SkyRL's export has a config.json beside it; Prime-RL's is in the folder of its base."""
     save_adapter(tmp_path / "exports-x2" / "global_step_3" / "policy")
     save_adapter(tmp_path / "exports-x2" / "global_step_4" / "policy", whole=False)
+    save_adapter(tmp_path / "exports-x2" / "global_step_5" / "policy")
+    (tmp_path / "exports-x2" / "global_step_5" / "policy" / "tokenizer_config.json").unlink()
     backend = plugins.load("skyrl")
     [export] = backend.find_checkpoints(tmp_path)
     assert (export.step, export.needs_export) == (6, True)

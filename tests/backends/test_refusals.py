@@ -13,7 +13,7 @@ import pytest
 from orchestrator import estimators, plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import names
-from orchestrator.kl.table import Case, judged
+from orchestrator.kl.table import Case, best, judged
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Placement
 from tests.backends import specs
@@ -95,3 +95,8 @@ def test_an_estimator_that_verl_lacks_becomes_one_that_regularises(
     with pytest.raises(UnsupportedSetting) as refused:
         plugins.load("verl").translate(cell.model_copy(update={"settings": asked}), PLACE)
     assert refused.value.advice == "Set kl.estimator=k2."
+
+
+def test_what_pushes_away_far_from_the_reference_alone_is_no_advice() -> None:
+    """k2 in the reward is 0.99 from the true gradient near the reference policy, and 1.26 far."""
+    assert best([("k2", "reward")], Case()) is None

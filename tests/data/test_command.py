@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.data import declared
-from orchestrator.data.prepared import formats_of
 from orchestrator.errors import SelectionError, SpecError
 from tests.command_line import ROOT, orch
 
@@ -48,16 +47,6 @@ def test_what_can_be_prepared_is_and_the_rest_is_told(home: Path) -> None:
     assert "was there" in again.stdout
 
 
-def test_formats_of_libraries() -> None:
-    assert formats_of(["verl@0.9.1", "skyrl"]) == ("chat",)
-    assert set(formats_of(["openrlhf", "prime_rl"])) == {"labelled", "questions"}
-    assert len(formats_of(["verl", "all"])) == 3
-    with pytest.raises(SelectionError, match=r"verl 0\.1 is not a release orch drives"):
-        formats_of(["verl@0.1"])
-    with pytest.raises(SelectionError, match="micro brings its own prompts"):
-        formats_of(["micro"])
-
-
 def test_names_and_specs(home: Path) -> None:
     group = home / "experiments" / "data"
     [mine] = declared("mine", group)
@@ -69,10 +58,3 @@ def test_names_and_specs(home: Path) -> None:
     assert all(part in str(told.value) for part in ("$.path", "$.reward", "$.colour"))
     whole = {data.name for data in declared(str(ROOT / "experiments" / "comedy_full.yaml"), group)}
     assert whole == {"math", "countdown"}
-
-
-def test_the_entries_that_are_shipped() -> None:
-    group = ROOT / "experiments" / "data"
-    for file in group.glob("*.yaml"):
-        [data] = declared(file.stem, group)
-        assert data.name == file.stem

@@ -75,12 +75,6 @@ def test_the_code_is_part_of_the_id_and_the_files_name_is_shown(tmp_path: Path) 
     assert first.reward_code == CODE
 
 
-def test_a_cell_with_a_rule_of_orchs_carries_no_code(tmp_path: Path) -> None:
-    path = spec(tmp_path)
-    path.write_text(path.read_text().replace("{file: my_reward.py, function: score}", "exact"))
-    assert launched(path)[0].reward_code == ""
-
-
 @pytest.mark.parametrize("library", ["trl", "verl", "openrlhf", "skyrl"])
 def test_every_library_takes_the_function_and_prepared_rows(library: str, tmp_path: Path) -> None:
     path = spec(tmp_path, library=library)
@@ -121,12 +115,6 @@ def test_the_child_sees_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     trial = try_reward(plan, directory=tmp_path / "prepared")
     assert trial is not None
     assert trial.rewards == (0, 0, 0)
-
-
-def test_loading_a_spec_runs_nothing(tmp_path: Path) -> None:
-    mark = tmp_path / "ran"
-    launched(spec(tmp_path, f"open({str(mark)!r}, 'w')\n{CODE}"))
-    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

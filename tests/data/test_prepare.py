@@ -167,11 +167,6 @@ def test_a_data_set_that_changed_on_the_hub(hub: dict[str, Any], tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_size_that_the_spec_does_not_say(hub: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"3 prompts in split train, and the spec says 7500"):
-        prepared.prepare(math(num_prompts=7500), ("chat",), tmp_path)
-
-
 def test_without_a_network_it_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,17 +199,6 @@ def test_rows_that_cannot_be_used(rows: Any, told: str, tmp_path: Path) -> None:
     (tmp_path / "raw" / "train.jsonl").write_text(text)
     with pytest.raises(SpecError, match=told):
         prepared.prepare(data, ("chat",), tmp_path / "data")
-
-
-def test_no_validation_and_no_file(tmp_path: Path) -> None:
-    data = local(tmp_path / "raw")
-    (tmp_path / "raw" / "validation.jsonl").unlink()
-    with pytest.raises(SpecError, match=r"put them beside it, in a file named validation\.jsonl"):
-        prepared.prepare(data, ("chat",), tmp_path / "data")
-    with pytest.raises(
-        EnvironmentFault, match=r"data\.path nowhere\.parquet is a file that is not"
-    ):
-        prepared.prepare(math(path="nowhere.parquet"), ("chat",), tmp_path / "data")
 
 
 def test_countdown_from_a_file(tmp_path: Path) -> None:
@@ -296,41 +280,3 @@ def test_a_changed_file_is_not_trained_on(tmp_path: Path) -> None:
     assert prepared.missing(plan, directory) is None, "looks at sizes"
     with pytest.raises(EnvironmentFault, match="is not the file that was prepared"):
         prepared.link(tmp_path / "cell" / "plan", directory)
-
-
-def test_a_folder_of_ones_own_is_left_alone(tmp_path: Path) -> None:
-    planned(VERL, tmp_path, local(tmp_path / "raw", copies=100))
-    own = tmp_path / "plan" / "data"
-    own.mkdir()
-    assert prepared.link(tmp_path / "plan", tmp_path / "nothing") == own
-
-
-def test_a_plan_that_brings_its_own_prompts(tmp_path: Path) -> None:
-    plan = LaunchPlan(cell_id="x", backend="micro", version="1", argv=("true",))
-    assert prepared.missing(plan) is None
-    assert prepared.link(tmp_path) is None
-
-
-def test_the_same_prompts_are_shared() -> None:
-    """By libraries and whatever else of a cell; not by another instruction, size or reward."""
-    one = math()
-    assert prompt_recipe.key(one) == prompt_recipe.key(
-        one.model_copy(update={"max_prompt_tokens": 5})
-    )
-    for change in (
-        {"instruction": ""},
-        {"num_prompts": 4},
-        {"split": "x"},
-        {"path": "y"},
-        {"reward": "exact"},
-        {"name": "z"},
-    ):
-        assert prompt_recipe.key(one.model_copy(update=change)) != prompt_recipe.key(one)
-    assert prompt_recipe.key(one) == "math-6cd1a00c41", "a prepared folder keeps its name for ever"
-
-
-def test_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("ORCH_DATA_DIR", str(tmp_path))
-    assert prepared.data_dir() == tmp_path
-    monkeypatch.delenv("ORCH_DATA_DIR")
-    assert prepared.data_dir() == Path.cwd() / "data" / "prepared"

@@ -1,6 +1,5 @@
 """The sentence for a module that this installation of orch leaves out."""
 
-import json
 import shlex
 import tomllib
 from pathlib import Path
@@ -57,17 +56,6 @@ def test_the_line_installs_from_where_orch_came(
 ) -> None:
     origin(data)
     assert shlex.split(extras.install_line("run")) == ["pip", "install", target]
-
-
-def test_a_checkout_stays_editable(origin: Any) -> None:
-    origin({"url": "file:///it%27s/orch", "dir_info": {"editable": True}})
-    line = extras.install_line("micro,eval")
-    assert shlex.split(line) == ["pip", "install", "-e", "/it's/orch[micro,eval]"]
-
-
-def test_this_installation_says_where_it_came_from() -> None:
-    text = extras.distribution(extras.DISTRIBUTION).read_text("direct_url.json")
-    assert extras._origin() == (json.loads(text) if text else {})
 
 
 def test_every_module_of_a_run_is_a_requirement_of_an_extra() -> None:

@@ -4,17 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from orchestrator import plugins
 from orchestrator.cli import common
 from orchestrator.cli import eval as command
-from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import baselines, evaluate
-from orchestrator.evaluate.baselines import base_model
 from orchestrator.pipeline import stages
 from orchestrator.records import Baseline, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
@@ -27,42 +23,6 @@ BOTH = (
     Baseline(model="elder", chat_template="default"),
     Baseline(model="elder", chat_template="none"),
 )
-
-
-def test_a_base_model_is_found_where_it_lies(tmp_path: Path) -> None:
-    assert base_model("micro:elder") == MICRO / "policies" / "elder"
-    (tmp_path / "config.json").write_text("{}")
-    assert base_model(str(tmp_path)) == tmp_path
-    with pytest.raises(CheckpointError, match="ships no policy 'zinc'"):
-        base_model("micro:zinc")
-    with pytest.raises(CheckpointError, match="neither as a folder nor in the hub's cache"):
-        base_model("no body/has:this")
-
-
-def test_a_snapshot_of_the_hubs_cache_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import huggingface_hub
-
-    snapshot = tmp_path / "models--org--model" / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    (snapshot / "config.json").write_text("{}")
-    (tmp_path / "models--org--model" / "refs").mkdir()
-    (tmp_path / "models--org--model" / "refs" / "main").write_text("abc")
-    real = huggingface_hub.try_to_load_from_cache
-    monkeypatch.setattr(
-        huggingface_hub,
-        "try_to_load_from_cache",
-        lambda repository, name: real(repository, name, cache_dir=tmp_path),
-    )
-    assert base_model("org/model") == snapshot
-
-
-def test_a_baseline_of_no_chosen_cell_is_not_asked(
-    folder: RunFolder, train: Train, ask: AskFor
-) -> None:
-    evaluation = ask(baselines=(Baseline(model="gemma"),))
-    assert baselines.declared_baselines(evaluation, [train().cell], folder) == ([], [])
 
 
 def test_a_base_model_that_is_missing_is_told(folder: RunFolder, train: Train, ask: AskFor) -> None:
@@ -149,19 +109,3 @@ def test_watching_scores_what_appears_and_ends_with_the_last_cell(line: SimpleNa
     assert "waiting for 1 running cells" in done.stderr
     scores = json.loads(done.stdout)
     assert len({score["cell_id"] for score in scores}) == 2
-
-
-def test_a_watch_that_is_stopped_says_so(
-    line: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*_: Any, **__: Any) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(stages, "evaluate_missing", stopped)
-    done = CliRunner().invoke(command.command, ["spec.yaml", "--watch"], standalone_mode=False)
-    assert done.return_value == 130
-    assert "stopped; what is scored stays scored" in done.stderr
-
-
-def test_the_backend_of_the_embedded_trainer_has_base_models() -> None:
-    assert plugins.folder("micro") == MICRO

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import UnscoredError, evaluate, score_index
 from orchestrator.records import DivergenceRequest, DivergenceTask, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
@@ -76,60 +75,6 @@ def test_sums_are_those_of_an_independent_computation(
         assert one.entropy == pytest.approx(entropy, rel=1e-4, abs=1e-5)
 
 
-def test_how_sequences_are_batched_changes_nothing(
-    divergence: ModuleType, policies: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = policies
-    responses = divergence.sample(ours, prompts(9), 7, seed=0)
-    together = divergence.sums(ours.model, theirs.model, responses)
-    monkeypatch.setattr(divergence, "LOGITS_AT_ONCE", 1)
-    alone = divergence.sums(ours.model, theirs.model, responses)
-    assert np.allclose(together, alone, rtol=1e-4, atol=1e-5)
-
-
-def test_kept_probabilities_of_the_reference_change_no_bit(
-    divergence: ModuleType, policies: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another policy is compared with the same reference; two batches."""
-    reference, policy = policies
-    monkeypatch.setattr(divergence, "SEQUENCES_AT_ONCE", 5)
-    responses = divergence.sample(reference, prompts(9), 7, seed=0)
-    kept: list[Any] = []
-    divergence.sums(reference.model, reference.model, responses, kept)
-    assert len(kept) == 2
-    plain = divergence.sums(reference.model, policy.model, responses)
-    monkeypatch.setattr(reference.model, "forward", None)  # not called again
-    assert divergence.sums(reference.model, policy.model, responses, kept) == plain
-
-
-def test_large_probabilities_are_not_kept(
-    divergence: ModuleType, policies: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reference, policy = policies
-    responses = divergence.sample(reference, prompts(9), 7, seed=0)
-    plain = divergence.sums(reference.model, policy.model, responses)
-    monkeypatch.setattr(divergence, "LOGITS_KEPT", 1)
-    kept: list[Any] = []
-    assert divergence.sums(reference.model, policy.model, responses, kept) == plain
-    assert not kept
-
-
-def test_a_policy_does_not_diverge_from_itself(
-    divergence: ModuleType, policies: tuple[Any, Any]
-) -> None:
-    ours, _ = policies
-    told = divergence.sums(ours.model, ours.model, divergence.sample(ours, prompts(8), 7, seed=1))
-    assert all(abs(one.kl) < 1e-6 < one.entropy for one in told)
-
-
-def test_a_response_ends_with_its_end(divergence: ModuleType, policies: tuple[Any, Any]) -> None:
-    from backends.micro.skills import EOS
-
-    for response in divergence.sample(policies[0], prompts(32), 7, seed=2):
-        assert EOS not in response.tokens[:-1]
-        assert response.tokens[-1] == EOS or len(response.tokens) == 7
-
-
 def test_the_expectation_is_what_the_embedded_trainer_computes(
     divergence: ModuleType, policies: tuple[Any, Any]
 ) -> None:
@@ -167,12 +112,6 @@ def test_the_expectation_is_what_the_embedded_trainer_computes(
     assert told["kl_reverse"].value == pytest.approx(
         told["kl_reverse_per_token"].value * np.mean([row["tokens"] for row in rows])
     )
-
-
-def test_another_vocabulary_is_told(divergence: ModuleType, policies: tuple[Any, Any]) -> None:
-    other = SimpleNamespace(config=SimpleNamespace(vocab_size=151_936))
-    with pytest.raises(CheckpointError, match="vocabularies of"):
-        divergence.sums(policies[0].model, other, [])
 
 
 def test_divergences_are_scores_beside_the_others(
@@ -222,19 +161,3 @@ def test_a_policy_of_nan_is_told_and_never_scored(
     with pytest.raises(UnscoredError, match="weights that are not finite: its run diverged"):
         evaluate([record], ask(tasks=ask().tasks[:1]), folder, workers=1)
     assert not list(record.directory.glob("eval/*"))
-
-
-def test_a_base_model_that_is_not_here_is_told(
-    folder: RunFolder, train: Train, ask: AskFor
-) -> None:
-    record = train()
-    own = record.cell.settings.model.model_copy(update={"path": "Qwen/Qwen2.5-7B-of-nobody"})
-    settings = record.cell.settings.model_copy(update={"model": own})
-    cell = record.cell.model_copy(update={"settings": settings})
-    tasks = (DivergenceTask(name="micro_sort", domain="in"),)
-    asked = ask(
-        divergence=DivergenceRequest(tasks=tasks), tasks=ask().tasks[:1], repeats=1, max_items=2
-    )
-    with pytest.raises(UnscoredError, match=r"hf download Qwen/Qwen2\.5-7B-of-nobody") as caught:
-        evaluate([Record(cell, "succeeded", checkpoints=record.checkpoints)], asked, folder)
-    assert caught.value.scores  # without its reference policy a policy is scored all the same

@@ -2,8 +2,6 @@
 
 import ast
 import inspect
-import itertools
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from orchestrator.environments.lock import MARKER, Environment
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import engines
 from orchestrator.records import Engine, EvaluationSpec, Sampling, Site
@@ -40,35 +37,6 @@ def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None
     assert (full.name, full.tensor_parallel_size) == ("vllm", 4)
     one = engines.resolved(Engine(tensor_parallel_size=1), "full", site)
     assert one.tensor_parallel_size == 1
-
-
-def test_vllm_is_that_of_the_environment_lm_eval_where_orchs_own_has_none(tmp_path: Path) -> None:
-    """It is looked for where a site keeps environments; a Python that the spec names wins."""
-    site = Site(options={"environments_dir": str(tmp_path)})
-    assert engines.resolved(Engine(), "full", site).python is None
-    home = tmp_path / "lm-eval-0.4.13"
-    home.mkdir()
-    (home / MARKER).write_text(
-        json.dumps(Environment("lm-eval", "0.4.13", "gpu", home, "sha256:0").record())
-    )
-    assert engines.resolved(Engine(), "full", site).python == str(home / "bin" / "python")
-    assert engines.resolved(Engine(python="/x/python"), "full", site).python == "/x/python"
-    assert engines.resolved(Engine(), "micro", site).python is None
-
-
-@pytest.mark.parametrize(
-    ("options", "gpus"),
-    [
-        ({}, 1),
-        ({"gres": "gpu:8"}, 8),
-        ({"gres": "gpu:a100-sxm4-80gb:4"}, 4),
-        ({"gres": "nvme:1"}, 1),
-        ({"gpus_per_node": 2, "gres": "gpu:4"}, 2),
-        ({"gres": "gpu:a100:4(S:0-1)"}, 4),
-    ],
-)
-def test_gpus_of_a_node(options: dict[str, object], gpus: int) -> None:
-    assert engines.gpus_of(Site(options=options)) == gpus
 
 
 def test_vllm_is_asked_in_lm_evals_words_with_none_of_its_defaults() -> None:
@@ -114,19 +82,6 @@ def test_no_default_of_a_model_or_a_server_samples() -> None:
     assert "top_k" not in engines.generation(Sampling(), OF_TASK, bare)
 
 
-@pytest.mark.parametrize(
-    ("sampling", "greedy"),
-    [
-        (Sampling(), False),
-        (Sampling(min_p=1.0), True),
-        (Sampling(temperature=0.0), True),
-        (Sampling(min_p=0.99), False),
-    ],
-)
-def test_greedy_decoding_is_known(sampling: Sampling, greedy: bool) -> None:
-    assert engines.is_greedy(sampling) == greedy
-
-
 @given(st.lists(st.integers(0, 4), max_size=40))
 def test_rounds_hold_every_request_once_and_no_request_twice(requests: list[int]) -> None:
     rounds = engines.rounds(requests)
@@ -134,13 +89,6 @@ def test_rounds_hold_every_request_once_and_no_request_twice(requests: list[int]
     for places in rounds:
         asked = [requests[place] for place in places]
         assert len(set(asked)) == len(asked)
-
-
-@given(st.lists(st.integers(0, 2), max_size=40))
-def test_groups_of_equal_prompts_make_up_the_prompts(prompts: list[int]) -> None:
-    groups = engines.grouped(prompts)
-    assert [prompt for prompt, count in groups for _ in range(count)] == prompts
-    assert all(a != b for (a, _), (b, _) in itertools.pairwise(groups))
 
 
 def test_every_prompt_and_repeat_has_a_seed_of_its_own() -> None:

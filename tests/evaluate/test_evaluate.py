@@ -15,7 +15,6 @@ import pytest
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import EvaluationEvent, UnscoredError, evaluate, read_scores, run
-from orchestrator.evaluate.task_files import OWN_TASKS, find_task
 from orchestrator.records import Checkpoint, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
 
@@ -53,36 +52,6 @@ def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------ without the harness
 
 
-def test_no_record_is_no_score(folder: RunFolder, ask: AskFor, no_harness: None) -> None:
-    assert evaluate([], ask(), folder) == []
-
-
-def test_an_unfinished_cell_has_no_last_checkpoint(
-    folder: RunFolder, train: Train, ask: AskFor, no_harness: None
-) -> None:
-    done = train()
-    running = Record(done.cell, "running", checkpoints=done.checkpoints)
-    assert evaluate([running], ask(), folder) == []
-
-
-def test_a_missing_task_file_is_told() -> None:
-    with pytest.raises(
-        EnvironmentFault, match=r"'aime' has no task file\. There is one for: countdown, math2,"
-    ):
-        find_task("aime", (OWN_TASKS,))
-
-
-def test_a_missing_harness_is_told(
-    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent(name: str) -> str:
-        raise run.PackageNotFoundError(name)
-
-    monkeypatch.setattr(run, "version", absent)
-    with pytest.raises(EnvironmentFault, match=r"pip install .*\[micro,eval\]"):
-        evaluate([train()], ask(), folder)
-
-
 def test_a_checkpoint_that_cannot_be_exported_is_told(
     folder: RunFolder, train: Train, ask: AskFor, no_harness: None
 ) -> None:
@@ -92,20 +61,6 @@ def test_a_checkpoint_that_cannot_be_exported_is_told(
     )
     with pytest.raises(CheckpointError, match="/x is not there"):
         evaluate([foreign], ask(), folder)
-
-
-def test_every_task_of_the_embedded_trainer_has_a_file(
-    folder: RunFolder, train: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()  # the real backend
-    from orchestrator.evaluate.task_files import find_task
-
-    micro = plugins.load("micro")
-    assert micro.tasks_dir is not None
-    tasks = micro.rehearse_tasks(train().cell)
-    assert len(tasks) == 4
-    for task in tasks:
-        assert find_task(task.name, (micro.tasks_dir,)).is_file()
 
 
 # ------------------------------------------------------------------ with it

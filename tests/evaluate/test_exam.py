@@ -1,6 +1,5 @@
 """orch names what keeps scores from being averaged or compared, and averages over no less."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -97,28 +96,6 @@ def test_a_missing_task_leaves_the_mean_of_its_domain_out(
     )
 
 
-def test_a_missing_seed_is_told(folder: RunFolder, pair: list[Record], ask: AskFor) -> None:
-    evaluation = ask(seeds=(0, 1))
-    for record in pair:
-        for task in evaluation.tasks:
-            save(folder, record, task)
-            if record is pair[0]:
-                save(folder, record, task, seed=1)
-    _, faults = told(folder, pair, evaluation)
-    assert len(faults) == 4
-    assert all("evaluation seed 1 for cell-s1" in fault for fault in faults)
-
-
-def test_greedy_decoding_asks_for_one_seed(
-    folder: RunFolder, pair: list[Record], ask: AskFor
-) -> None:
-    evaluation = ask(seeds=(0, 1), sampling=Sampling(min_p=1.0))
-    for record in pair:
-        for task in evaluation.tasks:
-            save(folder, record, task, sampling=evaluation.sampling)
-    assert not told(folder, pair, evaluation)[1]
-
-
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -137,34 +114,3 @@ def test_different_exams_are_told(
     assert fault.startswith(f"micro_sort was not one exam for all: its {what} differs (")
     assert "cell-s0" in fault
     assert "cell-s1" in fault
-
-
-def test_a_value_that_is_no_number_is_in_no_mean(
-    folder: RunFolder, pair: list[Record], ask: AskFor
-) -> None:
-    for task in ask().tasks:
-        for record in pair:
-            bad = record is pair[0] and task.name == "micro_sort"
-            save(folder, record, task, math.nan if bad else 0.5)
-    means, faults = told(folder, pair, ask())
-    assert any("micro_sort mean@4 is nan; it is in no mean" in fault for fault in faults)
-    assert (pair[0].cell.id, "in_domain") not in means
-    assert (pair[1].cell.id, "in_domain") in means
-
-
-def test_tasks_and_seeds_the_spec_no_longer_asks_for_are_left_out(
-    folder: RunFolder, pair: list[Record], ask: AskFor
-) -> None:
-    for task in ask().tasks:
-        save(folder, pair[0], task)
-        save(folder, pair[0], task, seed=5)
-    fewer = ask(tasks=ask().tasks[:2])
-    found = score_index([pair[0].cell], fewer, folder)
-    assert {s.task for s in found.scores} == {
-        "micro_sort",
-        "micro_reverse",
-        "in_domain",
-        "out_of_domain",
-    }
-    assert {s.eval_seed for s in found.scores} == {0}
-    assert not found.faults

@@ -103,17 +103,6 @@ def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) 
     assert result.versions["lm_eval"] == version("lm_eval")
 
 
-def test_the_whole_task_is_what_the_trainer_evaluates_exactly(harness: ModuleType) -> None:
-    from backends.micro.evaluation import NUM_PROBLEMS
-
-    task, own = harness.load_task(MICRO / "tasks" / "micro_copy.yaml")
-    prompts = [item["prompt"] for item in task.eval_docs]
-    problems = problem_sets.held_out_problems(NUM_PROBLEMS).tolist()
-    assert prompts == [skills.text("copy", digits) for digits in problems]
-    assert own["until"] == []
-    assert own["max_gen_toks"] == skills.ANSWER_TOKENS + 1
-
-
 @pytest.mark.parametrize("skill", skills.SKILLS)
 def test_lm_eval_agrees_with_the_exact_accuracy(
     harness: ModuleType, tmp_path: Path, skill: skills.Skill
@@ -135,19 +124,6 @@ def test_lm_eval_agrees_with_the_exact_accuracy(
     assert share[likely].mean() - share[~likely].mean() == pytest.approx(predicted, abs=8 * error)
 
 
-def test_the_exact_accuracy_is_that_of_the_hugging_face_model(
-    harness: ModuleType, policy: Any
-) -> None:
-    torch = harness.torch
-    problems = problem_sets.held_out_problems(64)
-    prompts, answers = (torch.from_numpy(part) for part in problem_sets.encode("sort", problems))
-    with torch.no_grad():
-        logits = policy.model(torch.cat([prompts, answers[:, :-1]], 1)).logits
-    logps = logits[:, skills.PROMPT_TOKENS - 1 :].log_softmax(-1)
-    theirs = logps.gather(-1, answers[..., None])[..., 0].sum(-1).exp().numpy()
-    assert np.allclose(exact("sort")[:64], theirs, atol=1e-4)
-
-
 def test_scores_depend_on_checkpoint_and_seed_and_on_nothing_else(
     harness: ModuleType, tmp_path: Path
 ) -> None:
@@ -162,29 +138,6 @@ def test_scores_depend_on_checkpoint_and_seed_and_on_nothing_else(
     assert first != other
     assert responses("seed", seed=1) != first
     assert responses("checkpoint", checkpoint="fir") != first
-
-
-@pytest.mark.parametrize("sampling", [Sampling(min_p=1.0), Sampling(temperature=0.0)], ids=str)
-def test_greedy_presets_give_one_answer_an_item(
-    harness: ModuleType, tmp_path: Path, sampling: Sampling
-) -> None:
-    result, items = answered(harness, asking(tmp_path, sampling=sampling))
-    assert all(len(set(item["responses"])) == 1 for item in items)
-    assert {score.metric: score.value for score in result.scores}["distinct@4"] == 1
-
-
-def test_sampling_passes_through(harness: ModuleType) -> None:
-    own = {"until": ["\n"], "max_gen_toks": 7, "do_sample": True, "temperature": 1.0}
-    sampling = Sampling(temperature=0.7, top_p=0.9, min_p=0.2, max_response_tokens=5)
-    assert harness.generation(sampling, own) == {
-        "until": ["\n"],
-        "max_gen_toks": 5,
-        "do_sample": True,
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "top_k": 0,
-        "min_p": 0.2,
-    }
 
 
 def test_the_checkpoints_own_sampling_settings_do_not_count(
@@ -231,20 +184,3 @@ def test_responses_are_those_of_lm_evals_own_class(
         responses.append(each.generate_until(requests))
     assert responses[0] == responses[1]
     assert len(set(responses[0])) > 4
-
-
-def test_a_sampled_special_token_is_a_wrong_answer(policy: Any) -> None:
-    digits = [skills.VOCABULARY.index(d) for d in "13479"]
-    assert policy.tok_decode([*digits, skills.EOS, skills.PAD]) == "13479<eos><pad>"
-    assert policy.tok_decode([*digits, skills.PAD]) != "13479"
-
-
-def test_a_filter_that_drops_responses_is_found_out(harness: ModuleType, tmp_path: Path) -> None:
-    for name in ("_skill", "skill_task.py", "micro_sort.yaml"):
-        text = (MICRO / "tasks" / name).read_text()
-        text = text.replace("function: custom", "function: take_first_k\n        k: 3").replace(
-            "        filter_fn: !function skill_task.keep\n", ""
-        )
-        (tmp_path / name).write_text(text)
-    with pytest.raises(RuntimeError, match=r"16 items with \{3\} responses"):
-        answered(harness, asking(tmp_path, task_file=tmp_path / "micro_sort.yaml"))

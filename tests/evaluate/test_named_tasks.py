@@ -8,8 +8,8 @@ import pytest
 
 from backends.micro import problem_sets, skills
 from orchestrator import harness_tasks
-from orchestrator.errors import EnvironmentFault, SpecError
-from orchestrator.evaluate import UnscoredError, aggregate, evaluate
+from orchestrator.errors import SpecError
+from orchestrator.evaluate import aggregate, evaluate
 from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
 from orchestrator.spec import load
@@ -149,35 +149,6 @@ def test_a_task_of_the_harness_is_scored_on_local_data(
     assert acc.task_version == f"lm-eval-{harness_tasks.VERSION}"
 
 
-@pytest.mark.usefixtures("in_process")
-def test_repeats_of_choices_are_refused_by_the_harness_too(
-    tasks: Path, train: Train, folder: RunFolder
-) -> None:
-    task = EvalTask(name=str(tasks / "choose_it.yaml"), repeats=4)
-    with pytest.raises(UnscoredError, match="repeats must be 1; got 4"):
-        evaluate([train()], asked(task), folder)
-
-
-def test_a_changed_row_is_another_version(tmp_path: Path) -> None:
-    rows, task = tmp_path / "rows.jsonl", tmp_path / "mine.yaml"
-    rows.write_text('{"q": "a"}\n')
-    task.write_text(f"task: mine\ndataset_path: json\ndataset_kwargs: {{data_files: '{rows}'}}\n")
-    before = harness_tasks.find(str(task)).version
-    assert harness_tasks.find(str(task)).version == before
-    rows.write_text('{"q": "b"}\n')
-    assert harness_tasks.find(str(task)).version != before
-
-
-def test_a_needed_package_that_no_environment_has_is_told_with_the_command(
-    train: Train, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(tmp_path / "none"))
-    with pytest.raises(
-        EnvironmentFault, match=r"langdetect.*orch env create lm-eval@0[.]4[.]13 --cpu"
-    ):
-        evaluate([train()], asked(EvalTask(name="ifeval")), folder)
-
-
 def test_the_stored_list_is_that_of_the_pinned_harness() -> None:
     from importlib.metadata import version
 
@@ -189,23 +160,6 @@ def test_the_stored_list_is_that_of_the_pinned_harness() -> None:
     assert "langdetect" in harness_tasks.find("ifeval").needs
     assert "antlr4-python3-runtime==4.11" in harness_tasks.find("minerva_math500").needs
     assert harness_tasks.find("gpqa_diamond_cot_zeroshot").gated == ("Idavidrein/gpqa",)
-
-
-def test_the_list_agrees_with_the_harness_on_some_folders() -> None:
-    """Read anew: each task's file and kind of output."""
-    from lm_eval import tasks as folder
-    from lm_eval.tasks import TaskManager
-
-    root = Path(folder.__file__).parent
-    places = [str(root / name) for name in ("gpqa", "ifeval", "aime", "arc", "mmlu_pro")]
-    index = TaskManager(include_defaults=False, include_path=places).task_index
-    assert len(index) > 40
-    for name, entry in index.items():
-        found = harness_tasks.find(name)
-        if entry.yaml_path is not None and not found.is_group:
-            (leaf,) = found.leaves
-            assert root / leaf.path == entry.yaml_path
-            assert leaf.output_type == (entry.cfg or {}).get("output_type")
 
 
 SPEC = """
@@ -243,10 +197,3 @@ def test_a_task_that_cannot_be_scored_is_told_by_the_spec(
     path.write_text(SPEC.replace("TASKS", tasks))
     with pytest.raises(SpecError, match=told):
         load(path)
-
-
-def test_a_named_task_and_orchs_of_the_same_name_are_two(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    name = "mmlu_college_physics"
-    path.write_text(SPEC.replace("TASKS", f"[{{name: {name}}}, {{name: 'lm-eval:{name}'}}]"))
-    assert [task.name for task in load(path).evaluation.tasks] == [name, f"lm-eval:{name}"]

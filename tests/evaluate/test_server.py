@@ -5,12 +5,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import CheckpointError, EnvironmentFault
+from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import UnscoredError, evaluate
 from orchestrator.records import Engine, EvaluationSpec, Record, Sampling
 from orchestrator.rundir import RunFolder
@@ -131,23 +130,6 @@ def test_a_template_is_applied_here_and_by_the_server_never_twice(
     assert 0 < told["mean@4"] < 1
 
 
-def test_seeds_of_an_evaluation_seed_are_its_own_and_come_again(
-    server: Server, folder: RunFolder, train: Train, ask: AskFor, tmp_path: Path
-) -> None:
-    engine = Engine(name="completions", base_url=f"{server.url}/completions", num_concurrent=1)
-    record = train()
-
-    def seeds(where: RunFolder, **changes: Any) -> set[int]:
-        server.asked.clear()
-        served(ask, engine, where, record, **changes)
-        return {payload["seed"] for payload in server.asked}
-
-    elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
-    first = seeds(folder)
-    assert seeds(elsewhere) == first
-    assert not seeds(folder, seeds=(1,)) & first
-
-
 def test_a_server_that_does_not_answer_is_told(
     server: Server, folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,13 +146,3 @@ def test_a_server_that_does_not_answer_is_told(
     )
     with pytest.raises((UnscoredError, CheckpointError), match=r"127\.0\.0\.1:9.* did not answer"):
         served(ask, gone, folder, train(1))
-
-
-def test_a_chat_endpoint_is_not_asked_without_a_template(
-    server: Server, folder: RunFolder, train: Train, ask: AskFor
-) -> None:
-    chat = Engine(name="chat", base_url=f"{server.url}/chat/completions")
-    tasks = tuple(t.model_copy(update={"chat_template": "none"}) for t in ask().tasks)
-    with pytest.raises(EnvironmentFault, match="always applies one"):
-        evaluate([train()], ask(tasks=tasks, engine=chat), folder)
-    assert not server.asked

@@ -45,15 +45,6 @@ def job(folder: Path, max_items: int = 256, slice_responses: int = 32) -> Scorin
     )
 
 
-@pytest.mark.parametrize(
-    ("items", "repeats", "responses"), [(500, 32, 2048), (5, 32, 8), (1, 1, 1)]
-)
-def test_slices_hold_every_item_once(items: int, repeats: int, responses: int) -> None:
-    parts = Shards(Path("x.json"), items, repeats, responses).parts()
-    assert [item for part in parts for item in part] == list(range(items))
-    assert all(len(part) * repeats <= max(responses, repeats) for part in parts)
-
-
 def test_a_torn_or_foreign_slice_is_made_again(tmp_path: Path) -> None:
     shards = Shards(tmp_path / "t-1.json", 10, 1, 4)
     part = shards.parts()[1]

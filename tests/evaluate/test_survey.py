@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.evaluate import run
 from orchestrator.evaluate.scores import ScoringJob
-from orchestrator.evaluate.survey import Survey, divergence_tasks, seeds_of, tasks_of
+from orchestrator.evaluate.survey import Survey
 from orchestrator.evaluate.task_files import OWN_TASKS
 from orchestrator.records import (
     DivergenceRequest,
@@ -16,7 +16,6 @@ from orchestrator.records import (
     EvalTask,
     EvaluationSpec,
     Record,
-    Sampling,
     Site,
 )
 from orchestrator.rundir import RunFolder
@@ -92,34 +91,6 @@ def test_a_rehearsal_compares_its_last_checkpoint_with_stand_ins(
     assert [job.step for job in every] == [50, 100]
 
 
-def test_a_spec_that_asks_for_no_tasks_has_none_at_micro_scale(
-    train: Train, folder: RunFolder, ask: AskFor, stand_in: SimpleNamespace
-) -> None:
-    """`orch plan` said so, and `orch run` scored the embedded tasks all the same."""
-    stand_in.rehearse_tasks = lambda _: ask().tasks
-    record = train(steps=(50,))
-    assert not tasks_of(record.cell, EvaluationSpec())
-    assert not jobs(record, EvaluationSpec(), folder)
-    assert jobs(record, ask(), folder)
-
-
-def test_two_divergences_of_a_domain_have_two_stand_ins(
-    train: Train, ask: AskFor, stand_in: SimpleNamespace
-) -> None:
-    stand_in.rehearse_tasks = lambda _: ask().tasks
-    asked = DivergenceRequest(
-        tasks=tuple(DivergenceTask(name=n, domain="out") for n in "abcd"), max_items=9
-    )
-    told = divergence_tasks(train().cell, ask(divergence=asked))
-    assert [task.name for task in told] == ["micro_reverse", "micro_copy", "micro_increment"]
-    assert {task.max_items for task in told} == {9}
-
-
-def test_greedy_decoding_has_one_seed(ask: AskFor) -> None:
-    assert seeds_of(ask(seeds=(3, 4))) == (3, 4)
-    assert seeds_of(ask(seeds=(3, 4), sampling=Sampling(min_p=1.0))) == (3,)
-
-
 def test_the_processes_see_the_gpu_and_the_network_only_where_they_need_them(
     full: Record, train: Train, folder: RunFolder, ask: AskFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,15 +105,3 @@ def test_the_processes_see_the_gpu_and_the_network_only_where_they_need_them(
     assert "CUDA_VISIBLE_DEVICES" not in served
     assert "HF_HUB_OFFLINE" not in served
     assert served["PYTHONPATH"] == str(OWN_TASKS.parents[2])
-
-
-def test_an_interpreter_that_is_not_there_is_told(
-    full: Record, folder: RunFolder, ask: AskFor
-) -> None:
-    from orchestrator.errors import EnvironmentFault
-
-    engine = Engine(name="vllm", python="/nowhere/bin/python")
-    tasks = (EvalTask(name="countdown", domain="in"),)
-    asked = jobs(full, ask(tasks=tasks, engine=engine), folder)
-    with pytest.raises(EnvironmentFault, match=r"/nowhere/bin/python .* cannot be started"):
-        list(run.work(asked, 1))

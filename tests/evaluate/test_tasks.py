@@ -216,59 +216,6 @@ def test_the_held_out_problems_are_different_and_can_be_solved() -> None:
         assert countdown.score(given, problem["numbers"], problem["target"]) == 1
 
 
-def test_the_held_out_problems_are_those_of_the_evaluation_seed() -> None:
-    """The first of them, made again by the generator, where it is installed."""
-    pytest.importorskip("reasoning_gym")
-    from orchestrator.data import generate
-
-    lines = (path_of("countdown").parent / "held_out.jsonl").read_text().splitlines()
-    kept = [(tuple(p["numbers"]), p["target"]) for p in map(json.loads, lines[:10])]
-    again = generate.problems(len(kept), generate.EVALUATION_SEED)
-    assert [tuple(problem) for problem in again] == kept
-
-
-def test_the_chat_template_is_on_or_off(harness: ModuleType, local: Path, tmp_path: Path) -> None:
-    def silent(*_: object) -> str:
-        return "no idea"
-
-    on, told, _ = scored(harness, tmp_path, "math500", silent, repeats=1, template=True)
-    off, _, _ = scored(harness, tmp_path, "math500", silent, repeats=1)
-    assert on.asked[0][0] == f"<|im_start|>user\n{off.asked[0][0]}<|im_end|>\n"
-    assert (told["mean@1"], told["maj@1"], told["distinct@1"]) == (0, 0, 1)
-
-
-def test_greedy_decoding_is_asked_once(harness: ModuleType, local: Path, tmp_path: Path) -> None:
-    parrot, told, items = scored(
-        harness,
-        tmp_path,
-        "math500",
-        lambda *_: "\\boxed{\\frac14}",
-        repeats=32,
-        sampling=Sampling(min_p=1.0),
-    )
-    assert len(parrot.asked) == len(items) == 6
-    assert told["mean@32"] == pytest.approx(1 / 6)
-    assert told["distinct@32"] == 1
-
-
-def test_another_number_of_items_is_a_sentence(
-    harness: ModuleType, local: Path, tmp_path: Path
-) -> None:
-    (local / "stand_in.json").unlink()
-    task_data._stand_ins.cache_clear()
-    with pytest.raises(EnvironmentFault, match="math500 has 6 items where 500 are expected"):
-        scored(harness, tmp_path, "math500", lambda *_: "")
-
-
-def test_stand_ins_are_never_taken_for_the_data(
-    local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = path_of("math500")
-    made_up = task_files.version_here(path)
-    monkeypatch.delenv(task_data.VARIABLE)
-    assert made_up == f"stand-in-{task_files.version_here(path)}"
-
-
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
@@ -298,18 +245,3 @@ def test_spoiled_data_are_a_sentence(
     task_data._stand_ins.cache_clear()
     with pytest.raises(EnvironmentFault, match=sentence):
         scored(harness, tmp_path, "math500", lambda *_: "")
-
-
-def test_without_network_and_data_the_way_out_is_told(
-    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import datasets
-
-    def offline(*_: object, **__: object) -> None:
-        raise ConnectionError("no route to host")
-
-    monkeypatch.delenv(task_data.VARIABLE, raising=False)
-    monkeypatch.setattr(datasets, "load_dataset", offline)
-    harness.load_task.cache_clear()
-    with pytest.raises(EnvironmentFault, match=r"HuggingFaceH4/MATH-500.*ORCH_EVAL_DATA"):
-        harness.load_task(path_of("math500"))

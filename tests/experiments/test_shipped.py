@@ -103,17 +103,6 @@ def test_cross_library_asks_the_same_of_five() -> None:
     assert len(cells("cross_library")) == (4 * 9 + 3) * 3
 
 
-def test_smoke_has_four_cells() -> None:
-    assert len(cells("smoke")) == 4
-
-
-@pytest.mark.parametrize("site", ["auto", "local", "slurm_a100"])
-def test_sites(site: str) -> None:
-    spec = load(EXPERIMENTS / "comedy_full.yaml", [f"site={site}"])
-    assert spec.site.kind == site.removesuffix("_a100")
-    assert {c.id for c in expand(spec)} == {c.id for c in cells("comedy_full")}
-
-
 @pytest.mark.parametrize("group", ["recipe", "model", "data", "evaluation", "sampling"])
 def test_every_line_says_where_it_is_from(group: str) -> None:
     """A value's section of the paper, or that it is not the paper's, on its line or above it."""

@@ -1,13 +1,10 @@
 """Trackers that a library logs to by itself: names, group and tags; never part of an id."""
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from backends.prime_rl.manifest import table_of
 from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.launch.node.environment import TrainerEnvironment, logger_fault
 from orchestrator.library import loggers
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
@@ -59,54 +56,6 @@ def test_a_logger_changes_no_id_and_names_the_run(tmp_path: Path) -> None:
     assert "beta=0.1" in added["WANDB_TAGS"].split(",")
     assert added["WANDB_DIR"] == "/attempt"
     assert not any("KEY" in name for name in added), "the key comes from the environment"
-
-
-def test_trl_is_given_its_own_names(tmp_path: Path) -> None:
-    cell = cell_of(tmp_path, "trl", "[wandb]")
-    plan = plugins.load("trl").translate(cell, PLACE)
-    (config,) = (text for name, text in plan.files.items() if name.endswith(".yaml"))
-    assert "wandb" in config
-    assert any("run_name" in line and cell.slug in line for line in config.splitlines())
-
-
-def test_openrlhf_names_the_run_and_gets_no_key(tmp_path: Path) -> None:
-    cell = cell_of(tmp_path, "openrlhf", "[wandb]")
-    plan = plugins.load("openrlhf").translate(cell, PLACE)
-    given = dict(zip(plan.argv, plan.argv[1:], strict=False))
-    assert given["--logger.wandb.run_name"] == cell.slug
-    assert given["--logger.wandb.group"] == "one"
-    assert given["--logger.wandb.key"] == "of_the_environment"
-    assert plan.env["WANDB_DIR"] == "/attempt"
-    assert not any("wandb.key" in each for each in plain(tmp_path, "openrlhf").argv)
-
-
-def test_prime_rl_names_the_run_by_keys_of_both_releases(tmp_path: Path) -> None:
-    cell = cell_of(tmp_path, "prime_rl, version: 0.5.0", "[wandb]")
-    plan = plugins.load("prime_rl").translate(cell, PLACE)
-    launch = tomllib.loads(plan.files["rl.toml"])
-    assert launch["wandb"] == {"project": "orch", "name": cell.slug}
-    assert plan.env["WANDB_RUN_GROUP"] == "one"
-    for release in ("0.5.0", "0.8.0"):
-        known = table_of(release).keys
-        assert {"wandb.project", "wandb.name"} <= known
-
-
-@pytest.mark.parametrize(
-    ("library", "chosen"),
-    [("openrlhf", "mlflow"), ("skyrl", "wandb"), ("prime_rl", "tensorboard")],
-)
-def test_a_logger_that_a_library_lacks_is_refused(
-    library: str, chosen: str, tmp_path: Path
-) -> None:
-    cell = cell_of(tmp_path, library, f"[{chosen}]")
-    with pytest.raises(UnsupportedSetting, match=f"loggers={chosen} .it offers: "):
-        plugins.load(library).translate(cell, PLACE)
-
-
-def test_the_files_that_orch_reads_are_tensorboards(tmp_path: Path) -> None:
-    for library in ("openrlhf", "skyrl"):
-        logged = cell_of(tmp_path, library, "[tensorboard]")
-        assert plugins.load(library).translate(logged, PLACE).argv == plain(tmp_path, library).argv
 
 
 @pytest.mark.parametrize(

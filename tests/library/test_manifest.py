@@ -138,11 +138,6 @@ def test_every_key_without_a_meaning_is_told_at_once() -> None:
     assert "no kl.beta for '-1' (it knows: numbers from 0)" in str(caught.value)
 
 
-def test_a_row_that_cannot_tell_leaves_its_field_out() -> None:
-    silent = Row("kl.estimator", key="kl", offer=same("k3"), read=lambda _: ABSENT)
-    assert manifest(silent).read({"kl": "k3"}, "1.0") == {}
-
-
 @pytest.mark.parametrize(
     ("table", "why"),
     [
@@ -167,21 +162,6 @@ def test_exact_is_earned(table: Callable[[], Manifest], why: str) -> None:
         faulty.ledger(SETTINGS, faulty.assignments(SETTINGS))
 
 
-def test_what_no_row_carries_is_refused() -> None:
-    other = SETTINGS.model_copy(update={"kl": SETTINGS.kl.model_copy(update={"estimator": "k4"})})
-    with pytest.raises(UnsupportedSetting, match=r"toy cannot run kl\.estimator=k4") as caught:
-        WHOLE.check(other)
-    assert caught.value.offered == ("k3",)
-
-
-def test_advice_may_depend_on_the_cell() -> None:
-    row = Row(
-        "kl.estimator", key="kl", offer=same("k1"), advice=lambda s: f"Not at {s.kl.placement}."
-    )
-    with pytest.raises(UnsupportedSetting, match="Not at loss"):
-        manifest(row, BETA, CLIP).check(SETTINGS)
-
-
 @pytest.mark.parametrize(
     ("kind", "right", "wrong"),
     [
@@ -197,6 +177,12 @@ def test_advice_may_depend_on_the_cell() -> None:
 def test_types_of_a_release(kind: str, right: list[object], wrong: list[object]) -> None:
     assert all(fits(kind, value) for value in right)
     assert not any(fits(kind, value) for value in wrong)
+
+
+def test_releases_are_ordered_as_numbers() -> None:
+    later, old = Row("seed", "seed", since="0.9.0"), Row("seed", "sed", until="0.9.0")
+    tables = {"0.10.0": ReleaseTable("0.10.0", frozenset({"seed"}))}
+    assert Manifest("toy", ("0.10.0",), (later, old), tables).rows_of("seed", "0.10.0") == (later,)
 
 
 def test_a_value_of_another_type_cannot_be_sent() -> None:
@@ -352,62 +338,6 @@ def test_a_refusal_names_field_offer_and_the_nearest(
     assert sentence in str(caught.value)
 
 
-def test_a_spelling_of_the_library_reads_as_the_value_it_means() -> None:
-    launch = {"in_loss": True, "in_reward": False, "loss_kl": "low_var", "loss_coef": 0.5}
-    back = TWO.read(launch, "2.0")
-    assert back["kl"] == {"placement": "loss", "estimator": "k3", "beta": 0.5}
-    assert TWO.meanings("loss_kl", "1.0") == {
-        "k1": "k1",
-        "kl": "k1",
-        "k3": "k3",
-        "low_var": "k3",
-        "rho_k1": "rho_k1",
-    }
-
-
-def test_a_launch_is_read_over_the_defaults_of_its_release() -> None:
-    back = TWO.read({"in_loss": True}, "2.0")
-    assert back["kl"] == {"placement": "loss", "estimator": "k3"}
-    assert back["seed"] == 0
-
-
-def test_values_without_a_meaning_are_named_even_where_nothing_reads_them() -> None:
-    faults = list(TWO.unreadable({"kl_penalty": "k9", "loss_kl": "rho_k1", "shuffle": 3}, "2.0"))
-    paths = {fault.path for fault in faults}
-    assert {"$.loss_kl", "$.kl_penalty", "$.shuffle"} <= paths
-    taught = TWO.unreadable({"loss_kl": "rho_k1"}, "2.0", taught=True)
-    assert not [fault for fault in taught if fault.path == "$.loss_kl"]
-
-
-def test_constants_are_sent_under_what_rows_send() -> None:
-    assert TWO.assignments(cell())["shuffle"] is False
-    assert TWO.assignments(cell())["coef"] == 0.0
-    in_reward = cell(kl__placement="reward", kl__estimator="k1", kl__beta=0.25)
-    assert TWO.assignments(in_reward)["coef"] == 0.25
-
-
-def test_two_rows_for_one_value_are_our_fault() -> None:
-    with pytest.raises(ManifestError, match=r"2 rows carry kl\.beta=0\.1"):
-        manifest(ESTIMATOR, BETA, Row("kl.beta", key="low", offer=Number()), CLIP).check(SETTINGS)
-
-
-def test_two_values_for_one_key_are_our_fault() -> None:
-    other = Row("kl.beta", key="kl", offer=Number())
-    with pytest.raises(ManifestError, match="kl is to be both low_var and"):
-        manifest(ESTIMATOR, other, CLIP).assignments(SETTINGS)
-
-
-def test_a_field_without_a_row_is_our_fault() -> None:
-    with pytest.raises(ManifestError, match=r"no row accounts for kl\.beta"):
-        manifest(ESTIMATOR, CLIP).check(SETTINGS)
-
-
-def test_a_launch_that_lost_what_a_row_sends_is_our_fault() -> None:
-    launch = WHOLE.assignments(SETTINGS)
-    with pytest.raises(ManifestError, match="coef is absent in the launch"):
-        WHOLE.ledger(SETTINGS, {key: value for key, value in launch.items() if key != "coef"})
-
-
 def test_an_extension_must_be_listed_to_send_what_the_release_does_not_take() -> None:
     asked = cell(kl__estimator="rho_k1")
     launch = TWO.assignments(asked)
@@ -430,25 +360,6 @@ def test_facts_of_the_table() -> None:
         "kl.beta has neither a key nor anything that carries it",
         "1.0 has no key gamma",
     ]
-
-
-def test_an_entry_shows_the_keys_of_its_own_launch() -> None:
-    """An entry that shows a key which another row sends is not kept from an earlier cell."""
-    shown = Row("kl.estimator", key="kl", offer=same("k3"), shows=("kl", "low"))
-    table = manifest(shown, BETA, CLIP)
-    shows = replace(
-        table,
-        show=lambda carried, launch, _: (
-            "",
-            " ".join(str(launch.get(key)) for key in carried.row.shows),
-        ),
-    )
-    for low in (0.1, 0.3):
-        loss = SETTINGS.loss.model_copy(update={"clip": Clip(low=low)})
-        settings = SETTINGS.model_copy(update={"loss": loss})
-        entries = shows.ledger(settings, shows.assignments(settings))
-        (entry,) = [each for each in entries if each.field == "kl.estimator"]
-        assert entry.value == f"k3 {low}"
 
 
 def test_an_entry_is_proved_again_where_another_key_of_the_launch_differs() -> None:

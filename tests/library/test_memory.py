@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.launch.gpu_memory import memory_lines, memory_of, refusal
-from orchestrator.library.memory import GpuUse, estimate, gpu_gib
+from orchestrator.launch.gpu_memory import memory_lines, refusal
+from orchestrator.library.memory import GpuUse, estimate
 from orchestrator.library.model_size import ModelShape, ModelSize, size_of
 from orchestrator.records import Cell, Site
-from orchestrator.settings import Lora, Model
+from orchestrator.settings import Model
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import folder, write
@@ -79,41 +79,8 @@ def test_an_estimate_adds_what_a_gpu_holds() -> None:
     assert not unknown.cannot_fit
 
 
-def test_adapters_are_counted_with_their_gradients_and_moments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Qwen2.5-7B at rank 16 has 40,370,176 weights in adapters of all seven matrices of a layer."""
-    shape, every = SHAPES["7"], Lora(rank=16, alpha=32)
-    assert shape.adapter_parameters(every) == 40_370_176
-    assert shape.adapter_parameters(every.but(targets="q_proj,v_proj")) == 28 * 16 * (7168 + 4096)
-    use = GpuUse(gpus=4, weights=4, gradients=0, optimizer=0, tokens=1024)
-    adapted = estimate(use, ModelSize(2.0**30, shape, ""), "a100", every)
-    assert adapted.training["adapters"] == pytest.approx(16 * 40_370_176 / 4 / 2**30)
-    assert "adapters" not in estimate(use, ModelSize(2.0**30, shape, ""), "a100").training
-    snapshot = tmp_path / "model"
-    snapshot.mkdir()
-    (snapshot / "config.json").write_text(json.dumps(shape._asdict()))
-    one = cell(
-        tmp_path / "spec",
-        path=str(snapshot),
-        backend="verl",
-        more="base: {lora: {rank: 64, alpha: 128}}",
-    )
-    memory = memory_of(one)
-    assert memory is not None
-    assert memory.estimate.training["adapters"] == pytest.approx(4 * 16 * 40_370_176 / 4 / 2**30)
-    assert "gradients" not in memory.estimate.training
-
-
 def _plain(use: GpuUse) -> dict[str, object]:
     return {name: getattr(use, name) for name in GpuUse.__dataclass_fields__}
-
-
-@pytest.mark.parametrize(
-    ("name", "gib"), [("a100", 80), ("a100-40gb", 40), ("H200", 141), ("l4", None)]
-)
-def test_memory_by_the_name_of_a_gpu(name: str, gib: float | None) -> None:
-    assert gpu_gib(name) == gib
 
 
 def test_the_size_is_from_the_cache_or_from_the_name(
@@ -157,11 +124,3 @@ def test_what_cannot_fit_is_refused_with_what_helps(tmp_path: Path) -> None:
     whole = str(refusal(cell(tmp_path / "d", kl="full.loss")))
     assert "104 GiB" in whole
     assert "another library" in whole
-
-
-def test_a_setting_of_the_machine_changes_the_estimate(tmp_path: Path) -> None:
-    plain = memory_of(cell(tmp_path / "a", backend="verl"))
-    freed = memory_of(cell(tmp_path / "b", backend="verl", more="system: {offload: true}"))
-    assert plain is not None
-    assert freed is not None
-    assert freed.estimate.sampling["trainer"] == 0 < plain.estimate.sampling["trainer"]

@@ -13,7 +13,6 @@ from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import BackendRef, Resources
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
-from orchestrator.tracking.runs import _trained_by
 from tests.command_line import orch
 
 PLACE = AttemptPaths(Path("/p"), Path("/a"), Path("/c"))
@@ -61,14 +60,6 @@ def test_a_key_that_the_release_lacks_is_refused() -> None:
         neighbour.translated(plugins.load("trl"), cell("trl", "0.22.0"), PLACE)
 
 
-def test_a_release_that_orch_drives_is_as_it_was() -> None:
-    backend = plugins.load("verl")
-    one = cell("verl", "0.9.1")
-    assert neighbour.translated(backend, one, PLACE) == backend.translate(one, PLACE)
-    assert neighbour.shown_release(backend, "0.9.1") == "verl 0.9.1"
-    assert neighbour.shown_release(backend, "0.9.0") == "verl 0.9.0 (unverified)"
-
-
 def test_the_id_stays_when_the_release_is_adopted(monkeypatch: pytest.MonkeyPatch) -> None:
     one = cell("verl", "0.9.0")
     before = fingerprint(one.settings)
@@ -109,10 +100,3 @@ def test_what_is_no_release_of_a_library_is_refused(tmp_path: Path, name: str) -
     file.write_text(SPEC.format(backend=name))
     with pytest.raises(SpecError, match="has no release"):
         expand(load(file))
-
-
-def test_mlflow_names_the_release_as_the_ledger_grades_it() -> None:
-    plan = neighbour.translated(plugins.load("verl"), cell("verl", "0.9.0"), PLACE)
-    assert _trained_by("verl", plan.model_dump()) == "verl 0.9.0 (unverified)"
-    known = plugins.load("verl").translate(cell("verl", "0.9.1"), PLACE)
-    assert _trained_by("verl", known.model_dump()) == "verl 0.9.1"

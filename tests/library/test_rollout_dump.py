@@ -1,13 +1,9 @@
 """The rollout dump: what is written is what is read, and what cannot be understood is said."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.library import rollout_dump
 from orchestrator.library.rollout_dump import RolloutBatch, read, write
 
 
@@ -77,15 +73,3 @@ def test_a_file_that_cannot_be_understood_is_named(text: str, said: str, tmp_pat
     with pytest.raises(ValueError, match=said) as error:
         list(read([tmp_path]))
     assert "000001.json" in str(error.value)
-
-
-def test_it_runs_alone_in_a_librarys_environment(tmp_path: Path) -> None:
-    """Without orch and without packages, as in a launch."""
-    (tmp_path / f"{rollout_dump.MODULE}.py").write_text(rollout_dump.source())
-    program = (
-        f"from {rollout_dump.MODULE} import *\n"
-        "write('out', RolloutBatch(1, [[1]], [[2]], [1.0], ['a']))\n"
-    )
-    argv = [sys.executable, "-S", "-s", "-c", program]
-    subprocess.run(argv, cwd=tmp_path, env={}, check=True)
-    assert json.loads((tmp_path / "out/000001.json").read_text())["responses"] == [[2]]

@@ -71,3 +71,23 @@ def _log(attempt_dir: Path, values: dict[str, float]) -> Path:
     ]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def test_rlootrainers_kl_is_of_responses_and_grpos_of_tokens(tmp_path: Path) -> None:
+    """RLOO logs k1 of tokens; the term is their sum over a response."""
+    path = _log(tmp_path, VALUES)
+    (first, *_) = trl.BACKEND.read_metrics(tmp_path)
+    assert first.values["train/kl_term"] == 0.0235
+    assert first.values["train/reward_mean"] == 0.40625, "without its weight"
+    path.write_text(path.read_text().replace('"grpo"', '"rloo"'))
+    (first, *_) = trl.BACKEND.read_metrics(tmp_path)
+    assert first.values["train/kl_reference_per_token"] == 0.0235
+    assert first.values["train/kl_term"] == 0.0235 * 5.9765625
+
+
+def test_a_policy_newer_than_the_last_state_is_no_checkpoint(tmp_path: Path) -> None:
+    """A resumed run writes it again."""
+    for step in (5, 10):
+        TestTRL().write_checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-10" / "optimizer.pt").unlink()
+    assert [each.step for each in trl.BACKEND.find_checkpoints(tmp_path)] == [5]
