@@ -644,6 +644,20 @@ class Findings:
         name = "" if charged.loss is None else _named(*charged.loss)
         return _Fit((term._replace(name=name),), fit.pattern, (factor,), off)
 
+    @cached_property
+    def to_engine(self) -> bool:
+        """Return True if the ratio of the policy loss is to the engine's log-probabilities."""
+        fit, _ = self.policy
+        if fit is None or fit.difference > self.tolerance or fit.charged:
+            return False
+        for i in range(len(_DRAWS)):
+            batch = calls()[f"engine{i}"]
+            batch = batch._replace(old_log_prob=batch.rollout_log_prob)
+            given = _pattern(fit.pattern, batch.mask) * fit.term[0].slopes(batch) * fit.weights[0]
+            if self._moved(self.added(f"engine{i}", f"engine_zero{i}"), given):
+                return False
+        return True
+
     def average(self, fit: _Fit, of_kl: bool) -> tuple[str, float, bool]:
         """Return the average of a part, the factor beside it, and True if the table has it."""
         first, shape = fit.weights[0], _OTHER_SHAPE

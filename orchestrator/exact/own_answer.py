@@ -147,27 +147,24 @@ def _near(what: str, fit: Any) -> str:
 
 def _notes(of: Findings, has_policy: bool, has_rest: bool) -> Iterator[str]:
     taken = of.about["enters"]
-    if "ref_log_prob" not in taken:
-        yield "it takes no reference policy"
-    elif not of.enters("ref"):
-        yield "the reference policy enters no gradient"
-    if "beta" in taken and not has_rest:
-        yield "β enters no gradient"
-    if "old_log_prob" in taken and not of.enters("old"):
-        yield "the policy that sampled enters no gradient"
-    if "advantages" in taken and not has_policy:
-        yield "the advantages enter no gradient"
-    if of.padding:
-        yield of.padding
-    if of.order:
-        yield "the order of the batch changes the gradient"
-    if of.split:
-        yield "its split into micro-batches changes the gradient"
+    facts = {
+        "it takes no reference policy": "ref_log_prob" not in taken,
+        "the reference policy enters no gradient": "ref_log_prob" in taken and not of.enters("ref"),
+        "β enters no gradient": "beta" in taken and not has_rest,
+        "the policy that sampled enters no gradient": "old_log_prob" in taken
+        and not of.enters("old"),
+        "its ratio is to the engine's probabilities": of.enters("engine") and of.to_engine,
+        "the advantages enter no gradient": "advantages" in taken and not has_policy,
+        of.padding: bool(of.padding),
+        "the order of the batch changes the gradient": of.order,
+        "its split into micro-batches changes the gradient": of.split,
+        f"it computes in {of.about['bits']} bits: it is held to {of.tolerance:g}": of.about["bits"]
+        < 64,
+    }
+    yield from (fact for fact, holds in facts.items() if holds)
     for word, share in dropped(of).items() if has_policy else ():
         if share:
             yield f"tokens of {word} advantage without a gradient on these batches: {share:.0%}"
-    if of.about["bits"] < 64:
-        yield f"it computes in {of.about['bits']} bits: it is held to {of.tolerance:g}"
 
 
 def dropped(of: Findings) -> dict[str, float]:
@@ -228,7 +225,8 @@ def _objective(
 
 def _correction(of: Findings) -> tuple[str, str]:
     """Return the weight against the engine's probabilities in words, and a fault; or nothing."""
-    if "rollout_log_prob" not in of.about["enters"] or not of.enters("engine"):
+    taken = "rollout_log_prob" in of.about["enters"] and of.enters("engine")
+    if not taken or of.to_engine:
         return "", ""
     ratios, factors = [], []
     for i in range(len(draws())):

@@ -89,18 +89,25 @@ DEFAULTS: dict[str, Any] = {
     "policy_loss_type": "regular",
     "max_seq_len": 8,
     "global_batch_info": {},
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
     "use_kl_loss": False,
     "off_policy_correction": None,
     "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
     "cispo": {"cispo_eps_clip_low": 0.0, "cispo_eps_clip_high": 5.0},
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
     "tau_positive": 1.0,
     "tau_negative": 1.05,
     "policy_loss": {"loss_mode": "vanilla", "dro_beta": 0.1, "ppo_kl_coef": 0.1},
 }
 """Settings that a function may read from its configuration: the libraries' defaults, without a KL
 or a correction."""
+
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "ActorConfig": {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1},
+    "AlgorithmConfig": {},
+}
+"""A configuration class of verl and of SkyRL -> what it has to be given."""
 
 
 class Refused(Exception):
@@ -336,12 +343,14 @@ class Runner:
         return next((key for key, names in NAMES.items() if bare in names), "")
 
     def _configuration(self, settings: OwnConfiguration) -> Any:
-        """Return the configuration: verl's own class, where the function's module has it."""
-        kind = getattr(self.function, "__globals__", {}).get("ActorConfig")
-        if kind is None:
+        """Return the configuration: the library's own class, where the function's module has it."""
+        space = getattr(self.function, "__globals__", {})
+        name = next((each for each in CONFIGURATIONS if each in space), "")
+        if not name:
             return settings
-        own = kind(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
-        object.__setattr__(own.policy_loss, "dro_beta", DEFAULTS["policy_loss"]["dro_beta"])
+        own = space[name](**CONFIGURATIONS[name])
+        if hasattr(getattr(own, "policy_loss", None), "dro_beta"):
+            object.__setattr__(own.policy_loss, "dro_beta", DEFAULTS["policy_loss"]["dro_beta"])
         for key in set(settings) & set(self.given):
             object.__setattr__(own, key, self.given[key])
         return own
