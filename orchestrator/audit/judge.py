@@ -120,6 +120,8 @@ class AuditFinding:
 
     unverified: bool = False
     """True if the release that is named is newer than every release that orch has a table of."""
+    entropy: float | None = None
+    """Coefficient of an entropy bonus; None: it is not read."""
     moving_reference: str = ""
     """How the reference of a KL that acts follows the policy, a clause; empty: it stays."""
     bound: Bound | None = None
@@ -309,6 +311,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         conditional=if_left,
         unverified=_is_newer(reading, launch),
         moving_reference=_moving_reference(reading),
+        entropy=reading.surroundings.entropy if reading.surroundings else None,
         bound=bound(reading),
         bound_notes=tuple(bound_notes(reading)),
     )

@@ -394,6 +394,9 @@ class TrainingRegime:
     sizes: str = field(default="", compare=False)
     """The keys that give the number of train steps, with their values: equal regimes may differ."""
 
+    steps: float | None = field(default=None, compare=False)
+    """Train steps for each batch of rollouts, where the launch tells them."""
+
     @property
     def because(self) -> str:
         """Return the deciding fact with its sizes."""
@@ -406,7 +409,7 @@ class TrainingRegime:
         It is on-policy for one step. `sizes`: the keys that give the number, for a user.
         """
         count = "one train step" if steps <= 1 else f"{steps:g} train steps"
-        return cls(steps <= 1, f"{count} for each batch of rollouts", sizes)
+        return cls(steps <= 1, f"{count} for each batch of rollouts", sizes, steps)
 
     @classmethod
     def unread(cls, keys: Iterable[str]) -> "TrainingRegime":

@@ -55,6 +55,8 @@ def cause(
     return first.cause if first else None
 
 
+LEFT = np.minimum(np.arange(STEPS) / 3, 1)
+"""From 0 to 1: a policy that begins as its reference."""
 RISING = noisy(0.3, 0.7, 0.85, 0.9)
 FALLING = noisy(0.3, 0.7, 0.3, 0.05)
 
@@ -130,11 +132,13 @@ def spiked(where: NDArray[np.bool_], height: float, level: float = 1.0) -> NDArr
 
 
 def test_a_tail_moves_estimate_and_gradient_together() -> None:
-    where = RNG.random(STEPS) < 0.05
-    together = {"train__kl_term": spiked(where, 50), "train__kl_reference": 1.0}
+    where = np.arange(STEPS) % 20 == 10
+    together = {"train__kl_term": LEFT * spiked(where, 50), "train__kl_reference": LEFT}
     in_reward = log(train__reward_mean=RISING, train__grad_norm=spiked(where, 80), **together)
     assert cause(in_reward, TrainingFacts("k3", "reward", 0.1, pulls=True)) == "k3_reward_tail"
-    assert said(in_reward).candidates[1].cause == "k3_reward_tail", "possible, without the launch"
+    assert {(c.cause, c.certainty) for c in said(in_reward).candidates} >= {
+        ("k3_reward_tail", "possible")
+    }
     assert cause(in_reward, TrainingFacts("k3", "loss", 0.1, pulls=True)) == "nothing_wrong"
     in_loss = log(train__reward_mean=RISING, train__grad_norm=spiked(~where, 1), **together)
     assert cause(in_loss) == "nothing_wrong"
@@ -154,8 +158,8 @@ def test_a_term_that_does_not_pull_is_known_by_the_settings() -> None:
 def test_a_beta_that_leaves_no_reward_to_win() -> None:
     still = log(
         train__reward_mean=noisy(0.3, 0.32),
-        train__kl_term=0.2,
-        train__kl_reference=noisy(0.2, 0.2),
+        train__kl_term=0.2 * LEFT,
+        train__kl_reference=LEFT * noisy(0.2, 0.2),
         train__entropy=noisy(0.5, 0.48),
     )
     assert cause(still, TrainingFacts("k1", "reward", 10.0, pulls=True)) == "kl_too_strong"
@@ -237,6 +241,109 @@ def test_an_entropy_that_is_used_up_before_the_reward_is_won() -> None:
 def test_responses_that_grow_until_they_are_cut() -> None:
     run = log(train__reward_mean=FALLING, rollout__response_tokens=noisy(300, 900, 1024, 1024))
     assert cause(run) == "length"
+
+
+STILL = noisy(0.5, 0.5)
+CUT = np.linspace(0, 1, STEPS)
+ENGINE = "policy__rollout_train_logprobs_abs_diff_mean"
+SIGNS: dict[str, tuple[str, dict[str, Values]]] = {
+    "stale samples and an engine that leaves": (
+        "staleness",
+        {"reward__avg_raw_reward": FALLING, "async__staleness_mean": 12, ENGINE: noisy(0.05, 1.2)},
+    ),
+    "an engine that differs from the first step on": (
+        "engine_mismatch",
+        {"critic__score__mean": RISING, "actor__entropy": 0.5, "rollout_corr__k3_kl": 0.2},
+    ),
+    "an engine with old weights": (
+        "engine_mismatch",
+        {
+            "reward": FALLING,
+            "completions__mean_length": 200,
+            "sampling__sampling_logp_difference__mean": noisy(0.01, 0.6, noise=1e-3),
+        },
+    ),
+    "probabilities that differ": (
+        "engine_mismatch",
+        {
+            "critic__score__mean": FALLING,
+            "actor__entropy": 0.5,
+            "training__rollout_probs_diff_mean": 0.2,
+        },
+    ),
+    "slime's distance of the log-probabilities": (
+        "engine_mismatch",
+        {"rollout__raw_reward": FALLING, "train__train_rollout_logprob_abs_diff": 0.3},
+    ),
+    "responses that are cut, and a reward that stands still": (
+        "length",
+        {
+            "reward": 0.5,
+            "completions__clipped_ratio": CUT,
+            "completions__mean_length": 200 + 824 * CUT,
+        },
+    ),
+    "responses of one token": (
+        "length_collapse",
+        {"critic__score__mean": FALLING, "response_length__mean": noisy(300, 1, 1)},
+    ),
+    "a KL that is not 0 at the first step": (
+        "other_reference",
+        {"train__reward": RISING, "train__kl": 0.78, "train__response_length": 300},
+    ),
+    "a KL that grows to 80 nats a token": (
+        "kl_without_effect",
+        {
+            "critic__score__mean": RISING,
+            "actor__kl_loss": np.geomspace(0.01, 80, STEPS),
+            "actor__kl_coef": 0.001,
+            "response_length__mean": 300,
+        },
+    ),
+    "a negative beta": (
+        "negative_beta",
+        {
+            "critic__score__mean": STILL,
+            "actor__kl_loss": np.arange(STEPS) / 100,
+            "actor__kl_coef": -1e-3,
+        },
+    ),
+    "an entropy that grows": (
+        "entropy_growth",
+        {"critic__score__mean": FALLING, "actor__entropy": noisy(0.4, 2.0)},
+    ),
+    "a validation that falls": (
+        "reward_hacking",
+        {
+            "critic__score__mean": RISING,
+            "actor__entropy": 0.5,
+            "val-core__math__reward__mean@1": noisy(0.5, 0.6, 0.3),
+        },
+    ),
+    "fresh enough samples, and an engine that rounds": (
+        "nothing_wrong",
+        {"reward__avg_raw_reward": RISING, "async__staleness_mean": 4, ENGINE: 0.01},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_what_the_log_itself_says_comes_first(name: str) -> None:
+    expected, columns = SIGNS[name]
+    run = log(**columns)
+    assert cause(run, library=origin_of(run).library) == expected
+
+
+def test_a_reference_that_the_script_moves_is_said() -> None:
+    facts = TrainingFacts(moving_reference="every 64 steps (sync_ref_model)", source="a.py")
+    assert cause(log(train__reward_mean=FALLING), facts) == "moved_reference"
+
+
+def test_a_sign_of_the_entropy_coefficient_is_said_where_the_entropy_is_lost() -> None:
+    lost = log(train__reward_mean=STILL, train__entropy=noisy(1, 0.1, noise=1e-3))
+    answer = said(lost, TrainingFacts(entropy=-0.01)).first
+    assert answer is not None
+    assert (answer.cause, "wrong sign" in answer.change) == ("entropy_collapse", True)
 
 
 def test_what_a_log_cannot_tell_is_an_answer() -> None:
@@ -423,7 +530,7 @@ def test_names_of_a_library_are_understood() -> None:
 def test_the_command_reads_a_history_and_a_script(tmp_path: Path) -> None:
     history = tmp_path / "a 'history'β.jsonl"
     rows = [
-        {"_step": i, "critic/score/mean": float(r), "actor/kl_loss": 1.0, "actor/grad_norm": 1.0}
+        {"_step": i, "critic/score/mean": float(r), "actor/kl_loss": min(i, 1)}
         for i, r in enumerate(RISING)
     ]
     history.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -473,7 +580,7 @@ def test_planted_faults_of_libraries_are_named(file: str) -> None:
 
 
 def test_a_value_that_is_not_finite_is_said_first(tmp_path: Path) -> None:
-    """A small log with TRL's names, of a run that breaks at step 3: no rule finds a cause."""
+    """A small log with TRL's names, of a run that breaks at step 3."""
     rows = [
         {"step": step, "loss": 0.1, "reward": 0.5, "reward_std": 0.1, "kl": 0.01, "grad_norm": 1.0}
         for step in range(8)
@@ -483,5 +590,6 @@ def test_a_value_that_is_not_finite_is_said_first(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = CliRunner().invoke(command, [str(path)])
-    assert done.output.startswith("loss at step 3 is not finite; what led to it cannot be")
+    assert done.output.startswith("A value is not finite, and the run is lost from there on")
+    assert "step 3: loss is not finite from here on" in done.output
     assert "--library says which" not in done.output, "TRL alone has these names"

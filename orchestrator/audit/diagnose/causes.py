@@ -72,6 +72,29 @@ CAUSES: dict[str, Cause] = {
         "Raise the upper bound of the clip, add an entropy bonus or a KL, sample at temperature "
         "1, or use more rollouts a prompt.",
     ),
+    "length_collapse": Cause(
+        "the responses shrink to next to nothing",
+        "Look what the reward pays a short response, and at a penalty or a mean over the length.",
+    ),
+    "other_reference": Cause(
+        "the reference policy is another than the policy that the run began with",
+        "Load the reference policy from the first policy's own weights, template, precision and "
+        "temperature: their KL is 0 at the first step.",
+    ),
+    "negative_beta": Cause(
+        "beta is negative: it pays for leaving the reference policy",
+        "Make beta positive.",
+    ),
+    "entropy_growth": Cause(
+        "the entropy grows: the policy becomes noise",
+        "Lower an entropy bonus, the upper bound of the clip or the learning rate, and look at the "
+        "responses.",
+    ),
+    "not_finite": Cause(
+        "a value is not finite, and the run is lost from there on",
+        "Go back to a checkpoint before it; clip the gradient, keep log-probabilities in fp32, and "
+        "look for a ratio or a KL whose exponential overflows.",
+    ),
     "length": Cause(
         "the responses grow to the limit and are cut off",
         "Leave out the division by length, punish cut responses, or raise the limit.",

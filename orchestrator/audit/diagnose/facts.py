@@ -1,5 +1,6 @@
 """What the settings of a run say, as far as a diagnosis needs it."""
 
+import math
 from dataclasses import dataclass, replace
 
 from orchestrator.audit.judge import AuditFinding
@@ -30,6 +31,8 @@ class TrainingFacts:
     """Train steps for each rollout batch."""
     on_policy: bool | None = None
     learning_rate: float | None = None
+    entropy: float | None = None
+    """Coefficient of an entropy bonus; below 0 of a penalty."""
     moving_reference: str = ""
     """What moves the reference policy while it trains, with the setting; empty for none."""
     source: str = ""
@@ -75,13 +78,14 @@ _WITHOUT_PULL = {
 
 def facts_of_finding(finding: AuditFinding | LoggedKl, source: str) -> TrainingFacts:
     """Return the facts that the audit read in a script, or in the settings that a run logged."""
+    facts = TrainingFacts(moving_reference=finding.moving_reference, source=source)
     if isinstance(finding, AuditFinding):
-        reward, loss, regime = finding.kl_in_reward, finding.kl_in_loss, finding.regime.on_policy
+        reward, loss, regime = finding.kl_in_reward, finding.kl_in_loss, finding.regime
+        steps = math.ceil(regime.steps) if regime.steps else None
+        entropy = finding.entropy
+        facts = replace(facts, on_policy=regime.on_policy, minibatches=steps, entropy=entropy)
     else:
-        reward, loss, regime = finding.in_reward, finding.in_loss, None
-    facts = TrainingFacts(
-        on_policy=regime, moving_reference=finding.moving_reference, source=source
-    )
+        reward, loss = finding.in_reward, finding.in_loss
     if None in (reward.active, loss.active):
         return facts
     if not (reward.active or loss.active):

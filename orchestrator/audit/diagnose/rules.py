@@ -1,119 +1,38 @@
-"""The rules: each looks for one cause in a run, and cites the steps that show it."""
+"""The rules: each looks for one cause in a run, and cites the steps that show it.
+
+What a log says by itself (signs.py) comes before what is only inferred from the reward's course.
+"""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.audit.diagnose.causes import CAUSES
-from orchestrator.audit.diagnose.course import REWARD, Course, course_of
+from orchestrator.audit.diagnose import signs
+from orchestrator.audit.diagnose.course import REWARD, course_of
 from orchestrator.audit.diagnose.facts import TrainingFacts
+from orchestrator.audit.diagnose.run import (
+    CERTAINTIES,
+    CLIP,
+    ENGINE_NATS,
+    ENTROPY,
+    ESS,
+    GRADIENT,
+    LENGTH,
+    MISMATCH,
+    RATIO,
+    SILENT,
+    STALENESS,
+    CauseFound,
+    Certainty,
+    Diagnosis,
+    Evidence,
+    Run,
+)
 from orchestrator.audit.diagnose.term import KL, TERM, LoggedTerm, term_of
 from orchestrator.audit.diagnose.trace import FEWEST_STEPS, Series, Trace, running_mean
-
-Certainty = Literal["sure", "likely", "possible"]
-CERTAINTIES: tuple[Certainty, ...] = ("sure", "likely", "possible")
-
-ENTROPY, GRADIENT = "train/entropy", "train/grad_norm"
-CLIP, RATIO = "train/clip_fraction", "train/ratio_max"
-MISMATCH, ESS, STALENESS = "rollout/mismatch_kl", "rollout/mismatch_ess", "rollout/staleness_mean"
-LENGTH, SILENT = "rollout/response_tokens", "train/groups_without_signal"
-
-ENGINE_NATS = 1e-3
-"""KL(engine || trainer) of a token above which rounding is no longer small: bf16 has 1e-5 to 1e-4,
-fp8 2e-3 to 5e-3 in the embedded trainer."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One thing that a log shows."""
-
-    step: int
-    metric: str
-    text: str
-    """A sentence without its full stop."""
-
-
-@dataclass(frozen=True)
-class CauseFound:
-    """A cause for which a log has evidence."""
-
-    cause: str
-    """A key of CAUSES."""
-    certainty: Certainty
-    evidence: tuple[Evidence, ...]
-    own_change: str = ""
-    """What to change in this launch; empty: what the cause's entry says."""
-
-    @property
-    def change(self) -> str:
-        """Return what to change, as one sentence."""
-        return self.own_change or CAUSES[self.cause].change
-
-    @property
-    def first(self) -> int:
-        """Return the earliest step of the evidence."""
-        return min(each.step for each in self.evidence)
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What went wrong in a run, the best answer first."""
-
-    candidates: tuple[CauseFound, ...]
-    notes: tuple[str, ...] = ()
-    """What is often taken for a fault and is none."""
-    untold: tuple[str, ...] = ()
-    """What this log cannot tell, and the metric that would."""
-    not_finite: str = ""
-    """The first value that is NaN or infinite: `grad_norm at step 12`."""
-
-    @property
-    def first(self) -> CauseFound | None:
-        """Return the answer; None: it cannot be told from this log."""
-        return self.candidates[0] if self.candidates else None
-
-
-@dataclass(frozen=True)
-class _Run:
-    """All that a rule looks at."""
-
-    trace: Trace
-    facts: TrainingFacts
-    """Of the launch; what it does not say, by the log."""
-    course: Course
-    logged: LoggedTerm
-    """The KL term by the log alone."""
-
-    @property
-    def beta_in_words(self) -> str:
-        """Return beta in words, with its source."""
-        if self.facts.beta is None:
-            return "beta"
-        value = f"beta {self.facts.beta:.3g}"
-        by_log = self.facts.estimator is None and self.facts.beta == self.logged.beta
-        return f"{value} (by the log)" if by_log else value
-
-    def shown(self, index: int, metric: str, text: str) -> Evidence:
-        return Evidence(self.trace.at(index), metric, text)
-
-    def mean(self, name: str, part: slice) -> float | None:
-        values = self.trace.get(name)
-        if values is None or np.isnan(values[part]).all():
-            return None
-        return float(np.nanmean(values[part]))
-
-    @property
-    def fall(self) -> tuple[Evidence, ...]:
-        """The evidence that the reward fell; empty if it did not."""
-        course = self.course
-        if course.at_fall is None:
-            return ()
-        text = f"the reward falls, from {course.best:.3g} to {course.end:.3g} at the end"
-        return (self.shown(course.at_fall, REWARD, text),)
 
 
 def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
@@ -137,10 +56,9 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
             "--metric THEIRS=train/reward_mean names it"
         )
         return Diagnosis((), notes, (reason,), _first_fault(trace))
-    run = _Run(trace, known, course, logged)
-    candidates = [each for rule in RULES if (each := rule(run)) is not None]
-    candidates.sort(key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
-    if all(each.certainty == "possible" for each in candidates):
+    run = Run(trace, known, course, logged)
+    candidates = _ordered([each for rule in RULES if (each := rule(run)) is not None])
+    if all(each.certainty == "possible" for each in candidates) and not signs.at_a_bound(run):
         candidates = [*_nothing_wrong(run), *candidates]
     return Diagnosis(
         tuple(candidates),
@@ -148,6 +66,23 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
         tuple(_untold(run, candidates[0] if candidates else None)),
         _first_fault(trace),
     )
+
+
+def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
+    """Return one entry for each cause, the surest first. A learning rate is inferred: it comes
+    after what the log itself shows."""
+    best: dict[str, CauseFound] = {}
+    for each in found:
+        known = best.get(each.cause)
+        if known is None or CERTAINTIES.index(each.certainty) < CERTAINTIES.index(known.certainty):
+            best[each.cause] = each
+    shown = any(c.certainty != "possible" for name, c in best.items() if name in signs.SHOWN)
+    is_cut = "length" in best and best["length"].certainty == "likely"
+    inferred = (*(["learning_rate"] if shown else []), *(["no_signal"] if is_cut else []))
+    for name in inferred:
+        if name in best:
+            best[name] = replace(best[name], certainty="possible")
+    return sorted(best.values(), key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
 
 
 def _first_fault(trace: Trace) -> str:
@@ -159,7 +94,7 @@ def _count(trace: Trace, name: str) -> str:
     return f"{count} train step{'' if count == 1 else 's'}"
 
 
-def _no_signal(run: _Run) -> CauseFound | None:
+def _no_signal(run: Run) -> CauseFound | None:
     """Find rewards that are one number in the first quarter: no advantage differs from 0.
 
     A signal that the first step has was lost and is not missing.
@@ -189,7 +124,7 @@ _LOST_SIGNAL = 0.7
 """Share of groups without a signal in the first step up to which there was one to lose."""
 
 
-def _off_policy(run: _Run) -> CauseFound | None:
+def _off_policy(run: Run) -> CauseFound | None:
     """Find samples that are far from the policy, and which of three reasons they have.
 
     An engine that rounds differs from the first step on. Stale samples begin fresh, and their
@@ -220,7 +155,7 @@ def _off_policy(run: _Run) -> CauseFound | None:
     return CauseFound(cause, certainty, (*levels, *run.fall))
 
 
-def _unbounded(run: _Run, minibatches: int) -> CauseFound | None:
+def _unbounded(run: Run, minibatches: int) -> CauseFound | None:
     """Find several train steps a batch that hurt, where no token is ever clipped and no metric of
     the ratio is logged.
 
@@ -258,7 +193,7 @@ class _Level:
     ess, clip, ratio, ratio_of_lost = 0.9, 0.03, 5.0, 2.0
 
 
-def _levels(run: _Run, until: slice) -> tuple[Evidence, ...]:
+def _levels(run: Run, until: slice) -> tuple[Evidence, ...]:
     """Return what shows that samples are far from the policy, by a middle step.
 
     The ratio is 1 at the first train step of each batch, so its fourth fifth counts. Where the
@@ -283,7 +218,7 @@ def _levels(run: _Run, until: slice) -> tuple[Evidence, ...]:
     return tuple(evidence)
 
 
-def _learning_rate(run: _Run) -> CauseFound | None:
+def _learning_rate(run: Run) -> CauseFound | None:
     """Find a policy that leaves within few steps, on policy: by its KL, else by its gradients.
 
     A policy whose success rate goes from p to q needs a KL of q ln(q/p) + (1-q) ln((1-q)/(1-p))
@@ -328,7 +263,7 @@ def _learning_rate(run: _Run) -> CauseFound | None:
     return CauseFound("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
 
 
-def _is_on_policy(run: _Run) -> bool:
+def _is_on_policy(run: Run) -> bool:
     """Return whether each batch makes one train step: by the launch, or if no token is clipped."""
     if run.facts.on_policy is not None:
         return run.facts.on_policy
@@ -345,7 +280,7 @@ def _needed(before: float, after: float) -> float:
     return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
 
 
-def _tail(run: _Run) -> CauseFound | None:
+def _tail(run: Run) -> CauseFound | None:
     """Find steps at which the KL estimate and the gradient jump together.
 
     In the loss k3's value may jump and its gradient does not: only in the reward does the value
@@ -391,7 +326,7 @@ def _spikes(values: Series, logged: NDArray[np.bool_], window: int) -> NDArray[n
     return spikes
 
 
-def _kl_without_effect(run: _Run) -> CauseFound | None:
+def _kl_without_effect(run: Run) -> CauseFound | None:
     """Find a KL term that does not pull: by its gradient, if the settings tell the term; else by a
     policy that is much farther than its reward needs."""
     facts, trace, course = run.facts, run.trace, run.course
@@ -426,7 +361,7 @@ def _kl_without_effect(run: _Run) -> CauseFound | None:
     return CauseFound("kl_without_effect", certainty, (run.shown(half, KL, text),))
 
 
-def _kl_too_strong(run: _Run) -> CauseFound | None:
+def _kl_too_strong(run: Run) -> CauseFound | None:
     """Find a KL that costs more than the reward gains, or a beta that leaves no reward to win.
 
     At the optimum of reward minus beta times the KL the KL costs less than the reward gains: the
@@ -434,11 +369,11 @@ def _kl_too_strong(run: _Run) -> CauseFound | None:
     sigmoid(logit p + 1 / beta): of each prompt, for a reward of 0 or 1.
     """
     facts, course = run.facts, run.course
-    if facts.has_kl is False or facts.pulls is False or course.fell:
+    if facts.has_kl is False or facts.pulls is False or course.fell or signs.grows(run):
         return None
     gain, p = course.end - course.start, course.start
     spent = _mean_kl_cost(run)
-    if facts.has_kl and facts.beta and 0 < p < 1:
+    if facts.has_kl and (facts.beta or 0) > 0 and facts.beta and 0 < p < 1:
         best = 1 / (1 + (1 - p) / p * math.exp(-1 / facts.beta))
         gains_little = gain <= 0.1 or (spent is not None and spent > gain)
         if gains_little and best - p <= min(0.1, 0.5 * (1 - p)):
@@ -453,7 +388,7 @@ def _kl_too_strong(run: _Run) -> CauseFound | None:
     return None if facts.beta else _still(run)
 
 
-def _mean_kl_cost(run: _Run) -> float | None:
+def _mean_kl_cost(run: Run) -> float | None:
     """Return beta times the KL of a response in the second half, by the log, else the launch."""
     cost, moved = run.logged.cost, run.trace.get(KL)
     if cost is None and moved is not None and run.facts.beta:
@@ -463,7 +398,7 @@ def _mean_kl_cost(run: _Run) -> float | None:
     return float(np.nanmean(cost[len(cost) // 2 :]))
 
 
-def _cost_evidence(run: _Run, cost: float | None) -> tuple[Evidence, ...]:
+def _cost_evidence(run: Run, cost: float | None) -> tuple[Evidence, ...]:
     """Return what the KL costs, as evidence; empty if the log does not tell it."""
     course = run.course
     if cost is None:
@@ -473,7 +408,7 @@ def _cost_evidence(run: _Run, cost: float | None) -> tuple[Evidence, ...]:
     return (run.shown(len(course.rewards) // 2, KL, f"{text}, and {gained}"),)
 
 
-def _costs_more_than_gain(run: _Run, spent: float) -> CauseFound | None:
+def _costs_more_than_gain(run: Run, spent: float) -> CauseFound | None:
     """Find a policy that pays more for its KL than its reward gained, and did not leave the
     reference policy for another reason.
 
@@ -491,7 +426,7 @@ def _costs_more_than_gain(run: _Run, spent: float) -> CauseFound | None:
     return CauseFound("kl_too_strong", "likely", _cost_evidence(run, spent))
 
 
-def _still(run: _Run) -> CauseFound | None:
+def _still(run: Run) -> CauseFound | None:
     """Find a KL, an entropy and a reward that stand still."""
     course = run.course
     half, p = len(course.rewards) // 2, course.start
@@ -508,7 +443,7 @@ def _still(run: _Run) -> CauseFound | None:
     return CauseFound("kl_too_strong", "likely", (run.shown(half, KL, text),))
 
 
-def _kl_too_weak(run: _Run) -> CauseFound | None:
+def _kl_too_weak(run: Run) -> CauseFound | None:
     """Find a KL that costs next to nothing: of the reward that is lost while it is on, or of the
     reward that is won with a policy much farther than that reward needs."""
     facts, course = run.facts, run.course
@@ -541,7 +476,7 @@ def _kl_too_weak(run: _Run) -> CauseFound | None:
     return CauseFound("kl_too_weak", certainty, (run.shown(len(moved) // 2, KL, text),))
 
 
-def _moved_reference(run: _Run) -> CauseFound | None:
+def _moved_reference(run: Run) -> CauseFound | None:
     """Find a KL below the least that the change of the reward needs.
 
     No policy takes the mean of a reward in [0, 1] from p to q with less than q ln(q/p) + (1-q)
@@ -572,16 +507,18 @@ def _moved_reference(run: _Run) -> CauseFound | None:
     return CauseFound("moved_reference", certainty, (run.shown(half, KL, text),), change)
 
 
-def _reward_hacking(run: _Run) -> CauseFound | None:
+def _reward_hacking(run: Run) -> CauseFound | None:
     """Find another score that falls while the reward that is trained rises."""
     if not run.course.rose or run.course.fell:
         return None
     for name, values in run.trace.scores.items():
         other = course_of(values)
-        if other is None or other.end >= other.start - 4 * other.error_of_start:
+        if other is None:
             continue
-        if other.end < 0.75 * other.start and other.start > 0:
-            text = f"it falls from {other.start:.2g} to {other.end:.2g} while the reward rises"
+        lost = other.start - other.end > 4 * other.error_of_start and other.start > 0
+        if other.fell or (lost and other.end < 0.9 * other.start):
+            high = max(other.start, other.best)
+            text = f"it falls from {high:.2g} to {other.end:.2g} while the reward rises"
             at = other.at_fall if other.at_fall is not None else len(values) - 1
             rise = f"the reward rises from {run.course.start:.2g} to {run.course.end:.2g}"
             evidence = (run.shown(at, name, f"{name}: {text}"), run.shown(at, REWARD, rise))
@@ -589,7 +526,7 @@ def _reward_hacking(run: _Run) -> CauseFound | None:
     return None
 
 
-def _entropy_collapse(run: _Run) -> CauseFound | None:
+def _entropy_collapse(run: Run) -> CauseFound | None:
     """Find an entropy at a tenth of its start while most of the reward is not yet won."""
     values, course = run.trace.get(ENTROPY), run.course
     if values is None or course.end > 0.8:
@@ -607,7 +544,7 @@ def _entropy_collapse(run: _Run) -> CauseFound | None:
     return CauseFound("entropy_collapse", "likely", evidence)
 
 
-def _length(run: _Run) -> CauseFound | None:
+def _length(run: Run) -> CauseFound | None:
     """Find responses that are half as long again as at the start when the reward falls."""
     values, at = run.trace.get(LENGTH), run.course.at_fall
     if values is None or at is None:
@@ -620,8 +557,9 @@ def _length(run: _Run) -> CauseFound | None:
     return CauseFound("length", "likely", (run.shown(at, LENGTH, text), *run.fall))
 
 
-Rule = Callable[[_Run], CauseFound | None]
+Rule = Callable[[Run], CauseFound | None]
 RULES: tuple[Rule, ...] = (
+    *signs.SIGNS,
     _no_signal,
     _off_policy,
     _learning_rate,
@@ -636,7 +574,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _nothing_wrong(run: _Run) -> Iterator[CauseFound]:
+def _nothing_wrong(run: Run) -> Iterator[CauseFound]:
     course = run.course
     if course.fell or not (course.rose or course.start > 0.8) or run.trace.faults:
         return
@@ -687,7 +625,7 @@ _ZERO_LOSS, _RATIO_OF_ONE, _MOST_STEPS = 1e-4, 1.001, 0.8
 """Up to which a loss is 0 and a largest ratio is 1; the share of steps that makes a rule."""
 
 
-def _untold(run: _Run, first: CauseFound | None) -> Iterator[str]:
+def _untold(run: Run, first: CauseFound | None) -> Iterator[str]:
     """Yield what this log cannot tell, with the metric that would, by the library's own name."""
     facts, trace = run.facts, run.trace
     if trace.faults:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from orchestrator import plugins
 from orchestrator.imports.logged import LoggedRun
 from orchestrator.imports.names import canonical, own_step
-from orchestrator.library.logged import Place
+from orchestrator.library.logged import LoggedMetrics, Place
 from orchestrator.metrics.names import is_canonical
 
 Series = NDArray[np.float64]
@@ -21,6 +22,36 @@ NO_REFERENCE_KL = "no KL to "
 the reference policy."""
 FEWEST_STEPS = 4
 """With fewer train steps no rule is asked."""
+
+
+CUT, PROBABILITY = "rollout/cut_share", "rollout/mismatch_probability"
+"""Share of cut responses, and the mean distance of the engine's and the trainer's probabilities."""
+_NOT_MEAN = r"(?!.*(?:max|std|min))"
+_PLAIN = tuple(
+    (re.compile(pattern), ours)
+    for pattern, ours in (
+        (r"(?:train/)?(?:reward|reward_mean|mean_reward)|critic/score/mean", "train/reward_mean"),
+        (r"(?:train/|actor/|policy/)?(?:kl|kl_loss|policy_kl)(?:/mean)?", "train/kl_term"),
+        (r"(?:train/|actor/|policy/)?(?:policy_)?entropy(?:/mean)?", "train/entropy"),
+        (r"(?:train/|actor/|policy/)?grad(?:ient)?_norm", "train/grad_norm"),
+        (r"(?:train/|actor/)?(?:kl_coef|beta|kl_loss_coef)", "train/beta"),
+        (r"(?:train/|actor/)?(?:pg_)?clip_?frac(?:tion)?", "train/clip_fraction"),
+        (r"(?:.*/)?(?:response|completion)_len(?:gth)?(?:/mean)?", "rollout/response_tokens"),
+        (rf"{_NOT_MEAN}.*stale\w*(?:/mean)?", "rollout/staleness_mean"),
+        (
+            rf"{_NOT_MEAN}.*(?:rollout|sampl|engine|infer|vllm).*probs?_diff\w*(?:/mean)?",
+            PROBABILITY,
+        ),
+        (rf"{_NOT_MEAN}.*log_?p(?:rob)?s?_(?:abs_)?diff\w*(?:/mean)?", "rollout/mismatch_abs"),
+        (r"(?:.*/)?(?:mismatch_kl|k3_kl|vllm_kl)(?:/mean)?", "rollout/mismatch_kl"),
+        (rf"{_NOT_MEAN}response_length/clip_ratio|.*clipped_ratio|.*truncat\w*(?:/mean)?", CUT),
+    )
+)
+"""Names that say what they are, of libraries or releases without a row for them."""
+
+
+def _by_plain_name(name: str) -> str:
+    return next((ours for pattern, ours in _PLAIN if pattern.fullmatch(name)), "")
 
 
 @dataclass(frozen=True)
@@ -44,6 +75,8 @@ class Trace:
 
     own_names: Mapping[str, str] = field(default_factory=dict)
     """Canonical name -> the library's own."""
+    lost: Mapping[str, int] = field(default_factory=dict)
+    """Logged name of a metric of the loss -> the step from which on it is not finite."""
 
     def own_name(self, name: str) -> str:
         """Return the library's own name of a metric, or the canonical one."""
@@ -99,16 +132,15 @@ def trace_of(
     unknown: set[str] = set()
     broken: dict[str, str] = {}
     for row in run.rows:
-        own = {name: value for name, value in row.values.items() if is_canonical(name)}
-        named = canonical(row.values, table, meant_place, renames or {}) | own
-        if table is None or not any(table.rows(name) for name in row.values):
-            unknown |= row.values.keys() - own.keys()
+        named, without = _named(row.values, table, meant_place, renames or {})
+        unknown |= without
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
         for name, value in row.values.items():
             if not np.isfinite(value):
                 ours = canonical({name: value}, table, meant_place, renames or {})
-                broken |= dict.fromkeys([name] if is_canonical(name) else ours, name)
+                plain = [name] if is_canonical(name) else [*ours] or [_by_plain_name(name)]
+                broken |= dict.fromkeys(filter(None, plain), name)
             meant = table.row(name, meant_place) if table else None
             if meant is not None and not meant.ours and meant.meaning.startswith(NO_REFERENCE_KL):
                 namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
@@ -126,10 +158,30 @@ def trace_of(
     return replace(trace, place=place, namesakes=of_names, own_names=own_names)
 
 
+def _named(
+    values: Mapping[str, float],
+    table: LoggedMetrics | None,
+    place: Place,
+    renames: Mapping[str, str],
+) -> tuple[dict[str, float], set[str]]:
+    """Return the values of a row by canonical name, and the names that nothing is known of."""
+    own = {name: value for name, value in values.items() if is_canonical(name)}
+    named = canonical(values, table, place, renames) | own
+    without = [each for each in values if each not in own and not (table and table.rows(each))]
+    for name, value in values.items():
+        is_named = table is not None and any(row.ours for row in table.rows(name))
+        if name not in own and not is_named and (ours := _by_plain_name(name)):
+            named.setdefault(ours, value)
+    is_unknown = table is None or len(without) == len(values)
+    return named, values.keys() - own.keys() if is_unknown else set()
+
+
 _SCORE = re.compile(
-    r"(?:train/|eval_)?rewards/.+/mean|eval_reward|val-core/.+/mean@\d+|eval/.+/avg_score"
+    r"(?:train/|eval_)?rewards/.+/mean|val-core/.+/mean@\d+"
+    r"|(?!.*(?:std|max|min|length|loss|entropy|kl))(?:eval|val|valid|validation|test|held_?out)"
+    r"[_/-].*(?:reward|score|acc\w*|pass\w*|mean)(?:/mean)?(?:@\d+)?"
 )
-"""Scores of TRL, verl and SkyRL."""
+"""Other scores: reward functions of TRL, and what is measured on held-out prompts."""
 
 
 def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float]:
@@ -165,6 +217,7 @@ def _trace(
     steps = np.array([step for step, _ in trained], dtype=np.int64)
     series: dict[str, Series] = {}
     faults = []
+    ended: dict[str, int] = {}
     for name in names:
         logged: list[Any] = [values.get(name, np.nan) for _, values in trained]
         array = np.array(logged, dtype=np.float64)
@@ -172,6 +225,12 @@ def _trace(
             if name in broken and name in values and not np.isfinite(value):
                 faults.append((step, f"{broken[name]} at step {step}"))
                 break
+        if name in broken and name in _OF_LOSS:
+            of_name = [(step, bool(np.isfinite(v[name]))) for step, v in trained if name in v]
+            runs = [(ok, [s for s, _ in part]) for ok, part in groupby(of_name, lambda e: e[1])]
+            gaps = [len(part) for ok, part in runs[:-1] if not ok]
+            if not runs[-1][0] and len(runs[-1][1]) > max(gaps, default=1):
+                ended[broken[name]] = runs[-1][1][0]
         array[~np.isfinite(array)] = np.nan
         if not np.isnan(array).all():
             series[name] = array
@@ -180,7 +239,14 @@ def _trace(
         for name, values in scores.items()
     }
     lost = tuple(text for _, text in sorted(faults))
-    return Trace(steps, series, lost, tuple(sorted(unknown)), scores=others)
+    return Trace(steps, series, lost, tuple(sorted(unknown)), scores=others, lost=ended)
+
+
+_OF_LOSS = frozenset(
+    f"train/{name}"
+    for name in ("loss", "policy_loss", "grad_norm", "kl_term", "kl_reference", "entropy")
+) | {"train/reward_mean"}
+"""Metrics without which a run is lost."""
 
 
 def window_of(count: int) -> int:

@@ -1,0 +1,241 @@
+"""What a log says by itself: numbers of staleness and of the engine, cut responses, a KL that is
+not 0 at first or grows, a negative β, entropy that grows, a value that is not finite."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from orchestrator.audit.diagnose.course import REWARD
+from orchestrator.audit.diagnose.run import (
+    CLIP,
+    ENTROPY,
+    LENGTH,
+    MISMATCH,
+    STALENESS,
+    CauseFound,
+    Certainty,
+    Evidence,
+    Run,
+)
+from orchestrator.audit.diagnose.term import KL, TERM
+from orchestrator.audit.diagnose.trace import CUT, PROBABILITY, running_mean
+
+SHOWN = (
+    *("staleness", "engine_mismatch", "length", "length_collapse", "other_reference"),
+    *("negative_beta", "entropy_growth", "not_finite", "entropy_collapse"),
+)
+"""Causes that a log shows by a number of their own."""
+_STALE = 2.0
+"""Train steps between sampling and use from which samples count as stale."""
+_FAR, _VERY_FAR = 0.02, 0.05
+"""KL of engine and trainer a token, in nats: rounding in bf16 has 1e-5 to 1e-4, fp8 up to 5e-3."""
+_PROBABILITIES = 0.05
+"""The same, as the mean distance of the probabilities of sampled tokens; bf16 has about 0.005."""
+_CUT = 0.5
+"""Share of responses cut at the limit."""
+_FIRST_KL = 0.02
+"""KL of a token at the first step, in nats; the policy is then its reference, but for rounding."""
+_TOO_FAR = 1.0
+"""KL of a token, in nats, at which a policy writes other texts than its reference."""
+
+
+def _evidence(run: Run, metric: str, least: float, text: str) -> Evidence:
+    """Return the evidence at the first step from which on a metric's mean is at least so large."""
+    values = run.trace.get(metric)
+    smooth = np.zeros(1) if values is None else running_mean(values, 3)
+    at = np.flatnonzero(smooth >= least)
+    return run.shown(int(at[0]) if len(at) else len(smooth) - 1, metric, text)
+
+
+def _stale(run: Run) -> CauseFound | None:
+    until = run.course.before_the_fall
+    lag = run.mean(STALENESS, until) or 0.0
+    far = run.mean(MISMATCH, until) or 0.0
+    if lag < _STALE or not (run.hurt or far > _FAR):
+        return None
+    certainty: Certainty = "likely" if far > _FAR / 2 or run.course.fell else "possible"
+    evidence = [_evidence(run, STALENESS, _STALE, f"samples are {lag:.3g} train steps old")]
+    if far > _FAR / 2:
+        text = f"engine and trainer differ by {far:.2g} nats a token"
+        evidence.append(_evidence(run, MISMATCH, _FAR / 2, text))
+    return CauseFound("staleness", certainty, (*evidence, *run.fall))
+
+
+def _engine(run: Run) -> CauseFound | None:
+    """Find an engine that differs: from the first step on, or, with fresh samples, later."""
+    until = run.course.before_the_fall
+    first, late = (run.mean(MISMATCH, part) or 0.0 for part in (slice(0, 1), until))
+    late = max(late, run.mean(MISMATCH, run.ends[1]) or 0.0)
+    apart = run.mean(PROBABILITY, until) or 0.0
+    stale = (run.mean(STALENESS, until) or run.facts.staleness or 0) >= _STALE
+    certainty: Certainty = "likely" if run.hurt or first > _VERY_FAR else "possible"
+    if first >= _FAR and first >= 0.1 * late:
+        text = f"engine and trainer differ by {first:.2g} nats a token from the first step on"
+        evidence = run.shown(0, MISMATCH, text)
+    elif apart >= _PROBABILITIES:
+        text = f"the probabilities of engine and trainer differ by {apart:.2g}"
+        evidence = _evidence(run, PROBABILITY, _PROBABILITIES, text)
+    elif late >= _FAR and not stale and (run.facts.minibatches or run.trace.steps_a_batch) == 1:
+        text = f"engine and trainer part: by {late:.2g} nats a token, from {first:.2g} at first"
+        evidence = _evidence(run, MISMATCH, _FAR / 2, text)
+    else:
+        return None
+    return CauseFound("engine_mismatch", certainty, (evidence, *run.fall))
+
+
+def _cut(run: Run) -> CauseFound | None:
+    """Find responses that come to be cut at the limit."""
+    early, late = (run.mean(CUT, part) for part in run.ends)
+    before, after = (run.mean(LENGTH, part) for part in run.ends)
+    longer = before is None or after is None or after > 1.3 * before
+    if early is None or late is None or late < _CUT or late - early < 0.3 or not longer:
+        return None
+    text = f"{late:.0%} of the responses are cut at the limit, from {early:.0%}"
+    certainty: Certainty = "likely" if run.hurt or late > 0.8 else "possible"
+    return CauseFound("length", certainty, (_evidence(run, CUT, _CUT, text), *run.fall))
+
+
+def _short(run: Run) -> CauseFound | None:
+    """Find responses that shrink to next to nothing."""
+    early, late = (run.mean(LENGTH, part) for part in run.ends)
+    if early is None or late is None or early < 20 or late > min(0.2 * early, 20):
+        return None
+    text = f"the responses have {late:.0f} tokens, from {early:.0f}"
+    values = run.trace.series[LENGTH]
+    at = int(np.flatnonzero(running_mean(values, 3) <= 0.3 * early)[0])
+    certainty: Certainty = "likely" if run.hurt else "possible"
+    return CauseFound("length_collapse", certainty, (run.shown(at, LENGTH, text), *run.fall))
+
+
+def _other_reference(run: Run) -> CauseFound | None:
+    """Find a KL that is large at the first step, where the policy should be its reference."""
+    if run.trace.at(0) > 1:
+        return None
+    for name, least, unit in ((TERM, _FIRST_KL, "token"), (KL, 1.0, "response")):
+        values = run.trace.get(name)
+        finite = np.zeros(0) if values is None else values[np.isfinite(values)]
+        if len(finite) and finite[0] >= max(least, 0.3 * float(np.median(np.abs(finite)))):
+            text = f"the KL is {finite[0]:.2g} nats a {unit} at the first step"
+            return CauseFound("other_reference", "likely", (run.shown(0, name, text),))
+    return None
+
+
+def _moved_by_the_script(run: Run) -> CauseFound | None:
+    moves = run.facts.moving_reference
+    if not moves:
+        return None
+    text = f"the reference policy moves {moves} ({run.facts.source})"
+    change = f"Switch off what moves the reference policy in {run.facts.source}: {moves}."
+    certainty: Certainty = "likely" if run.hurt else "possible"
+    return CauseFound("moved_reference", certainty, (run.shown(0, KL, text), *run.fall), change)
+
+
+def grows(run: Run) -> bool:
+    """Return True if the KL of a token grows by five times, to where the texts are others."""
+    third = max(len(run.trace.steps) // 3, 1)
+    early, late = _middle(run, slice(0, third)), _middle(run, slice(-third, None))
+    return late > max(_TOO_FAR, 5 * early)
+
+
+def _middle(run: Run, part: slice) -> float:
+    """Return the median of the KL of a token; 0 without one."""
+    values = run.trace.get(TERM)
+    finite = np.zeros(0) if values is None else values[part][np.isfinite(values[part])]
+    return float(np.median(np.abs(finite))) if len(finite) else 0.0
+
+
+def _grows(run: Run) -> CauseFound | None:
+    if not grows(run) or run.facts.has_kl is False:
+        return None
+    late = run.mean(TERM, run.ends[1]) or 0.0
+    text = f"the KL grows to {late:.2g} nats a token: the policy is not held, with "
+    text += run.beta_in_words
+    evidence = _evidence(run, TERM, _TOO_FAR, text)
+    return CauseFound("kl_without_effect", "likely", (evidence, *run.fall), _HOLD)
+
+
+_HOLD = (
+    "Lower the learning rate or the updates of a batch, and see that the KL has a gradient towards "
+    "the reference policy (`orch explain`); a larger beta comes after that."
+)
+
+
+def _negative(run: Run) -> CauseFound | None:
+    if (run.facts.beta or 0) >= 0:
+        return None
+    text = f"{run.beta_in_words}: it pays for leaving the reference policy"
+    return CauseFound("negative_beta", "sure", (run.shown(0, TERM, text),))
+
+
+def _entropy_grows(run: Run) -> CauseFound | None:
+    """Find an entropy that grows while the reward does not, and a coefficient of its own."""
+    early, late = (run.mean(ENTROPY, part) for part in run.ends)
+    bonus, change = run.facts.entropy, ""
+    if early is None or late is None or early <= 0:
+        return None
+    if bonus and bonus < 0 and late < 0.3 * early:
+        text = f"the entropy coefficient is {bonus:g}, of the wrong sign: it takes entropy away"
+        return CauseFound("entropy_collapse", "likely", (run.shown(0, ENTROPY, text),), text + ".")
+    if late < 1.8 * early or not run.hurt:
+        return None
+    if bonus and bonus > 0:
+        change = f"Lower the entropy coefficient of {bonus:g}, or leave it out."
+    text = f"the entropy grows from {early:.2g} to {late:.2g} nats a token"
+    evidence = (_evidence(run, ENTROPY, 1.4 * early, text), *run.fall)
+    return CauseFound("entropy_growth", "likely", evidence, change)
+
+
+def _not_finite(run: Run) -> CauseFound | None:
+    """Find a value that is not finite from some step to the end."""
+    if not run.trace.lost:
+        return None
+    step, name = min((step, name) for name, step in run.trace.lost.items())
+    evidence = [Evidence(step, name, f"{name} is not finite from here on")]
+    gradient = run.trace.get("train/grad_norm")
+    before = np.zeros(0) if gradient is None else gradient[run.trace.steps < step]
+    finite = before[np.isfinite(before)]
+    if len(finite) > 3 and finite[-3:].max() > 10 * max(float(np.median(finite)), 1e-12):
+        text = f"the gradient's norm jumps to {finite[-3:].max():.3g} just before"
+        evidence.insert(0, run.shown(len(before) - 1, "train/grad_norm", text))
+    return CauseFound("not_finite", "sure", tuple(evidence))
+
+
+def _constant(run: Run) -> CauseFound | None:
+    """Find a reward that becomes one number, which is not the best that it had."""
+    rewards = run.course.rewards[np.isfinite(run.course.rewards)]
+    last = rewards[-max(8, len(rewards) // 4) :]
+    if len(rewards) < 12 or np.ptp(last) > 0 or np.ptp(rewards) == 0 or last[0] >= rewards.max():
+        return None
+    at = int(np.flatnonzero(np.abs(rewards - last[0]) > 0)[-1]) + 1
+    text = f"from here on the reward is {last[0]:g} in each step: nothing is left to learn from"
+    certainty: Certainty = "possible" if run.course.fell else "likely"
+    return CauseFound("no_signal", certainty, (run.shown(at, REWARD, text),))
+
+
+def at_a_bound(run: Run) -> bool:
+    """Return True if a measured quantity ends where no healthy run does."""
+    early, late = run.ends
+    entropy = run.mean(ENTROPY, early) or 0.0
+    used_up = entropy > 0 and (run.mean(ENTROPY, late) or entropy) < 0.02 * entropy
+    return (
+        _cut(run) is not None
+        or (used_up and run.course.end < 0.8)
+        or (run.mean(MISMATCH, late) or 0.0) > _VERY_FAR
+        or (run.mean(CLIP, late) or 0.0) > 0.5
+        or _middle(run, late) > 5 * _TOO_FAR
+    )
+
+
+SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
+    _not_finite,
+    _negative,
+    _stale,
+    _engine,
+    _cut,
+    _short,
+    _other_reference,
+    _moved_by_the_script,
+    _grows,
+    _entropy_grows,
+    _constant,
+)
