@@ -47,7 +47,7 @@ class EstimatorParameter(click.ParamType[str]):
 
     name = "estimator"
 
-    def get_metavar(self, _param: click.Parameter, _ctx: click.Context) -> str | None:
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002  # click names them
         """Return the word for it: the names are many."""
         return "ESTIMATOR"
 
