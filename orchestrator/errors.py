@@ -14,6 +14,7 @@ OrchError                  a mistake of the user or the world: one sentence, exi
 Anything else that escapes is a bug of ours and keeps its traceback.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -123,8 +124,13 @@ class LaboratoryError(OrchError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `, did you mean 'x'?` for the nearest known name, or an empty string."""
+    """Return `, did you mean 'x'?` for the nearest known name, or an empty string.
+
+    Among numbers none is near: which one is meant cannot be read from its digits.
+    """
     by_lower_case = {str(k).lower(): str(k) for k in known}
+    if all(re.fullmatch(r"-?\d*\.?\d+(e-?\d+)?", each) for each in (str(name), *by_lower_case)):
+        return ""
     cutoff = 0.6 if len(str(name)) > 3 else 0.5  # k4 and k3 share one letter of two
     near = get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=cutoff)
     return f", did you mean '{by_lower_case[near[0]]}'?" if near else ""

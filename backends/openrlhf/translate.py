@@ -34,6 +34,7 @@ from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, prompt_recipe, rollout_dump
 from orchestrator.library.manifest import Carried, validation
+from orchestrator.library.memory import micro_batch
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Data, Resources, Settings, System
@@ -67,8 +68,8 @@ MOST_COPIES = 256
 """The maximum number of copies of the prompt file. One argument names it once per copy."""
 
 
-LARGEST_MICRO_BATCH = 8
-"""Most sequences of a GPU's micro-batch."""
+LARGEST_MICRO_BATCH, MOST_TOKENS = 8, 16384
+"""Most sequences of a GPU's micro-batch, and most tokens, where its size is not mathematics."""
 
 
 class RankLayout(NamedTuple):
@@ -335,7 +336,9 @@ def rank_layout(
             "GPUs train: change batch.num_prompts, rollout.group_size or the number of GPUs.",
         )
     share = per_minibatch // workers
-    micro = next(n for n in range(min(LARGEST_MICRO_BATCH, share), 0, -1) if share % n == 0)
+    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    tokens = longest if is_read(version) else 1
+    micro = micro_batch(share, tokens, MOST_TOKENS, LARGEST_MICRO_BATCH)
     by_sequence = not is_read(version) and settings.loss.aggregation == "sequence_mean"
     key = spelled("train.micro_batch_size", version) or ""
     declared = MANIFEST.micro_batch(settings, system, key.removeprefix("--"))

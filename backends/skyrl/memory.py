@@ -1,7 +1,7 @@
 """What a launch of SkyRL holds on a GPU, by its source (backends/skyrl_train/workers/fsdp)."""
 
-from backends.skyrl.translate import gpu_layout, micro_batch, sequences_per_gpu
-from orchestrator.library.memory import CheckpointUse, GpuUse, saves
+from backends.skyrl.translate import MOST_TOKENS, gpu_layout, sequences_per_gpu
+from orchestrator.library.memory import CheckpointUse, GpuUse, micro_batch, saves
 from orchestrator.records import Cell
 
 ENGINE_MEMORY = 0.8
@@ -22,7 +22,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     )
     longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
     sequences = sequences_per_gpu(settings, layout)
-    tokens = (system.micro_batch or micro_batch(sequences, longest)) * longest
+    tokens = (system.micro_batch or micro_batch(sequences, longest, MOST_TOKENS)) * longest
     share = 0.0 if system.offload else 1.0
     trains_all = settings.lora is None
     return GpuUse(

@@ -29,6 +29,7 @@ from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
 from orchestrator.library.manifest import validation
+from orchestrator.library.memory import micro_batch
 from orchestrator.library.needs import NEEDS, extra_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Resources, Settings, System
@@ -40,7 +41,8 @@ PYTHON = "python"
 
 
 MOST_TOKENS = 8192
-"""Most tokens of a micro batch. Its logits take the most memory of a GPU."""
+"""Most tokens of a micro batch, whose size changes memory and no results. Its logits take the most
+memory of a GPU."""
 
 
 class GpuLayout(NamedTuple):
@@ -196,7 +198,7 @@ def _micro_batches(
     for phase in ("train", "forward"):
         yield (
             f"trainer.micro_{phase}_batch_size_per_gpu",
-            declared or micro_batch(sequences, tokens),
+            declared or micro_batch(sequences, tokens, MOST_TOKENS),
         )
 
 
@@ -375,16 +377,6 @@ def sequences_per_gpu(settings: Settings, layout: GpuLayout) -> int:
             "change batch.num_prompts, rollout.group_size or the resources.",
         )
     return each
-
-
-def micro_batch(sequences: int, tokens: int) -> int:
-    """Return the size of a micro batch: a divisor of `sequences` within MOST_TOKENS.
-
-    Sequences have up to `tokens` tokens. The size changes memory and no results. MOST_TOKENS is a
-    guess, not a measurement.
-    """
-    largest = min(sequences, max(1, MOST_TOKENS // tokens))
-    return next(n for n in range(largest, 0, -1) if sequences % n == 0)
 
 
 def _refused(field: str, value: object, offered: object, advice: str) -> UnsupportedSetting:

@@ -32,6 +32,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, lora, prompt_recipe, quiet_kl, rollout_dump
 from orchestrator.library.key_tables import is_since
 from orchestrator.library.manifest import ManifestError, Values, validation
+from orchestrator.library.memory import micro_batch
 from orchestrator.library.needs import NEEDS, extra_file, needs_file
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Cadence, Data, Resources, Settings, System
@@ -51,6 +52,8 @@ _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 LARGEST_ON_GPU, LARGEST_ON_CPU = 8, 512
 """Most rollouts in one forward pass of a process. Gradients of more rollouts are accumulated."""
+MOST_TOKENS = 16384
+"""Most tokens in one forward pass on a GPU."""
 ENGINE_MEMORY = 0.4
 """The share of a GPU's memory that vLLM takes while it samples, beside the trainer's shards; TRL's
 default of 0.3 is too little for a model of 14 B."""
@@ -413,7 +416,6 @@ def rank_layout(
             "A minibatch is shared equally by one process a GPU: change batch.num_prompts, "
             "rollout.group_size or the number of GPUs.",
         )
-    largest = LARGEST_ON_CPU if on_cpu else LARGEST_ON_GPU
     micro = MANIFEST.micro_batch(settings, system, "per_device_train_batch_size")
     if micro is not None and share % micro:
         raise _refused(
@@ -438,7 +440,9 @@ def rank_layout(
             "Only a sharded launch offloads: more than one GPU, a KL of TRL's own, and a reference "
             "policy that does not move.",
         )
-    per_device = micro or next(n for n in range(min(largest, share), 0, -1) if share % n == 0)
+    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    bounds = (share, LARGEST_ON_CPU) if on_cpu else (MOST_TOKENS, LARGEST_ON_GPU)
+    per_device = micro or micro_batch(share, 1 if on_cpu else longest, *bounds)
     return ProcessShares(processes, on_cpu, per_device, share // per_device)
 
 

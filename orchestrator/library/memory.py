@@ -57,6 +57,16 @@ class GpuUse:
     """What of policy and reference stays on a GPU while its engine samples, before sharing."""
 
 
+def micro_batch(sequences: int, tokens: int, most_tokens: int, most: int | None = None) -> int:
+    """Return the size of a micro batch: a divisor of `sequences` within two bounds, at least 1.
+
+    tokens: of the longest sequence. most: sequences. The bounds that backends give are guesses, not
+    measurements.
+    """
+    largest = min(sequences, most or sequences, max(1, most_tokens // tokens))
+    return next(n for n in range(largest, 0, -1) if sequences % n == 0)
+
+
 class CheckpointUse(NamedTuple):
     """What the checkpoints of a cell take of a disk, in bytes a parameter."""
 
