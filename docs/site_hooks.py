@@ -1,7 +1,6 @@
-"""What mkdocs builds out of the product: the page of spec files, the table of verdicts."""
+"""What mkdocs builds out of the product: the front page and the reference."""
 
 import inspect
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,28 +23,26 @@ PLACES: tuple[Placement, ...] = ("reward", "loss")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the generated page, and the reports that were run where the site is built."""
-    files.append(File.generated(config, "reference/spec.md", content=spec_page()))
-    for name, page in reports().items():
-        source = f"reports/{name}/index.html"
-        files.append(File.generated(config, source, abs_src_path=str(page)))
+    """Add the front page, which is the README, and the pages of the reference."""
+    pages = {
+        "index.md": front_page,
+        "reference/spec.md": spec_page,
+        "reference/cli.md": command_page,
+        "reference/api.md": python_page,
+    }
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content()))
     return files
 
 
-def reports() -> dict[str, Path]:
-    """Return the page of each experiment below $ORCH_RUNS_DIR (default: runs), by its name."""
-    runs = Path(os.environ.get("ORCH_RUNS_DIR", DOCS.parent / "runs"))
-    return {page.parts[-3]: page.absolute() for page in sorted(runs.glob("*/report/index.html"))}
-
-
-def report_links() -> str:
-    """Return a line a report of this site; a sentence if there is none."""
-    links = [f"- [{name}](reports/{name}/index.html)" for name in reports()]
-    return "\n".join(links) or "Nothing was run where this copy of the site was built."
+def front_page() -> str:
+    """Return the README with its links as seen from this folder."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\]\((?!https?:)(docs/)?", lambda m: "](" if m[1] else "](../", text)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in the verdicts, name files outside the site."""
+    """Name files outside the site."""
     folder = DOCS / Path(page.file.src_uri).parent
 
     def named(match: re.Match[str]) -> str:
@@ -54,11 +51,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return match[0]
         return f"{match[1]} (`{target.relative_to(DOCS.parent)}`)"
 
-    text = re.sub(r"(?<!!)\[([^\]]+)\]\(([^)]+)\)", named, markdown)
-    for mark, content in GENERATED.items():
-        if mark in text:
-            text = text.replace(mark, content())
-    return text
+    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)]+)\)", named, markdown)
+
+
+def command_page() -> str:
+    """Return the page of the commands."""
+    return (
+        "# Commands\n\nEvery command ends with one of these codes:\n\n| code | means |\n|---|---|\n"
+        f"{exit_rows()}\n\n{command_entries()}\n"
+    )
+
+
+def python_page() -> str:
+    """Return the page of `import orch`."""
+    own = "show_root_heading: false\n      show_source: false\n      members_order: source"
+    options = f"    options:\n      {own}\n      heading_level: 2\n"
+    return f"# Python\n\n::: orch\n{options}\n## What they return\n\n{type_entries()}\n"
 
 
 def exit_rows() -> str:
@@ -136,13 +144,3 @@ def spec_page() -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-GENERATED = {
-    "{{ verdicts }}": verdict_rows,
-    "{{ types }}": type_entries,
-    "{{ exit codes }}": exit_rows,
-    "{{ commands }}": command_entries,
-    "{{ reports }}": report_links,
-}
-"""Mark in a page -> what the product says there."""
