@@ -96,7 +96,7 @@ def test_both_main_commands_start_from_the_sdist(unpacked: Path) -> None:
 
     done = here("bootstrap.py", "run", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "186 cells" in done.stdout
+    assert "372 cells" in done.stdout
     done = here(
         "-m",
         "pytest",

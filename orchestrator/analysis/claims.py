@@ -34,6 +34,7 @@ from orchestrator.analysis.configurations import (
     item_variance,
     mean_by_seed,
     runs_by_configuration,
+    tasks_of,
 )
 from orchestrator.analysis.phases import state_of
 from orchestrator.analysis.runs import (
@@ -46,7 +47,6 @@ from orchestrator.analysis.runs import (
 from orchestrator.analysis.stats import (
     ALPHA,
     MAX_SEEDS,
-    PLANNED,
     POWER,
     Estimate,
     PooledEffect,
@@ -70,6 +70,7 @@ from orchestrator.analysis.text import (
     p_text,
 )
 from orchestrator.errors import did_you_mean
+from orchestrator.identity import fingerprint
 from orchestrator.records import ENDED
 from orchestrator.spec.claims import (
     COLLAPSE,
@@ -360,8 +361,8 @@ def _trained(
         few = [
             f"{len(groups_kept.get(traits, ()))} of {len(group)} runs of {_term(group[0])} trained"
             for of, of_kept in ((setting.left, kept.left), (setting.right, kept.right))
-            for groups_kept in [_configurations(of_kept)]
-            for traits, group in _configurations(of).items()
+            for groups_kept in [configurations_of(of_kept)]
+            for traits, group in configurations_of(of).items()
             if len(groups_kept.get(traits, ())) < min(2, len(group))
         ]
         if few:
@@ -375,7 +376,7 @@ def _trained(
     return settings, left_out
 
 
-def _configurations(runs: Iterable[MeasuredRun]) -> dict[AxisValues, list[MeasuredRun]]:
+def configurations_of(runs: Iterable[MeasuredRun]) -> dict[AxisValues, list[MeasuredRun]]:
     """Return the runs that differ only in their seed, by their traits."""
     groups: dict[AxisValues, list[MeasuredRun]] = {}
     for run in runs:
@@ -425,7 +426,7 @@ def _side_by_seed(
     for setting in settings:
         runs: tuple[MeasuredRun, ...] = getattr(setting, side)
         groups = []
-        for traits, group in _configurations(runs).items():
+        for traits, group in configurations_of(runs).items():
             values = {r.seed: v for r in group if (v := value(r)) is not None}
             if not values:
                 name = setting_name(setting.study, traits, [r for s in settings for r in s.runs])
@@ -449,7 +450,7 @@ def _side(
             {r.record.cell.id: v for r in group if (v := value(r)) is not None},
         )
         for setting in settings
-        for groups in [_configurations(getattr(setting, side)).values()]
+        for groups in [configurations_of(getattr(setting, side)).values()]
         for group in groups
     ]
 
@@ -478,12 +479,15 @@ def prior_of(metric: str, runs: Sequence[MeasuredRun]) -> VariancePrior | None:
     """Return what the configurations of a grid say of variances of a metric's final values."""
     trained = [r for r in runs if not (is_of_trained(metric) and r.finals.get(COLLAPSE))]
     value = _final_of(metric)
-    variances: dict[frozenset[str], tuple[float, int]] = {}
-    for group in _configurations(trained).values():
+    variances: list[tuple[float, int]] = []
+    groups: dict[str, list[MeasuredRun]] = {}
+    for run in trained:  # traits do not name all settings: two studies may share them
+        groups.setdefault(fingerprint(run.record.cell.settings.but(seed=0)), []).append(run)
+    for group in groups.values():
         values = {r.record.cell.id: v for r in group if (v := value(r)) is not None}
-        if len(values) > 1:  # runs that stand for several libraries are one configuration
-            variances[frozenset(values)] = variance(values.values()), len(values)
-    return variance_prior(variances.values())
+        if len(values) > 1:
+            variances.append((variance(values.values()), len(values)))
+    return variance_prior(variances)
 
 
 def effects_by_library(
@@ -603,6 +607,8 @@ class ClaimEvidence:
     """The test of one claim, before p-values are corrected for the number of claims."""
 
     contrast: Contrast
+    metric: str
+    """That of the left side."""
     left: Estimate | Rate
     right: Estimate | Rate | None
     """None if the claim compares with a number."""
@@ -624,11 +630,11 @@ class ClaimEvidence:
 
     @property
     def num_items(self) -> int:
-        """Return the number of evaluated items, or 0 if single items are not known."""
+        """Return the number of items of the claim's metric, or 0 if they are not known."""
+        runs = [run for setting in self.contrast.settings for run in setting.runs]
         sizes = {
-            sum(len(shares) for shares in run.items.values())
-            for setting in self.contrast.settings
-            for run in setting.runs
+            sum(len(run.items.get(task, ())) for task in tasks_of([run], self.metric))
+            for run in runs
         }
         return max(sizes, default=0)
 
@@ -713,7 +719,8 @@ def judge(
             drafts[name] = reason
         except NotTestableError as reason:
             drafts[name] = reason
-    level = level_of_look(looks(runs))
+    looked = looks(runs)
+    level = level_of_look(looked)
     by_family: dict[str, list[str]] = {}
     for name, claim in claims.items():
         if claim.left.metric != WORKS:
@@ -727,7 +734,7 @@ def judge(
         decided = sum(p < level for p in corrected)
         for (name, evidence), p in zip(testable.items(), corrected, strict=False):
             rank = sum(other < evidence.p for other in p_values) if p < level else decided
-            judged[name] = _judged(name, claims[name], evidence, p, level, family, family - rank)
+            judged[name] = _judged(name, claims[name], evidence, p, looked, family, family - rank)
     return [
         judged.get(name) or JudgedClaim(name, claim, "not testable", missing=str(drafts[name]))
         for name, claim in claims.items()
@@ -741,14 +748,10 @@ def _evidence(
     pooled = weigh_evidence(claim, contrast(claim, runs), prior)
     if not claim.every:
         return pooled
-    trait = _trait_of(claim.every)
-    values = {r.traits[trait]: None for s in pooled.contrast.settings for r in s.left}
-    each = {}
-    # A condition on the same axis has already chosen these values.
-    others = tuple(where for where in claim.at if _trait_of(where.axis) != trait)
-    for value in values:
-        one_place = replace(claim, every="", at=(*others, AxisCondition(claim.every, (value,))))
-        each[value] = weigh_evidence(one_place, contrast(one_place, runs), prior)
+    each = {
+        value: weigh_evidence(place, contrast(place, runs), prior)
+        for value, place in places_of(claim, pooled.contrast.settings).items()
+    }
     weakest = max(each.values(), key=lambda one: one.p_for)
     return replace(
         pooled,
@@ -760,17 +763,29 @@ def _evidence(
     )
 
 
+def places_of(claim: Claim, settings: Sequence[PairedRuns]) -> dict[str, Claim]:
+    """Return value -> the claim there, for each value of the axis of a claim `at every`."""
+    trait = _trait_of(claim.every)
+    values = {r.traits[trait]: None for s in settings for r in s.left if claim.every}
+    # A condition on the same axis has already chosen these values.
+    others = tuple(where for where in claim.at if _trait_of(where.axis) != trait)
+    return {
+        value: replace(claim, every="", at=(*others, AxisCondition(claim.every, (value,))))
+        for value in values
+    }
+
+
 def _judged(
     name: str,
     claim: Claim,
     evidence: ClaimEvidence,
     p: float,
-    level: float,
+    looked: Sequence[int],
     family: int,
     step: int,
 ) -> JudgedClaim:
     """Return the verdict. `step`: the number by which Holm divides the level for this claim."""
-    e, small = evidence, False
+    e, small, level = evidence, False, level_of_look(looked)
     if e.effect is not None and e.pooled is not None:
         low, high = e.pooled.interval(level / step)
         e = replace(e, effect=replace(e.effect, low=low, high=high))
@@ -784,7 +799,8 @@ def _judged(
         verdict = "no effect"
     else:
         verdict = "seen" if e.p < level else "too few runs"
-        needed = _seeds_needed(claim, e, PLANNED * ALPHA / family)
+        # Seeds that are added have the level of another look.
+        needed = _seeds_needed(claim, e, lambda n: level_of_look([*looked, n]) / family)
     return JudgedClaim(name, claim, verdict, "", e, p, family, needed)
 
 
@@ -848,6 +864,7 @@ def weigh_evidence(claim: Claim, contrast: Contrast, prior: VariancePrior | None
     ends = pooled.interval(ALPHA) if pooled else (None, None)
     return ClaimEvidence(
         contrast,
+        claim.left.metric,
         Estimate(contrast.left, n),
         None if isinstance(claim.right, float) else Estimate(contrast.right, n),
         Estimate(contrast.left - contrast.right, n, math.nan, *ends),
@@ -865,15 +882,18 @@ def _evidence_of_shares(claim: Claim, contrast: Contrast) -> ClaimEvidence:
         p = _region_p(
             claim.relation, claim.margin, lambda bound: p_of_share(left, whole, centre + bound)
         )
-        return ClaimEvidence(contrast, _share(contrast, "left", claim), None, None, *p)
+        left_share = _share(contrast, "left", claim)
+        return ClaimEvidence(contrast, claim.left.metric, left_share, None, None, *p)
     right, other = _seed_totals(contrast.settings, "right", claim.right.metric)
     p = _region_p(
         claim.relation,
         0.0,
-        lambda _: p_between_shares([n * other for n in left], [n * whole for n in right]),
+        lambda _: p_between_shares(
+            [n * other for n in left], [n * whole for n in right], whole * other
+        ),
     )
     shares = [_share(contrast, side, claim) for side in _SIDES]
-    return ClaimEvidence(contrast, shares[0], shares[1], None, *p)
+    return ClaimEvidence(contrast, claim.left.metric, *shares, None, *p)
 
 
 def _seed_totals(
@@ -922,21 +942,24 @@ def _region_bounds(relation: Relation, margin: float) -> tuple[float, ...]:
 _SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 
-def _seeds_needed(claim: Claim, evidence: ClaimEvidence, alpha: float) -> int | None:
+def _seeds_needed(
+    claim: Claim, evidence: ClaimEvidence, level: Callable[[int], float]
+) -> int | None:
     """Return the number of seeds that would decide the claim if effect and spread do not change.
 
-    Return None if no number up to the search's maximum suffices.
+    `level`: of a number of seeds, by the smallest of its family's p-values. Return None if no
+    number up to the search's maximum suffices.
     """
     now = len(evidence.contrast.seeds)
     if evidence.effect is not None:
         if evidence.pooled is None:
             return max(2, now + 1)
-        needed = evidence.pooled.seeds_to_decide(_distance(claim, evidence.effect), now, alpha)
-        return None if needed is None else max(needed, now + 1)
+        distance = _distance(claim, evidence.effect) / evidence.pooled.caution
+        return evidence.pooled.seeds_to_decide(distance, now, level)
     for seeds in (n for n in SEEDS_OF_SHARES if n > now):
         one = min((evidence.each or {"": evidence}).values(), key=lambda each: -each.p_for)
         grown = replace(one.contrast, settings=_repeated(one.contrast.settings, seeds))
-        if _evidence_of_shares(claim, grown).p < alpha:
+        if _evidence_of_shares(claim, grown).p < level(seeds):
             return seeds
     return None
 
@@ -946,7 +969,7 @@ def _repeated(settings: Sequence[PairedRuns], seeds: int) -> tuple[PairedRuns, .
 
     def grown(runs: Sequence[MeasuredRun]) -> tuple[MeasuredRun, ...]:
         every = []
-        for group in _configurations(runs).values():
+        for group in configurations_of(runs).values():
             known = [run for run in group if run.finals]
             for seed in range(seeds):
                 run = known[seed % len(known)]

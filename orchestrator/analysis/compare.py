@@ -3,7 +3,7 @@
 README.md in this folder lists the comparisons and their intervals.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from orchestrator.analysis.claims import (
@@ -26,6 +26,7 @@ from orchestrator.analysis.configurations import (
 from orchestrator.analysis.phases import phase_data, phase_maps
 from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure, per_library
 from orchestrator.analysis.stats import Improvement
+from orchestrator.analysis.text import first_names
 from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.records import Published, PublishedNumber, Record, Score, Spec
 from orchestrator.spec.claims import Claim, ClaimSide, parse
@@ -62,6 +63,8 @@ class Comparison:
     out_of_domain: str | None
     published: tuple[PublishedComparison, ...] = ()
     """The numbers of the publication, each with our number."""
+    claims_changed: str = ""
+    """A sentence on claims that were changed after the first result."""
 
 
 def compare(
@@ -93,6 +96,17 @@ def compare(
         main_metric(rows, OUT_OF_DOMAIN),
         tuple(compare_published(spec.published, per_library(runs))),
     )
+
+
+def changed_claims(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return which claims were changed since a result was there; empty for none. Both: digests."""
+    parts = (
+        ("added", [name for name in now if name not in was]),
+        ("removed", [name for name in was if name not in now]),
+        ("altered", [name for name in now if was.get(name, now[name]) != now[name]]),
+    )
+    told = [f"{len(names)} {what} ({first_names(names)})" for what, names in parts if names]
+    return f"Claims changed after the first result: {', '.join(told)}." if told else ""
 
 
 def check_metric(comparison: Comparison, metric: str) -> None:
@@ -142,6 +156,7 @@ def comparison_data(comparison: Comparison) -> dict[str, object]:
             }
             for judged in comparison.claims
         ],
+        "claims_changed": comparison.claims_changed,
         "phases": phase_data(phase_maps(comparison.configurations)),
         "published": [
             {

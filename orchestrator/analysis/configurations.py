@@ -505,7 +505,7 @@ def item_variance(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) ->
 
 def task_metrics(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
     """Return the mean@k of each task of a domain's mean. Return [metric] for other metrics."""
-    tasks = _tasks_of(runs, metric)
+    tasks = tasks_of(runs, metric)
     if metric.split("/")[1:2] not in (["in_domain"], ["out_of_domain"]) or not tasks:
         return [metric]
     largest = []
@@ -523,7 +523,7 @@ def _item_tables(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) -> 
     configurations = [one for sides in settings for side in sides for one in side]
     seeds = sorted(set.intersection(*map(set, configurations))) if configurations else []
     runs = [one[seed] for one in configurations for seed in seeds]
-    tasks = _tasks_of(runs, metric)
+    tasks = tasks_of(runs, metric)
     if not tasks or not all(_items_match_final(run, metric) for run in runs):
         return None
     tables = []
@@ -543,7 +543,7 @@ def _item_row(left: RunGroup, right: RunGroup, seed: int, task: str) -> Any:
     return mean - np.mean([one[seed].items[task] for one in right], axis=0) if right else mean
 
 
-def _tasks_of(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
+def tasks_of(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
     """Return the tasks that a metric averages, or no tasks if it is not a mean over items."""
     if not metric.startswith("eval/") or not metric.rpartition("/")[2].startswith("mean"):
         return []
@@ -553,7 +553,7 @@ def _tasks_of(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
 
 def _items_match_final(run: MeasuredRun, metric: str) -> bool:
     """Return True if every task's items are known and average to the final value."""
-    tasks = _tasks_of([run], metric)
+    tasks = tasks_of([run], metric)
     if not all(len(run.items.get(task, ())) for task in tasks):
         return False
     means = [fmean(map(float, run.items[task])) for task in tasks]

@@ -265,13 +265,18 @@ def _finals(record: Record, series: Mapping[str, Series]) -> dict[str, float]:
 
 def is_accuracy(name: str) -> bool:
     """Return True for a measured share of right answers."""
-    other = is_divergence(name.rpartition("/")[2])
-    return name.startswith("eval/") and not other and name not in (PREDICTED_ACCURACY, OUT_OVER_IN)
+    return is_of_trained(name) and name != OUT_OVER_IN and not _is_count(name)
 
 
 def is_of_trained(name: str) -> bool:
-    """Return True for a metric that only a run that trained has: a collapse is no accuracy."""
-    return is_accuracy(name) or name == OUT_OVER_IN
+    """Return True for a metric of answers: a run that collapsed has none."""
+    measured = name.startswith("eval/") and name != PREDICTED_ACCURACY
+    return measured and not is_divergence(name.rpartition("/")[2])
+
+
+def _is_count(name: str) -> bool:
+    """Return True for a number of different answers, which may exceed 1."""
+    return name.rpartition("/")[2].startswith("distinct@")
 
 
 def predicted_metric(metric: str) -> str | None:

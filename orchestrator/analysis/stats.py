@@ -12,6 +12,7 @@ each of them, and what the grid's other configurations say of variances.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -419,6 +420,8 @@ MAX_SEEDS = 1000
 """Maximum of every search for a number of seeds. More seeds count as impossible."""
 POWER = 0.8
 """The probability with which the number of seeds that is named decides a claim."""
+CAUTION = 0.7
+"""Probability that the spread which a number of seeds is computed with is not too small."""
 _POINTS = 4000
 """Points of the integral of a characteristic function."""
 
@@ -503,11 +506,9 @@ class PooledEffect:
 
         `items`: the variance of the effect from items, 0 for an effect on these items.
         """
-        import numpy as np
-
         self.mean = math.fsum(each.weight * each.mean for each in means)
-        self.num_means = len(means)
-        parts: list[tuple[float, float]] = []  # (standard error, degrees)
+        self.items = items
+        parts: list[tuple[float, float, int]] = []
         for each in means:
             if each.n < 2:
                 raise ValueError("a mean of one run has no spread")
@@ -521,10 +522,17 @@ class PooledEffect:
                 )
             if degrees:
                 error = abs(each.weight) * math.sqrt(squares / degrees / each.n)
-                parts.append((error, degrees))
-        if items:
-            parts.append((math.sqrt(items), DEGREES[1]))
-        parts = [(se, degrees) for se, degrees in parts if se > SMALLEST_SD]
+                parts.append((error, degrees, each.n))
+        self.spread_of(parts)
+
+    def spread_of(self, means: Sequence[tuple[float, float, int]]) -> None:
+        """Keep the distribution of means, each with standard error, degrees and number of runs."""
+        import numpy as np
+
+        self.means = [each for each in means if each[0] > SMALLEST_SD]
+        parts = [(se, degrees) for se, degrees, _ in self.means]
+        if self.items:
+            parts.append((math.sqrt(self.items), DEGREES[1]))
         if not parts:
             raise ValueError("all runs of a side have the same value: no spread is measured")
         self.error = math.sqrt(math.fsum(se * se for se, _ in parts))
@@ -553,19 +561,40 @@ class PooledEffect:
         half = _root(lambda h: alpha - 2 * min(self.tails(self.mean - h)), 0.0, self.error * 1e3)
         return self.mean - half, self.mean + half
 
-    def seeds_to_decide(self, distance: float, seeds: int, alpha: float) -> int | None:
-        """Return the number of seeds that decides at a distance from the bound with power 0.8.
+    def with_more(self, added: int) -> "PooledEffect":
+        """Return the distribution that this many more seeds would have, of the same spread."""
+        grown = copy(self)
+        grown.spread_of(
+            [
+                (se * math.sqrt(n / (n + added)), degrees + added, n + added)
+                for se, degrees, n in self.means
+            ]
+        )
+        return grown
 
-        Assume that distance and spread are exact. Return None if no number up to MAX_SEEDS does.
+    def seeds_to_decide(
+        self, distance: float, seeds: int, level: Callable[[int], float], power: float = POWER
+    ) -> int | None:
+        """Return the number of seeds, above `seeds`, that decides at a distance from the bound.
+
+        `level`: of a number of seeds. Distance and spread count as exact. Return None if no number
+        up to MAX_SEEDS does.
         """
-        spread = self.error * math.sqrt(seeds)
 
         def enough(n: int) -> bool:
-            degrees = self.num_means * (n - 1)
-            reach = t_quantile(1 - alpha / 2, degrees) + t_quantile(POWER, degrees)
-            return math.sqrt(n) * distance >= reach * spread
+            grown = self.with_more(n - seeds)
+            left = distance - t_quantile(power, DEGREES[1]) * grown.error
+            return left > 0 and 2 * min(grown.tails(grown.mean - left)) < level(n)
 
-        return _fewest(enough)
+        return _fewest(enough, seeds)
+
+    @property
+    def caution(self) -> float:
+        """Return by how much the spread may exceed what few seeds show (one-sided 70 %)."""
+        from scipy.special import chdtri
+
+        degrees = self.error**4 / math.fsum(se**4 / df for se, df, _ in self.means)
+        return float(math.sqrt(degrees / chdtri(degrees, CAUTION)))
 
 
 def _log_characteristic(t: Any, degrees: float) -> Any:
@@ -592,15 +621,26 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
 # ---------------------------------------------------------------- claims: shares of runs
 
 
-def p_between_shares(left: Sequence[int], right: Sequence[int]) -> tuple[float, float]:
-    """Return p of "left is not above right" and of "it is not below": the randomisation test.
+def p_between_shares(
+    left: Sequence[int], right: Sequence[int], whole: int = 0
+) -> tuple[float, float]:
+    """Return p of "left is not above right" and of "it is not below".
 
     Each number is the total of one seed over the settings of a side, so runs that share a seed
-    count once. The test counts the ways to deal the seeds of both sides to two sides. With one
-    setting it is Fisher's exact test.
+    count once. `whole`: the largest possible total. If each seed has all of it or nothing, the
+    test is Boschloo's (1970), else the randomisation test: it counts the ways to deal the seeds
+    of both sides to two sides. Each errs with at most its level among the seeds that lead to it,
+    so both together do.
     """
     import numpy as np
 
+    if whole and {*left, *right} <= {0, whole}:
+        counts = sum(map(bool, left)), sum(map(bool, right))
+        size = len(left), len(right)
+        return (
+            float(_boschloo(*size)[counts]),
+            float(_boschloo(*reversed(size))[counts[::-1]]),
+        )
     every, chosen = [*left, *right], len(left)
     # ways[k, s]: ways to choose k seeds with the total s.
     ways = np.zeros((chosen + 1, sum(every) + 1))
@@ -610,6 +650,34 @@ def p_between_shares(left: Sequence[int], right: Sequence[int]) -> tuple[float, 
             ways[k, total:] += ways[k - 1, : ways.shape[1] - total]
     dealt = ways[chosen] / ways[chosen].sum()
     return float(dealt[sum(left) :].sum()), float(dealt[: sum(left) + 1].sum())
+
+
+@lru_cache(maxsize=64)
+def _boschloo(m: int, n: int) -> Any:
+    """Return p of "left is not above right" of x of m seeds against y of n, [m + 1, n + 1].
+
+    It is the largest probability, over all common shares, of a p of Fisher's test as small.
+    Fisher's own p is larger: 1/20 for 3 of 3 against none, where this is 1/64.
+    """
+    import numpy as np
+    from scipy.special import bdtr, comb
+
+    x, y = np.arange(m + 1)[:, None], np.arange(n + 1)[None]
+    dealt = comb(m, x) * comb(n, y)
+    fisher = np.zeros((m + 1, n + 1))
+    for total in range(m + n + 1):
+        at = np.flatnonzero((x[:, 0] <= total) & (total - x[:, 0] <= n))
+        ways = dealt[at, total - at]
+        fisher[at, total - at] = ways[::-1].cumsum()[::-1] / ways.sum()
+    shares = np.linspace(0, 1, 401)[1:-1, None]
+    left, right = (np.diff(bdtr(np.arange(k + 1.0), k, shares), prepend=0.0) for k in (m, n))
+    order = fisher.ravel().round(12).argsort(kind="stable")
+    sums = (left[:, :, None] * right[:, None]).reshape(len(shares), -1)[:, order].cumsum(axis=1)
+    largest = sums.max(axis=0)
+    ranked = fisher.ravel().round(12)[order]
+    p = np.empty((m + 1) * (n + 1))
+    p[order] = largest[np.searchsorted(ranked, ranked, side="right") - 1]
+    return p.reshape(m + 1, n + 1).clip(max=1.0)
 
 
 def p_of_share(totals: Sequence[int], settings: int, bound: float) -> tuple[float, float]:
@@ -643,16 +711,17 @@ def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
     if sd < SMALLEST_SD:
         return None
 
-    def enough(n: int) -> bool:
-        reach = t_quantile(1 - alpha / 2, n - 1) + t_quantile(POWER, n - 1)
-        return math.sqrt(n) * abs(distance) >= reach * sd
-
-    return _fewest(enough)
+    return _fewest(lambda n: math.sqrt(n) * abs(distance) >= reach(alpha, n - 1) * sd)
 
 
-def _fewest(enough: Callable[[int], bool]) -> int | None:
-    """Return the fewest seeds, from 2 to MAX_SEEDS, that are enough, or None."""
-    low, high = 1, 2
+def reach(alpha: float, degrees: float) -> float:
+    """Return the standard errors at which Student's t decides with power 0.8."""
+    return t_quantile(1 - alpha / 2, degrees) + t_quantile(POWER, degrees)
+
+
+def _fewest(enough: Callable[[int], bool], known: int = 1) -> int | None:
+    """Return the fewest seeds, above `known` and up to MAX_SEEDS, that are enough, or None."""
+    low, high = known, known + 1
     while not enough(high):
         low, high = high, high * 2
         if low >= MAX_SEEDS:

@@ -97,6 +97,9 @@ def metric_title(name: str) -> str:
         return f"{measure}, {_DOMAINS.get(parts[1], parts[1]).removesuffix(' accuracy')} prompts"
     if parts[0] == "eval" and len(parts) == 3:
         kind = "" if parts[2] == "mean" else f" ({parts[2]})"
+        if parts[2].startswith("distinct@"):
+            where = _DOMAINS.get(parts[1], parts[1]).removesuffix(" accuracy")
+            return f"different answers among {parts[2][9:]}, {where}"
         return _DOMAINS.get(parts[1], f"accuracy on {parts[1]}") + kind
     return METRICS[name].meaning if name in METRICS else name
 

@@ -295,6 +295,8 @@ def claim_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     if not claims:
         return
     legend = dict.fromkeys(f"{MARKS[each.verdict]} {each.verdict}" for each in claims)
+    if comparison.claims_changed:
+        yield from wrapped(comparison.claims_changed, width)
     yield ", ".join(legend)
     longest = max(len(each.name) for each in claims)
     for each in claims:

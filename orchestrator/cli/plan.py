@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +35,7 @@ from orchestrator.runs.planned import (
     joined_cells,
     plan_data,
     planned_groups,
+    rehearsed_values,
     unverified_releases,
 )
 from orchestrator.runs.status import counted_faults
@@ -42,6 +44,7 @@ from orchestrator.spec.expand import formulas
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
+    from orchestrator.analysis.power import ClaimPower
     from orchestrator.records import Cell, Site
     from orchestrator.runs.plan import Plan, PlanRow
 
@@ -105,7 +108,8 @@ def command(
             say(line)
     all_doubts = doubts(everything, experiment)
     if as_json:
-        print_json(plan_data(experiment, run_plan, all_doubts))
+        claims = [asdict(each) for each in _power(experiment)]
+        print_json({**plan_data(experiment, run_plan, all_doubts), "claims": claims})
     else:
         _print_doubts(all_doubts)
         if experiment.scale == "micro":
@@ -119,6 +123,27 @@ def command(
     if not run_plan.pending:
         set_next("orch compare {spec}")
     return WOULD_CHANGE if by_code and run_plan.pending else 0
+
+
+def _power(experiment: Experiment) -> "list[ClaimPower]":
+    """Return which numbers of seeds decide each claim."""
+    from orchestrator.analysis.power import power_of_claims  # numpy and SciPy
+    from orchestrator.spec.claims import parse
+
+    spec = experiment.spec
+    claims = {name: parse(text) for name, text in spec.claims.items()}
+    return power_of_claims(claims, spec.families, experiment.cells) if claims else []
+
+
+def _print_power(experiment: Experiment) -> None:
+    """Print which numbers of seeds decide each claim."""
+    if experiment.spec.claims:
+        from orchestrator.analysis.power import power_lines
+
+        title, *lines = power_lines(_power(experiment))
+        click.echo("\n" + _filled(title))
+        for line in lines:
+            click.echo(_filled(f"  {line}"))
 
 
 def _print_doubts(all_doubts: Sequence[Doubt]) -> None:
@@ -136,7 +161,11 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     for study in spec.studies:
         figure = f" ({study.figure})" if study.figure else ""
         click.echo(_filled(f"{study.name}{figure}: {of_study.get(study.name, '')}"))
-    for sentence in (joined_cells(experiment), unverified_releases(experiment)):
+    for sentence in (
+        joined_cells(experiment),
+        unverified_releases(experiment),
+        rehearsed_values(experiment),
+    ):
         if sentence:
             click.echo("\n" + _filled(sentence))
     click.echo()
@@ -154,6 +183,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         say(str(shortage))
     for line in () if experiment.scale == "micro" else fillable(spec, experiment.cells):
         click.echo(_filled(line))
+    _print_power(experiment)
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
     if experiment.scale != "micro":

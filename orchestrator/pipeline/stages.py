@@ -1,6 +1,7 @@
 """The stages after training, each from the run directories; and `run`, which trains and then runs
 them all."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import dashboards
 from orchestrator import plugins, tracking
-from orchestrator.analysis.compare import Comparison, compare, comparison_data
+from orchestrator.analysis.compare import Comparison, changed_claims, compare, comparison_data
 from orchestrator.analysis.runs import ItemScores
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import (
@@ -51,6 +52,7 @@ from orchestrator.runs.plan import Plan
 from orchestrator.runs.plan import plan as plan_cells
 from orchestrator.runs.watch import duration
 from orchestrator.search.section import experiment_sections
+from orchestrator.spec.claims import digests
 from orchestrator.tracking import MirrorReport
 from orchestrator.tracking.store import store_of
 
@@ -259,7 +261,18 @@ def compare_records(
     here."""
     if items is None:
         items = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder).items
-    return compare(experiment.spec, records, scores, items)
+    compared = compare(experiment.spec, records, scores, items)
+    return replace(compared, claims_changed=_changed_claims(experiment, records))
+
+
+def _changed_claims(experiment: Experiment, records: Sequence[Record]) -> str:
+    """Return which claims were changed after the first run had ended."""
+    first = min((e.ended for r in records for e in r.attempts if e is not None), default=math.inf)
+    kept = [event for event in experiment.folder.events() if event["event"] == "claims"]
+    before = [event for event in kept if event["time"] <= first] or kept[:1]
+    spec = experiment.spec
+    now = digests(spec.claims, spec.families)
+    return changed_claims(before[-1]["digests"], now) if before else ""
 
 
 def write_report(

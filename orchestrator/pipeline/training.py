@@ -27,6 +27,7 @@ from orchestrator.runs.state import one_look
 from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
 from orchestrator.site.check import check_site
+from orchestrator.spec.claims import digests
 from orchestrator.spec.redaction import hide_userinfo
 from orchestrator.spec.site_options import RayOptions, SlurmOptions, cluster_options
 
@@ -277,7 +278,8 @@ def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, C
 
 def keep_spec(experiment: Experiment) -> None:
     """Write the spec into the experiment's folder, as it is launched, and into the ledger the
-    seeds that are new in it: they are planned now, whenever their cells start."""
+    seeds that are new in it: they are planned now, whenever their cells start. So are its claims:
+    their digests tell later which of them a result was there before."""
     experiment.folder.open()
     events = experiment.folder.events()
     known = {seed for e in events if e["event"] == "planned" for seed in e["seeds"]}
@@ -285,6 +287,9 @@ def keep_spec(experiment: Experiment) -> None:
     seeds = {settings.seed for settings in every}
     if added := sorted(seeds - known):
         experiment.folder.append("planned", "", seeds=added)
+    claims = digests(experiment.spec.claims, experiment.spec.families)
+    if claims != next((e["digests"] for e in reversed(events) if e["event"] == "claims"), {}):
+        experiment.folder.append("claims", "", digests=claims)
     plain = experiment.spec.model_dump_json(indent=1)
     write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
 

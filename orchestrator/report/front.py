@@ -305,7 +305,7 @@ def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> lis
 def missing(comparison: Comparison, records: Sequence[Record]) -> str:
     """Return sentences on open claims and unfinished cells, or an empty text without any."""
     unfinished = [r for r in records if r.state != "succeeded"]
-    sentences = []
+    sentences = [comparison.claims_changed.removesuffix(".")] if comparison.claims_changed else []
     open_ = [f for f in comparison.claims if f.verdict in OPEN]
     if open_:
         of = f"{len(open_)} of {counted(len(comparison.claims), 'claim')}"

@@ -25,6 +25,7 @@ from orchestrator.evaluate.baselines import scored_baselines
 from orchestrator.files import read_json, read_tail
 from orchestrator.launch.provenance import CHANGED, git_answers
 from orchestrator.library import neighbour
+from orchestrator.metrics.names import is_divergence
 from orchestrator.records import Baseline, Record, Score, Spec
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
 from orchestrator.runs.experiment import Experiment
@@ -304,7 +305,7 @@ def _evaluation_limits(scores: Sequence[Score], spec: Spec) -> Iterator[str]:
             "it has any."
         )
         return
-    tasks = {score.task: score for score in scores}
+    tasks = {score.task: score for score in scores if not is_divergence(score.metric)}
     sizes = listed(
         f"{name} ({one.num_items} × {one.repeats})" for name, one in sorted(tasks.items())
     )

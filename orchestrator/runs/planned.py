@@ -114,6 +114,20 @@ def joined_cells(experiment: Experiment) -> str:
     return counts + (f" Trained as one: {'; '.join(joined)}." if joined else "")
 
 
+def rehearsed_values(experiment: Experiment) -> str:
+    """Return the learning rates and betas that a rehearsal scales, as declared and as trained."""
+    pairs: dict[str, None] = {}
+    for cell in experiment.cells:
+        was, now = cell.declared, cell.settings
+        if was is None:
+            continue
+        rates = was.optimizer.learning_rate, now.optimizer.learning_rate
+        pairs[f"learning rate {rates[0]:g} as {rates[1]:g}"] = None
+        if was.kl.beta != now.kl.beta:
+            pairs[f"β {was.kl.beta:g} with stale samples as {now.kl.beta:g}"] = None
+    return f"Rehearsed: {', '.join(pairs)}." if pairs else ""
+
+
 def differing_libraries(experiment: Experiment) -> list[str]:
     """Return what equal settings mean differently from library to library, a sentence a library.
 

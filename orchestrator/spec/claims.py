@@ -31,6 +31,7 @@ the value of the backend's closed form for the same settings.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Literal, NoReturn, cast
 
 from orchestrator.errors import did_you_mean
@@ -310,6 +311,14 @@ def _check_metric(metric: str) -> None:
             "is collapse, unstable, works, eval/<task>/<metric> or a name of "
             "`orchestrator/metrics/names.py`"
         )
+
+
+def digests(claims: Mapping[str, str], families: Mapping[str, str]) -> dict[str, str]:
+    """Return name -> digest of a claim's words and of the family that its p is corrected in."""
+    return {
+        name: sha256(f"{families.get(name, '')} {' '.join(text.split())}".encode()).hexdigest()[:12]
+        for name, text in claims.items()
+    }
 
 
 def check_claims(

@@ -90,15 +90,30 @@ def test_looks_share_the_error() -> None:
     assert 0.049 < spent < ALPHA
 
 
-def test_shares_are_fishers_for_one_setting_and_count_seeds_for_more() -> None:
-    table = [[7, 1], [2, 6]]
-    expected = scipy.stats.fisher_exact(table, "greater").pvalue
-    found = p_between_shares([1] * 7 + [0], [1] * 2 + [0] * 6)
-    assert found[0] == pytest.approx(expected)
-    assert p_between_shares([4, 4, 4], [0, 0, 0])[0] == pytest.approx(1 / 20)
+@pytest.mark.parametrize("table", [[[7, 1], [2, 6]], [[3, 0], [0, 3]], [[4, 2], [1, 7]]])
+def test_shares_are_boschloos_for_one_setting(table: list[list[int]]) -> None:
+    (a, b), (c, d) = table
+    rows = [[a, c], [b, d]]  # SciPy's columns are the sides
+    expected = [scipy.stats.boschloo_exact(rows, side).pvalue for side in ("greater", "less")]
+    found = p_between_shares([1] * a + [0] * b, [1] * c + [0] * d, 1)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_shares_of_more_settings_count_seeds() -> None:
+    assert p_between_shares([4, 4, 3], [0, 0, 0], 4)[0] == pytest.approx(1 / 20)
+    assert p_between_shares([4, 4, 4], [0, 0, 0], 4)[0] == pytest.approx(1 / 64)
     assert p_of_share([0] * 30, 4, 0.1)[1] == pytest.approx(0.9**30)
     assert p_of_share([4] * 5, 4, 0.5)[0] == pytest.approx(0.5**5)
     assert p_of_share([1] * 5, 4, 0.5) == (1.0, 1.0), "some runs of a seed decide nothing"
+
+
+def test_equal_shares_are_told_apart_at_the_level() -> None:
+    """Boschloo's test and the dealing of seeds together, for totals of every kind."""
+    rng = np.random.default_rng(3)
+    for chances in ([0.5, 0, 0, 0.5], [0.3, 0.2, 0.1, 0.4], [0.8, 0.1, 0, 0.1]):
+        drawn = rng.choice(4, (1500, 2, 5), p=chances)
+        apart = [2 * min(p_between_shares(*map(list, each), 3)) < ALPHA for each in drawn]
+        assert np.mean(apart) < 0.05 + 2 * 0.0056
 
 
 def test_a_claim_over_items_has_their_spread_as_well(synthetic: Any) -> None:

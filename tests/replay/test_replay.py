@@ -60,9 +60,9 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Read:
     return read("comedy_full", "paper", tmp_path_factory.mktemp("paper"))
 
 
-def test_the_paper_says_that_81_runs_collapse(paper: Read) -> None:
+def test_the_paper_says_that_162_runs_collapse(paper: Read) -> None:
     fallen = [cell for cell in paper.replay.experiment.cells if falls(cell, "paper")]
-    assert (len(fallen), len(paper.records)) == (81, 186)  # 183, and a control without KL
+    assert (len(fallen), len(paper.records)) == (162, 372)  # and a control without KL
 
 
 def test_every_log_is_read_whole(paper: Read) -> None:
@@ -103,7 +103,7 @@ def test_every_planted_collapse_is_counted_and_no_other(paper: Read) -> None:
         assert record.outcome is not None, (record.cell.slug, record.state)
         assert (record.outcome.kind == "collapsed") == planted, (record.cell.slug, record.outcome)
     counted = sum(c.collapse.count for c in paper.comparison.configurations)
-    assert counted == 81
+    assert counted == 162
 
 
 DECIDED = {True: "holds", False: "contradicted"}

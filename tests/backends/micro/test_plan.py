@@ -99,7 +99,6 @@ def test_every_declared_cell_rehearses_to_one_that_trains(cell: Cell) -> None:
     kept = [
         ("kl", "estimator"),
         ("kl", "placement"),
-        ("kl", "beta"),
         ("advantage", "estimator"),
         ("loss", "aggregation"),
         ("loss", "clip"),
@@ -111,6 +110,7 @@ def test_every_declared_cell_rehearses_to_one_that_trains(cell: Cell) -> None:
     for group, name in kept:
         assert getattr(getattr(now, group), name) == getattr(getattr(was, group), name)
     assert (now.seed, now.max_staleness_steps) == (was.seed, was.max_staleness_steps)
+    assert now.kl.beta == was.kl.beta * (10 if was.max_staleness_steps else 1)
     per_update = now.batch.num_prompts // now.batch.num_minibatches * now.rollout.group_size
     assert per_update <= max(ROLLOUTS_PER_UPDATE, now.rollout.group_size) < 2 * per_update
     BACKEND.translate(small, PLACE)  # nothing of it is unsupported
@@ -158,7 +158,10 @@ def test_the_papers_recipes_at_micro_scale(cell_of: Callable[..., Cell]) -> None
     sync, four = rehearsed(paper(1, 250), cell_of), rehearsed(paper(4, 1000), cell_of)
     assert (sync.num_train_steps, four.num_train_steps) == (100, 100)
     assert (sync.batch.num_prompts, four.batch.num_prompts) == (16, 64)
-    assert sync.optimizer.learning_rate == 1e-3
+    assert sync.optimizer.learning_rate == 1.2e-3
+    for declared_rate, rate in ((1e-7, 1.2e-4), (1e-5, 1.2e-3), (1.0, 1.2e-3)):
+        other = paper(1, 250, optimizer=Optimizer(learning_rate=declared_rate))
+        assert rehearsed(other, cell_of).optimizer.learning_rate == rate
     assert (sync.model.path, sync.data.path) == ("micro:elder", "micro:sort")
     asynchronous = paper(
         1,
