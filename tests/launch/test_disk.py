@@ -1,7 +1,5 @@
 """Disks that are full, limited or read-only: a sentence, exit code 1, and nothing lost."""
 
-import contextlib
-import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,22 +57,6 @@ def test_a_disk_that_fills_up_while_training(orch: Orch, cell: Make, small: Path
     check_it_goes_on(orch, cells, folder)
 
 
-def test_a_disk_that_is_full_from_the_start(orch: Orch, cell: Make, small: Path) -> None:
-    folder = RunFolder(small / "runs" / "test")
-    folder.open()
-    ballast = small / "ballast"
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
-    cells = [cell(0), cell(1)]
-    done = orch.ended(cells, folder)
-    assert done.returncode == 1
-    assert done.stderr.endswith("the disk is full: free some room and run again, nothing is lost\n")
-    assert all(read_state(folder.cell(c)).state == "planned" for c in cells)
-    ballast.unlink()
-    check_it_goes_on(orch, cells, folder)
-
-
 def test_a_read_only_disk(orch: Orch, cell: Make, small: Path) -> None:
     folder = RunFolder(small / "runs" / "test")
     orch.run([cell(0)], folder)
@@ -85,18 +67,6 @@ def test_a_read_only_disk(orch: Orch, cell: Make, small: Path) -> None:
     assert done.stderr.endswith(
         "the file system is read-only: choose another runs folder with site.runs_dir=...\n"
     )
-
-
-def test_a_file_size_limit(orch: Orch, cell: Make, folder: RunFolder) -> None:
-    cells = [cell(0, "fill")]
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    process = orch.start(cells, folder)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "File too large" in err
-    assert "Traceback" not in err
-    check_it_goes_on(orch, cells, folder)
 
 
 def test_a_ledger_that_cannot_be_written_stops_everything(

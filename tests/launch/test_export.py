@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -58,16 +57,6 @@ def test_a_checkpoint_is_converted_once_and_recorded(
     assert left(trained[1]) == [made.path.parent.name]
 
 
-def test_a_checkpoint_written_anew_is_converted_anew(
-    trained: tuple[Cell, CellDir, Checkpoint], place: Path
-) -> None:
-    first = ask(trained, place)
-    exporter.save(trained[1], trained[2].step, b"other weights")
-    second = ask(trained, place)
-    assert second != first
-    assert left(trained[1]) == [second.path.parent.name], "the older one is of nothing any more"
-
-
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -83,15 +72,6 @@ def test_a_failure_is_a_sentence_and_leaves_its_log_alone(
     assert [name.rpartition(".")[2] for name in left(trained[1])] == ["log"]
     assert ask(trained, place).path.is_dir(), "it is tried again when asked again"
     assert not [name for name in left(trained[1]) if name.endswith(".log")]
-
-
-def test_without_an_environment_it_is_said_how_to_make_one(
-    trained: tuple[Cell, CellDir, Checkpoint], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(tmp_path / "none"))
-    cell, home, found = trained
-    with pytest.raises(ExportError, match=r"orch env create verl@0\.9\.1"):
-        export(cell, found, home)
 
 
 def test_killed_in_the_middle_it_leaves_nothing_that_is_used(
@@ -130,28 +110,3 @@ def _runs(pid: int) -> bool:
         return False
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
-
-
-def test_two_at_once_agree(trained: tuple[Cell, CellDir, Checkpoint], place: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    began = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(lambda _: ask(trained, place), range(2))
-    assert one == other
-    assert left(trained[1]) == [one.path.parent.name], time.monotonic() - began
-
-
-def test_evaluation_asks_of_the_export_and_not_of_the_shards(
-    trained: tuple[Cell, CellDir, Checkpoint], place: Path, folder: RunFolder
-) -> None:
-    from orchestrator.evaluate.survey import Survey
-    from orchestrator.records import EvaluationSpec, Record, Site
-
-    cell, home, found = trained
-    record = Record(cell, "succeeded", checkpoints=(found,), directory=home.path)
-    tasks = EvaluationSpec.model_validate({"tasks": [{"name": "math500", "domain": "in"}]})
-    survey = Survey(tasks, folder, "lm-eval", Site(options=exporter.options(place)))
-    (job,) = survey.jobs(cell, found, record)
-    assert Path(job.checkpoint).parent.parent == home.exports
-    assert "model.safetensors" in job.files

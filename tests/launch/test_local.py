@@ -1,25 +1,23 @@
 """Launching for real: processes, files, signals. Only the training is a fake."""
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import LaunchEvent
-from orchestrator.launch.local import RELAUNCHES, LocalLaunch, RunningProcess, launch
+from orchestrator.launch.local import RELAUNCHES, launch
 from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell
-from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
-from tests.launch.kit import Orch, ended, leave
+from tests.launch.kit import Orch
 
 pytestmark = pytest.mark.long
 
@@ -51,29 +49,6 @@ def test_every_cell_is_trained_once_and_a_second_launch_starts_nothing(
     before = folder.ledger.read_text()
     assert launch(cells, folder).count("succeeded") == 5
     assert folder.ledger.read_text() == before
-
-
-def test_what_an_attempt_leaves_behind(fake: Backend, cell: Make, folder: RunFolder) -> None:
-    one = cell()
-    launch([one], folder)
-    cell_dir = folder.cell(one)
-    assert cell_dir.read_cell() == one
-    (attempt,) = cell_dir.attempts()
-    job = json.loads(attempt.job.read_text())
-    submissions = {e["submission"] for e in folder.events()}
-    assert {job["submission"]} == submissions
-    assert job["launcher"] == "local"
-    assert job["pid"] != os.getpid()
-    assert attempt.stdout.read_text() == "starting at unit 0\n"
-    ended = attempt.read_exit()
-    assert ended is not None
-    assert (ended.state, ended.code) == ("succeeded", 0)
-    assert ended.outcome is not None
-    assert ended.outcome.kind == "trained"
-    assert 0 < ended.cpu_seconds < 5
-    assert job["started"] <= ended.started < ended.ended
-    assert not cell_dir.is_claimed()
-    assert (cell_dir.plan / "settings.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -175,18 +150,6 @@ def test_a_collapse_is_an_outcome_and_no_failure(
     )
 
 
-def test_a_traceback_goes_to_the_cells_own_stderr(
-    fake: Backend, cell: Make, folder: RunFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
-    one = cell(instruction="fail")
-    launch([one], folder)
-    (attempt,) = folder.cell(one).attempts()
-    text = attempt.stderr.read_text()
-    assert text.startswith("about to fail\nTraceback")
-    assert text.endswith("ValueError: told to fail\n")
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_program_gets_its_environment_and_its_folder(
     fake: Backend, cell: Make, folder: RunFolder
 ) -> None:
@@ -197,22 +160,6 @@ def test_a_program_gets_its_environment_and_its_folder(
     where, files = attempt.stdout.read_text().rsplit("\n", 2)[:2]
     assert where == str(attempt.path)
     assert "settings.json" in files
-
-
-def test_the_variables_of_the_site_reach_a_program_on_this_machine(
-    fake: Backend, cell: Make, folder: RunFolder, tmp_path: Path
-) -> None:
-    """As they do on a cluster, from `env` and from the file of a secret."""
-    (tmp_path / "secret").write_text("hush\n")
-    writes = "program:\nimport os\nfrom pathlib import Path\n"
-    writes += "Path('seen').write_text(os.environ['MINE'] + ' ' + os.environ['TOKEN'])"
-    cells = [cell(0, writes)]
-    options = {"env": {"MINE": "x"}, "secrets": {"TOKEN": {"file": str(tmp_path / "secret")}}}
-    launched = launch(cells, folder, workers=1, options=options)
-    assert launched.count("succeeded") == 1, launched
-    assert (folder.cell(cells[0]).path / "plan" / "seen").read_text() == "x hush"
-    with pytest.raises(EnvironmentFault, match="network_interface"):
-        launch([cell(1)], folder, options={"env": {}, "network_interface": 3})
 
 
 def test_a_killed_worker_is_started_again_and_goes_on(
@@ -238,19 +185,6 @@ def test_a_cell_that_always_dies_is_left_resumable(
     assert units(folder, one) == [1, 2, 3, 4, 5, 6]
 
 
-def test_cells_that_cannot_be_expressed_stop_the_launch_before_it_starts(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    cells = [cell(0), cell(1, "refuse"), cell(2, "refuse")]
-    with pytest.raises(OrchError) as caught:
-        launch(cells, folder)
-    assert str(caught.value).startswith("2 cells cannot be launched, so nothing was started\n")
-    assert "fake cannot run kl.estimator=k1 (it offers: k3). Choose k3. (2 cells: " in str(
-        caught.value
-    )
-    assert folder.events() == []
-
-
 def test_a_trainer_that_cannot_be_imported_is_named(
     fake: Backend, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,16 +192,6 @@ def test_a_trainer_that_cannot_be_imported_is_named(
     with pytest.raises(EnvironmentFault, match=r"cannot be imported: backends\.fake\.entry"):
         launch([cell()], folder)
     assert folder.events() == []
-
-
-def test_a_cell_under_another_slug_is_the_same_cell(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    launch([cell(slug="the-old-name")], folder)
-    renamed = cell(slug="the-new-name", studies=("another",))
-    assert launch([renamed], folder).count("succeeded") == 1
-    assert [d.slug for d in folder.cells()] == ["the-old-name"]
-    assert kinds(folder, renamed) == ["intent", "started", "ended"]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
@@ -321,20 +245,6 @@ def test_nobody_survives_the_death_of_orch(orch: Orch, cell: Make, folder: RunFo
     process.communicate()
     wait_for(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in family))
     assert [read_state(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
-
-
-def test_the_death_of_the_fork_server_is_told_and_costs_nothing(
-    orch: Orch, cell: Make, folder: RunFolder
-) -> None:
-    cells = [cell(0, "slow", steps=20)]
-    process = orch.start(cells, folder)
-    wait_for(lambda: units(folder, cells[0]))
-    os.kill(next(children_of(process.pid)), signal.SIGKILL)
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert err.startswith("the process that starts workers was killed; run again to go on.")
-    assert orch.run(cells, folder)["succeeded"] == 1
-    assert units(folder, cells[0]) == list(range(1, 21))
 
 
 def test_two_orchs_share_the_work(orch: Orch, cell: Make, folder: RunFolder) -> None:
@@ -408,56 +318,3 @@ def test_a_kill_of_orch_at_any_time_loses_and_doubles_nothing(
         process.kill()
         process.communicate()
     check_nothing_is_lost(orch, cells, folder)
-
-
-def test_a_torn_last_line_of_the_ledger_costs_only_that_line(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    launch([cell(0)], folder)
-    with folder.ledger.open("a") as file:
-        file.write('{"time": 1, "event": "int')
-    launch([cell(1)], folder)
-    assert [e["event"] for e in folder.events()] == ["intent", "started", "ended"] * 2
-
-
-def test_workers_do_not_share_the_claim_of_others(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    seen: list[tuple[bool, bool]] = []
-    slow, quick = cell(0, "slow", steps=120), cell(1, "slow", steps=20)  # both have begun
-
-    def watch(event: LaunchEvent) -> None:
-        if event.kind == "ended" and event.cell == quick:
-            seen.append((folder.cell(quick).is_claimed(), folder.cell(slow).is_claimed()))
-
-    launch([slow, quick], folder, workers=2, on_event=watch)
-    assert seen == [(False, True)]
-
-
-def test_a_directory_without_an_end_is_whole(folder: RunFolder, cell: Make) -> None:
-    one = cell()
-    folder.open()
-    cell_dir: CellDir = folder.cell(one)
-    cell_dir.make(one)
-    cell_dir.make(one)
-    assert [d.read_cell() for d in folder.cells()] == [one]
-
-
-@pytest.mark.parametrize("done", [True, False])
-def test_a_cell_that_another_orch_holds_is_told_once(
-    cell: Make, folder: RunFolder, done: bool
-) -> None:
-    """The worker that found it held goes on with its other cells, and ends later."""
-    events: list[LaunchEvent] = []
-    one = cell(0)
-    directory = leave(folder, one, ended() if done else None)
-    work = LocalLaunch([], [], folder, 1, Mock(), Mock(), events.append)
-    work.running["here"], work.processes["here"] = one, RunningProcess(0, ("here",))
-    work._handle({"submission": "here", "held": True})
-    work._take_over()
-    work._handle({"submission": "here", "ended": 0})
-    assert [event.kind for event in events] == (["elsewhere", "ended"] if done else ["elsewhere"])
-    if done:
-        assert events[-1].attempt_dir == directory.attempts()[-1].path
-    else:
-        assert list(work.waiting) == [one]

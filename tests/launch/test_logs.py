@@ -3,9 +3,6 @@
 import threading
 from collections.abc import Callable
 
-import pytest
-
-from orchestrator.errors import SelectionError
 from orchestrator.launch.local import launch
 from orchestrator.launch.logs import logs
 from orchestrator.library.protocol import Backend
@@ -29,21 +26,6 @@ def test_the_last_lines_of_the_last_attempt_or_of_one_that_is_named(
     assert logs(cell_dir, lines=2) == "line 999\n\ufffd torn"
     assert logs(cell_dir, attempt=1) == "one\n"
     assert logs(cell_dir, "stderr") == ""
-
-
-def test_a_retried_cell_shows_what_it_did_before(cell: Make, folder: RunFolder) -> None:
-    cell_dir = leave(folder, cell(), ended("failed"))
-    cell_dir.attempts()[0].stdout.write_text("before\n")
-    cell_dir.new_attempt()
-    assert logs(cell_dir) == "before\n"
-
-
-def test_what_was_never_started_has_no_log(cell: Make, folder: RunFolder) -> None:
-    cell_dir = leave(folder, cell(), ended())
-    with pytest.raises(SelectionError, match="has no attempt 7"):
-        logs(cell_dir, attempt=7)
-    with pytest.raises(SelectionError, match="was never started"):
-        logs(folder.cell(cell(1)))
 
 
 def test_following_shows_everything_once_and_ends_with_the_cell(

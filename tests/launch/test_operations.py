@@ -29,25 +29,6 @@ def events(folder: RunFolder) -> list[str]:
     return [event["event"] for event in folder.events()]
 
 
-def test_a_planned_cell_that_is_cancelled_does_not_start_until_retried(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    first, second = cell(0), cell(1)
-    (done,) = cancel([first], folder)
-    assert (done.done, done.note) == (True, "will not start")
-    assert plan([first], folder).counts() == {"cancelled": 1}
-    launched = launch([first, second], folder)
-    assert (launched.count("cancelled"), launched.count("succeeded")) == (1, 1)
-    assert units(folder, first) == []
-
-    (done,) = retry([first], folder)
-    assert (done.done, done.note) == (True, "it was cancelled")
-    (row,) = plan([first, second], folder).pending
-    assert (row.reason, row.detail) == ("new", "to be tried again")
-    assert launch([first], folder).count("succeeded") == 1
-    assert units(folder, first) == [1, 2, 3]
-
-
 def test_a_running_cell_is_stopped_and_the_others_go_on(
     orch: Orch, cell: Make, folder: RunFolder
 ) -> None:
@@ -112,23 +93,6 @@ def test_an_older_pid_is_never_signalled(cell: Make, folder: RunFolder) -> None:
         stranger.wait()
 
 
-@pytest.mark.parametrize(
-    ("state", "note"),
-    [
-        ("succeeded", "it has succeeded already"),
-        ("failed", "it has failed already"),
-        ("cancelled", "it was cancelled already"),
-    ],
-)
-def test_what_has_ended_is_not_cancelled(
-    state: str, note: str, cell: Make, folder: RunFolder
-) -> None:
-    leave(folder, cell(), ended(state))
-    (done,) = cancel([cell()], folder)
-    assert (done.done, done.note) == (False, note)
-    assert events(folder) == []
-
-
 def test_a_failed_cell_goes_on_after_a_retry_and_a_second_retry_does_nothing(
     fake: Backend, cell: Make, folder: RunFolder
 ) -> None:
@@ -141,24 +105,6 @@ def test_a_failed_cell_goes_on_after_a_retry_and_a_second_retry_does_nothing(
     assert units(folder, one) == [1, 2], "it goes on from what it has"
     assert len(folder.cell(one).attempts()) == 2
     assert events(folder).count("retry") == 1
-
-
-@pytest.mark.parametrize("state", ["succeeded", "preempted"])
-def test_only_failed_and_cancelled_cells_are_retried(
-    state: str, cell: Make, folder: RunFolder
-) -> None:
-    leave(folder, cell(0), ended(state))
-    left = retry([cell(0), cell(1)], folder)
-    assert [(d.done, d.note) for d in left] == [
-        (False, f"it is {state}"),
-        (False, "it was never launched"),
-    ]
-
-
-def test_a_running_cell_is_not_retried(cell: Make, folder: RunFolder) -> None:
-    with leave(folder, cell(), ended("failed")).take_claim():
-        (done,) = retry([cell()], folder)
-    assert (done.done, done.note) == (False, "it is running")
 
 
 def test_prune_removes_what_left_the_spec_and_nothing_else(cell: Make, folder: RunFolder) -> None:

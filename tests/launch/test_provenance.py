@@ -35,15 +35,6 @@ def test_a_checkout_is_its_commit_and_says_that_it_was_changed(tmp_path: Path) -
     assert provenance._checked_out(tmp_path) == f"{commit}+changes"
 
 
-def test_where_there_is_no_commit_nothing_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git(tmp_path, "init", "-q")
-    assert provenance._checked_out(tmp_path) == "", "a repository without a commit"
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance._checked_out(tmp_path) == "", "no git"
-
-
 @pytest.mark.parametrize(
     ("written", "commit"),
     [
@@ -64,9 +55,3 @@ def test_an_installation_is_what_pip_wrote_down(
 
     monkeypatch.setattr(provenance, "distribution", lambda _: Installed())
     assert provenance._installed() == commit
-
-
-def test_the_versions_are_those_of_this_process() -> None:
-    import numpy as np
-
-    assert provenance.versions()["numpy"] == np.__version__

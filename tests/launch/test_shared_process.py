@@ -4,21 +4,17 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from math import ceil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.identity import fingerprint
 from orchestrator.launch import local
-from orchestrator.launch.local import fair_share, launch
+from orchestrator.launch.local import launch
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs import operations
 from orchestrator.runs.experiment import open_experiment
-from orchestrator.settings import Data
 from tests.launch.kit import Orch
 from tests.launch.test_local import wait_for
 from tests.launch.test_micro import numbers
@@ -134,32 +130,3 @@ def test_a_cell_that_cannot_begin_or_fails_is_told_by_itself(
     assert "cannot be written or read" in failed.exit.message
     assert "Traceback" not in folder.cell(cells[2]).attempts()[0].stderr.read_text()
     assert numbers([cells[0]], folder) == undisturbed(0)
-
-
-def test_cells_of_other_shapes_have_another_process(
-    cells: list[Cell], folder: RunFolder, orch: Orch
-) -> None:
-    data = Data(name="copy", path="micro:copy", reward="exact", max_prompt_tokens=8)
-    short = cells[0].settings.model_copy(update={"num_train_steps": 2})
-    other = short.model_copy(update={"data": data})
-    wide = short.rollout.model_copy(update={"group_size": 4})
-    settings = [short, other, short.model_copy(update={"rollout": wide})]
-    made = [
-        cells[0].model_copy(update={"settings": each, "id": fingerprint(each)}) for each in settings
-    ]
-    assert orch.run(made, folder, 1, PYTHONPATH="")["succeeded"] == 3
-    one, same, another = (process_of(folder, cell) for cell in made)
-    assert one == same != another
-
-
-@given(st.integers(1, 2000), st.integers(1, 64), st.integers(1, 32))
-def test_the_cells_of_a_shape_are_shared_equally(cells: int, workers: int, at_most: int) -> None:
-    share = fair_share(cells, workers, at_most)
-    assert 1 <= share <= at_most
-    processes = ceil(cells / share)
-    # No worker runs more processes than `at_most` cells in each would need.
-    assert ceil(processes / workers) == ceil(cells / (workers * at_most))
-
-
-def test_a_share_does_not_shrink_from_process_to_process() -> None:
-    assert [fair_share(cells, 2, 16) for cells in (1, 3, 12, 32, 34, 680)] == [2, 2, 6, 16, 9, 16]

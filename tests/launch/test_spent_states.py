@@ -13,10 +13,8 @@ from backends.trl import BACKEND as TRL
 from backends.trl.launch.orch_trl import newest
 from backends.verl import BACKEND as VERL
 from orchestrator.launch import spent_states
-from orchestrator.launch.disk_use import disk_use
 from orchestrator.library.protocol import Backend
-from orchestrator.settings import Kl, Resources
-from orchestrator.site.findings import disk_of_checkpoints
+from orchestrator.settings import Kl
 from tests.backends.trl.cells import cell
 
 
@@ -81,17 +79,6 @@ def test_a_kill_at_any_moment_loses_nothing(
                 assert newest(other) == other / "checkpoint-30"
 
 
-@pytest.mark.parametrize(("backend", "make"), KINDS)
-def test_nothing_goes_before_the_next_is_whole(
-    tmp_path: Path, backend: Backend, make: Callable[[Path, int], Path]
-) -> None:
-    make(tmp_path, 10)
-    begun = make(tmp_path, 20)
-    state = next(path for path in sorted(begun.iterdir()) if path.name.startswith("optim"))
-    state.write_bytes(b"")  # it is being written
-    assert backend.spent_states(tmp_path) == []
-
-
 def test_the_worker_removes_them_as_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,20 +94,3 @@ def test_the_worker_removes_them_as_it_trains(
         third = trl_checkpoint(tmp_path, 30)
     assert not (second / "optimizer.pt").exists()
     assert (third / "optimizer.pt").exists()
-
-
-def test_the_bytes_of_checkpoints_are_compared_with_what_is_free(tmp_path: Path) -> None:
-    small = cell(Kl(estimator="none"), gpus=2, steps=200, every=50)
-    assert disk_use([small]) is None  # a model of unknown size
-    model = small.settings.model.but(name="m", path="org/M-7B")
-    declared = small.but(settings=small.settings.but(model=model))
-    use = disk_use([declared])
-    assert use is not None
-    # five policies of 4 bytes a parameter, and two states of 12
-    assert use.total == (5 * 4 + 2 * 12) * 7e9
-    assert str(use) == "at most 308 GB"
-    (finding,) = disk_of_checkpoints(tmp_path, [declared] * 10_000)
-    assert finding.verdict == "broken"
-    assert finding.found.startswith("at most 3,080 TB, 308 GB for the largest cell")
-    alone = declared.but(resources=Resources(gpus_per_node=0))
-    assert disk_of_checkpoints(tmp_path, [alone]) == []

@@ -8,22 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import plugins
-from orchestrator.errors import OrchError
-from orchestrator.launch import node, processes
+from orchestrator.launch import node
 from orchestrator.launch.endings import Ending, Stopped
 from orchestrator.launch.node import agent, bring_up
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.settings import Resources
-from orchestrator.spec import load
-from orchestrator.spec.expand import expand
 from tests.cluster import wait_for
 from tests.launch.kit import make_cell
 from tests.launch.node.kit import carriers, wait_until_gone
@@ -58,12 +53,6 @@ def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bring:
         return node.run(made, attempt, chosen, options or {}), attempt
 
     return run
-
-
-def test_it_prints_into_the_attempt_and_runs_in_the_plans_folder(bring: Bring) -> None:
-    ending, attempt = bring("import os; print(os.getcwd()); raise SystemExit(0)")
-    assert ending == Ending("succeeded", code=0)
-    assert attempt.stdout.read_text().strip("\n") == str(attempt.path.parents[1] / "plan")
 
 
 @pytest.mark.parametrize(
@@ -118,14 +107,6 @@ def test_secrets_are_handed_on_by_name_and_written_nowhere(
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
-def test_every_missing_secret_is_named(bring: Bring, tmp_path: Path) -> None:
-    secrets = {"ORCH_NOT_SET": None, "FILED": {"file": str(tmp_path / "nowhere")}}
-    ending, _ = bring("pass", {"secrets": secrets})
-    assert (ending.state, ending.failure) == ("failed", "config")
-    assert "ORCH_NOT_SET is not set here" in ending.message
-    assert "site.options.secrets.FILED.file" in ending.message
-
-
 def programs(folder: Path, name: str, body: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
@@ -155,12 +136,6 @@ def test_setup_lines_run_first_and_words_stay_words(bring: Bring, tmp_path: Path
     ending, attempt = bring("", {"environments": {"verl": entry}}, **plan)
     assert ending.state == "succeeded", ending
     assert attempt.stdout.read_text() == "cuda 12|$(id) `id` 'a'\nb\n"
-
-
-def test_a_setup_line_that_fails_ends_the_attempt(bring: Bring) -> None:
-    entry = {"setup": ["no-such-module load cuda"]}
-    ending, _ = bring("print(1)", {"environments": {"fake": entry}})
-    assert (ending.state, ending.failure, ending.code) == ("failed", "config", 127)
 
 
 @pytest.mark.parametrize(
@@ -194,18 +169,6 @@ def test_an_image_sees_the_runs_folder_and_secrets_by_name(
         assert "--env\nHELD\n--env\nMINE\n" in told
 
 
-def test_what_the_site_says_wrongly_is_told_at_once(bring: Bring) -> None:
-    options = {
-        "environments": {"verl": {"venv": "/a", "image": "/b"}},
-        "start_minutes": 0,
-        "secrets": {"A B": None},
-    }
-    ending, _ = bring("pass", options)
-    assert ending.failure == "config"
-    for field in ("environments.verl", "start_minutes", "secrets"):
-        assert f"site.options.{field}" in ending.message
-
-
 def test_what_a_job_starts_is_shown_to_an_administrator(tmp_path: Path) -> None:
     """On two nodes, in an image, behind setup lines; without the value of a secret."""
     image = {"image": "/images/lib.sif", "setup": ["module load cuda"]}
@@ -231,23 +194,6 @@ def test_what_a_job_starts_is_shown_to_an_administrator(tmp_path: Path) -> None:
     assert "/images/lib.sif ray start --address=NODE1:PORT" in shown
     assert shown.count("--num-gpus=8 --num-cpus=32") == 2
     assert shown.endswith("/images/lib.sif python -m 'x y'")
-
-
-def test_two_nodes_are_refused_where_there_is_one(bring: Bring) -> None:
-    cell = make_cell(resources=Resources(num_nodes=2, gpus_per_node=4))
-    ending, _ = bring("pass", cell=cell, bring_up="ranks")
-    assert ending.failure == "config"
-    assert "needs 2 nodes (resources.num_nodes)" in ending.message
-
-
-def test_a_library_on_ray_without_ray_is_told(bring: Bring, tmp_path: Path) -> None:
-    programs(tmp_path / "e" / "bin", "python", "exec sleep 30")
-    options = {"environments": {"verl": {"venv": str(tmp_path / "e")}}}
-    ending, _ = bring(
-        "", options, backend="verl", version="0.9.1", bring_up="ray", argv=("python", "x")
-    )
-    assert (ending.state, ending.failure) == ("failed", "config")
-    assert "ray: command not found" in ending.message
 
 
 def test_being_asked_to_stop_ends_the_program_and_passes_on(bring: Bring, tmp_path: Path) -> None:
@@ -315,44 +261,3 @@ def test_scratch_of_killed_runs_is_cleared_and_nobody_elses(tmp_path: Path) -> N
         young,
         other,
     }
-
-
-def test_an_environment_that_orch_made_is_found_by_its_release(
-    bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "envs" / "verl-0.9.1"
-    programs(home / "bin", "python", 'echo "$VIRTUAL_ENV|$1"')
-    marker = {"library": "verl", "version": "0.9.1", "flavour": "gpu", "lock": "sha256:1"}
-    (home / "environment.json").write_text(json.dumps(marker))
-    plan = {"argv": ("python", "x"), "backend": "verl", "version": "0.9.1"}
-    _, attempt = bring("", {"environments_dir": str(tmp_path / "envs")}, **plan)
-    assert attempt.stdout.read_text() == f"{home}|x\n"
-    monkeypatch.setenv("ORCH_ENVIRONMENTS", str(tmp_path / "envs"))
-    _, attempt = bring("", None, **plan)
-    assert attempt.stdout.read_text() == f"{home}|x\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "count"),
-    [
-        ("memory.events", "low 0\noom 3\noom_kill 2\n", 2),
-        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", 1),
-        ("memory.events", "nonsense\n", None),
-    ],
-)
-def test_kills_for_memory_are_counted(
-    tmp_path: Path, name: str, text: str, count: int | None
-) -> None:
-    (tmp_path / name).write_text(text)
-    assert processes._oom_kills(tmp_path) == count
-
-
-def test_each_library_says_what_it_needs_of_the_nodes(tmp_path: Path) -> None:
-    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
-    said = {}
-    for cell in expand(load(ROOT / "experiments" / "cross_library.yaml")):
-        with suppress(OrchError):
-            library = cell.settings.backend.name
-            said[library] = plugins.load(library).translate(cell, place).bring_up
-    rays = dict.fromkeys(("verl", "openrlhf", "skyrl"), "ray")
-    assert said == rays | {"prime_rl": "ranks", "trl": "program"}

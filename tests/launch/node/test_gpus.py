@@ -51,18 +51,6 @@ def test_what_is_wrong_with_a_gpu_is_a_sentence(
     assert bool(told) == bool(fault)
 
 
-def test_one_that_is_not_there_fails_or_hangs_is_told(
-    nvidia_smi: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "nvidia-smi is not on PATH" in gpu_fault(2)
-    assert "site.options.gpu_check=false" in gpu_fault(2)
-    nvidia_smi("echo 'Unable to determine the device handle for GPU0000:3B:00.0' >&2; exit 15")
-    assert gpu_fault(2).startswith("nvidia-smi ends with code 15: Unable to determine the device")
-    monkeypatch.setattr("orchestrator.launch.node.gpus._ASK_SECONDS", 0.3)
-    nvidia_smi("exec sleep 30")
-    assert "nvidia-smi does not answer" in gpu_fault(2)
-
-
 def test_the_most_memory_that_a_gpu_used_is_written(
     nvidia_smi: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,16 +64,3 @@ def test_the_most_memory_that_a_gpu_used_is_written(
             nvidia_smi(prints(used))
             time.sleep(0.3)
             assert json.loads(peak.read_text()) == {"peak_mib": most}
-
-
-def test_only_the_gpus_of_the_job_are_asked_about(
-    nvidia_smi: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvidia_smi(
-        'for word; do case "$word" in --id=2,3) echo "2, 9, 9, 0"; echo "3, 9, 9, 0";; esac; done'
-    )
-    assert "lists 0 of the 2" in gpu_fault(2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert gpu_fault(2) == ""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1f3c")
-    assert gpu_fault(2) == "", "a part of a GPU has no health of its own"

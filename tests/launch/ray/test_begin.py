@@ -55,23 +55,6 @@ def test_of_many_starts_of_one_id_one_begins(reserved: tuple[CellDir, AttemptDir
     assert faults.count("was begun by another start of its job") == 19
 
 
-def test_a_job_of_another_order_starts_nothing(
-    folder: RunFolder, reserved: tuple[CellDir, AttemptDir]
-) -> None:
-    reserve(folder, make_cell(), "two")
-    assert "another submission" in begin(*reserved, "one")
-    assert begin(*reserved, "two") == ""
-
-
-def test_a_job_that_comes_after_the_end_starts_nothing(
-    reserved: tuple[CellDir, AttemptDir],
-) -> None:
-    reserved[1].write_exit(ended("cancelled"))
-    assert "has ended" in begin(*reserved, "one")
-    reserved[0].new_attempt()
-    assert "not the last one" in begin(*reserved, "one")
-
-
 def test_a_node_without_the_runs_folder_says_so(folder: RunFolder) -> None:
     argv = [sys.executable, "-m", "orchestrator.launch.ray.task", f"{folder.path}/9", "one"]
     done = subprocess.run(argv, capture_output=True, text=True)
@@ -128,39 +111,3 @@ def test_neither_disk_nor_server_is_believed_alone(
         assert seen.exit is not None
         assert seen.exit.failure
         assert "\n" not in seen.exit.message
-
-
-def test_an_order_on_its_way_is_submitted_for_everybody_but_the_submitter(
-    monkeypatch: pytest.MonkeyPatch, reserved: tuple[CellDir, AttemptDir]
-) -> None:
-    known(monkeypatch, {})
-    assert reserved[0].state(poll=look.polled_state).state == "submitted"
-    monkeypatch.setattr(look, "YOUNG_SECONDS", 0.0)
-    assert reserved[0].state(poll=look.polled_state).state == "planned"
-
-
-def test_a_job_that_cannot_begin_is_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch, reserved: tuple[CellDir, AttemptDir]
-) -> None:
-    for said in ("exit code 127", "exit code 66,", "Failed to set up runtime environment"):
-        known(monkeypatch, {"one": RayJob("FAILED", said)})
-        ended_ = reserved[0].state(poll=look.polled_state).exit
-        assert ended_ is not None
-        assert ended_.failure == "config"
-    known(monkeypatch, {"one": RayJob("FAILED", "exit code 1")})
-    ended_ = reserved[0].state(poll=look.polled_state).exit
-    assert ended_ is not None
-    assert ended_.failure == "error"
-
-
-def test_a_job_without_room_for_its_exit_record_is_a_full_disk(
-    monkeypatch: pytest.MonkeyPatch, reserved: tuple[CellDir, AttemptDir]
-) -> None:
-    reserved[1].heartbeat.touch()
-    os.utime(reserved[1].heartbeat, (1, 1))
-    said = "Job entrypoint command failed with exit code 28, last available logs (truncated"
-    known(monkeypatch, {"one": RayJob("FAILED", said)})
-    record = reserved[0].state(poll=look.polled_state).exit
-    assert record is not None
-    assert record.failure == "disk"
-    assert "no room left to write to" in record.message

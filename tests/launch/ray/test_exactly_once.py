@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.identity import fingerprint
 from orchestrator.launch.ray import look
-from orchestrator.launch.ray.submit import submit, submit_evaluation
+from orchestrator.launch.ray.submit import submit
 from orchestrator.launch.ray.task import begin
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.spec.site_options import RayOptions
-from tests.launch.kit import ended, leave, make_cell
+from tests.launch.kit import make_cell
 from tests.launch.ray.model_server import ModelServer, model_server
 
 OPERATIONS = {"open", "os.rename", "os.mkdir", "fcntl.flock", "socket.connect"}
@@ -102,45 +101,6 @@ def test_a_head_that_lost_its_state_and_takes_the_same_job_again_doubles_nothing
     assert submit([cell], folder, options).cells == ()  # its heartbeat is young
 
 
-def test_an_order_that_never_arrived_goes_again_and_comes_too_late(
-    folder: RunFolder, server: ModelServer
-) -> None:
-    cell, options = make_cell(), RayOptions(address=server.address)
-    submit([cell], folder, options)
-    late = dict(server.jobs)
-    server.forget()
-    look.forget()
-    assert submit([cell], folder, options).cells == (cell,)
-    server.jobs |= late
-    assert len(server.jobs) == 2
-    assert begun(server, -1)[cell.id] == 1
-    assert len(folder.cell(cell).attempts()) == 1
-
-
-def test_a_head_that_is_still_starting_gets_the_job_again(
-    folder: RunFolder, server: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.launch.ray.submit.time.sleep", lambda _seconds: None)
-    options, told = RayOptions(address=server.address), list[str]()
-    server.without_agent = 2
-    assert len(submit([make_cell()], folder, options, tell=told.append).cells) == 1
-    assert told == ["the head of the Ray is still starting; sending the job again"] * 2
-    server.without_agent = 9
-    with pytest.raises(EnvironmentFault, match=r"No available agent.*nothing is lost"):
-        submit([make_cell(1)], folder, options)
-    server.without_agent = 0
-    assert len(submit([make_cell(1)], folder, options).cells) == 1
-    assert set(begun(server).values()) == {1}
-
-
-def test_an_error_for_a_job_that_was_taken_sends_no_second_one(
-    folder: RunFolder, server: ModelServer
-) -> None:
-    server.answers_wrongly = True
-    assert len(submit([make_cell()], folder, RayOptions(address=server.address)).cells) == 1
-    assert len(server.jobs) == 1
-
-
 def test_two_submitters_send_each_cell_once(folder: RunFolder, server: ModelServer) -> None:
     cells = [make_cell(seed) for seed in range(6)]
     options = RayOptions(address=server.address)
@@ -161,25 +121,6 @@ def test_no_more_jobs_than_the_site_says_and_no_more_gpus_than_the_ray_has(
     assert [len(sent.cells), len(sent.no_room)] == [2, 3]
     again = submit(cells, folder, RayOptions(address=server.address, max_running=3))
     assert [len(again.cells), len(again.no_room)] == [1, 2]
-
-
-def test_actors_of_two_cells_do_not_wait_for_each_others_cpus(
-    folder: RunFolder, server: ModelServer
-) -> None:
-    """verl claims 13 CPUs for one GPU, actor by actor: two cells on 20 would each hold a part."""
-    one = {"num_nodes": 1, "gpus_per_node": 1}
-    cells = [make_cell(seed, "ray:# 13 CPUs\npass", resources=one) for seed in range(2)]
-    options = RayOptions(address=server.address)
-    server.totals = {"CPU": 8.0, "GPU": 4.0}
-    with pytest.raises(EnvironmentFault, match="claim 13 CPUs, and the Ray has 8"):
-        submit(cells, folder, options)
-    server.totals = {"CPU": 20.0, "GPU": 4.0}
-    sent = submit(cells, folder, options)
-    assert (len(sent.cells), len(sent.no_room)) == (1, 1)
-    again = submit(cells, folder, options)
-    assert (len(again.cells), len(again.no_room)) == (0, 1)
-    server.totals = {"CPU": 26.0, "GPU": 4.0}
-    assert len(submit(cells, folder, options).cells) == 1
 
 
 def test_cells_that_would_share_an_actor_run_one_after_the_other(
@@ -212,14 +153,6 @@ def test_what_the_ray_does_not_have_is_refused_before_anything_is_sent(
     assert not server.jobs
 
 
-def test_a_server_that_is_gone_submits_nothing(folder: RunFolder, fake: object) -> None:
-    with model_server() as gone:
-        options = RayOptions(address=gone.address)
-    with pytest.raises(EnvironmentFault, match="Nothing was submitted, and nothing is lost"):
-        submit([make_cell()], folder, options)
-    assert not folder.cell(make_cell()).attempts()
-
-
 def test_secrets_are_named_and_never_sent(
     folder: RunFolder, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,41 +165,3 @@ def test_secrets_are_named_and_never_sent(
     assert "very_secret" not in str(job)
     files = [path for path in folder.path.rglob("*") if path.is_file()]
     assert not [path for path in files if b"very_secret" in path.read_bytes()]
-
-
-def test_an_evaluation_is_sent_once_and_a_cut_one_goes_again(
-    folder: RunFolder, server: ModelServer
-) -> None:
-    from orchestrator.launch.slurm import submissions
-
-    cell, options = make_cell(), RayOptions(address=server.address)
-    leave(folder, cell, ended())
-    first = submit_evaluation([cell], folder, options)
-    assert list(server.jobs) == [first]
-    sent = submissions.read(folder, "ray")
-    assert [each.job for each in sent.values()] == [first]
-    note = {"host": "h", "pid": 1, "birth": "", "cluster": server.address}
-    submissions.note(
-        folder, "intent", "ray-cut", launcher="ray", kind="evaluate", name="x", cells=1, **note
-    )
-    submit_evaluation([], folder, options)
-    assert submissions.read(folder, "ray")["ray-cut"].dropped
-    assert submissions.read(folder) == {}
-
-
-def test_rays_workers_get_the_variables_of_their_own_attempt(
-    folder: RunFolder, server: ModelServer
-) -> None:
-    first = make_cell(0, "ray:pass")
-    settings = first.settings.model_copy(update={"seed": 1})
-    other = first.model_copy(
-        update={"settings": settings, "id": fingerprint(settings), "slug": "study-k1.reward-s1"}
-    )
-    leave(folder, other, ended("preempted"))
-    submit([first, other], folder, RayOptions(address=server.address))
-    variables = {
-        job["metadata"]["orch_cell"]: job["runtime_env"]["env_vars"]["FAKE_ATTEMPT"]
-        for job in server.jobs.values()
-    }
-    for cell, number in ((first, 1), (other, 2)):
-        assert variables[cell.slug] == str(folder.cell(cell).path / "attempts" / str(number))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_json
 from orchestrator.launch.ray import look
 from orchestrator.launch.ray.submit import end_frozen
@@ -20,10 +19,9 @@ from orchestrator.runs.operations import retry
 from tests.launch.kit import make_cell
 from tests.launch.ray.cluster import RELEASE, listener
 from tests.launch.ray.conftest import BEFORE_A_RELEASE, Site, ray_python
-from tests.launch.test_disk import remount, small
+from tests.launch.test_disk import remount
 
 pytestmark = [pytest.mark.real, *BEFORE_A_RELEASE]
-__all__ = ["small"]
 
 
 def pid_of(site: Site, cell: Cell) -> int:
@@ -37,31 +35,6 @@ def wait_for_units(site: Site, cell: Cell, beyond: int = 2) -> None:
 def check_no_unit_is_doubled(site: Site, cell: Cell) -> None:
     lines = (site.folder.cell(cell).checkpoints / "units").read_text().splitlines()
     assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
-
-
-def test_an_agent_that_answers_late(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head's agent, which starts jobs, stands still: the request ends without an answer and
-    may be served later. The cell is sent again, and begun once."""
-    monkeypatch.setattr("orchestrator.launch.ray.server.DEADLINE_SECONDS", 4.0)
-    first, cell = make_cell(0), make_cell(1)
-    site.launcher.submit([first])
-    site.until(first, "succeeded")
-    (job,) = (j for j in site.cluster.jobs() if j["submission_id"] == site.submission(first))
-    agent = listener(int(str(job["driver_agent_http_address"]).rpartition(":")[2]))
-    assert agent
-    os.kill(agent, signal.SIGSTOP)
-    try:
-        with pytest.raises(EnvironmentFault, match="nothing is lost: run again"):
-            site.launcher.submit([cell])
-    finally:
-        os.kill(agent, signal.SIGCONT)
-    time.sleep(3)
-    monkeypatch.undo()
-    monkeypatch.setenv("RAY_AUTH_TOKEN", site.cluster.token)
-    site.launcher.submit([cell])
-    site.until(cell, "succeeded")
-    assert len(site.attempts(cell)) == 1
-    assert site.units(cell) == 3
 
 
 def test_a_worker_that_is_frozen(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,41 +104,6 @@ def test_a_disk_that_is_full(site: Site, small: Path) -> None:
     check_no_unit_is_doubled(site, cell)
     assert site.units(cell) == 20
     assert len(site.attempts(cell)) == 2
-
-
-ACTORS = """
-import os, pathlib, ray, time
-ray.init()
-
-@ray.remote(num_cpus=0.5, max_restarts=0)
-class Trainer:
-    def pid(self):
-        return os.getpid()
-    def train(self):
-        time.sleep(600)
-
-trainer = Trainer.remote()
-pathlib.Path(os.environ["FAKE_ATTEMPT"], "pid").write_text(str(ray.get(trainer.pid.remote())))
-ray.get(trainer.train.remote())
-"""
-
-
-def test_a_librarys_actor_that_is_killed(site: Site) -> None:
-    """The library's driver ends with Ray's error: the attempt failed, its message says why."""
-    venv = str(ray_python().parents[1])
-    site.options = type(site.options).model_validate(
-        {**site.options.model_dump(mode="json"), "environments": {"fake": {"venv": venv}}}
-    )
-    cell = make_cell(0, f"ray:{ACTORS}")
-    site.launcher.submit([cell])
-    site.wait(lambda: bool(site.attempts(cell)), lambda: str(site.state(cell)))
-    told = site.attempts(cell)[-1].path / "pid"
-    site.wait(lambda: told.exists() and told.read_text() != "", lambda: str(site.state(cell)))
-    os.kill(int(told.read_text()), signal.SIGKILL)
-    ended = site.until(cell, "failed").exit
-    assert ended is not None
-    assert "ActorDiedError" in ended.message or "actor" in ended.message
-    assert len(site.attempts(cell)) == 1
 
 
 def test_a_trainer_of_another_release_of_ray(site: Site) -> None:

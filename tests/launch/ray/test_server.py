@@ -13,7 +13,6 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.ray.server import (
     JobServer,
     ServerRefusal,
-    ServerUnavailable,
     server_of,
 )
 from orchestrator.spec.site_options import RayOptions
@@ -46,18 +45,6 @@ def answering(
     finally:
         server.shutdown()
         server.server_close()
-
-
-def test_the_address_is_the_sites_or_rays_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "http://localhost:1")
-    assert server_of(RayOptions()).address == "http://localhost:1"
-    assert server_of(RayOptions(address="http://127.0.0.1:2")).address == "http://127.0.0.1:2"
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(EnvironmentFault, match="it is http://HOST:8265"):
-        server_of(RayOptions())
-    monkeypatch.delenv("RAY_ADDRESS")
-    with pytest.raises(EnvironmentFault, match=r"set site\.options\.address"):
-        server_of(RayOptions())
 
 
 def test_another_machine_needs_the_users_say() -> None:
@@ -112,28 +99,3 @@ def test_the_token_is_read_where_ray_reads_it(
         monkeypatch.delenv("RAY_JOB_HEADERS")
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         assert sent() is None
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "said"),
-    [
-        (200, b"<html>hello</html>", "no JSON"),
-        (200, b'{"jobs": []}', "no Ray job server"),
-        (500, b"Traceback\n  File x\nValueError: what is wrong", "500: ValueError: what is wrong"),
-        (404, b"", "answers 404"),
-    ],
-)
-def test_what_is_no_list_of_jobs_is_no_answer(status: int, body: bytes, said: str) -> None:
-    with (
-        answering(status, body) as (address, _),
-        pytest.raises((ServerUnavailable, ServerRefusal), match=said),
-    ):
-        JobServer(address).jobs()
-
-
-def test_a_server_that_is_not_there_is_one_sentence() -> None:
-    with answering(200, b"[]") as (address, _):
-        pass
-    with pytest.raises(ServerUnavailable, match="does not answer") as absent:
-        JobServer(address).jobs()
-    assert "\n" not in str(absent.value)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -135,21 +134,3 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
     assert told.exit is not None
     assert told.exit.failure == "cancelled", "by a person, who is to say when it goes again"
     assert not evaluation_jobs.may_repeat(told, verl.options)
-
-
-def test_an_evaluation_waits_for_its_cell_and_dies_with_it(
-    site: Site, many: Callable[..., list[Cell]]
-) -> None:
-    good, bad = many(1, "slow", 40)[0], many(2, "config")[1]
-    spec = Spec(name="x", studies=(), evaluation=Asked())
-    site.folder.open()
-    write_text(site.folder.spec, spec.model_dump_json())
-    site.set(memory_gib=0.6, retries={"error": 0})
-    sent = start(request(site, good, bad))
-    assert len(sent.cells) == 2
-    assert of(site, good).state == "pending"
-    wait(request(site, good, bad))
-    told = of(site, good)
-    assert told.exit is not None, told
-    assert "units has no config.json" in told.exit.message, "it came after the checkpoint was there"
-    assert of(site, bad).state == "cancelled", "it is no failure of its own"

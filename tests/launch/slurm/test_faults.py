@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -44,21 +43,6 @@ def test_a_full_disk_is_a_class_of_its_own_and_loses_nothing(
     site.start(cell)
     assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
     assert site.units(cell) == cell.settings.num_train_steps
-
-
-def test_a_file_size_limit_is_told_as_such(site: Site, many: Many) -> None:
-    """The submitter's limits are the job's."""
-    cell = many(1, "fill")[0]
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    try:
-        site.start(cell)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    seen = site.wait(cell)[cell.id]
-    assert seen.exit is not None
-    assert seen.exit.failure == "disk", seen.exit
-    assert "File too large" in seen.exit.message
 
 
 def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(

@@ -143,17 +143,6 @@ def test_a_trainer_runs_in_a_container_of_pyxis_on_each_node(
         assert {"FAKE_ATTEMPT", "MINE", "ORCH_NODE_RANK"} <= set(env.partition("=")[2].split(","))
 
 
-def test_a_folder_that_an_image_cannot_be_given_is_refused(site: Site, tmp_path: Path) -> None:
-    site.folder = type(site.folder)(tmp_path / "a,b" / "runs" / "test")
-    site.set(environments={"fake": {"image": "/images/fake.sif"}}, gpu_check=False)
-    cell = make_cell(0, TELL % 1)
-    site.start(cell)
-    seen = site.wait(cell)[cell.id]
-    assert seen.exit is not None
-    assert seen.exit.failure == "config"
-    assert "choose another site.runs_dir" in seen.exit.message
-
-
 STANDS_FOR_RAY = f"""#!{sys.executable}
 import os, pathlib, socket, sys, time
 options = dict(word.partition("=")[::2] for word in sys.argv[2:])

@@ -3,18 +3,15 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import EnvironmentFault
 from orchestrator.spec.site_options import (
     EnvironmentEntry,
     EvaluationJob,
     SlurmOptions,
     faults,
-    slurm_options,
 )
 
 META = " ;&|$`\"'\\<>\n\t*?~#{}"
@@ -31,31 +28,6 @@ def test_no_field_takes_what_a_shell_acts_on(field: str, character: str, at: int
     told = [text for text, _ in faults({field: value})]
     assert len(told) == 1
     assert f"site.options.{field}" in told[0]
-
-
-@pytest.mark.parametrize("value", ["a100&nvlink", "[rack1|rack2]", "(a100|h100)&!old"])
-def test_a_constraint_has_slurms_own_grammar(value: str) -> None:
-    assert slurm_options({"constraint": value}).constraint == value
-
-
-@pytest.mark.parametrize("value", ["a; rm", "a$(id)", "a`id`", 'a"b', "a b", "a\n", "<x"])
-def test_but_nothing_else(value: str) -> None:
-    assert list(faults({"constraint": value}))
-
-
-def test_every_fault_is_told_at_once_with_a_suggestion() -> None:
-    with pytest.raises(EnvironmentFault) as caught:
-        slurm_options({"partion": "gpu", "max_running": 0, "extra": ["--array=1-9", "rm -rf"]})
-    told = str(caught.value)
-    assert "did you mean 'partition'" in told
-    assert "max_running" in told
-    assert "--array=1-9 is set by orch itself" in told
-    assert "rm -rf" in told
-
-
-def test_flags_of_a_persons_own_are_passed_on() -> None:
-    kept = ("--mail-type=END", "--exclusive", "--licenses=matlab:1")
-    assert slurm_options({"extra": list(kept)}).extra == kept
 
 
 def test_the_sites_page_describes_every_field() -> None:

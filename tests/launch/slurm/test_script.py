@@ -1,11 +1,10 @@
 """The script that sbatch gets, by submitit."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.launch.slurm.script import EVALUATE, ArrayJob, ArrayResources, argv, text
+from orchestrator.launch.slurm.script import ArrayJob, ArrayResources, argv, text
 from orchestrator.spec.site_options import slurm_options
 
 
@@ -59,36 +58,6 @@ def test_every_option_reaches_sbatch() -> None:
     }
 
 
-def test_submitit_is_the_release_that_orch_knows() -> None:
-    """One private function of it writes the script: see docs/decisions.md."""
-    import inspect
-
-    from submitit.slurm.slurm import SlurmExecutor, _make_sbatch_string
-
-    passed = {
-        *("partition", "account", "qos", "constraint", "gres", "nodes", "cpus_per_task", "time"),
-        *("mem", "exclude", "dependency", "comment", "use_srun", "additional_parameters"),
-    }
-    assert passed <= SlurmExecutor._valid_parameters()
-    taken = inspect.signature(_make_sbatch_string).parameters
-    assert passed | {"command", "folder", "job_name", "wckey"} <= taken.keys()
-
-
-def test_what_must_end_before_is_part_of_the_dependency() -> None:
-    job = ArrayJob("x", 2, ArrayResources(), throttle=1, after_any=("7", "9"), comment="exp: a, 2")
-    found = flags(text(job, slurm_options({})))
-    assert found["dependency"] == "afterany:7:9"
-    assert found["comment"] == "'exp: a, 2'"
-    assert "kill-on-invalid-dep" not in found, "the arrays before may fail"
-
-
-def test_an_evaluation_waits_for_its_own_cell_and_dies_with_it() -> None:
-    found = flags(text(ArrayJob("x", 2, ArrayResources(), after="17"), slurm_options({})))
-    assert found["dependency"] == "aftercorr:17"
-    assert found["kill-on-invalid-dep"] == "yes"
-    assert "gres" not in found
-
-
 def test_the_script_is_shell_that_names_no_folder(tmp_path: Path) -> None:
     script = text(ArrayJob("x", 1, ArrayResources()), slurm_options({}))
     assert subprocess.run(["/bin/bash", "-n"], input=script, text=True, check=False).returncode == 0
@@ -98,9 +67,3 @@ def test_the_script_is_shell_that_names_no_folder(tmp_path: Path) -> None:
     (folder / "job.sh").write_text(script, encoding="utf-8")
     assert argv(folder)[2] == f"--chdir={folder}", "folders are arguments, never shell"
     assert "--array=0-0" in argv(folder)
-
-
-def test_an_evaluation_is_a_program_of_its_own_named_and_not_imported() -> None:
-    job = ArrayJob("x", 1, ArrayResources(), program=EVALUATE)
-    assert f"exec {sys.executable} -P -m {EVALUATE}" in text(job, slurm_options({}))
-    assert importlib.util.find_spec(EVALUATE) is not None

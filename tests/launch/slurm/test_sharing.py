@@ -89,20 +89,3 @@ def test_a_member_who_may_not_scancel_cancels_all_the_same(
     ] * 2
     assert site.units(running) < 2000
     assert not site.attempts(waiting)[0].job.exists()
-
-
-def test_jobs_of_another_cluster_are_not_called_lost(
-    site: Site, many: Many, hidden: Callable[..., None]
-) -> None:
-    site.set(extra=["--hold"])
-    cells = many(2)
-    (job,) = site.submit(*cells).jobs
-    hidden('"cluster": "orch"', '"cluster": "juelich"')
-    seen = [site.look(cell) for cell in cells]
-    assert [each.state for each in seen] == ["unknown"] * 2
-    assert seen[0].fault == (
-        f"submitted on the cluster juelich as job {job}: look from a login node of it; this is orch"
-    )
-    assert site.submit(*cells).cells == ()
-    taken = submit.submit(cells, site.folder, site.options, take_over=True)
-    assert taken.cells == (), "they are this user's own, where they were sent"

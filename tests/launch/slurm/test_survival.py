@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.errors import EnvironmentFault
 from orchestrator.records import Cell
 from tests.launch.slurm.conftest import Site
 
@@ -161,21 +160,6 @@ def test_scancel_by_hand_is_a_cancellation(site: Site, many: Many) -> None:
     assert site.start(running, waiting[1]).cells == (), "it waits for a person"
 
 
-def test_a_removed_run_directory_is_a_cell_to_be_trained(site: Site, many: Many) -> None:
-    from shutil import rmtree
-
-    cell = many(1, "slow", 600)[0]
-    site.start(cell)
-    site.until_units(cell, 3)
-    rmtree(site.folder.cell(cell).path)
-    deadline = time.monotonic() + 30
-    while site.cluster.run("squeue", "-h"):
-        assert time.monotonic() < deadline
-        time.sleep(0.3)
-    assert site.look(cell).state == "planned"
-    assert not site.attempts(cell), "the job wrote nothing more"
-
-
 def test_the_queue_takes_only_so_many(site: Site, many: Many) -> None:
     cells = many(5, "slow", 40)
     site.set(max_submit_jobs=2, max_array_size=1, evaluate=False)
@@ -185,24 +169,3 @@ def test_the_queue_takes_only_so_many(site: Site, many: Many) -> None:
     assert len(sent.no_room) == 3
     seen = site.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "word"),
-    [
-        ("partition", "nowhere", "partition"),
-        ("account", "others", "account"),
-        ("gres", "gpu:h900:4", "gres"),
-    ],
-)
-def test_what_the_cluster_refuses_is_a_sentence_with_the_field(
-    site: Site, many: Many, option: str, value: str, word: str
-) -> None:
-    (cell,) = many(1)
-    cell = cell.model_copy(
-        update={"resources": cell.resources.model_copy(update={"gpus_per_node": 4})}
-    )
-    site.set(**{option: value})
-    with pytest.raises(EnvironmentFault, match=word):
-        site.submit(cell)
-    assert site.look(cell).state == "planned"

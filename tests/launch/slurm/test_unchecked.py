@@ -1,6 +1,5 @@
 """What SLURM says, or does not say, is checked before it is believed."""
 
-import json
 import os
 import shutil
 import signal
@@ -18,12 +17,10 @@ from typing import Any
 import pytest
 from cluster.waiting import wait_for
 
-from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.slurm import poll, scheduler, submissions, submit
-from orchestrator.records import Cell, EvaluationSpec, ExitRecord, Spec
-from orchestrator.rundir import CellDir, CellState, RunFolder
+from orchestrator.records import Cell
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel
-from orchestrator.runs.state import one_look
 from tests.launch.slurm.conftest import Site
 
 Many = Callable[..., list[Cell]]
@@ -74,30 +71,6 @@ def test_a_controller_that_stalls_gets_each_array_once(
     assert arrays(site) == dict.fromkeys(names, 1)
 
 
-def test_a_request_that_lands_after_the_first_answers_is_waited_for(
-    site: Site, many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It timed out, the controller answers again and has no such job, and then it has."""
-    monkeypatch.setattr(scheduler, "SETTLE_MARGIN_SECONDS", -3.0, raising=False)
-    late = f"""\
-if mkdir {tmp_path}/first 2> /dev/null; then
-    (sleep 3; $REAL "$@"; mkdir {tmp_path}/landed) > /dev/null 2>&1 &
-    echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2
-    exit 1
-fi
-exec $REAL "$@\""""
-    stand_in(tmp_path, monkeypatch, "sbatch", late)
-    site.set(extra=["--hold"])
-    (job,) = site.submit(*many(3)).jobs
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "landed").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    (sent,) = submissions.read(site.folder).values()
-    assert sent.job == job
-    assert arrays(site) == {sent.name: 1}
-
-
 def test_a_second_copy_of_a_job_starts_nothing_and_is_cancelled(site: Site, many: Many) -> None:
     """A script that somebody sends again: it would end the training at work."""
     cells = many(2, "slow", 60)
@@ -143,124 +116,6 @@ def test_a_submission_that_was_given_up_never_starts(site: Site, many: Many) -> 
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert not site.attempts(cell)[0].job.exists()
-
-
-@pytest.mark.parametrize("said", ["notice", "nothing"])
-def test_what_sbatch_prints_is_an_id_or_is_not_believed(
-    site: Site, many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    monkeypatch.setattr(scheduler, "SETTLE_MARGIN_SECONDS", -9.0, raising=False)
-    text = {
-        "notice": 'echo "NOTICE: the cluster is down for maintenance on Monday"; exec $REAL "$@"',
-        "nothing": '$REAL "$@" > /dev/null',
-    }[said]
-    stand_in(tmp_path, monkeypatch, "sbatch", text)
-    site.set(extra=["--hold"])
-    sent = submit.submit(many(2), site.folder, site.options, evaluate=True)
-    (job,) = sent.jobs
-    assert job.isdigit()
-    train, evaluate = submissions.read(site.folder).values()
-    assert (train.job, train.cells, evaluate.follows) == (job, 2, train.id)
-    shown = site.cluster.run("scontrol", "show", "job", f"{evaluate.job}_0")
-    assert f"Dependency=aftercorr:{job}" in shown
-    assert arrays(site) == {train.name: 1, evaluate.name: 1}
-
-
-def test_an_sbatch_that_says_well_and_submits_nothing_is_refused(
-    site: Site, many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "SETTLE_MARGIN_SECONDS", -9.0, raising=False)
-    stand_in(tmp_path, monkeypatch, "sbatch", "echo 'come back on Monday'")
-    (cell,) = many(1)
-    with pytest.raises(EnvironmentFault, match="printed 'come back on Monday', which is no job id"):
-        site.submit(cell)
-    assert site.look(cell).state == "planned"
-
-
-def test_a_scheduler_that_is_away_is_asked_once_a_look(
-    site: Site, many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = many(12)
-    site.set(extra=["--hold"])
-    site.submit(*cells)
-    calls = tmp_path / "calls"
-    away = f"echo $0 >> {calls}; echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1"
-    for program in ("squeue", "sacct", "scontrol"):
-        stand_in(tmp_path, monkeypatch, program, away)
-    poll.forget()
-    from orchestrator.runs.state import read_state
-
-    with poll.one_look(site.folder):
-        seen = [read_state(site.folder.cell(cell)) for cell in cells]
-    assert {state.state for state in seen} == {"unknown"}
-    assert len({state.fault for state in seen}) == 1, "one sentence, not one a cell"
-    counted = Counter(Path(line).name for line in calls.read_text().split())
-    assert counted == {"squeue": 1, "sacct": 1}
-
-
-def test_a_look_at_waiting_jobs_is_one_call(
-    site: Site, many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = many(12)
-    site.set(extra=["--hold"], max_array_size=5)
-    site.submit(*cells)
-    calls = tmp_path / "calls"
-    for program in ("squeue", "sacct", "scontrol"):
-        stand_in(tmp_path, monkeypatch, program, f'echo $0 >> {calls}; exec $REAL "$@"')
-    poll.forget()
-    from orchestrator.runs.state import survey
-
-    assert {state.state for _, state in survey(site.folder)} == {"pending"}
-    told = poll.stuck_jobs(site.folder, site.options.model_dump())
-    assert poll.twins(site.folder) == []
-    assert [Path(line).name for line in calls.read_text().split()] == ["squeue"]
-    (sentence,) = told
-    job = submissions.read(site.folder)
-    ids = [str(s.job) for s in job.values()]
-    assert sentence.startswith("12 jobs wait: held by its user: `scontrol release ")
-    assert all(f"{id_}_[0-" in sentence for id_ in ids)
-
-
-def test_waiting_cells_are_told_without_being_opened_until_something_came_to_them(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = many(7)
-    site.set(extra=["--hold"])
-    site.submit(*cells)
-    cell_dirs = [site.folder.cell(cell) for cell in cells]
-    for cell_dir in cell_dirs:  # the clock of files stands still for some milliseconds
-        for path in (cell_dir.path / "attempts", cell_dir.path / "attempts" / "1"):
-            os.utime(path, (time.time() - 10, time.time() - 10))
-    opened: list[str] = []
-    real = CellDir.state
-
-    def counted(self: CellDir, **more: Any) -> CellState:
-        opened.append(self.path.name)
-        return real(self, **more)
-
-    monkeypatch.setattr(CellDir, "state", counted)
-
-    def told() -> list[CellState]:
-        poll.forget()
-        opened.clear()
-        with one_look(site.folder) as look:
-            return [look.state_of(cell_dir) for cell_dir in cell_dirs]
-
-    assert told() == [CellState("pending", None, 1)] * 7
-    assert opened == []
-    ended, begun, again, foreign, refused, removed, _ = cell_dirs
-    now = time.time()
-    ended.attempts()[0].write_exit(ExitRecord(state="cancelled", started=now, ended=now))
-    begun.attempts()[0].job.write_text("{}")
-    again.new_attempt()
-    foreign.reserve('{"submission": "0123", "index": 0, "cell": {}}')
-    (refused.path / "attempts" / "1" / "exit.json").write_text("torn")
-    shutil.rmtree(removed.path / "attempts")
-    states = told()
-    assert opened == [each.path.name for each in cell_dirs[:6]]
-    assert states == [real(each, poll=poll.polled_state) for each in cell_dirs]
-    words = ["cancelled", "pending", "planned", "unknown", "unknown", "planned", "pending"]
-    assert [state.state for state in states] == words
 
 
 LOOK_AS = """
@@ -378,63 +233,3 @@ def test_max_running_holds_over_all_arrays_and_later_submissions(site: Site, man
     assert len(running) == 2
     assert len(site.cluster.run("squeue", "-h", "-r").splitlines()) == 7
     cancel(cells, site.folder)
-
-
-def test_a_full_queue_says_what_went_in_and_the_rest_goes_later(site: Site, many: Many) -> None:
-    user = submissions.user_name()
-    limit = ("sacctmgr", "-i", "-Q", "modify", "user", user, "set")
-    site.cluster.run(*limit, "maxsubmitjobs=3")
-    try:
-        cells = many(4)
-        site.set(extra=["--hold"], max_array_size=2)
-        deadline = time.monotonic() + 20  # the controller hears of it from slurmdbd
-        while "MaxJobs=3" not in _limit(site, user):
-            assert time.monotonic() < deadline, _limit(site, user)
-            time.sleep(0.5)
-        sent = site.submit(*cells)
-        assert len(sent.cells) == 3, site.told
-        assert len(sent.no_room) == 1
-        told = next(sentence for sentence in site.told if "cells are in the queue now" in sentence)
-        assert told.startswith("the cluster refuses the job: you may have no more jobs")
-        assert "change site.options.max_submit_jobs" in told
-        assert site.submit(*cells).no_room == sent.no_room
-        cancel(cells[:2], site.folder)
-        assert site.submit(*cells).cells == sent.no_room
-        cancel(cells, site.folder)
-        site.set(extra=[])
-        others = many(8)[4:]
-        assert len(site.start(*others).no_room) == 1
-        states = site.wait(*others).values()
-        assert {state.state for state in states} == {"succeeded"}, "it goes when there is room"
-    finally:
-        site.cluster.run(*limit, "maxsubmitjobs=-1")
-        submit._learned_limit.clear()
-
-
-def _limit(site: Site, user: str) -> str:
-    shown = site.cluster.run("scontrol", "show", "assoc_mgr", f"users={user}", "flags=assoc")
-    return shown.replace("MaxSubmitJobs=3", "MaxJobs=3")
-
-
-def test_a_cancelled_element_takes_its_evaluation_along(site: Site, many: Many) -> None:
-    from orchestrator.files import write_text
-
-    spec = Spec(name="x", studies=(), evaluation=EvaluationSpec())
-    site.folder.open()
-    write_text(site.folder.spec, spec.model_dump_json())
-    cells = many(3)
-    site.set(extra=["--hold"])
-    submit.submit(cells, site.folder, site.options, evaluate=True)
-    train, evaluate = submissions.read(site.folder).values()
-    site.cluster.run("scancel", f"{train.job}_1")
-    deadline = time.monotonic() + 30
-    while site.look(cells[1]).state != "cancelled":
-        assert time.monotonic() < deadline
-    name = site.folder.cell(cells[1]).path.name
-    assert poll.waiting_evaluations(site.folder, [name]) == [f"{evaluate.job}_1"]
-    assert submit.end_waiting_evaluations(site.folder, [name]) == 1
-    poll.forget()
-    assert poll.waiting_evaluations(site.folder, [name]) == []
-    left = json.dumps(site.cluster.run("squeue", "-h", "-r", "-o", "%i").split())
-    assert f"{evaluate.job}_0" in left
-    assert f"{evaluate.job}_1" not in left
