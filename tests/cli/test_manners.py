@@ -64,12 +64,6 @@ def test_every_command_has_the_common_flags_and_says_what_is_next() -> None:
     assert {code for codes in manners.NEXT.values() for code in codes} <= manners.EXIT_CODES.keys()
 
 
-def test_every_exit_code_in_a_command_is_in_the_table() -> None:
-    for path in (ROOT / "orchestrator" / "cli").glob("*.py"):
-        for code in re.findall(r"^\s+return (\d+)$", path.read_text(encoding="utf-8"), re.M):
-            assert int(code) in manners.EXIT_CODES, f"{path.name} returns {code}"
-
-
 def test_usage_faults_and_changes_have_codes_of_their_own(tmp_path: Path) -> None:
     planned = orch(tmp_path, "plan", "smoke")
     assert planned.returncode == 0
@@ -248,21 +242,6 @@ def test_a_dashboard_prints_its_addresses_as_json(ended: Path) -> None:
         let_go(server)
 
 
-def test_a_value_that_no_cell_has_is_told_with_its_neighbours(tmp_path: Path) -> None:
-    done = orch(tmp_path, "plan", SMOKE, "-w", "model=qwen")
-    assert done.returncode == 1
-    assert "no cell has model=qwen, did you mean 'qwen2.5-7b'?" in done.stderr
-    searches = ("tune", ROOT / "experiments" / "beta_sweep.yaml", "--dry-run", "--json")
-    left = orch(tmp_path, *searches, "-w", "kl=k1.reward")
-    assert [row["search"] for row in json.loads(left.stdout)] == ["k1.reward"]
-    assert left.returncode == 0
-    assert "selects no search" in orch(tmp_path, *searches, "-w", "kl=k1.loss").stderr
-
-
-def test_data_is_followed_by_nothing(tmp_path: Path) -> None:
-    assert "Next" not in orch(tmp_path, "plan", "smoke", "--json").stderr
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
@@ -310,23 +289,3 @@ def test_bash_completes_behind_an_equals_sign(tmp_path: Path) -> None:
     )
     assert "kl.estimator=k3" in done.stdout.splitlines(), done.stdout + done.stderr
     assert "=" not in done.stdout.partition("kl.")[0]
-
-
-@pytest.mark.parametrize(
-    ("words", "near"),
-    [
-        (("logs", "k1.reward"), "it is a part of: a-k1.reward-s0-0123456789ab"),
-        (("show", "a-k1.rewrd-s0-0123456789ab"), "did you mean 'a-k1.reward-s0-0123456789ab'?"),
-    ],
-)
-def test_names_that_are_near_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], near: str
-) -> None:
-    (tmp_path / "mine").mkdir()
-    shutil.copy(SMOKE, tmp_path / "mine")
-    (tmp_path / "runs" / "x.micro" / "cells" / "a-k1.reward-s0-0123456789ab").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(group, words)
-    told = f"{done.output}{done.exception}"
-    assert done.exit_code in (1, 2)
-    assert near in " ".join(told.split()), told

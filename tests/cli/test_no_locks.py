@@ -63,11 +63,3 @@ def test_nothing_is_trained_where_nobody_can_be_alone(
     assert SENTENCE in done.stderr
     assert "site.runs_dir=" in done.stderr
     assert not list(empty.glob("runs/*/cells/*/checkpoints/*"))
-
-
-def test_the_doctor_says_so(empty: Path, no_locks: dict[str, str]) -> None:
-    done = orch(empty, no_locks, "doctor")
-    assert done.returncode == 1
-    (line,) = [row for row in done.stdout.splitlines() if row.startswith("runs folder")]
-    assert "broken" in line
-    assert SENTENCE in line

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from command_line import orch
 
-from orchestrator.analysis.results import TABLES, ResultsDatabase, results_of
+from orchestrator.analysis.results import ResultsDatabase
 from orchestrator.errors import EnvironmentFault, SelectionError
 from orchestrator.runs.experiment import Experiment, open_experiment
 
@@ -25,20 +25,6 @@ def smoke(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
 
 def rows(frame: Any) -> list[tuple[str, ...]]:
     return sorted(tuple(map(str, row)) for row in frame.itertuples(index=False))
-
-
-def test_rows_are_those_of_results(smoke: Experiment) -> None:
-    import pandas as pd
-
-    database = ResultsDatabase(smoke)
-    for table in TABLES:
-        expected = results_of(smoke, table)
-        answer = database.query(f"SELECT * FROM {table}")  # noqa: S608
-        assert answer.columns == list(expected.columns)
-        assert len(answer.rows) == len(expected) > 0
-        frame = pd.DataFrame(answer.rows, columns=answer.columns).astype(expected.dtypes)
-        assert rows(frame) == rows(expected), table
-    assert len(database.query("FROM runs").rows) == len(smoke.cells)
 
 
 def test_a_wrong_query_is_told_what_there_is(

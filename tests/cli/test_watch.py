@@ -5,7 +5,6 @@ import os
 import pty
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -59,27 +58,6 @@ def write(attempt: AttemptDir, text: str) -> None:
 
 def line(step: int, **values: float) -> str:
     return json.dumps({"step": step, "time": 1.0 + step, "values": values}) + "\n"
-
-
-def test_a_running_cell_has_the_step_of_its_last_whole_line(
-    folder: RunFolder, cells: list[Any]
-) -> None:
-    attempt = begin(folder, cells[0])
-    write(attempt, line(5, **{"train/reward_mean": 1.0}) + line(6)[:20])
-    seen = take_snapshot(cells, folder).lines
-    assert [(one.step, one.reward) for one in seen[:2]] == [(5, 1.0), (0, None)]
-
-
-def test_a_look_changes_when_the_page_would(folder: RunFolder, cells: list[Any]) -> None:
-    seen = [take_snapshot(cells, folder).digest]
-    attempt = begin(folder, cells[0])
-    seen.append(take_snapshot(cells, folder).digest)
-    write(attempt, line(1, **{"train/reward_mean": 1.0}))
-    seen.append(take_snapshot(cells, folder).digest)
-    folder.cell(cells[0]).evaluations.mkdir()
-    seen.append(take_snapshot(cells, folder).digest)
-    assert len(set(seen)) == 4
-    assert take_snapshot(cells, folder).digest == seen[-1]
 
 
 def test_progress_and_time_left(folder: RunFolder, cells: list[Any]) -> None:
@@ -271,12 +249,3 @@ def command_lines() -> Iterator[str]:
             yield place.read_text().replace("\0", " ")
         except OSError:
             continue
-
-
-def test_mistakes_are_sentences(empty: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        done = orch(empty, "dashboard", SPEC, "--port", port)
-    assert done.returncode == 1
-    assert f"cannot listen on port {port}" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,18 +1,15 @@
 """What a cluster answers, read; a site file against it; a site file from it."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.launch.slurm import cluster
 from orchestrator.launch.slurm.script import ArrayResources, fitted_size
 from orchestrator.settings import Resources
 from orchestrator.site.check import check_site
-from orchestrator.site.write import quoted, site_file
+from orchestrator.site.write import site_file
 from orchestrator.spec.site_options import SlurmOptions, read_site
 from tests.site import answers
 
@@ -36,53 +33,6 @@ def test_partitions_nodes_and_rights_are_read() -> None:
         ("ml", 200, None),
         ("physics", None, 720),
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("30", 30),
-        ("1:30", 1.5),
-        ("02:00:00", 120),
-        ("1-0", 1440),
-        ("2-12", 3600),
-        ("7-00:00:00", 10080),
-        ("UNLIMITED", None),
-        ("INFINITE", None),
-        ("NONE", None),
-        (None, None),
-    ],
-)
-def test_times_in_every_form(text: str | None, minutes: float | None) -> None:
-    assert cluster.minutes(text) == minutes
-
-
-@given(st.integers(0, 40), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
-def test_a_full_time_is_its_parts(days: int, hours: int, mins: int, seconds: int) -> None:
-    told = cluster.minutes(f"{days}-{hours:02}:{mins:02}:{seconds:02}")
-    assert told is not None
-    assert math.isclose(told, days * 1440 + hours * 60 + mins + seconds / 60)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("gpu:4", (("", 4),)),
-        ("gpu", (("", 1),)),
-        ("gpu:a100:4(S:0-1)", (("a100", 4),)),
-        ("gpu:a100:2,gpu:v100:1", (("a100", 2), ("v100", 1))),
-        ("(null)", ()),
-        ("shard:8", ()),
-        ("gpu:nvidia_a100_80gb_pcie:8(S:0,2)", (("nvidia_a100_80gb_pcie", 8),)),
-    ],
-)
-def test_gpus_in_every_form(text: str, found: tuple[tuple[str, int], ...]) -> None:
-    assert cluster.parse_gres(text) == found
-
-
-@given(st.text(max_size=200), st.text(max_size=200), st.text(max_size=80))
-def test_any_answer_can_be_read(partitions: str, nodes: str, rights: str) -> None:
-    cluster.parse_cluster({}, partitions, nodes, rights, "")
 
 
 def broken(options: dict[str, object], nodes: int = 1, gpus: int = 4) -> list[tuple[str, str]]:
@@ -163,12 +113,6 @@ def test_accounting_that_does_not_answer_is_not_a_user_without_an_account() -> N
     assert "no account on the cluster" in advice[0].sentence
 
 
-def test_more_nodes_than_a_partition_gives() -> None:
-    [(field, sentence)] = broken({}, nodes=3)
-    assert field == "site.options.partition"
-    assert "cells need 3 nodes" in sentence
-
-
 def test_a_drained_node_is_told_and_breaks_nothing() -> None:
     told = check_site(
         SlurmOptions.model_validate(GOOD), BIG, [Resources(num_nodes=2, gpus_per_node=4)]
@@ -185,11 +129,3 @@ def test_a_site_file_written_from_the_answers_passes_the_check(tmp_path: Path) -
     assert options.max_submit_jobs == 200
     told = check_site(options, BIG, [Resources(num_nodes=1, gpus_per_node=4)])
     assert not [advice for advice in told if advice.broken]
-
-
-@given(st.text(st.characters(min_codepoint=33, max_codepoint=0x3FF), min_size=1, max_size=20))
-def test_a_name_stays_text_in_yaml(name: str) -> None:
-    import yaml
-
-    if name.isprintable():
-        assert yaml.safe_load(f"a: {quoted(name)}") == {"a": name}

@@ -10,10 +10,8 @@ import pytest
 import yaml
 from command_line import ROOT, orch
 
-from orchestrator.records import Site
 from orchestrator.site.findings import cluster_findings
 from orchestrator.site.node_facts import _shared
-from orchestrator.site.probe import probe_node
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.site_options import read_site
@@ -202,25 +200,6 @@ def test_a_job_that_can_never_start_is_refused_and_leaves_nothing(
     assert not (folder / "runs").exists(), "nor of what SLURM itself refused"
 
 
-def test_the_scripts_that_are_shown_are_those_that_are_sent(cluster: Cluster, folder: Path) -> None:
-    site(folder, extra=["--hold"])
-    spec = (SMOKE, "site=here", "backend=micro")
-    shown = at(cluster, folder, "run", *spec, "--dry-run")
-    assert shown.returncode == 3, shown.stderr
-    assert not (folder / "runs").exists()
-    scripts = re.split(r"\n--- job script \d of \d\n", shown.stdout)[1:]
-    assert at(cluster, folder, "run", *spec).returncode == 0
-    sent = sorted((folder / "runs" / "smoke" / "slurm").glob("*/job.sh"))
-    assert len(scripts) == len(sent) == 2
-
-    def plain(script: str) -> str:
-        anonymous = re.sub(r"(--job-name=.*\.).*", r"\1ID", script.strip())
-        return re.sub(r"aftercorr:\w+", "aftercorr:ID", anonymous)
-
-    assert sorted(map(plain, scripts)) == sorted(plain(path.read_text()) for path in sent)
-    assert at(cluster, folder, "cancel", *spec).returncode == 0
-
-
 def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(
     cluster: Cluster, folder: Path
 ) -> None:
@@ -256,19 +235,6 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(
 def planned_json(cluster: Cluster, folder: Path, *spec: str) -> str:
     done = at(cluster, folder, "plan", *spec, "--json")
     return json.dumps([cell["id"] for cell in json.loads(done.stdout)["cells"]])
-
-
-def test_a_busy_cluster_is_not_waited_for(cluster: Cluster, tmp_path: Path) -> None:
-    """Every GPU is taken: the probe gives up at its deadline and takes its job back."""
-    cluster.run(
-        "sbatch", "--array=0-3", "--gres=gpu:a100:4", "--output=/dev/null", "--wrap=sleep 60"
-    )
-    cells = expand(load(ROOT / SMOKE, ["site=local", VERL]))
-    seen = probe_node(Site(runs_dir=str(tmp_path / "runs")), cells, deadline_seconds=3)
-    assert seen.fault is not None
-    assert seen.fault.passing
-    assert not cluster.run("squeue", "--noheader", "--name=orch-doctor").strip()
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_runs_folder_that_a_node_does_not_see(tmp_path: Path) -> None:
@@ -318,11 +284,3 @@ def test_a_rehearsal_tells_everything_that_would_go_wrong(cluster: Cluster, fold
     assert "openrlhf cannot run kl.placement=reward_and_loss" in done.stdout
     assert "more than the partition 'short' allows" in done.stdout
     assert not (folder / "runs").exists()
-
-
-def test_without_a_cluster_a_rehearsal_checks_the_translation(folder: Path) -> None:
-    done = orch(folder, "plan", "--rehearse", SMOKE, "site=local", "--check-only")
-    assert done.returncode == 0, done.stderr
-    assert "nobody was asked" in done.stderr
-    assert "before the real run: the prompts of data 'math' are not prepared" in done.stderr
-    assert "4 cells checked: nothing would go wrong" in done.stdout

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from orchestrator.records import EvalTask, EvaluationSpec, Site
 from orchestrator.settings import Kl
 from orchestrator.site.hub_data import SiteFinding, hub_findings
@@ -63,16 +61,3 @@ def test_local_copies_of_a_tasks_data_are_enough(tmp_path: Path) -> None:
     (data / "math500.jsonl").write_text("{}\n")
     seen = findings(tmp_path, ORCH_EVAL_DATA=str(data))
     assert seen["data of math500"].verdict == "ok"
-
-
-def test_nothing_is_said_of_cells_without_gpus(tmp_path: Path) -> None:
-    site = Site(options={"env": {"HF_HOME": str(tmp_path)}})
-    assert hub_findings(site, [cell(Kl(estimator="none"))], EVALUATION) == []
-
-
-@pytest.mark.parametrize("name", ["HF_HUB_CACHE", "HF_HOME"])
-def test_both_variables_of_the_hub_name_the_cache(tmp_path: Path, name: str) -> None:
-    put(tmp_path, "models", "org/M-7B", "config.json", "model.safetensors", "tokenizer.json")
-    place = tmp_path / "hub" if name == "HF_HUB_CACHE" else tmp_path
-    seen = findings(tmp_path / "elsewhere", **{name: str(place)})
-    assert seen["model org/M-7B"].verdict == "ok"

@@ -95,21 +95,6 @@ SAID = [
     ),
 ]
 
-AWAY = [
-    (
-        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect "
-        "failure)"
-    ),
-    "sbatch: error: Slurm controller not responding, sleeping and retrying",
-    (
-        "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection "
-        "to "
-        "host:localhost:6819: Connection refused"
-    ),
-    "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
-    "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
-]
-
 
 @pytest.mark.parametrize(("words", "options", "field"), SAID)
 def test_a_refusal_names_the_field(words: str, options: dict[str, Any], field: str) -> None:
@@ -119,22 +104,6 @@ def test_a_refusal_names_the_field(words: str, options: dict[str, Any], field: s
     assert not said.passing
     for value in options.values():
         assert f"'{value}'" in said.sentence or field == "gres" or field == "memory_gib"
-
-
-@pytest.mark.parametrize("words", AWAY)
-def test_a_scheduler_that_is_away_is_asked_again(words: str) -> None:
-    assert refusal_of(words, {}).passing
-
-
-def test_names_are_suggested() -> None:
-    said = refusal_of(SAID[0][0], {"partition": "gpuu"}, {"partition": ["gpu", "cpu"]})
-    assert "did you mean 'gpu'?" in said.sentence
-
-
-def test_unknown_words_are_passed_on() -> None:
-    said = refusal_of("sbatch: error: something new\n", {})
-    assert said == (("SLURM refuses: something new"), "", False)
-    assert refusal_of("", {}).sentence == "SLURM refuses: without a word"
 
 
 @pytest.mark.parametrize(

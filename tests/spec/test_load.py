@@ -37,20 +37,6 @@ def loaded(here: Path, body: str, overrides: Sequence[str] = ()) -> Spec:
     return load(write(here, study(body)), overrides)
 
 
-def test_a_secret_in_a_spec_is_refused_where_it_stands(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A spec from elsewhere leaked a token by being planned and run."""
-    monkeypatch.setenv("HF_TOKEN", "hf_" + "x1" * 15)
-    body = study("title: ${oc.env:HF_TOKEN}\naxes: {kl: [none]}")
-    text = told(write(here, body))
-    assert "'${oc.env:HF_TOKEN}' would copy a secret into the spec" in text
-    assert "$.studies.a.title" in text
-    plain = told(write(here, study("axes: {kl: [none]}")), ["studies.a.title=hf_" + "x1" * 15])
-    assert "holds a token or a password" in plain
-    assert "x1x1" not in plain.partition("holds a token")[0]
-
-
 # ---------------------------------------------------------------- what loads
 
 
@@ -145,30 +131,6 @@ def test_site_can_be_chosen_though_the_spec_names_none(here: Path, site: str) ->
     path = write(here, study("axes: {kl: [none]}"))
     assert load(path, [f"site={site}"]).site.kind == site
     assert load(path, ["site=local", "+site.workers=3"]).site.workers == 3
-
-
-def test_a_spec_alone_in_its_folder(tmp_path: Path) -> None:
-    text = """
-name: alone
-studies:
-  a:
-    base:
-      model: {name: m, path: some/model}
-      data: {name: d, path: some/data}
-      advantage: {estimator: rloo}
-      loss: {aggregation: token_mean}
-      rollout: {group_size: 2, max_response_tokens: 8}
-      batch: {num_prompts: 4}
-      optimizer: {learning_rate: 1e-6}
-      num_train_steps: 10
-      backend: {name: verl}
-      kl: none
-"""
-    path = write(tmp_path, text)
-    assert load(path, ["site=local"]).site.kind == "local"
-    (cell,) = expand(load(path))
-    assert cell.settings.optimizer.learning_rate == 1e-6
-    assert cell.settings.seed == 0
 
 
 def test_evaluation_and_sampling(here: Path) -> None:
@@ -366,14 +328,6 @@ def test_a_wrong_override_is_a_sentence(here: Path, override: str, part: str) ->
     assert part in told(path, [override])
 
 
-def test_a_model_of_the_spec_can_be_chosen_on_the_command_line(here: Path) -> None:
-    path = write(here, study(BODY))
-    assert {cell.settings.model.name for cell in expand(load(path))} == {"qwen2.5-7b"}
-    chosen = expand(load(path, ["model=llama-3.1-8b-instruct"]))
-    assert {cell.settings.model.name for cell in chosen} == {"llama-3.1-8b-instruct"}
-    assert "override 'model=nope'" in told(path, ["model=nope"])
-
-
 def test_an_override_that_an_axis_hides_is_refused(here: Path) -> None:
     path = write(here, study("axes: {kl: [none], backend: [verl@0.9.1, skyrl]}"))
     assert "backend = verl@0.8.0 reaches no cell" in told(path, ["backend=verl@0.8.0"])
@@ -393,46 +347,6 @@ def test_a_large_expansion_is_refused_before_it_is_made(here: Path) -> None:
     many = "[" + ", ".join(str(i) for i in range(1, 2001)) + "]"
     body = f"axes: {{kl: [none], num_train_steps: {many}, rollout.max_response_tokens: {many}}}"
     assert "expands to more than 100,000 cells" in told(write(here, study(body)))
-
-
-@pytest.mark.parametrize(
-    ("raw", "part"),
-    [
-        (b"", "is empty"),
-        (b"\x7fELF\x00\x01", "binary"),
-        (b"name: \xff\xfe\n", "not UTF-8"),
-        (b"[1, 2]", "not a mapping"),
-        (b"a: [1\nb: 2", "not valid YAML"),
-        (b"a: " + b"[" * 100_000, "nested more than"),
-        (b"a: &a [*a]", "inside what it refers to"),
-        (b"a: 1\n---\nb: 2\n", "several documents"),
-        (b"x: 1\n" * 300_000, "larger than 1 MiB"),
-        (
-            b"a: &a [x, x, x, x, x, x, x, x, x, x]\n"
-            + b"".join(
-                b"%c: &%c [%s]\n" % (98 + i, 98 + i, b", ".join([b"*%c" % (97 + i)] * 10))
-                for i in range(8)
-            ),
-            "expands to more than",
-        ),
-    ],
-    ids=["empty", "binary", "latin", "list", "torn", "deep", "circle", "two", "huge", "bomb"],
-)
-def test_a_file_that_is_no_spec(here: Path, raw: bytes, part: str) -> None:
-    path = here / "x.yaml"
-    path.write_bytes(raw)
-    assert part in told(path)
-
-
-def test_a_list_where_a_name_belongs_is_told_once_and_hides_nothing(here: Path) -> None:
-    text = "name: x\nmodel: [qwen2.5-7b, b]\nkl: {beta: [.nan]}\nnum_train_step: 1\n"
-    messages = [fault.message for fault in faults(write(here, text))]
-    assert len(messages) == 4
-    assert "model is a name or a mapping; got ['qwen2.5-7b', 'b']" in messages
-    assert "studies is missing" in messages
-    where = "is a setting: give it under base, or under a study's axes to vary it"
-    assert messages[2].endswith(f"; 'kl' {where}")
-    assert messages[3].endswith(f"; 'num_train_steps' {where}")
 
 
 JUNK = st.recursive(
@@ -459,19 +373,6 @@ def test_junk_anywhere_in_a_spec_is_a_sentence(here: Path, data: st.DataObject, 
     node[key] = junk
     with suppress(SpecError):
         load(write(here, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)))
-
-
-def test_a_path_that_is_no_file(here: Path) -> None:
-    assert "there is no such file" in told(here / "absent.yaml")
-    assert "is a folder" in told(here)
-    other = write(here, study(BODY), "x.yml")
-    assert "ends in .yaml" in told(other)
-
-
-def test_many_faults_are_cut_off_with_their_number(here: Path) -> None:
-    betas = ", ".join(f"-{i}.5" for i in range(150))
-    message = told(write(here, study(f"axes: {{kl: [k1.loss], kl.beta: [{betas}]}}")))
-    assert "... and 50 more" in message
 
 
 # ---------------------------------------------------------------- a spec that composes nothing

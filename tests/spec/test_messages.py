@@ -65,14 +65,6 @@ def test_an_override_of_beta_says_its_whole_name(tmp_path: Path) -> None:
         load(path, ["beta=0.1"])
 
 
-@pytest.mark.parametrize("name", ["run.sh", "run"])
-def test_a_script_given_as_spec_names_the_command(name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text("#!/bin/bash\npython -m verl.trainer.main_ppo a=b\n")
-    with pytest.raises(SpecError, match=f"a script and no spec.*orch audit .*{name}"):
-        load(path)
-
-
 def test_a_spec_given_as_script_names_the_command() -> None:
     with pytest.raises(UnreadableScript, match=r"a spec of orch.*orch plan mine\.yaml"):
         findings(SPEC, "mine.yaml", {}, {})

@@ -87,12 +87,6 @@ def test_what_two_yamls_read_differently_is_refused(tmp_path: Path, scalar: str)
     assert not faults
 
 
-def test_small_floats_are_numbers(tmp_path: Path) -> None:
-    document, _ = parse(tmp_path, "a: [1e-6, 1.0e-6, 5E3, 1_000, .5]\n")
-    assert document is not None
-    assert document.data["a"] == [1e-6, 1e-6, 5000.0, 1000, 0.5]
-
-
 def test_lines_anchors_and_merge_keys(tmp_path: Path) -> None:
     document, faults = parse(tmp_path, "base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\nagain: *b\n")
     assert not faults

@@ -85,20 +85,6 @@ def test_keys_of_the_library_are_an_axis_and_part_of_the_id(here: Path) -> None:
     assert {each.axes["backend.extra"] for each in cells} == {"none", f"{key}256", f"{key}512"}
 
 
-def test_a_number_and_a_word_of_the_same_value_are_two_cells(here: Path) -> None:
-    ids = set()
-    for value in ("1", "true", "'1'"):
-        (cell,) = expand(load(spec(here, backend=f"{{name: verl, extra: {{+a.b: {value}}}}}")))
-        ids.add(cell.id)
-    assert len(ids) == 3
-
-
-def test_a_mapping_is_no_value_of_a_key(here: Path) -> None:
-    with pytest.raises(SpecError) as caught:
-        load(spec(here, backend="{name: verl, extra: {a: {b: 1}}}"))
-    assert "write the keys inside a mapping with dots" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("gres", "asked", "given"),
     [
@@ -139,15 +125,3 @@ def test_a_job_asks_for_what_its_cell_uses() -> None:
     assert requested_gres(None, 2) == "gpu:2"
     assert requested_gres("gpu:8", 2) == "gpu:2"
     assert gpus_of_node({"gres": "gpu:a100:8(S:0-1)"}) == 8
-
-
-def test_gpu_hours_count_what_is_reserved(here: Path) -> None:
-    site = "site: {{kind: slurm, options: {{gres: 'gpu:a100:8', exclusive: {}}}}}"
-    base = ", resources: {num_nodes: 1, gpus_per_node: 4}"
-    (shared,) = expand(load(spec(here, site.format("false"), base=base)))
-    (whole,) = expand(load(spec(here, site.format("true"), base=base)))
-    assert (shared.resources.reserved_gpus, whole.resources.reserved_gpus) == (4, 8)
-    large, small = price(whole), price(shared)
-    assert large is not None
-    assert small is not None
-    assert large.hours == pytest.approx(2 * small.hours)

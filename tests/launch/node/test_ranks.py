@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from backends.prime_rl import BACKEND
 from orchestrator.records import Cell, LaunchPlan
-from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.spec import load
-from orchestrator.spec.expand import expand
 from tests.cluster import Cluster, wait_for
 from tests.launch.kit import make_cell
 from tests.launch.node.kit import wait_until_gone
@@ -125,48 +121,3 @@ def test_a_role_that_fails_ends_the_others_and_says_of_what(
     assert (told["state"], told["failure"]) == ("failed", "out_of_memory")
     assert "left the run" in told["message"]
     wait_until_gone(ORCH_TEST=str(root))
-
-
-PROGRAM = """\
-#!{python}
-import os, sys, time
-from pathlib import Path
-name, root = Path(sys.argv[0]).name, Path({root!r})
-seen = root / f"{{name}}.{{os.environ['CUDA_VISIBLE_DEVICES']}}"
-seen.write_text(os.environ["SLURMD_NODENAME"] + "\\n" + Path(sys.argv[2]).read_text())
-while name == "inference" or len(list(root.glob("inference.*"))) < 2:
-    time.sleep(0.1)
-"""
-"""Stands for Prime-RL's programs: servers serve for ever, `rl` waits for them and is done."""
-
-
-def test_prime_rl_serves_on_one_node_and_trains_on_the_other(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    cells = expand(load(HERE.parents[2] / "experiments" / "comedy_full.yaml"))
-    cell = next(
-        c
-        for c in cells
-        if c.settings.backend.name == "prime_rl"
-        and c.resources.num_nodes == 2
-        and c.settings.kl.label == "k1.reward"
-    )
-    programs = tmp_path / "prime" / "bin"
-    programs.mkdir(parents=True)
-    for name in ("rl", "inference"):
-        (programs / name).write_text(PROGRAM.format(python=sys.executable, root=str(tmp_path)))
-        (programs / name).chmod(0o755)
-    (programs / "python").symlink_to(sys.executable)
-    home = RunFolder(tmp_path / "runs").cell(cell)
-    attempt = AttemptDir(home.path / "attempts" / "1", 1)
-    plan = BACKEND.translate(cell, home.paths(attempt))
-    assert plan.bring_up == "ranks"
-    environments = {"prime_rl": {"venv": str(programs.parent)}}
-    told = ended(start(cluster, tmp_path, cell, plan, environments=environments))
-    assert told["state"] == "succeeded", told
-    trainer = (tmp_path / "rl.0,1,2,3").read_text()
-    servers = [path.read_text() for path in tmp_path.glob("inference.*")]
-    assert len(servers) == 2
-    assert len({text.splitlines()[0] for text in (trainer, *servers)}) == 2
-    assert "orch-server-node" not in trainer, "the host of the servers is not filled in"
-    wait_until_gone(ORCH_TEST=str(tmp_path))

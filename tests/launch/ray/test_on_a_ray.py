@@ -23,12 +23,10 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
-from orchestrator.spec.site_options import RayOptions
 from orchestrator.testing.launcher_contract import Kind, LauncherContract
 from tests.backends.environments import cpu_python, root
 from tests.launch.kit import HOUSE, make_cell
-from tests.launch.ray.cluster import listener
-from tests.launch.ray.conftest import Site, ray_python
+from tests.launch.ray.conftest import Site
 
 pytestmark = [pytest.mark.ray, pytest.mark.real, pytest.mark.slow, pytest.mark.long(200)]
 TOLD: dict[Kind, tuple[str, int]] = {
@@ -176,73 +174,6 @@ def orders(folder: RunFolder) -> list[dict[str, str]]:
     cells = folder.cells() if folder.cells_path.exists() else []
     read = [attempt.read_order() for cell in cells for attempt in cell.attempts()]
     return [order for order in read if order]
-
-
-def test_a_job_server_that_hangs_or_is_gone_is_one_sentence(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.launch.ray.server.DEADLINE_SECONDS", 3.0)
-    cell = make_cell(9)
-    dashboard = listener(site.cluster.dashboard)
-    if not dashboard:
-        pytest.skip("the process of the job server cannot be found")
-    site.launcher.submit([cell])
-    os.kill(dashboard, signal.SIGSTOP)
-    try:
-        state = site.state(cell)
-        assert state.state in ("unknown", "running", "succeeded"), state
-        if state.state == "unknown":
-            assert "does not answer" in state.fault
-    finally:
-        os.kill(dashboard, signal.SIGCONT)
-    time.sleep(0.5)
-    site.until(cell, "succeeded")
-
-
-LIBRARY = """
-import os, sys, time, json, pathlib
-import ray
-from ray.util.placement_group import placement_group
-assert os.environ["RAY_ADDRESS"]
-ray.init(runtime_env={"py_executable": None, "working_dir": None})  # as verl 0.9.1
-group = placement_group([{"CPU": 0.5}] * 2, strategy="SPREAD")
-ray.get(group.ready())
-
-@ray.remote(num_cpus=0.5)
-def where():
-    time.sleep(5)
-    return ray.get_runtime_context().get_node_id(), os.environ.get("FAKE_ATTEMPT"), sys.executable
-
-began = time.time()
-answers = ray.get([where.options(placement_group=group).remote() for _ in range(2)])
-said = {"nodes": len(ray.nodes()), "session": ray._private.worker.global_worker.node.session_name}
-said |= {"answers": answers, "began": began, "ended": time.time()}
-pathlib.Path(os.environ["FAKE_ATTEMPT"], "said.json").write_text(json.dumps(said))
-"""
-
-
-def test_two_libraries_of_ray_train_on_the_one_ray(site: Site, tmp_path: Path) -> None:
-    """Their drivers join the Ray of the job, their actors get what a placement group holds, and
-    Ray's workers have the launch's variables and its Python. No second Ray is started."""
-    own = tmp_path / "it's its own"
-    subprocess.run([ray_python(), "-m", "venv", "--without-pip", own], check=True)
-    (packages,) = own.glob("lib/*/site-packages")
-    (packages / "ray.pth").write_text(f"{ray_python().parents[1] / packages.relative_to(own)}\n")
-    site.options = RayOptions.model_validate(
-        {**site.options.model_dump(mode="json"), "environments": {"fake": {"venv": str(own)}}}
-    )
-    cells = [make_cell(seed, f"ray:{LIBRARY}") for seed in range(2)]
-    assert len(site.launcher.submit(cells)) == 2
-    said = []
-    for cell in cells:
-        state = site.until(cell, "succeeded", "failed", seconds=240)
-        assert state.state == "succeeded", state
-        said.append(read_json(site.attempts(cell)[-1].path / "said.json") or {})
-    assert said[0]["session"] == said[1]["session"]
-    assert [one["nodes"] for one in said] == [site.cluster.alive()] * 2
-    for cell, one in zip(cells, said, strict=True):
-        attempt = str(site.attempts(cell)[-1].path)
-        assert {tuple(each[1:]) for each in one["answers"]} == {(attempt, f"{own}/bin/python")}
 
 
 def scorers_job(folder: RunFolder) -> int:

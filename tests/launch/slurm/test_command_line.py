@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from command_line import ROOT, orch
-from hooks import KEEP, webhook
 
 from tests.launch.slurm.plain_user import no_plain_user
 
@@ -114,29 +113,3 @@ def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr, done.stderr
     told = orch(tmp_path, "status", *spec, "--json", PYTHONPATH="")
     assert json.loads(told.stdout)[0]["states"] == {"succeeded": 3, "cancelled": 1}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["command", "webhook"])
-def test_a_cancel_tells_whom_on_end_names(cluster: Cluster, tmp_path: Path, way: str) -> None:
-    """`orch cancel` itself, of jobs that wait: no `orch run` is there any more to tell."""
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
-    kept = tmp_path / "kept.json"
-    with webhook() as (address, messages):
-        tells = {"command": [sys.executable, "-c", KEEP, str(kept)], "webhook": address}
-        on_end = f"{{{way}: {json.dumps(tells[way])}}}"
-        spec = ["experiments/smoke.yaml", "backend=micro", "site.kind=slurm"]
-        spec.append(f"+site.options={{evaluate: false, memory_gib: 1.0, on_end: {on_end}}}")
-        cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")  # jobs wait
-        try:
-            submitted = orch(tmp_path, "run", *spec, PYTHONPATH="")
-            assert "submitted 4 cells" in submitted.stderr, submitted.stderr
-            assert not messages
-            assert not kept.exists()
-            cancelled = orch(tmp_path, "cancel", *spec, PYTHONPATH="")
-        finally:
-            cluster.run("scontrol", "update", "PartitionName=gpu", "State=UP")
-    assert "4 of 4 cells cancelled" in cancelled.stdout, cancelled.stderr
-    (message,) = messages if way == "webhook" else [json.loads(kept.read_text())]
-    assert (message["ended"], message["cells"]) == ("cancelled", {"cancelled": 4})
-    assert message["text"].endswith("cancelled: 4 cancelled")

@@ -1,9 +1,5 @@
 """A full disk, two people at once, jobs that never start, budgets: nothing lost, nothing twice."""
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator import records
-from orchestrator.launch.slurm import poll, submissions
+from orchestrator.launch.slurm import poll
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe_node
-from tests.launch.kit import HOUSE, make_cell
+from tests.launch.kit import make_cell
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
 from tests.launch.test_disk import small as small
@@ -69,33 +65,6 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
     first = site.attempts(cell)[0].read_exit()
     assert first is not None
     assert first.host == "a100-0", "a try that never began counts"
-
-
-SUBMIT = """
-import json, sys
-from pathlib import Path
-from orchestrator.spec.site_options import SlurmOptions
-from orchestrator.launch.slurm.submit import submit
-from orchestrator.rundir import RunFolder
-from orchestrator.records import Cell
-cells = [Cell.model_validate(c) for c in json.loads(Path(sys.argv[1]).read_text())]
-sent = submit(cells, RunFolder(Path(sys.argv[2])), SlurmOptions(extra=("--hold",)), evaluate=True)
-print(len(sent.cells))
-"""
-
-
-def test_two_at_once_submit_each_cell_once(site: Site, many: Many, tmp_path: Path) -> None:
-    cells = many(6)
-    listed = tmp_path / "cells.json"
-    listed.write_text(json.dumps([json.loads(c.model_dump_json()) for c in cells]))
-    argv = [sys.executable, "-P", "-c", SUBMIT, str(listed), str(site.folder.path)]
-    env = {**os.environ, "PYTHONPATH": str(HOUSE)}
-    both = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    counts = [int(each.communicate(timeout=120)[0]) for each in both]
-    assert sorted(counts) == [0, 0, 6]
-    sent = [s for s in submissions.read(site.folder).values() if s.job]
-    assert Counter(s.kind for s in sent) == {"train": 1, "evaluate": 1}
-    assert len(site.cluster.run("squeue", "-h", "-r").splitlines()) == 12
 
 
 def test_jobs_that_would_wait_for_ever_say_why(
