@@ -60,10 +60,7 @@ WEIGHTED = (
     "`reward_weights` multiplies the reward by G / (G - 1), which makes the group mean the "
     "leave-one-out baseline"
 )
-SEQUENCE_RATIO = (
-    "one importance ratio a response, the product of its tokens', clipped as one; the same as "
-    "ratios of tokens while every batch is used once"
-)
+SEQUENCE_RATIO = "one importance ratio a response, the product of its tokens', clipped as one"
 LEVEL = "importance_sampling_level"
 LEVELS = {"token": "token", "sequence_mean": "sequence"}
 _ENGINE = "vllm_importance_sampling"
@@ -411,7 +408,6 @@ OBJECTIVE = (
         offer=same("constant"),
         when=BY_RLOO,
         read=lambda _: "constant",
-        account=lambda s: approximated_if(_many(s), SEQUENCE_RATIO),
         advice=_NO_REWARD_ELSEWHERE,
     ),
     *_by_grpo(
@@ -543,11 +539,19 @@ OBJECTIVE = (
     Row(
         "loss.ratio_level",
         carried_by="RLOOTrainer has one ratio",
+        offer=same("sequence"),
+        when={**BY_RLOO, "batch.num_minibatches": AllBut((1,))},
+        read=lambda _: "sequence",
+        account=lambda _: ("exact", SEQUENCE_RATIO),
+        advice="RLOOTrainer's ratio is of the response: set loss.ratio_level=sequence.",
+    ),
+    Row(
+        "loss.ratio_level",
+        carried_by="RLOOTrainer, whose ratio is 1 with one update a batch",
         offer=same("token"),
-        when=BY_RLOO,
+        when={**BY_RLOO, "batch.num_minibatches": (1,)},
         read=lambda _: "token",
-        account=lambda s: approximated_if(_many(s), SEQUENCE_RATIO),
-        advice="Leave loss.ratio_level out: RLOOTrainer's ratio is of the response, always.",
+        advice="With one update a batch every ratio is 1: leave loss.ratio_level out.",
     ),
     Row(
         "loss.clip",

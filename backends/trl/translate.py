@@ -402,7 +402,8 @@ def rank_layout(
             "resources.num_nodes",
             resources.num_nodes,
             "1",
-            "orch starts TRL on one node only: set resources.num_nodes=1.",
+            "orch starts TRL on one node only: set resources.num_nodes=1, and "
+            "resources.gpus_per_node to no more than a node of the site has.",
         )
     on_cpu = resources.gpus_per_node == 0
     processes = max(resources.gpus_per_node, 1)

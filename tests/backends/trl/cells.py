@@ -83,7 +83,8 @@ def every_kind() -> Iterator[Cell]:
             tokens = 1 if version == "1.16.0" or kl == k1 else 6
             loss = Loss(aggregation="constant", constant_tokens=tokens)
             yield cell(kl, version=version, loss=loss)
-            yield cell(kl, version=version, loss=loss, minibatches=2)
+            many = loss.model_copy(update={"ratio_level": "sequence" if kl == k1 else "token"})
+            yield cell(kl, version=version, loss=many, minibatches=2)
             yield cell(kl, version=version, loss=loss.model_copy(update={"clip": None}))
             yield cell(kl, version=version, loss=loss, gpus=2, precision=Precision())
         for kl in (none, k3, rho_k3):
