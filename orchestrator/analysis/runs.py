@@ -275,8 +275,8 @@ def is_of_trained(name: str) -> bool:
 
 
 def _is_count(name: str) -> bool:
-    """Return True for a number of different answers, which may exceed 1."""
-    return name.rpartition("/")[2].startswith("distinct@")
+    """Return True for a number of different answers, or of answers without a box."""
+    return name.rpartition("/")[2].startswith(("distinct@", "unboxed@"))
 
 
 def predicted_metric(metric: str) -> str | None:

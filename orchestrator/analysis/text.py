@@ -97,13 +97,15 @@ def metric_title(name: str) -> str:
         return f"{measure}, {_DOMAINS.get(parts[1], parts[1]).removesuffix(' accuracy')} prompts"
     if parts[0] == "eval" and len(parts) == 3:
         kind = "" if parts[2] == "mean" else f" ({parts[2]})"
-        if parts[2].startswith("distinct@"):
+        what, _, k = parts[2].partition("@")
+        if what in _COUNTS:
             where = _DOMAINS.get(parts[1], parts[1]).removesuffix(" accuracy")
-            return f"different answers among {parts[2][9:]}, {where}"
+            return f"{_COUNTS[what].format(k=k)}, {where}"
         return _DOMAINS.get(parts[1], f"accuracy on {parts[1]}") + kind
     return METRICS[name].meaning if name in METRICS else name
 
 
+_COUNTS = {"distinct": "different answers among {k}", "unboxed": "share of answers without a box"}
 MOST_NAMED = 3
 """Maximum number of names in a sentence."""
 

@@ -310,6 +310,13 @@ def _evaluation_limits(scores: Sequence[Score], spec: Spec) -> Iterator[str]:
         f"{name} ({one.num_items} × {one.repeats})" for name, one in sorted(tasks.items())
     )
     yield f"Scores rest on these items × responses: {sizes}."
+    if any(score.metric.startswith("unboxed@") for score in scores):
+        yield (
+            "Prompts and answer reader are orch's: no score compares with lm-eval's own task. An "
+            "answer without a box counts here and not in training, which favours untrained "
+            "baselines; `unboxed@k` is the share of such answers, `boxed@k` the score without "
+            "them. Qwen's chat template adds a system prompt."
+        )
     if spec.evaluation.sampling.min_p == 1.0 or any(s.sampling.min_p == 1.0 for s in scores):
         yield (
             "Evaluation sampled with min_p = 1.0, which keeps only the likeliest token: it is "

@@ -150,7 +150,7 @@ def test_math_is_read_and_scored(
         a, b = map(int, re.findall(r"\d+", prompt)[:2])
         return [
             f"So \\boxed{{\\dfrac{{{a}}}{{{b}}}}}",
-            f"Thus the result: $\\boxed{{{a / b}}}$.",
+            f"Thus the answer is {a / b}.",
             "I think \\boxed{7}",
             "Hm. \\boxed{7}",
         ][repeat]
@@ -161,6 +161,7 @@ def test_math_is_read_and_scored(
     assert told["pass@2"] == pytest.approx(1 - 1 / 6)
     assert told["maj@4"] == 0.5  # two say the fraction, two say 7: a tie counts its share
     assert told["distinct@4"] == 2
+    assert (told["boxed@4"], told["unboxed@4"]) == (0.25, 0.25)
     assert len(items) == 6
     assert {len(item["responses"]) for item in items} == {4}
     prompt, kwargs = parrot.asked[0]
@@ -245,3 +246,14 @@ def test_spoiled_data_are_a_sentence(
     task_data._stand_ins.cache_clear()
     with pytest.raises(EnvironmentFault, match=sentence):
         scored(harness, tmp_path, "math500", lambda *_: "")
+
+
+def test_a_solution_without_a_box_is_no_gold(
+    harness: ModuleType, local: Path, tmp_path: Path
+) -> None:
+    for file in local.glob("math2.*"):
+        file.unlink()
+    write_lines(local / "math2.jsonl", [{"question": "?", "solution": "It is 7."}])
+    task_data._stand_ins.cache_clear()
+    with pytest.raises(EnvironmentFault, match="row 0 has no final answer"):
+        scored(harness, tmp_path, "math2", lambda *_: "")

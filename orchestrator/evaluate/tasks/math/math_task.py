@@ -24,8 +24,9 @@ def dataset(
     rows = task_data.rows(task, hub, splits, ())
     question, gold = _column(task, rows[0], wanted), _column(task, rows[0], answer)
     items = task_data.Items()
+    is_solution = gold.casefold() == "solution"  # a text whose last box is the answer
     for number, row in enumerate(rows):
-        target = _gold(row[gold])
+        target = _gold(row[gold], boxed_only=is_solution)
         if target is None:
             raise EnvironmentFault(
                 f"task {task}: row {number} has no final answer in its column {gold!r}, so no "
@@ -36,10 +37,14 @@ def dataset(
 
 
 def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
-    """Scores the k responses to one item; equal answers are compared once."""
+    """Scores the k responses to one item; equal answers are compared once.
+
+    `boxed@k`: as training counts, an answer without a box is wrong. `unboxed@k`: their share.
+    """
     (responses,) = results
     metrics: dict[str, float] = {}
     correct, answers = [], []
+    boxed = [math_answers.extract(each, boxed_only=True) is not None for each in responses]
     for response in responses:
         answer = math_answers.extract(response)
         if answer is not None and answer not in metrics:
@@ -48,6 +53,8 @@ def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
         answers.append(math_answers.canonical(response) or None)
     return {
         **items.metrics(answers, correct),
+        "boxed@k": sum(c for c, box in zip(correct, boxed, strict=True) if box) / len(boxed),
+        "unboxed@k": 1 - sum(boxed) / len(boxed),
         "correct": [int(value) for value in correct],
         "answers": answers,
     }
@@ -68,11 +75,11 @@ def count(answers: list[list[str | None]]) -> int:
     return sum(answer is not None for of_item in answers for answer in of_item)
 
 
-def _gold(text: object) -> str | None:
+def _gold(text: object, *, boxed_only: bool) -> str | None:
     if not isinstance(text, str) or not text.strip():
         return None
-    if len(text) > math_answers.LONGEST or "\\boxed" in text:
-        return math_answers.extract(text)
+    if boxed_only or len(text) > math_answers.LONGEST or "\\boxed" in text:
+        return math_answers.extract(text, boxed_only=boxed_only)
     return math_answers.extract(text, boxed_only=True) or text.strip()
 
 
