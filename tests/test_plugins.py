@@ -5,14 +5,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from syntax import parsed
 
 from orchestrator import estimators, plugins
 from orchestrator.errors import EnvironmentFault
-from orchestrator.library.protocol import Backend
+from orchestrator.library.protocol import MODULES, Backend
 
 Install = Callable[..., Path]
 
@@ -94,6 +96,18 @@ class Toy:
 
 READER = Toy()
 """
+
+
+@pytest.mark.parametrize("library", [name for name in plugins.names() if name != "micro"])
+def test_a_function_of_a_module_takes_what_the_method_takes(library: str) -> None:
+    backend = plugins.load(library)
+    for member in {name for names in MODULES.values() for name in names.values()}:
+        method, own = getattr(Backend, member, None), getattr(backend, member)
+        if callable(method) and callable(own):
+            _, *wanted = signature(method).parameters
+            assert list(signature(own).parameters) == wanted, member
+            returned = signature(method).return_annotation
+            assert signature(own).return_annotation in (returned, *get_args(returned)), member
 
 
 def test_a_library_that_is_only_read(install: Install) -> None:

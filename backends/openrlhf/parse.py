@@ -74,7 +74,7 @@ _FORMER = {"prompt_max_len": "data.max_len", "generate_max_len": "rollout.max_ne
 
 def values_of_anybody(
     program: Sequence[str], given: Mapping[str, object], version: str
-) -> dict[str, object]:
+) -> Mapping[str, object]:
     """Return the values of a launch that others wrote, under the dotted names of its flags.
 
     A flag of several words has them in one text. `eps_clip` bounds both sides, as the library's

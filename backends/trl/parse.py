@@ -65,7 +65,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
 
 def values_of_anybody(
     program: Sequence[str], given: Mapping[str, object], version: str
-) -> dict[str, object]:
+) -> Mapping[str, object]:
     """Return the values of a launch that others wrote: the options of its script with their
     defaults, the script, the model and the prompts.
 

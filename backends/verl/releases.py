@@ -16,7 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from backends.verl.manifest import FACTS, TABLES, VERSIONS
+from orchestrator.library.key_tables import load_releases, nearest, version_tuple, with_driven
 from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks
+from orchestrator.records import LaunchPlan
 
 BEFORE_SWITCH = "verl before 0.4.0"
 """A key of a launch's versions that is no release: the release is older than use_kl_in_reward."""
@@ -138,3 +141,19 @@ def _examples() -> dict[str, list[str]]:
     path = Path(__file__).with_name("examples.json")
     table: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))
     return table
+
+
+def keys_missing(version: str, plan: LaunchPlan) -> tuple[str, ...] | None:
+    """Return the keys of a launch that a release's own configuration does not have.
+
+    audit/keys.json has the keys of every release, as Hydra composes them. `+` adds a key.
+    """
+    history = Path(__file__).parent / "audit" / "keys.json"
+    known = with_driven(load_releases(history), FACTS) if history.is_file() else None
+    table = None if known is None else known.table(version)
+    if table is None:
+        return None
+    driven = sorted(VERSIONS, key=version_tuple)
+    own = TABLES[driven[nearest(driven, version)]].keys  # without Hydra's, and added ones
+    keys = (word.partition("=")[0] for word in plan.argv if "=" in word)
+    return tuple(key for key in keys if key in own and not table.has(key))

@@ -566,10 +566,6 @@ class Manifest:
             for row, meaning in [self._choose(settings, values, name, version)]
         )
 
-    def check(self, settings: Settings) -> None:
-        """Raise UnsupportedSetting for the first field of a cell that no row carries."""
-        self.carry(settings)
-
     def row(self, settings: Settings, name: str, value: object) -> Row:
         """Return the row that carries a value of a field, given the cell's other fields.
 
@@ -1137,20 +1133,6 @@ class Manifest:
             if isinstance(row.offer, tuple):
                 keys.update(key for each in row.offer for key in each.also)
         return tuple(sorted(keys))
-
-    def differences(self, old: str, new: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the fields that two releases carry differently: field, old and new way."""
-        for name in self._fields:
-            before, after = (self._way(name, version) for version in (old, new))
-            if before != after:
-                yield name, before, after
-
-    def _way(self, name: str, version: str) -> str:
-        return "; ".join(
-            f"{row.key or row.carried_by}: {', '.join(map(str, _offered(row, version)))}"
-            + (f" ({row.account[1]})" if not callable(row.account) and row.account[1] else "")
-            for row in self.rows_of(name, version)
-        )
 
     def faults(self, cells: Iterable[Settings]) -> Iterator[str]:
         """Yield the faults of the table itself: unknown field, field without carrier, unknown key.

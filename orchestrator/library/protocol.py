@@ -97,10 +97,9 @@ class LaunchReader(Protocol):
 
 
 class Backend(ABC):
-    """A library that trains cells.
+    """A library that trains cells. A member that is not abstract has a default.
 
-    Its methods may be functions of its modules: assign them in the class body, `translate =
-    staticmethod(translate.translate)`. A member that is not abstract has a default.
+    A package of one module for each subject needs no class: see `of_modules`.
     """
 
     name: str
@@ -293,6 +292,46 @@ class EmbeddedTrainer(Backend):
         versions of packages; else an empty text. job.json and `orch doctor` name it.
         """
         return ""
+
+
+MODULES: Mapping[str, Mapping[str, str]] = {
+    "manifest": {"MANIFEST": "manifest"},
+    "translate": {"translate": "translate", "PROMPTS_FORMAT": "prompts_format"},
+    "parse": {"parse": "parse", "values_of_anybody": "values_of_anybody"},
+    "dialect": {"semantics": "semantics"},
+    "releases": {
+        "MARKS": "release_marks",
+        "neighbour": "neighbour",
+        "keys_missing": "keys_missing",
+    },
+    "memory": {"gpu_memory": "gpu_memory", "checkpoint_use": "checkpoint_use"},
+    "metrics": {"read_metrics": "read_metrics", "LOGGED": "logged_metrics"},
+    "checkpoints": {
+        "find_checkpoints": "find_checkpoints",
+        "begun_checkpoints": "begun_checkpoints",
+        "companions": "checkpoint_companions",
+        "spent_states": "spent_states",
+        "export_command": "export_command",
+    },
+}
+"""Module of a backend's package -> its functions and tables -> the members of `Backend` that they
+are. A test holds that each function takes what the method takes."""
+
+
+def of_modules(package: str, **members: object) -> Backend:
+    """Return the backend of a package, from what its modules have under the names in MODULES.
+
+    members: those that no module has, such as the title.
+    """
+    found: dict[str, object] = {"__module__": package, "name": package.rpartition(".")[2]}
+    for name, ours in MODULES.items():
+        module = vars(import_module(f"{package}.{name}"))
+        for theirs, member in ours.items():
+            if theirs in module:
+                value = module[theirs]
+                found[member] = staticmethod(value) if callable(value) else value
+    made: type[Backend] = type(str(found["name"]), (Backend,), found | members)
+    return made()
 
 
 @cache

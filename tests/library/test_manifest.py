@@ -332,7 +332,7 @@ def test_a_refusal_names_field_offer_and_the_nearest(
     changes: dict[str, Any], field: str, offered: tuple[object, ...] | None, sentence: str
 ) -> None:
     with pytest.raises(UnsupportedSetting, match="toy cannot run") as caught:
-        TWO.check(cell(**changes))
+        TWO.carry(cell(**changes))
     assert caught.value.field == field
     assert offered is None or caught.value.offered == offered
     assert sentence in str(caught.value)
@@ -350,8 +350,6 @@ def test_facts_of_the_table() -> None:
     assert TWO.capabilities("1.0")["kl.estimator"] == ("k1", "k3", "rho_k1", "k2")
     assert TWO.capabilities()["backend.version"] == (None, "2.0", "1.0")
     assert "seed" not in TWO.capabilities()
-    assert [name for name, _, _ in TWO.differences("1.0", "2.0")] == ["kl.estimator"]
-    assert list(TWO.differences("2.0", "2.0")) == []
     cells = [cell(), cell(backend__version="1.0")]
     assert list(TWO.faults(cells)) == []
     lacking = manifest(ESTIMATOR, Row("kl.gamma", key="gamma"), Row("kl.beta"), CLIP)
