@@ -35,10 +35,10 @@ def chosen(
 ) -> LaunchChange | None:
     """Return the best change after which a KL term is there and not criticised, or None.
 
-    The order of advice of kl.table decides, as in `orch explain`: bias far from the reference
-    policy, then near it. Of equals the smallest change is first. One that changes the task's own
-    gradient too (`also`) is last, unless that gradient is what is wrong. `judged` reads and judges
-    a launch. `also` of the result lists the side effects.
+    The order of advice of kl.table decides, as in `orch explain`: bias near the reference
+    policy, then far from it. Of equals the smallest change is first. One that changes the task's
+    own gradient too (`also`) is last, unless that gradient is what is wrong. `judged` reads and
+    judges a launch. `also` of the result lists the side effects.
     """
     criticised = finding.verdict in PROBLEMS or _contradicts(finding)
     wanted = finding.verdict in WITHOUT_KL and not finding.problem
@@ -73,7 +73,7 @@ def _contradicts(finding: AuditFinding) -> bool:
 
 
 def _order(after: AuditFinding) -> tuple[float, float]:
-    """Return bias far and near of a launch; infinite if nothing has a number."""
+    """Return bias near and far of a launch; infinite if nothing has a number."""
     return after.order or (math.inf, math.inf)
 
 

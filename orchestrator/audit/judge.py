@@ -115,7 +115,7 @@ class AuditFinding:
     far from it, in lengths of the latter (kl.table). None: the laboratory has no number."""
 
     order: tuple[float, float] | None = None
-    """What the order of advice compares (kl.table): the KL's bias far and near, as medians over
+    """What the order of advice compares (kl.table): the KL's bias near and far, as medians over
     random models or in the laboratory. None: each prompt has its own, or there is no number."""
 
     unverified: bool = False

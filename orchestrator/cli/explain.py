@@ -319,7 +319,8 @@ def _print_one(explained: Mapping[str, Any]) -> None:
     if everything:
         click.echo("\n" + SYMBOLS)
     else:
-        click.echo("-v: equation, bias, noise, reasons, and what each sentence was checked under")
+        noise = "Noise: of one response's gradient, in lengths of the KL's"
+        click.echo(f"-v: equation, bias, reasons, checks. {noise}")
 
 
 def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:

@@ -2,11 +2,11 @@
 
 `judged` computes the row of the configuration that was asked for: estimator, placement, sampling,
 ratio, and the advantage that rescales the reward's part. `advised` and `best` rank terms by one
-order: bias far from the reference policy, then bias near it, then noise. The biases that they
-compare are medians over random models, as on one model two errors may cancel. `orch explain`, `orch
-audit`, `orch plan` and the advice of a refusal read this table. verdicts.json holds the rows as
-expected gradients, so a sum of parts with other weights needs no laboratory. The module does not
-import NumPy, because `orch plan` needs thousands of rows quickly.
+order: bias near the reference policy, where models are trained, then bias far from it, then noise.
+The biases that they compare are medians over random models, as on one model two errors may cancel.
+`orch explain`, `orch audit`, `orch plan` and the advice of a refusal read this table. verdicts.json
+holds the rows as expected gradients, so a sum of parts with other weights needs no laboratory. The
+module does not import NumPy, because `orch plan` needs thousands of rows quickly.
 """
 
 import json
@@ -95,6 +95,16 @@ class TermRow:
         return self.far[0]
 
     @property
+    def across_near(self) -> float:
+        """Return the part beside the true gradient's direction near the reference policy."""
+        return math.hypot(*self.near[1:])
+
+    @property
+    def across_far(self) -> float:
+        """Return the part beside the true gradient's direction far from the reference policy."""
+        return math.hypot(*self.far[1:])
+
+    @property
     def naming(self) -> Naming:
         """Return the name of the expected gradient."""
         return Naming(self.objective, self.terms)
@@ -149,26 +159,28 @@ class Judged:
 
     @property
     def over_models(self) -> tuple[float, float] | None:
-        """Return the medians of the bias far and near over random models.
+        """Return the medians of the bias near and far over random models.
 
         Return None for a term that the ensemble does not have.
         """
         shares = None if self.is_mixed else signs(self.row)
-        return None if shares is None else (shares["far"]["bias"], shares["near"]["bias"])
+        return None if shares is None else (shares["near"]["bias"], shares["far"]["bias"])
+
+    def off(self, *, over_models: bool = True) -> tuple[float, float]:
+        """Return the bias near and far: medians over random models, or the laboratory's if
+        `over_models` is False or the ensemble does not have the term."""
+        of_laboratory = self.row.bias_near, self.row.bias_far
+        return (self.over_models if over_models else None) or of_laboratory
 
     def order(self, *, over_models: bool = True) -> tuple[float, float, float]:
         """Return what the order of advice compares, the most important first.
 
-        The biases are medians over random models, or the laboratory's if `over_models` is False or
-        the ensemble does not have the term. Two numbers with one printed text are equal.
+        Biases of one per cent of the gradient, or of one printed text, are equal; none is not.
         """
-        of_laboratory = self.row.bias_far, self.row.bias_near
-        far, near = (self.over_models if over_models else None) or of_laboratory
-        return _printed(far), _printed(near), float(f"{self.row.noise_near:.2g}")
-
-
-def _printed(bias: float) -> float:
-    return round(bias, 2) if bias >= 0.1 else float(f"{bias:.2g}")
+        near, far = self.off(over_models=over_models)
+        coarse = max(round(near, 2), 0.01) if near else 0.0
+        printed = round(far, 2) if far >= 0.1 else float(f"{far:.2g}")
+        return coarse, printed, float(f"{self.row.noise_near:.2g}")
 
 
 @lru_cache(maxsize=4096)
@@ -273,7 +285,7 @@ ADVISABLE = (
 )
 """The forms that advice chooses from. Others equal one of them, or serve another divergence."""
 
-ORDER = ("bias far", "bias near", "noise")
+ORDER = ("bias near", "bias far", "noise")
 """The order of advice. The first number that differs as it is printed decides."""
 
 

@@ -290,8 +290,11 @@ def _assumed(case: Case) -> str:
 
 def _headline(term: Judged, page: _Page) -> str:
     row, case = term.row, term.case
-    near, far = percent(row.bias_near), percent(row.bias_far)
-    biased = f"; in the laboratory {near} off near the reference policy and {far} far from it"
+    biased = (
+        f"; biased: in the laboratory {row.pull_near:.2g} × the reverse KL's gradient near the "
+        f"reference policy ({percent(row.across_near)} beside it) and {row.pull_far:.2g} × far "
+        f"from it ({percent(row.across_far)} beside it)"
+    )
     slots = {"words": term.words, "bias": ", unbiased" if row.is_unbiased else biased}
     slots |= {"kept": _kept(case), "more": f"{1 / case.kept:.3g}{_assumed(case)}"}
     if row.is_noise:
@@ -320,7 +323,7 @@ def _bias(term: Judged, page: _Page) -> str:
         slots |= {"near": percent(row.bias_near), "far": percent(row.bias_far)}
         text = page.say("bias", "biased", **slots)
         if (medians := term.over_models) is not None:
-            far, near = map(percent, medians)
+            near, far = map(percent, medians)
             models = f"{table.models():,}"
             text += page.say("bias", "over_models", near=near, far=far, models=models)
     return page.say("bias", "by_prompt", before=text, **_with_a(term)) if term.by_prompt else text
@@ -360,7 +363,7 @@ def _signs(term: Judged, page: _Page) -> str:
     if shares is None:
         return page.say("plain", "laboratory", **slots)
     near, far = (_sign(shares[at], getattr(row, f"pull_{at}")) for at in _REGIMES)
-    slots |= {"near_words": near[0], "near_share": near[1], "far_share": far[1]}
+    slots = {"near_words": near[0], "near_share": near[1], "far_share": far[1]}
     slots |= {"models": f"{table.models():,}", "far_words": far[0]}
     return page.say("plain", "one_sign" if near[0] == far[0] else "two_signs", **slots)
 
@@ -425,6 +428,11 @@ class _Choice(NamedTuple):
         """Return what the order of advice compares."""
         return each.order(over_models=self.over_models)
 
+    def off(self, each: Judged) -> str:
+        """Return the bias of a term in words, near the reference policy first."""
+        near, far = map(percent, each.off(over_models=self.over_models))
+        return f"{near} off near the reference policy and {far} far from it"
+
     @property
     def best(self) -> Judged:
         """Return the best form."""
@@ -461,7 +469,7 @@ def advice(term: Judged, page: _Page | None = None) -> Remedy:
     choice, own_kl = _Choice.of(term, term.case), _own_kl(term, page)
     if choice.keeps:
         return Remedy(_keep(choice, page, own_kl), ())
-    more = _trade(choice) + _simpler(choice, page) + _under_rloo(term, page)
+    more = _simpler(choice, page) + _under_rloo(term, page)
     slots = {"reason": _reason(choice), "trade": more, "own_kl": own_kl}
     text = page.say("advice", "use", first=_first(term, page), use=f" {choice.listed}", **slots)
     by = table.decides(choice.best, term, over_models=choice.over_models)
@@ -472,8 +480,7 @@ def _keep(choice: _Choice, page: _Page, own_kl: str) -> str:
     term = choice.term
     quieter = [_form(*each) for each in choice.equal if choice.order(each[0]) < choice.order(term)]
     more = f" With less noise than its {term.row.noise_near:.2g}: {_either(quieter)}."
-    bias = percent(choice.order(term)[0])
-    reason = f"no form that orch advises has less bias far from it ({bias}{choice.where})"
+    reason = f"no form that orch advises has less bias; it is {choice.off(term)}{choice.where}"
     slots = {
         "while": " while training stays on-policy" if term.case.on_policy else "",
         "reason": "it is unbiased" if term.row.is_unbiased else reason,
@@ -491,9 +498,8 @@ def _without_deviation(term: Judged, page: _Page) -> Remedy:
     if plain.row.is_unbiased:
         text = page.say("advice", "undivided", reason="then it is unbiased, with one β")
     elif instead.keeps:
-        bias = percent(instead.order(plain)[0])
-        far = f"then it has one β, and is off by {bias} far from the reference policy"
-        text = page.say("advice", "undivided", reason=far + instead.where)
+        reason = f"then it has one β, and is {instead.off(plain)}{instead.where}"
+        text = page.say("advice", "undivided", reason=reason)
     else:
         text = page.say("advice", "other", use=instead.listed, reason=_reason(instead))
     text += page.say("advice", "under_grpo", use=divided.listed)
@@ -507,8 +513,7 @@ def _simpler(choice: _Choice, page: _Page) -> str:
     if not free or not all(needs for _, needs in choice.equal):
         return ""
     equal = [_form(each, "") for each in free if order(each)[:2] == order(free[0])[:2]]
-    far, near = map(percent, order(free[0])[:2])
-    return page.say("advice", "simpler", use=_either(equal), far=far, near=near)
+    return page.say("advice", "simpler", use=_either(equal), off=choice.off(free[0]))
 
 
 def _under_rloo(term: Judged, page: _Page) -> str:
@@ -526,16 +531,16 @@ def _under_rloo(term: Judged, page: _Page) -> str:
 def _own_kl(term: Judged, page: _Page) -> str:
     """Return what the policy's own KL in the reward makes of a term with the sampler's KL.
 
-    It is empty unless the bias far from the reference policy is less.
+    It is empty unless that is less.
     """
     case, row = term.case, term.row
     if case.on_policy or row.reward_kl_of != "rollout":
         return ""
     own = table.judged(row.estimator, row.placement, case._replace(reward_kl_of="policy"))
-    own_far = _Choice.of(own, own.case).order(own)[0]
-    if own_far >= _Choice.of(term, case).order(term)[0]:
+    of_own = _Choice.of(own, own.case)
+    if of_own.order(own)[:2] >= _Choice.of(term, case).order(term)[:2]:
         return ""
-    less = f"off by {percent(own_far)} far from the reference policy"
+    less = of_own.off(own)
     words = f"{row.estimator} in {_place(row.placement)} is"
     instead = f"{words} {'unbiased' if own.row.is_unbiased else less}"
     return page.say("advice", "own_kl", instead=instead)
@@ -567,30 +572,13 @@ def _either(texts: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-_MEASURES = {
-    "bias far": "off by {} far from the reference policy",
-    "bias near": "off by {} near the reference policy",
-}
-
-
 def _reason(choice: _Choice) -> str:
-    """Return the number that decides, of the best form and of the term."""
+    """Return the biases of the best form and of the term."""
     best, term = choice.best, choice.term
-    by = table.decides(best, term, over_models=choice.over_models)
-    at = table.ORDER.index(by)
-    ours, theirs = (percent(choice.order(each)[at]) for each in (best, term))
     if best.row.is_unbiased:
-        return f"unbiased, where this is {_MEASURES[by].format(theirs)}{choice.where}"
-    return f"{_MEASURES[by].format(ours)}, where this is off by {theirs}{choice.where}"
-
-
-def _trade(choice: _Choice) -> str:
-    """Return what the advice costs by the next number of the order."""
-    ours, theirs = (choice.order(each)[1] for each in (choice.best, choice.term))
-    by = table.decides(choice.best, choice.term, over_models=choice.over_models)
-    if by == "bias far" and ours > theirs:
-        return f" Near it, it is off by {percent(ours)}, and this by {percent(theirs)}."
-    return ""
+        return f"unbiased, where this is {choice.off(term)}{choice.where}"
+    near, far = map(percent, term.off(over_models=choice.over_models))
+    return f"{choice.off(best)}, where this is {near} and {far} off{choice.where}"
 
 
 # Notes.

@@ -54,7 +54,7 @@ def test_the_number_off_policy_is_the_laboratorys() -> None:
     finding = only(text, versions={"verl": "0.9.1 told"})
     kl = Kl(estimator="k1", placement="reward", beta=0.001)
     assert laboratory(kl, on_policy=False).summary in finding.measured
-    assert "in the laboratory 11% off near the reference policy" in finding.measured
+    assert "in the laboratory 0.89 × the reverse KL's gradient near the reference policy" in finding.measured
     assert "rollout policy is one tenth nearer" in finding.measured
     assert "4 train steps for each batch of rollouts" in finding.why
     assert finding.confidence == "certain"
@@ -379,7 +379,7 @@ def test_the_fix_never_moves_to_what_is_criticised() -> None:
     """GRPO divides by the group's deviation: k1 in the reward there would be rescaled."""
     finding = only(f"{VERL} {N8} {USE_LOSS}=True")
     assert [each.words for each in finding.changes] == ["k2 in the loss"]
-    rescaled = only(f"{VERL} {N8} {IN_REWARD}=True")
+    rescaled = only(f"{VERL} {N8} {IN_REWARD}=True {ON_POLICY}")
     (change,) = rescaled.changes
     assert [edit.text for edit in change.edits] == [f"{BY_STD}=False"]
     assert "choose the learning rate anew" in change.also

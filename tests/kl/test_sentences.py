@@ -1,5 +1,6 @@
 """Every sentence of `orch explain`, under every option: none contradicts a number beside it."""
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -53,24 +54,27 @@ def every_option(estimator: str) -> Iterator[tuple[Kl, dict[str, Any]]]:
 
 
 NUMBER = r"(-?\d+(?:\.\d+)?%)"
-IN_HEADLINE = rf"in the laboratory {NUMBER} off near the reference policy and {NUMBER} far from it"
+TIMES = r"(-?[\d.e-]+) ×"
+IN_HEADLINE = (
+    rf"biased: in the laboratory {TIMES} the reverse KL's gradient near the reference policy "
+    rf"\({NUMBER} beside it\) and {TIMES} far from it \({NUMBER} beside it\)"
+)
 IN_BIAS = (
     rf"has {NUMBER} of the pull of .* reference policy and {NUMBER} far from it; it is off by "
     rf"{NUMBER} and {NUMBER} of"
 )
 OVER_MODELS = rf"models it is off by {NUMBER} near and {NUMBER} far"
-IN_PLAIN = (
-    rf"of two parameters it has {NUMBER} of the true pull near the reference policy and {NUMBER}"
-    rf"|of two parameters it has {NUMBER} and {NUMBER} of the true pull"
-)
-THIS = rf"where this is off by {NUMBER}"
-OWN = rf"\(--reward-kl-of policy\) .* is (?:off by {NUMBER}|unbiased)"
+IN_PLAIN = rf"of two parameters it has {NUMBER} of the true pull .* policy and {NUMBER} far from it"
+OFF = rf"{NUMBER} off near the reference policy and {NUMBER} far from it"
+OF_UNBIASED = rf"unbiased, where this is {OFF}"
+OF_BIASED = rf": {OFF}, where this is {NUMBER} and {NUMBER} off"
+OWN = rf"\(--reward-kl-of policy\) .* is (?:{OFF}|unbiased)"
 
 
 def told(pattern: str, text: str) -> list[str] | None:
     """Return the numbers of a sentence in order, or None if the text does not have it."""
     match = re.search(pattern, text)
-    return None if match is None else [each for each in match.groups() if each and "%" in each]
+    return None if match is None else [each for each in match.groups() if each]
 
 
 def of(row: Any, *names: str) -> list[str]:
@@ -93,7 +97,7 @@ def contradictions(kl: Kl, how: dict[str, Any], said: GradientVerdict) -> list[s
         and not re.match(rf"{re.escape(term.words)}($|[;,])", headline.partition(": ")[2]),
         "no gradient, and a gradient": row.is_noise != ("no gradient in expectation" in headline),
         "other numbers than the row's": numbers
-        != (of(row, "bias_near", "bias_far") if biased and not term.by_prompt else None),
+        != (_times_and_beside(row) if biased and not term.by_prompt else None),
         "the factor of the group's mean is not in the headline": case.kept != 1
         and not row.is_noise
         and not term.by_prompt
@@ -116,7 +120,7 @@ def contradictions(kl: Kl, how: dict[str, Any], said: GradientVerdict) -> list[s
         != (None if row.is_unbiased else of(row, "pull_near", "pull_far", "bias_near", "bias_far")),
         "the medians are others": told(OVER_MODELS, said.bias.text)
         != (
-            [percent(each) for each in reversed(medians)]
+            [percent(each) for each in medians]
             if medians is not None and not row.is_unbiased
             else None
         ),
@@ -131,7 +135,7 @@ def contradictions(kl: Kl, how: dict[str, Any], said: GradientVerdict) -> list[s
         != (term.by_prompt and not row.is_noise),
         "no pull, and a pull": said.plain.startswith("Does not pull") != row.is_noise,
         "other pulls than the row's": told(IN_PLAIN, said.plain)
-        != (of(row, "pull_near", "pull_far") if biased else None),
+        != (of(row, "pull_near", "pull_far") if biased and _is_uncounted(term) else None),
         "a number of eight rollouts that nobody asked for": case.group_size is None
         and any(
             f"{number:.3g}" in text and "G = 8" not in text
@@ -149,6 +153,18 @@ def contradictions(kl: Kl, how: dict[str, Any], said: GradientVerdict) -> list[s
         *_of_signs(said, term),
         *_of_advice(said, term),
     ]
+
+
+def _times_and_beside(row: Any) -> list[str]:
+    return [
+        text
+        for pull, *rest in (row.near, row.far)
+        for text in (f"{pull:.2g}", percent(math.hypot(*rest)))
+    ]
+
+
+def _is_uncounted(term: Any) -> bool:
+    return term.is_mixed or table.signs(term.row) is None
 
 
 def _trained_under(said: GradientVerdict, case: Case) -> bool:
@@ -195,7 +211,7 @@ def _of_signs(said: GradientVerdict, term: Any) -> Iterator[str]:
     from_sampler, _, rest = said.plain.rpartition("wherever that is. ")
     if bool(from_sampler) != any(key == "sampled_k1" for _, key in term.row.terms):
         yield "a push from the rollout policy that is none, or one unsaid"
-    near, _, far = rest.partition("random models)")
+    near, _, far = rest.partition(" words)")
     parts = {"near": near, "far": near + far if "too" in far else far}
     for at, text in parts.items():
         stated = [words for words in RULES if words in text]
@@ -231,27 +247,29 @@ def _of_advice(said: GradientVerdict, term: Any) -> Iterator[str]:
     if any(f"{label.split('.')[0]} in" not in text for label in said.advice.use):
         yield "advises without a name"
     if said.advice.use and mine > least:
-        yield from _of_numbers(text, forms[min(equal)], least, mine, over_models=over)
-    yield from _of_own_kl(text, term, mine[0])
+        yield from _of_numbers(text, forms[min(equal)], term, over_models=over)
+    yield from _of_own_kl(text, term, mine)
 
 
-def _of_numbers(text: str, best: Any, least: Any, mine: Any, *, over_models: bool) -> Iterator[str]:
-    by = 0 if least[0] != mine[0] else 1
-    if told(THIS, text) != [percent(mine[by])]:
-        yield "another number of this"
-    if not best.row.is_unbiased and told(rf": off by {NUMBER}", text) != [percent(least[by])]:
-        yield "another number of the best"
+def _of_numbers(text: str, best: Any, term: Any, *, over_models: bool) -> Iterator[str]:
+    numbers = [
+        percent(each)
+        for one in ((term,) if best.row.is_unbiased else (best, term))
+        for each in one.off(over_models=over_models)
+    ]
+    if told(OF_UNBIASED if best.row.is_unbiased else OF_BIASED, text) != numbers:
+        yield "other numbers of the best or of this"
     if ("random models" in text) != over_models or ("in the laboratory" in text) == over_models:
         yield "the measure is another"
 
 
-def _of_own_kl(text: str, term: Any, mine: float) -> Iterator[str]:
+def _of_own_kl(text: str, term: Any, mine: Any) -> Iterator[str]:
     own, row = told(OWN, text), term.row
     if own is None and "--reward-kl-of policy" not in text:
         return
     plain = judged(row.estimator, row.placement, term.case._replace(reward_kl_of="policy"))
-    far = plain.order()[0]
-    if far >= mine or own != ([] if plain.row.is_unbiased else [percent(far)]):
+    numbers = [] if plain.row.is_unbiased else list(map(percent, plain.off()))
+    if plain.order()[:2] >= mine or own != numbers:
         yield "the policy's own KL is no better"
 
 
@@ -390,16 +408,17 @@ def test_numbers_of_the_referee() -> None:
     both = Kl(estimator="k3", placement="reward_and_loss", beta=1.0)
     halved = verdict(both, on_policy=True, advantage="dr_grpo", group_size=2)
     assert "124% far from it" in halved.bias.text
-    assert "24% far from it" in halved.summary
+    assert "1.2 × far from it (1.6% beside it)" in halved.summary
     assert "a × sequence-level reverse KL + (1 - a) × token-level forward KL" in halved.summary
     asked = Kl(estimator="k2", placement="loss", beta=1.0)
     stale = verdict(asked, on_policy=False)
     assert "2% and 54%" in stale.bias.text
     assert stale.advice.use == ("rb.both",)
     assert (
-        "off by 4.6% far from the reference policy, where this is off by 33%" in stale.advice.text
+        "1% off near the reference policy and 4.6% far from it, where this is 2.6% and 33% off"
+        in stale.advice.text
     )
-    assert "Where a library lacks that, use k1_to_go in the reward" in stale.advice.text
+    assert "Where a library lacks that, use rho_k3 in the loss" in stale.advice.text
     rb = verdict(Kl(estimator="rb", placement="reward", beta=1.0), on_policy=True)
     assert "rb is made for the reward and the loss together" in rb.advice.text
     whole = verdict(
