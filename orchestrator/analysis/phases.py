@@ -66,6 +66,28 @@ class PhaseMap:
     fields: Mapping[tuple[float | None, str], PhaseField]
     """(beta, value of the second setting) -> field."""
 
+    def trains_up_to(self, beta: float | None) -> str:
+        """Return the largest value of the second setting up to which at most half of the seeds
+        are unstable or collapsed, and in brackets the values that Wilson's 95 % interval leaves.
+
+        `none`: not even the smallest. A seed whose curve cannot tell does not count.
+        """
+        found: list[str] = []
+        for side in range(3):  # the share as seen, the upper and the lower end of its interval
+            last = "none"
+            for x in self.xs:
+                field = self.fields.get((beta, x))
+                known = 0 if field is None else field.ended - field.counts["cannot tell"]
+                if field is None or not known:
+                    break
+                fallen = field.counts["unstable"] + field.counts["collapsed"]
+                low, high = wilson(fallen, known)
+                if (fallen / known, high, low)[side] > 0.5:
+                    break
+                last = f"{float(x):g}"
+            found.append(last)
+        return f"{found[0]} [{found[1]}, {found[2]}]"
+
 
 def phase_maps(configurations: Sequence[Configuration]) -> list[PhaseMap]:
     """Return a map for each KL term of which beta and one more numeric trait vary."""
@@ -136,6 +158,7 @@ def phase_data(maps: Iterable[PhaseMap]) -> list[dict[str, Any]]:
             "axis": one.axis,
             "x": list(one.xs),
             "beta": list(one.betas),
+            "trains_up_to": [one.trains_up_to(beta) for beta in one.betas],
             "fields": [
                 [_field_data(one.fields.get((beta, x))) for x in one.xs] for beta in one.betas
             ],

@@ -768,7 +768,18 @@ def phase_section(comparison: Comparison) -> Section | None:
         rows,
         searchable=True,
     )
-    return Section("phases", "Phase maps", RULE, figures=(figure,), tables=(table,))
+    largest = ReportTable(
+        "Up to which value at most half of the seeds are unstable or collapsed, and what Wilson's "
+        "95 % interval leaves",
+        ("study", "setting", "KL", "β", "over", "trains up to"),
+        tuple(
+            (*_phase_row_of(one, beta), axis_title(one.axis), one.trains_up_to(beta))
+            for one in maps
+            for beta in one.betas
+        ),
+        searchable=True,
+    )
+    return Section("phases", "Phase maps", RULE, figures=(figure,), tables=(largest, table))
 
 
 def phase_panels(comparison: Comparison) -> list[dict[str, Any]]:
@@ -824,6 +835,11 @@ def _state_share(field: PhaseField, state: Any) -> str:
     return f"{field.counts[state]} of {field.ended} [{low:.0%}, {high:.0%}]"
 
 
+def _phase_row_of(one: PhaseMap, beta: float | None) -> tuple[str, ...]:
+    term = ("none", "") if beta is None else (one.kl, f"{beta:g}")
+    return one.study, one.setting, *term
+
+
 def _phase_rows(one: PhaseMap) -> Iterator[tuple[str, ...]]:
     for x in one.xs:
         for beta in one.betas:
@@ -831,10 +847,7 @@ def _phase_rows(one: PhaseMap) -> Iterator[tuple[str, ...]]:
             if field is None or not field.ended:
                 continue
             yield (
-                one.study,
-                one.setting,
-                "none" if beta is None else one.kl,
-                "" if beta is None else f"{beta:g}",
+                *_phase_row_of(one, beta),
                 f"{axis_title(one.axis)} {float(x):g}",
                 f"{field.ended} of {field.declared}",
                 *(_state_share(field, state) for state in STATES),

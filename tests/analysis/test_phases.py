@@ -1,4 +1,4 @@
-"""Phase maps: the state of a run, the shares of a field, and the bound of linear stability."""
+"""Phase maps: the state of a run, the shares of a field, and up to where a term trains."""
 
 from typing import Any
 
@@ -53,6 +53,23 @@ def test_a_map_has_every_field_with_its_shares(synthetic: Any) -> None:
     assert one.fields[None, "0"].counts["stable"] == 2
 
 
+@pytest.mark.parametrize(
+    ("fallen", "told"),
+    [((0, 0, 0), "30 [30, 30]"), ((3, 5, 8), "3 [0, 10]"), ((8, 0, 0), "0 [0, 0]")],
+)
+def test_up_to_where_a_term_trains(synthetic: Any, fallen: tuple[int, ...], told: str) -> None:
+    """Of eight seeds, so many fall at each staleness; 0 is below all of them."""
+    lost = Outcome(kind="collapsed", cause="reward", step=50)
+    done = synthetic.none
+    for staleness, falls in zip((0, 3, 10, 30), (0, *fallen), strict=True):
+        for beta in (0.05, 1.0):
+            for seed in range(8):
+                outcome = lost if seed < falls else None
+                done += synthetic.run("k1.loss", beta, seed, staleness=staleness, outcome=outcome)
+    (one,) = phase_maps(configurations(measure(done.records, [])))
+    assert one.trains_up_to(1.0) == one.trains_up_to(0.05) == told
+
+
 def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
     done = grid(synthetic)
     comparison = compare(synthetic.spec(), done.records, done.scores)
@@ -62,7 +79,8 @@ def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
     assert panel["y"] == ["no KL", "0.05", "1"]
     assert panel["z"][2] == [0, 0.5]
     assert panel["text"][2][1] == "1 / 0 / 1 / 0"
-    (table,) = section.tables
+    largest, table = section.tables
+    assert [row[-1] for row in largest.rows] == ["10 [none, 10]"] * 3
     assert ("k1.loss", "1") in {(row[2], row[3]) for row in table.rows}
     assert any("1 of 2 [9%, 91%]" in row for row in table.rows)
     assert comparison_data(comparison)["phases"]
