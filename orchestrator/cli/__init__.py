@@ -20,7 +20,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "status": "Show the states of cells, their progress and cost.",
     },
     "Look": {
-        "show": "Show one cell: settings, ledger, launch arguments, files.",
+        "show": "Show one cell: its settings, its launch, and a copy to take away.",
         "logs": "Show the output of one cell, or why cells failed.",
         "report": "Write the report, copy results to MLflow, or query them in SQL.",
         "compare": "Compare configurations, with intervals.",

@@ -185,7 +185,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         click.echo(_filled(line))
     _print_power(experiment)
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
-    click.echo(f"\n{len(experiment.cells)} cells: {counts or 'none'}")
+    click.echo(f"\n{counted(len(experiment.cells), 'cell')}: {counts or 'none'}")
     if experiment.scale != "micro":
         _print_jobs(experiment, unfinished)
     if (checkpoints := disk_use(unfinished)) is not None:

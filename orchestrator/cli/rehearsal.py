@@ -52,7 +52,7 @@ def sum_of(count: int, noun: str, troubles: int, *, check_only: bool = False) ->
     """Return the sentence that ends a rehearsal."""
     how = "checked" if check_only else "checked and rehearsed"
     counts = (
-        "nothing would go wrong that can be seen from here"
+        "no fault found"
         if not troubles
         else (f"{troubles} thing{'s' if troubles > 1 else ''} to mend before the real run")
     )

@@ -17,7 +17,9 @@ from orchestrator.runs.taken_away import take_away
 from orchestrator.spec.rehearse import verdict_on
 
 
-@click.command(short_help="Show one cell: settings, ledger, launch arguments, files.")
+@click.command(
+    short_help="Show one cell: settings, launch, files, and how each setting reached it."
+)
 @click.argument(
     "target",
     nargs=-1,

@@ -181,7 +181,7 @@ def validation_line(cells: Iterable[Cell]) -> str:
     return (
         f"{sum(count for _, count in known):,} responses, {_rounded(hours)} GPU-hours estimated, "
         "and 0 bytes: the policy in training answers"
-    ) + (f"; without {unknown} cells whose prompts are not counted" if unknown else "")
+    ) + (f"; without cells whose prompts are not counted: {unknown}" if unknown else "")
 
 
 SCORING_START_SECONDS, SCORING_SECONDS = 16.0, 1.3

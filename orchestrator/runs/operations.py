@@ -112,7 +112,7 @@ def _would_retry(cell_dir: CellDir) -> OperationResult:
         return OperationResult(cell_dir, True, _was(state))
     if state == "unknown" and _cut_records(cell_dir):
         return OperationResult(cell_dir, True, _CUT)
-    return OperationResult(cell_dir, False, f"it is {state}")
+    return OperationResult(cell_dir, False, _is(state))
 
 
 def _cut_records(cell_dir: CellDir) -> list[Path]:
@@ -152,7 +152,7 @@ def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
         state = read_state(cell_dir, claimed=True).state
         cut = _cut_records(cell_dir) if state == "unknown" else []
         if state not in RETRIED and not cut:
-            return OperationResult(cell_dir, False, f"it is {state}")
+            return OperationResult(cell_dir, False, _is(state))
         for path in cut:
             path.rename(path.with_suffix(".cut"))
         if cell.system != AS_SENT or cell_dir.system.exists():
@@ -180,3 +180,8 @@ def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:
         folder.append("pruned", orphan.id, directory=orphan.path.name)
         remove_tree(orphan.path)
     return OperationResult(orphan, True, "removed")
+
+
+def _is(state: str) -> str:
+    """Return `it has succeeded`, `it is running`."""
+    return f"it {'has' if state in ('succeeded', 'failed') else 'is'} {state}"

@@ -56,7 +56,7 @@ def drive(
     studies = {search.name: journal.study(search) for search in searches}
     for search in searches:
         if added := add_grid_results(search, studies[search.name]):
-            tell(f"{search.name}: {added} trials taken from the grid's results")
+            tell(f"{search.name}: {added} trial{'s' * (added > 1)} taken from the grid's results")
     while trials := [t for s in searches for t in _open_trials(s, studies[s.name], journal, tell)]:
         if not run(list({cell.id: cell for trial in trials for cell in trial.cells}.values())):
             return False

@@ -64,7 +64,7 @@ def test_validation_while_training_by_hand() -> None:
     assert hours(cell) == pytest.approx(hours(paper()) + validated)
     line = validation_line([cell, paper()])
     assert line.startswith(f"130,000 responses, {validated:.3g} GPU-hours estimated, and 0 bytes")
-    assert line.endswith("without 1 cells whose prompts are not counted")
+    assert line.endswith("without cells whose prompts are not counted: 1")
     assert not validation_line([])
 
 

@@ -32,7 +32,7 @@ def test_no_field_takes_what_a_shell_acts_on(field: str, character: str, at: int
 
 def test_the_sites_page_describes_every_field() -> None:
     """Its examples hold them all, and are options that orch takes."""
-    text = (Path(__file__).parents[3] / "orchestrator" / "site" / "README.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "slurm.md").read_text()
     blocks = [yaml.safe_load(b) for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     options = [block["options"] for block in blocks if "options" in block]
     assert [list(faults(each)) for each in options] == [[]] * len(options)
