@@ -12,14 +12,11 @@ import orch
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
 from orchestrator.cli.manners import EXIT_CODES
-from orchestrator.kl.verdicts import verdict
-from orchestrator.settings import Kl, Placement
 from orchestrator.spec.fields import FIELDS, SpecFile, StudyFile
 from orchestrator.spec.schema import about, described
 from orchestrator.spec.sentences import choices
 
 DOCS = Path(__file__).resolve().parent
-PLACES: tuple[Placement, ...] = ("reward", "loss")
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -105,19 +102,6 @@ def type_entries() -> str:
                 lines.append(f"- `{member}`: {_cell(text)}")
         lines.append("")
     return "\n".join(lines)
-
-
-def verdict_rows() -> str:
-    """Return a row of each estimator and place of the paper, on policy."""
-    rows = []
-    for estimator in ("k1", "k2", "k3"):
-        for place in PLACES:
-            summary = verdict(
-                Kl(estimator=estimator, placement=place, beta=1.0), on_policy=True
-            ).summary
-            term, _, text = summary.partition(": ")
-            rows.append(f"| {term} | {text} |")
-    return "\n".join(rows)
 
 
 def spec_page() -> str:

@@ -9,13 +9,15 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from command_line import orch
 from lifeline import free_port, held, let_go
 
 from orchestrator.cli.manners import EXIT_CODES
-from orchestrator.kl.verdicts import explanation
+from orchestrator.kl.verdicts import verdict
+from orchestrator.settings import Kl, Placement
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -143,6 +145,7 @@ def test_no_document_has_what_only_the_site_fills_in() -> None:
 def test_the_table_of_verdicts_is_what_explain_says() -> None:
     text = (ROOT / "docs" / "explanation.md").read_text(encoding="utf-8")
     for estimator in ("k1", "k2", "k3"):
-        for place in ("reward", "loss"):
-            term, _, said = explanation(estimator, place)["summary"].partition(": ")
+        for place in get_args(Placement)[:2]:
+            kl = Kl(estimator=estimator, placement=place, beta=1.0)
+            term, _, said = verdict(kl, on_policy=True).summary.partition(": ")
             assert f"| {term} | {said} |" in text, (term, said)

@@ -245,7 +245,7 @@ def _output(cell: Cell, paths: AttemptPaths) -> Options:
     steps = STEPS_DIR.format(minibatches)
     wandb = {
         "logger.wandb.key": NO_KEY,
-        "logger.wandb.project": loggers.PROJECT,
+        "logger.wandb.project": loggers.project(paths),
         "logger.wandb.group": loggers.group(cell),
     }
     return {

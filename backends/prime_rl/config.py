@@ -183,7 +183,7 @@ def _surroundings(cell: Cell, paths: AttemptPaths, version: str) -> Iterator[tup
     yield from _gpus(cell, version)
     yield "inference.server.port", PORT
     if "wandb" in cell.loggers:
-        yield "wandb.project", loggers.PROJECT
+        yield "wandb.project", loggers.project(paths)
         yield "wandb.name", cell.slug
     if cell.resources.num_nodes == 2:
         yield from _addresses(cell, version)

@@ -191,7 +191,7 @@ def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
         f"{VALIDATION}.temperature": settings.rollout.temperature,
         f"{VALIDATION}.top_p": settings.rollout.top_p,
         f"{VALIDATION}.n": 1,
-        "trainer.experiment_name": cell.id,
+        "trainer.experiment_name": cell.slug,
         "trainer.logger": ["console", "file", *cell.loggers],
         "trainer.default_local_dir": f"{checkpoints}/x{updates}",
         "hydra.run.dir": f"{attempt}/hydra",

@@ -167,7 +167,7 @@ def _print(answer: Diagnosis) -> None:
     for note in answer.notes:
         click.echo(common.hanging("Right", note))
     for gap in answer.untold if first is None or is_verbose() else answer.untold[:2]:
-        click.echo(common.hanging("Untold", _sentence(gap)))
+        click.echo(common.hanging("Unknown", _sentence(gap)))
 
 
 def _sentence(text: str) -> str:

@@ -236,7 +236,7 @@ def _print_configurations(groups: Iterable[PlannedGroup]) -> None:
         if heading != (group.study, group.where):
             heading = (group.study, group.where)
             click.echo(_filled(f"{group.study}: {group.where}"))
-            click.echo(f"  {'KL':<15} {'beta':<20} {'cells':>5}  {'would be':<24}  KL does")
+            click.echo(f"  {'KL':<15} {'beta':<20} {'cells':>5}  {'reason':<24}  optimises")
         number = numbers.setdefault(group.verdict, len(numbers) + 1)
         betas = ", ".join(group.betas)
         click.echo(
@@ -299,4 +299,4 @@ def _print_details(rows: Sequence["PlanRow"], most: int = 20) -> None:
     if is_verbose():
         click.echo()
         cells = [(row.directory.id, row.directory.slug, row.reason) for row in rows]
-        print_table(("cell", "name", "would be"), cells)
+        print_table(("cell", "name", "reason"), cells)

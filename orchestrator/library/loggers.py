@@ -34,7 +34,7 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
     names: dict[str, str] = {}
     if "wandb" in cell.loggers:
         names |= {
-            "WANDB_PROJECT": PROJECT,
+            "WANDB_PROJECT": project(paths),
             "WANDB_NAME": cell.slug,
             "WANDB_RUN_GROUP": group(cell),
             "WANDB_DIR": str(paths.attempt_dir),
@@ -45,10 +45,16 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
         folder = str(paths.attempt_dir / "tensorboard")
         names |= {"TENSORBOARD_DIR": folder, "TENSORBOARD_LOGGING_DIR": folder}
     if "mlflow" in cell.loggers:
-        names |= {"MLFLOW_EXPERIMENT_NAME": PROJECT}
+        names |= {"MLFLOW_EXPERIMENT_NAME": project(paths)}
     if "swanlab" in cell.loggers:
         names |= {"SWANLAB_LOG_DIR": str(paths.attempt_dir / "swanlab")}
     return names
+
+
+def project(paths: AttemptPaths) -> str:
+    """Return the experiment's name, which its folder has: <runs>/<experiment>/cells/<cell>/plan."""
+    parts = paths.plan_dir.parts[-4:]
+    return parts[0] if len(parts) == 4 and parts[1] == "cells" else PROJECT
 
 
 def group(cell: Cell) -> str:

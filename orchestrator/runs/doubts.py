@@ -18,6 +18,7 @@ from orchestrator.launch.disk_use import disk_use, shown
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.slurm.cluster import has_controller
+from orchestrator.launch.slurm.submissions import moved_from
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Spec
 from orchestrator.runs.experiment import Experiment
@@ -73,6 +74,13 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
     if experiment.scale == "micro":
         return
     is_here = experiment.where == "local"
+    if (was := moved_from(experiment.folder)) is not None:
+        yield Doubt(
+            "site.runs_dir",
+            f"{experiment.folder.path} was {was} when its jobs were sent, and some are not over: "
+            "they write there. Rename it back until they have ended, or cancel them",
+            fault=True,
+        )
     most = max(map(gpus_of_cell, experiment.cells), default=0)
     if is_here and most > (gpus := len(machine_gpus())) and _checks_gpus(experiment):
         todo = f"set resources to {{num_nodes: 1, gpus_per_node: {gpus}}}" if gpus else "site=local"
@@ -88,17 +96,18 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
         if finding.verdict == "broken" and not is_local(finding.check.removeprefix("model ")):
             sentence = f"{finding.check} is {finding.found}: {finding.advice}"
             yield Doubt("model.path", sentence, fault=is_here)
+    if not (is_here or _is_login_node(experiment)):
+        return
     new = [cell for cell in experiment.cells if not experiment.folder.cell(cell).attempts()]
-    if (needed := disk_use(new)) is not None:
-        free = shutil.disk_usage(_nearest(experiment.folder.path)).free
-        if needed.total > free:
-            yield Doubt(
-                "cadence",
-                f"checkpoints take {needed} (estimated), and {shown(free)} are free: keep fewer "
-                "(cadence.checkpoint_every_steps), `orch prune` as cells are scored, or take "
-                "another disk (site.runs_dir)",
-                fault=needed.largest > free and (is_here or _is_login_node(experiment)),
-            )
+    free = shutil.disk_usage(_nearest(experiment.folder.path)).free
+    if (needed := disk_use(new)) is not None and needed.total > free:
+        yield Doubt(
+            "cadence",
+            f"checkpoints take {needed} (estimated), and {shown(free)} are free: keep fewer "
+            "(cadence.checkpoint_every_steps), `orch prune` as cells are scored, or take another "
+            "disk (site.runs_dir)",
+            fault=needed.largest > free,
+        )
 
 
 def _of_layout(spec: Spec) -> Iterator[Doubt]:

@@ -522,7 +522,7 @@ def _unknown_keys(overrides: Sequence[Override], data: Mapping[str, Any]) -> Ite
         if full in FIELDS and full != "seed":
             near = f"; settings are set by base.{full}{equals}{value}, or in one study"
         elif full == "seed":
-            near = f"; seeds={f'[{value}]' if value else '[0]'}"
+            near = f", did you mean 'seeds'? seeds={f'[{value}]' if value else '[0]'}"
         else:
             near = _nearest_word(override.key, data) or near
         yield Fault(f"override '{override.text}': a spec has no field '{override.key}'{near}")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.library.model_size import declared_parameters
-from orchestrator.records import Cell, Outcome
+from orchestrator.records import Cell, EvalTask, EvaluationSpec, ExitRecord, Outcome
+from orchestrator.report.results import wall_seconds
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import (
     ASSUMED_UTILISATION,
@@ -15,6 +16,7 @@ from orchestrator.runs.cost import (
     cost_shape,
     measured_rates,
     price,
+    scoring_line,
     total,
     used_cpu_seconds,
     validation_line,
@@ -156,3 +158,24 @@ def test_cells_that_one_killed_process_trained_together_share_its_time(tmp_path:
         attempt.metrics.touch()
         os.utime(attempt.metrics, (110.0, 110.0))
     assert used_cpu_seconds(plan(cells, folder).rows) == pytest.approx(20)
+
+
+def test_scoring_by_hand() -> None:
+    """500 problems of MATH500 four times, 210 of MATH^2 once, of one checkpoint of 7 B."""
+    tasks = (
+        EvalTask(name="math500", domain="in", repeats=4),
+        EvalTask(name="math2", domain="in", repeats=1),
+    )
+    evaluation = EvaluationSpec(tasks=tasks)
+    length = evaluation.sampling.max_response_tokens
+    flops = (500 * 4 + 210) * (200 + length / 2) * 2 * 7e9
+    scored = flops / (312e12 * ASSUMED_UTILISATION) / 3600
+    assert scoring_line([paper()], evaluation) == f"{scored:.3g} GPU-hours estimated"
+    assert not scoring_line([paper()], EvaluationSpec())
+
+
+def test_the_wall_clock_of_a_shared_process_counts_once() -> None:
+    def end(started: float, ended: float) -> ExitRecord:
+        return ExitRecord(state="succeeded", started=started, ended=ended)
+
+    assert wall_seconds([end(0, 10), end(2, 12), end(20, 25), end(3, 4)]) == 17

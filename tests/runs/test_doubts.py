@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, orch
 
+from orchestrator.launch.slurm import submissions
+from orchestrator.runs.experiment import open_experiment
+
 SPEC = """\
 defaults: [recipe: onpolicy_math, site: slurm_a100, evaluation: comedy, _self_]
 name: doubted
@@ -99,3 +102,21 @@ def test_the_shipped_specs_have_no_fault(spec: str, tmp_path: Path) -> None:
     done = orch(tmp_path, "plan", spec, "--json")
     assert done.returncode == 0, done.stderr
     assert [row for row in json.loads(done.stdout)["doubts"] if row["fault"]] == []
+
+
+def test_a_folder_that_was_renamed_under_its_jobs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found(tmp_path / "a") == ([], 0)
+    monkeypatch.chdir(tmp_path / "a")
+    folder = open_experiment("spec.yaml").folder
+    folder.open()
+    submissions.write_manifest(folder, "s1", {"kind": "train", "elements": []})
+    about = {"kind": "train", "name": "x", "host": "h", "pid": 1, "birth": "", "cells": 1}
+    submissions.note(folder, submissions.INTENT, "s1", launcher="slurm", **about)
+    submissions.note(folder, submissions.SENT, "s1", launcher="slurm", job="7")
+    assert found(tmp_path / "a")[1] == 0
+    folder.path.parent.rename(tmp_path / "a" / "elsewhere")
+    refused = orch(tmp_path / "a", "run", "spec.yaml", "--runs-dir", "elsewhere")
+    assert refused.returncode == 1
+    assert f"was {folder.path} when its jobs were sent" in refused.stderr

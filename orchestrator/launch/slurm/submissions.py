@@ -197,8 +197,23 @@ def manifest_path(folder: RunFolder, submission: str) -> Path:
 
 
 def write_manifest(folder: RunFolder, submission: str, manifest: Mapping[str, Any]) -> None:
-    """Write the elements of an array, before it is submitted."""
-    write_text(manifest_path(folder, submission), json.dumps(manifest) + "\n")
+    """Write the elements of an array, before it is submitted, and where its jobs will write."""
+    content = {**manifest, "folder": str(folder.path)}
+    write_text(manifest_path(folder, submission), json.dumps(content) + "\n")
+
+
+def moved_from(folder: RunFolder) -> Path | None:
+    """Return where a renamed folder lay when jobs that are not over were sent; None for one that
+    was not renamed. Another machine may see the same folder by a path without a common part."""
+    every = (sent for launcher in ("slurm", "ray") for sent in read(folder, launcher).values())
+    for sent in every:
+        if sent.job is None or sent.drained:
+            continue
+        was = Path(read_manifest(folder, sent.id).get("folder", folder.path))
+        common = os.path.commonpath([was, folder.path])
+        if was != folder.path and not was.exists() and common != os.sep:
+            return was
+    return None
 
 
 def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
