@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -9,9 +10,9 @@ from lab.prove import real, text
 from lab.prove.real import RealRehearsal
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
-from orchestrator.cli.rehearsal import sum_of
 from orchestrator.errors import OrchError
-from orchestrator.pipeline.rehearsal import as_declared
+from orchestrator.pipeline.messages import counted
+from orchestrator.rundir import RunFolder
 
 
 @click.command()
@@ -49,7 +50,9 @@ def command(
 
     Exit code 1: a difference is larger than its tolerance, or something went wrong.
     """
-    chosen = as_declared(CellChoice(spec, overrides, where).experiment()).chosen(where)
+    everything = CellChoice(spec, overrides, where).experiment()
+    full = RunFolder.of(everything.spec.site.runs_dir, everything.spec.name, "full")
+    chosen = replace(everything, cells=everything.declared, folder=full).chosen(where)
     home = chosen.folder.path.with_name(f"{chosen.folder.experiment}.real")
     trainings = real.chosen(chosen.cells, home)
     say(f"{len(chosen.cells)} cells are {len(trainings)} different trainings at small scale")
@@ -74,7 +77,8 @@ def _sum_up(outcomes: Sequence[RealRehearsal], as_json: bool) -> int:
         return int(bool(troubles))
     for trouble in troubles:
         click.echo(f"went wrong: {trouble}")
-    click.echo(sum_of(sum(1 + len(each.others) for each in outcomes), "cells", len(troubles)))
+    count = sum(1 + len(each.others) for each in outcomes)
+    click.echo(f"{counted(count, 'cell')} rehearsed, {counted(len(troubles), 'fault')}")
     return int(bool(troubles))
 
 

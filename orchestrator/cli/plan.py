@@ -52,13 +52,6 @@ if TYPE_CHECKING:
 @click.command(short_help="Show what would run, why, and what its KL term really optimises.")
 @common.cells
 @click.option(
-    "--rehearse",
-    "rehearsing",
-    is_flag=True,
-    help="Ask the cluster whether it would accept the jobs, run the whole plan at micro scale, "
-    "and print what would go wrong.",
-)
-@click.option(
     "--try",
     "trying",
     is_flag=True,
@@ -68,34 +61,17 @@ if TYPE_CHECKING:
 @click.option(
     "--exit-code", "by_code", is_flag=True, help="Exit with 3 if `orch run` would train anything."
 )
-@click.option("--train-only", is_flag=True, help="With --rehearse: no scores and no report.")
-@click.option("--check-only", is_flag=True, help="With --rehearse: run nothing.")
 @common.as_json
 def command(
     choice: CellChoice,
-    rehearsing: bool,
     trying: bool,
-    train_only: bool,
-    check_only: bool,
     by_code: bool,
     as_json: bool,
 ) -> int:
     """Show what `orch run` would do, but do not do it. This needs no GPU, cluster or trainer.
 
     First stands what cannot work, with exit code 1, and what is doubtful.
-
-    --rehearse translates every cell as it is declared, asks the scheduler, and runs the same grid
-    with the embedded trainer, through the queue of the site; without a cluster, on this machine.
-    Exit code 1: something in the declared run would go wrong, or something in the rehearsal did.
     """
-    if rehearsing:
-        from orchestrator.cli.rehearsal import rehearse  # results and reports: a plan has none
-
-        code = rehearse(choice, train_only=train_only, check_only=check_only, as_json=as_json)
-        set_next("orch doctor {spec}" if code else "orch run {spec}")
-        return code
-    if train_only or check_only:
-        raise click.UsageError("--train-only and --check-only need --rehearse")
     everything = choice.experiment()
     run_plan = plan_of(everything.cells, everything.folder)
     experiment = everything.chosen(choice.where)

@@ -40,12 +40,6 @@ from orchestrator.spec.rehearse import verdict_on
     "--env", "part", flag_value="env", help="Print the environment variables of the launch."
 )
 @click.option(
-    "--sbatch",
-    "part",
-    flag_value="sbatch",
-    help="Print the batch script that `orch run` submits for this cell.",
-)
-@click.option(
     "--ledger", "part", flag_value="ledger", help="Print how each field was passed to the library."
 )
 @click.option(
@@ -89,23 +83,17 @@ def command(
         else:
             click.echo(f"wrote {out / 'launch.sh'}")
         return
-    if shown.rehearses and part != "sbatch":
+    if shown.rehearses:
         say(
             f"this is the launch of {plan.backend}; here `orch run` rehearses the cell with "
             f"{shown.rehearses} instead, as there is no cluster"
         )
-    if shown.refusal and part != "sbatch":
+    if shown.refusal:
         say(
             f"this is the launch of {plan.backend}; this machine cannot rehearse the cell: "
             f"{shown.refusal}"
         )
-    if part == "sbatch":
-        click.echo(shown.sbatch(), nl=False)
-        say(
-            "this script needs orch on its nodes, and trains what `orch run` has submitted; "
-            "--out DIR writes one that needs neither"
-        )
-    elif as_json:
+    if as_json:
         print_json({"cell": cell.model_dump(mode="json"), "plan": plan.model_dump(mode="json")})
     elif part is None:
         _print_whole(cell, plan)

@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from textwrap import indent
 from typing import NamedTuple
 
 from orchestrator import plugins
-from orchestrator.errors import SelectionError, UnsupportedSetting
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.files import parsed, read_json
-from orchestrator.launch.node import bring_up
-from orchestrator.launch.slurm.submit import preview
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, LaunchPlan, Site, Spec
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
-from orchestrator.spec.site_options import slurm_options
 
 
 class ShownCell(NamedTuple):
@@ -30,23 +26,6 @@ class ShownCell(NamedTuple):
     """Why this machine cannot rehearse the cell; empty if it can."""
     declared: Cell | None = None
     """The cell as the spec declares it, if this one is its rehearsal."""
-
-    def sbatch(self) -> str:
-        """Return the batch script that `orch run` submits for the cell, and what its job starts,
-        as comments. Raise SelectionError for a rehearsal, which is no job of its own, and
-        EnvironmentFault where the job would."""
-        if self.cell.scale == "micro" and self.site.kind != "slurm":
-            raise SelectionError(
-                f"{self.cell.slug} is a rehearsal at micro scale, which is no job of its own; "
-                "`orch show SPEC CELL site=slurm_a100 --sbatch` shows a cell as it is declared"
-            )
-        (script,) = preview([self.cell], self.folder, slurm_options(self.site.options))
-        if self.cell.scale == "micro":  # it trains inside orch and starts nothing on nodes
-            return script
-        attempt = AttemptDir(self.folder.cell(self.cell).path / "attempts" / "1", 1)
-        started = bring_up.preview(self.plan, attempt, self.cell, self.site.options)
-        text = "\n".join(["the job then starts on its nodes:", *started])
-        return f"{script}\n{indent(text, '# ')}\n"
 
 
 def of_spec(

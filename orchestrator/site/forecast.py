@@ -1,20 +1,15 @@
 """Forecast of a spec at full scale: find its faults without running it."""
 
 import math
-import re
 import shlex
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.errors import EnvironmentFault, OrchError
-from orchestrator.launch.check import refusals, translations
+from orchestrator.launch.check import translations
 from orchestrator.launch.node.environment import declared
-from orchestrator.launch.slurm import script
-from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
@@ -34,12 +29,6 @@ class LibraryRefusal(NamedTuple):
         more = f" and {len(self.slugs) - 3} more" if len(self.slugs) > 3 else ""
         cells = "cell" if len(self.slugs) == 1 else "cells"
         return f"{self.sentence} ({len(self.slugs)} {cells}: {', '.join(self.slugs[:3])}{more})"
-
-
-def library_refusals(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
-    """Return the reasons for which libraries cannot express cells, with the cells of each."""
-    by_reason = refusals(cells, folder)
-    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in by_reason.items()]
 
 
 def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
@@ -155,41 +144,3 @@ def release_of(cell: Cell) -> tuple[str, str]:
         return ref.name, plugins.load(ref.name).versions[0]
     except OrchError:
         return ref.name, ""
-
-
-def scheduler_verdicts(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[tuple[str, bool]]:
-    """Yield the scheduler's answer to a job of each shape: (sentence, True if it accepts the job).
-
-    The test uses --test-only, so nothing is submitted.
-    """
-    shapes: dict[script.ArrayResources, int] = {}
-    for cell in cells:
-        shape = script.array_resources(cell)
-        shapes[shape] = shapes.get(shape, 0) + 1
-    for shape, count in shapes.items():
-        what = f"{count} cells of {shape.num_nodes} x {shape.gpus_per_node} GPUs"
-        job = script.ArrayJob("orch-rehearse", 1, shape, size=script.job_size(options, shape))
-        yield _asked(script.text(job, options), what, options)
-
-
-def _asked(text: str, what: str, options: SlurmOptions) -> tuple[str, bool]:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            argv = ["sbatch", "--test-only", f"--chdir={folder}", *script.directives(text)]
-            done = subprocess.run(
-                argv,
-                input=text,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_ASK_SECONDS,
-                cwd=folder,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{what}: the scheduler could not be asked ({error})", False
-    if done.returncode:
-        return f"{what}: {refusal_of(done.stderr, options.model_dump(mode='json')).sentence}", False
-    start = re.search(r"to start at (\S+)", done.stderr)
-    return f"{what}: the scheduler would take them" + (
-        f", the first at {start[1]} if submitted now" if start else ""
-    ), True

@@ -27,8 +27,7 @@ READ_ONLY = (
     *("plan", "status", "logs", "show", "compare", "dashboard", "audit", "explain"),
     *("diagnose", "doctor", "env list", "env check", "env lock"),
 )
-"""Commands that write nothing, or only what an option of theirs asks for (--fix, --rehearse,
---out)."""
+"""Commands that write nothing, or only what an option of theirs asks for (--fix, --out)."""
 DRY_RUN = ("run", "cancel", "retry", "prune", "import", "eval", "tune", "report")
 """Commands that change runs, scores or MLflow: they take `--dry-run`."""
 WITHOUT_DRY_RUN = {
@@ -114,7 +113,6 @@ CALLS: dict[str, tuple[str, ...]] = {
 """Command -> a call that is cheap where smoke.yaml has run."""
 
 MORE_CALLS = (
-    ("plan", SMOKE, "--rehearse", "--check-only"),
     ("explain", "--libraries"),
     ("report", SMOKE, "--format", "mlflow"),
     ("report", SMOKE, "--tables"),

@@ -3,9 +3,8 @@
 import json
 import os
 import secrets as tokens
-import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -19,10 +18,9 @@ from orchestrator.launch.node.agent import SCRATCH, end_processes
 from orchestrator.launch.node.environment import environment_of_cell, run_variables
 from orchestrator.launch.node.gpus import gpu_fault, peak_memory
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
-from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster, start_argv
+from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir
-from orchestrator.spec.redaction import hide_in_text
 from orchestrator.spec.site_options import NodeOptions, node_options
 
 _WORKERS = Path(__file__).with_name("ray_workers.py")
@@ -105,14 +103,7 @@ def _setup(
     if plan.bring_up == "ray" and ray_address is not None:
         # The library's actors take the GPUs, on whatever nodes; this node may have none.
         options = options.model_copy(update={"gpu_check": False})
-    return _setup_on(plan, attempt, cell, options, process_group.names(num_nodes))
-
-
-def _setup_on(
-    plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: NodeOptions, names: Sequence[str]
-) -> NodeSetup:
-    """Return the setup of a cell on these nodes. Raise EnvironmentFault if its environment lacks
-    something, or an image cannot see a folder."""
+    names = process_group.names(num_nodes)
     cwd = attempt.path.parents[1] / "plan"
     setup = NodeSetup(
         names=names,
@@ -126,47 +117,6 @@ def _setup_on(
     )
     setup.command(plan.argv, {})  # raises now for a folder that cannot be mounted into an image
     return setup
-
-
-def preview(
-    plan: LaunchPlan, attempt: AttemptDir, cell: Cell, options: Mapping[str, object]
-) -> list[str]:
-    """Return what a job of this cell starts on its nodes, in order, without values of secrets.
-
-    Nodes, port, Ray's folder, and CPUs that the site does not fix are in capitals: only the job
-    knows them. Raise EnvironmentFault as the job would.
-    """
-    chosen = node_options(options)
-    count = 1 if plan.bring_up == "program" else cell.resources.num_nodes
-    names = [f"NODE{rank}" for rank in range(1, count + 1)]
-    setup = _setup_on(plan, attempt, cell, chosen, names)
-    env = run_variables(plan, chosen.model_copy(update={"secrets": {}}))
-    lines = [f"cd {shlex.quote(str(setup.cwd))}"]
-    if programs := setup.environment.env.get("ORCH_ENVIRONMENT_BIN"):
-        lines.append(f"export PATH={shlex.quote(programs)}:$PATH")
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(env.items())]
-    for name, source in sorted(chosen.secrets.items()):
-        lines.append(f"export {name}=*** (from {source.file if source else 'the job itself'})")
-        env[name] = "***"
-    if setup.gpus_checked:
-        lines.append(f"{' and '.join(names)}: nvidia-smi (are {setup.gpus_per_node} GPUs there?)")
-    if plan.bring_up == "ray":
-        cpus = chosen.ray_cpus_per_node or "CPUS"
-        env.pop("RAY_ADDRESS", None)
-        setup = setup._replace(visible=(*setup.visible, Path("SCRATCH")))
-        for rank, node in enumerate(names):
-            argv = start_argv(setup, "NODE1:PORT", rank=rank, cpus=cpus, folder="SCRATCH")
-            lines.append(f"{node}: {shlex.join(setup.command(argv, env, node))}")
-        env["RAY_ADDRESS"] = "NODE1:PORT"
-    ranks = names if plan.bring_up == "ranks" else names[:1]
-    for rank, node in enumerate(ranks):
-        own = {"RAY_ADDRESS": env["RAY_ADDRESS"]} if "RAY_ADDRESS" in env else {}
-        own |= {"ORCH_NODE_RANK": str(rank)} if plan.bring_up == "ranks" else {}
-        own |= {"ORCH_SERVER_HOST": "NODE2"} if len(ranks) > 1 else {}
-        words = [f"{name}={value}" for name, value in own.items()]
-        command = setup.command(plan.argv, {**env, **own}, node)
-        lines.append(f"{node}: {' '.join([*words, shlex.join(command)])}")
-    return [hide_in_text(line) for line in lines]
 
 
 def _linked(folder: Path) -> list[Path]:

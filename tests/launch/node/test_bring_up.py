@@ -15,10 +15,9 @@ import pytest
 
 from orchestrator.launch import node
 from orchestrator.launch.endings import Ending, Stopped
-from orchestrator.launch.node import agent, bring_up
+from orchestrator.launch.node import agent
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, RunFolder
-from orchestrator.settings import Resources
 from tests.cluster import wait_for
 from tests.launch.kit import make_cell
 from tests.launch.node.kit import carriers, wait_until_gone
@@ -167,33 +166,6 @@ def test_an_image_sees_the_runs_folder_and_secrets_by_name(
     assert SECRET not in told
     if program == "enroot":
         assert "--env\nHELD\n--env\nMINE\n" in told
-
-
-def test_what_a_job_starts_is_shown_to_an_administrator(tmp_path: Path) -> None:
-    """On two nodes, in an image, behind setup lines; without the value of a secret."""
-    image = {"image": "/images/lib.sif", "setup": ["module load cuda"]}
-    options: dict[str, Any] = {
-        "environments": {"fake": image},
-        "secrets": {"HF_TOKEN": {"file": "/home/me/token"}},
-        "env": {"HTTPS_PROXY": "http://me:hunter22@proxy:80"},
-        "network_interface": "ib0",
-        "ray_cpus_per_node": 32,
-    }
-    cell = make_cell().but(resources=Resources(num_nodes=2, gpus_per_node=8))
-    plan = LaunchPlan(
-        cell_id=cell.id, argv=("python", "-m", "x y"), backend="fake", version="1", bring_up="ray"
-    )
-    attempt = AttemptDir(tmp_path / "runs/test/cells/one/attempts/1", 1)
-    shown = "\n".join(bring_up.preview(plan, attempt, cell, options))
-    assert f"cd {tmp_path}/runs/test/cells/one/plan\n" in shown
-    assert "HF_TOKEN=*** (from /home/me/token)" in shown
-    assert "HTTPS_PROXY=http://***@proxy:80" in shown
-    assert "NODE1 and NODE2: nvidia-smi (are 8 GPUs there?)" in shown
-    assert "NODE1: bash -lc 'set -e\nmodule load cuda\nexec \"$@\"' orch apptainer exec" in shown
-    assert "/images/lib.sif ray start --head --port=PORT" in shown
-    assert "/images/lib.sif ray start --address=NODE1:PORT" in shown
-    assert shown.count("--num-gpus=8 --num-cpus=32") == 2
-    assert shown.endswith("/images/lib.sif python -m 'x y'")
 
 
 def test_being_asked_to_stop_ends_the_program_and_passes_on(bring: Bring, tmp_path: Path) -> None:
