@@ -65,7 +65,7 @@ translation, all libraries: tests/ backends/* experiments/* golden/* plugins/* r
 contract suites: orchestrator/ testing/*
 protocol, manifest, launches: orchestrator/ library/* plugins.py tests/ library/* test_plugins.py
 documentation's writers: docs/ * orchestrator/ report/measured.py kl/beyond.py
-  tests/ test_docs.py test_site.py test_size.py
+  tests/ test_docs.py test_one_cell.py test_site.py test_size.py
 KL table, verdicts: orchestrator/ kl/* estimators.py tests/ kl/*
 policy losses: orchestrator/ losses/* tests/ losses/*
 specs, expansion, selection: orchestrator/ spec/*
@@ -99,7 +99,7 @@ core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orch
   test_bootstrap.py
 rules of the tree, packaging: tests/ test_architecture.py test_storeys.py test_wheel.py
 benchmarks: benchmarks/ * tests/ test_benchmarks.py
-machinery of the tests: tests/ conftest.py command_line.py keeper.py lifeline.py hooks.py syntax.py
+machinery of the tests: tests/ conftest.py command_line.py keeper.py lifeline.py hooks.py syntax.py mutate.py
 """
 """A feature, and the patterns of its files below the folder that stands before them. Patterns are
 `fnmatch`'s: `*` crosses folders."""
