@@ -114,7 +114,8 @@ def _other_reference(run: Run) -> CauseFound | None:
     for name, least, unit in ((TERM, _FIRST_KL, "token"), (KL, 1.0, "response")):
         values = run.trace.get(name)
         finite = np.zeros(0) if values is None else values[np.isfinite(values)]
-        if len(finite) and finite[0] >= max(least, 0.3 * float(np.median(np.abs(finite)))):
+        bound = max(least, 0.3 * float(np.median(np.abs(finite)))) if len(finite) else np.inf
+        if (finite[:3] >= bound).all() and len(finite):
             text = f"the KL is {finite[0]:.2g} nats a {unit} at the first step"
             return CauseFound("other_reference", "likely", (run.shown(0, name, text),))
     return None
