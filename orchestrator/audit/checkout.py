@@ -147,6 +147,54 @@ def release_of(beside: Mapping[str, str], known: KnownCode) -> str:
     return f"{newest} {most} of {len(rows)} functions of its code beside it are as in this release"
 
 
+_TOUCHES = re.compile(
+    r"(^|_)(kl|ref|adv|advantages?|loss|ratio|rewards?|returns?|log_?probs?|scores?|beta)(_|s?$)",
+    re.IGNORECASE,
+)
+"""Names of the KL, the reference, the advantage and the loss in a library's code."""
+
+
+def uses(key: str, text: str) -> Iterator[tuple[int, bool, bool]]:
+    """Yield, for each statement of a Python file that names the last part of a key: its line, if it
+    touches the KL, the reference, the advantage or the loss, and if it only divides by the key."""
+    last = key.rpartition(".")[2]
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for name, node in _statements(tree.body, ""):
+        own = node.test if isinstance(node, ast.If | ast.While) else node
+        if last in _read_names(own):
+            names = _read_names(node) - {last}
+            touches = "kl" in last or any(map(_TOUCHES.search, (*names, name)))
+            divided = [d.right if isinstance(d, ast.BinOp) else d.value for d in _divisions(own)]
+            divides = any(last in _read_names(each) for each in divided)
+            yield node.lineno, touches, divides and not any("kl" in each for each in names)
+
+
+def _statements(body: Iterable[ast.stmt], function: str) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each statement that holds no other but those that it decides, with its function."""
+    for node in body:
+        inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
+        name = node.name if isinstance(node, ast.FunctionDef) else function
+        if not inner or isinstance(node, ast.If | ast.While):
+            yield name, node
+        yield from _statements(inner, name)
+
+
+def _divisions(node: ast.AST) -> list[ast.BinOp | ast.AugAssign]:
+    inner = (each for each in ast.walk(node) if isinstance(each, ast.BinOp | ast.AugAssign))
+    return [each for each in inner if isinstance(each.op, ast.Div)]
+
+
+def _read_names(node: ast.AST) -> set[str]:
+    """Return the names, attributes and texts of a piece of code."""
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    names |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+    constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+    return names | {each for each in constants if isinstance(each, str)}
+
+
 def places(keys: Iterable[str], beside: Mapping[str, str], paths: Iterable[str]) -> list[str]:
     """Return `path:line, line` of each file of the checkout that names the last part of a key."""
     lasts = {re.escape(key.rpartition(".")[2]) for key in keys}
@@ -187,15 +235,7 @@ def _is_text(node: object) -> bool:
 
 def _names(node: ast.FunctionDef) -> frozenset[str]:
     """Return the names, attributes and short texts that a function's code has."""
-    names = set()
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            names.add(each.id)
-        elif isinstance(each, ast.Attribute):
-            names.add(each.attr)
-        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
-            names.add(each.value)
-    return frozenset(names)
+    return frozenset(_read_names(node))
 
 
 def may_decide(key: str, given: Given) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from orchestrator.analysis.text import few
-from orchestrator.audit.checkout import compared, known_code, places, that_count
+from orchestrator.audit.checkout import compared, known_code, places, that_count, uses
 from orchestrator.library.launches import Launch, LaunchChange, LaunchReading, Rule
 
 
@@ -44,11 +44,25 @@ class CodeBeside:
                 name = each.name.rpartition(".")[2]
                 yield Rule(f"{name} beside it is that of {self._library} {span}", each.path)
 
-    def reads(self, key: str) -> bool:
-        """Return True if the checkout's code of the KL, the advantage or the loss names a key, or
-        if none of it is at hand."""
+    def decides(self, key: str) -> bool:
+        """Return True if a statement of the checkout that reads a key touches the KL, the
+        reference, the advantage or the loss, and does more than to divide by it; or if none of
+        this code is at hand."""
         at_hand = any(path in self._files for path in self._paths)
-        return not at_hand or bool(places([key], self._files, self._paths))
+        return not at_hand or any(
+            touches and not divides for _, touches, divides in self._uses(key)
+        )
+
+    def divides(self, keys: Iterable[str]) -> Iterator[str]:
+        """Yield what is taken for granted of keys that the checkout only divides by."""
+        for key in keys:
+            uses = [*self._uses(key)]
+            if uses and all(divides for _, _, divides in uses):
+                yield f"{key} divides the reward or the advantage: beta counts in its unit"
+
+    def _uses(self, key: str) -> Iterator[tuple[int, bool, bool]]:
+        for path in self._paths:
+            yield from uses(key, self._files.get(path) or "")
 
     def forks_decide(self, keys: list[str] | tuple[str, ...]) -> str:
         """Return what decides where a fork's keys do: the keys, with the lines that read them."""

@@ -21,7 +21,7 @@ from orchestrator.audit.documents import (
     yaml_node,
     yaml_nodes,
 )
-from orchestrator.audit.libraries import may_configure, may_launch
+from orchestrator.audit.libraries import NeighbourFiles, may_configure, may_launch
 from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
 from orchestrator.audit.reading import hydra_overrides
 from orchestrator.library.launches import (
@@ -38,6 +38,9 @@ from orchestrator.library.launches import (
 LARGEST = 200_000
 """Maximum number of characters. The largest launch script among those collected has 60,000."""
 MOST_SCRIPTS = 200
+MOST_FILES = 8
+"""Maximum number of configurations that a launch is read with, where it does not say which."""
+_OF_A_KL = re.compile(r"(?m)^\s*(?:beta|\w*kl\w*|loss_fn|num_generations)\s*:")
 _HYDRA_MAIN = re.compile(r"@hydra\.main\(([^()]{0,400})\)")
 _HYDRA_ARGUMENT = re.compile(r"""(config_path|config_name)\s*=\s*["']([^"']*)["']""")
 _YAML_FIRST = re.compile(r"[A-Za-z_][\w.-]*:(?:\s|$)|- ")
@@ -201,7 +204,30 @@ def _shell(
             launch = replace(launch, words=module)
         launch = _configured(launch, {**written} if written else {}, files)
         own_programs = list(programs(launch, written))  # those that the script writes itself
-        yield from own_programs or [launch]
+        yield from own_programs or _with_each_file(launch, files) or [launch]
+
+
+def _with_each_file(launch: Launch, files: Mapping[str, str]) -> list[Launch]:
+    """Return a launch whose configuration is an argument once for each file that lies beside it and
+    has settings of a KL; empty for another launch."""
+    words = launch.words
+    at = [i for i, word in enumerate(words) if word.text.endswith(".py")][:1]
+    if launch.documents or not at or not isinstance(files, NeighbourFiles):
+        return []
+    after = [i for i in range(at[0] + 1, len(words)) if words[i].text in (UNSET, UNKNOWN)]
+    is_file = after and (after[0] == at[0] + 1 or words[after[0] - 1].text == "--config")
+    names = [n for n in files.named(".yaml", ".yml") if _OF_A_KL.search(files.get(n) or "")]
+    if not is_file or not names:
+        return []
+    why = f"{words[after[0]].why[0]} is one of the files beside it"
+    launches_ = []
+    for name in names[:MOST_FILES]:
+        named = replace(words[after[0]], text=name, why=())
+        given = replace(launch, words=(*words[: after[0]], named, *words[after[0] + 1 :]))
+        of_file = _configured(given, {}, files)
+        case = ", ".join(filter(None, (launch.case, f"its file is {name}")))
+        launches_.append(replace(of_file, case=case, caveats=(*of_file.caveats, why)))
+    return launches_
 
 
 def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Iterator[Launch]:

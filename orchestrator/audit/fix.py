@@ -63,9 +63,8 @@ def chosen(
 
 
 def _refused(finding: AuditFinding) -> set[str]:
-    """Return the keys that the release's own table refuses."""
-    wrong = finding.key_findings
-    return {each.key for each in wrong if each.consequence in ("would not start", "may not start")}
+    """Return the keys and values that the release's own table does not take as they are meant."""
+    return {each.key for each in finding.key_findings}
 
 
 def _contradicts(finding: AuditFinding) -> bool:

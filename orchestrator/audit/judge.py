@@ -31,6 +31,7 @@ from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     BoundNote,
+    Given,
     Inactive,
     InLoss,
     InReward,
@@ -118,6 +119,8 @@ class AuditFinding:
     """What the order of advice compares (kl.table): the KL's bias near and far, as medians over
     random models or in the laboratory. None: each prompt has its own, or there is no number."""
 
+    hint: str = ""
+    """Where a comment names a release, of a launch that nothing else names one of."""
     unverified: bool = False
     """True if the release that is named is newer than every release that orch has a table of."""
     entropy: float | None = None
@@ -219,6 +222,8 @@ _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
 _SIZE = re.compile(r"batch_?size|num_updates|(ppo|train)_epochs", re.IGNORECASE)
 """A fork's key that may give the number of updates of a batch."""
+_ADVISED = re.compile(r"([A-Za-z_][\w.]*\.[\w.]+)=([\w.+-]+)")
+"""A setting in the advice of a note: `a.b=c`."""
 LABORATORY = "In the laboratory the rollout policy is one tenth nearer the reference policy."
 """The setting in which the laboratory computed its off-policy numbers (derivation.py: NEAR)."""
 
@@ -313,8 +318,18 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         moving_reference=_moving_reference(reading),
         entropy=reading.surroundings.entropy if reading.surroundings else None,
         bound=bound(reading),
-        bound_notes=tuple(bound_notes(reading)),
+        bound_notes=tuple(_bound_notes(reading)),
     )
+
+
+def _bound_notes(reading: LaunchReading) -> Iterator[BoundNote]:
+    """Yield the notes on a bound whose advice the release's own table takes."""
+    keys = reading.held
+    for note in bound_notes(reading):
+        advised = [] if keys is None else _ADVISED.findall(note.instead)
+        given = {key: (Given(value),) for key, value in advised if keys and key not in keys.given}
+        if not given or not keys or not [*key_findings(replace(keys, given=given))]:
+            yield note
 
 
 def _moving_reference(reading: LaunchReading) -> str:
@@ -333,7 +348,7 @@ def _deciding(
     return tuple(
         each.key
         for each in keys
-        if each.fork and may_decide(each.key, given[each.key][-1]) and beside.reads(each.key)
+        if each.fork and may_decide(each.key, given[each.key][-1]) and beside.decides(each.key)
     )
 
 
@@ -502,7 +517,7 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         else:
             yield note
     yield from (*launch.unused, *own_code.unnamed(launch.own, reading))
-    for each in bound_notes(reading):
+    for each in _bound_notes(reading):
         if each.wrong:
             yield AuditNote(f"{each.text}. Write {each.instead}", each.lines)
     for term in (reading.in_reward, reading.in_loss):
@@ -532,6 +547,7 @@ def _assumed(wrong_keys: tuple[KeyFinding, ...], beside: CodeBeside) -> Iterator
             f"{few(unknown)}: not keys of this release; a fork that has them leaves the KL as "
             f"the library has it {beside.names(unknown)}".rstrip()
         )
+    yield from beside.divides(each.key for each in wrong_keys if each.fork)
     refused = [each.key for each in wrong_keys if each.consequence.endswith("not start")]
     if refused:
         yield f"{', '.join(refused[:MOST_NAMED])}, which the release refuses, left out"

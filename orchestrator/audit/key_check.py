@@ -33,6 +33,8 @@ MOST_SHOWN = 8
 """Maximum number of allowed values that a message shows."""
 MOST_MEANT = 3
 """Maximum number of keys of other sections that a message suggests for an unknown key."""
+_ENVIRONMENTS = frozenset(("env_vars", "environment_variables", "runtime_env"))
+"""Sections that hold variables of the environment and no settings."""
 _TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
 _NOTHING = ("null", "none", "~", "")
 
@@ -111,7 +113,7 @@ def _is_outside(key: str, given: Given, launch_keys: HeldKeys) -> bool:
     """Return True if a key is not part of the trainer's configuration."""
     if given.mark == "~" or UNKNOWN in key or UNSET in key:
         return True
-    if key in launch_keys.own:
+    if key in launch_keys.own or not _ENVIRONMENTS.isdisjoint(key.split(".")):
         return True
     return launch_keys.grammar == "hydra" and (key.startswith("hydra.") or "/" in key or "@" in key)
 

@@ -145,6 +145,23 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
             yield from mark.in_script(text)
 
 
+def hint(text: str, library: str) -> str:
+    """Return where a comment has a release or a commit beside the library's name; empty: nowhere.
+
+    A comment pins nothing: the code may have moved on.
+    """
+    mark = marks()[library]
+    names = {library, *mark.distributions, *mark.repositories, *mark.aliases}
+    called = "|".join(re.escape(each).replace("_", "[-_ ]?") for each in sorted(names))
+    for number, line in enumerate(text.split("\n"), 1):
+        comment = re.search(r"(?:^|\s)(?:#|//)(.*)", line)
+        if comment is not None and re.search(rf"(?i)\b(?:{called})\b", comment[1]):
+            named = re.search(_VERSION, comment[1]) or re.search(r"\b[0-9a-f]{7,40}\b", comment[1])
+            if named is not None:
+                return f"the comment of line {number} has {named[0]}"
+    return ""
+
+
 class Projects:
     """A cache of the files around the scripts of one command. Each file is read at most once."""
 
@@ -282,9 +299,9 @@ class NeighbourFiles(Mapping[str, str]):
         own.folders = self.folders[:1]
         return own
 
-    def programs(self) -> list[str]:
-        """Return the Python files in the script's folder."""
-        return sorted(each for each in self.projects.entries(self.folders[0]) if each[-3:] == ".py")
+    def named(self, *endings: str) -> list[str]:
+        """Return the files in the script's folder whose names end so."""
+        return sorted(e for e in self.projects.entries(self.folders[0]) if e.endswith(endings))
 
     def __getitem__(self, path: str) -> str:
         if not _PATH.fullmatch(path) or path.startswith("/"):

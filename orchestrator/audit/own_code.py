@@ -25,7 +25,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.release_marks import OwnHooks, Replaced
 
-REGISTERED = "registered as"
+REGISTERED, _NO_RELEASE = "registered as", "that no release has"
 MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
 _COEFFICIENT = re.compile(
@@ -80,10 +80,10 @@ def own_code(
         pass
     elif text is not None:
         modules = _modules(path, text, launch.beside, hooks)
+        if entry.partition("/")[0] in hooks.packages and not _starts_one(modules, hooks):
+            replaced.append(OwnCode("trainer", f"the program {entry}", entry, (), _NO_RELEASE))
     elif entry.partition("/")[0] in hooks.packages:
-        replaced.append(
-            OwnCode("trainer", f"the program {entry}", entry, (), "that no release has")
-        )
+        replaced.append(OwnCode("trainer", f"the program {entry}", entry, (), _NO_RELEASE))
     for each in _extra_modules(hooks, reading):
         if each in launch.beside:
             modules += _modules(each, launch.beside[each], launch.beside, hooks)
@@ -97,20 +97,26 @@ def own_code(
     return tuple(dict.fromkeys(replaced))
 
 
+def _starts_one(modules: Iterable[_Module], hooks: OwnHooks) -> bool:
+    """Return True if a program names a trainer of the library, whose code is then the library's."""
+    names = {name for module in modules for name in _words(module.tree) | {*module.imported}}
+    return any(_fits(name, hooks) for name in names)
+
+
 def _of_checkout(
     kind: Replaced, name: str, reading: LaunchReading, launch: Launch, hooks: OwnHooks
 ) -> OwnCode:
     """Return a function that the launch asks for by name, as the library's files beside it or the
     programs in the script's folder register it."""
     beside = launch.beside
-    programs = beside.programs() if isinstance(beside, NeighbourFiles) else ()
+    programs = beside.named(".py") if isinstance(beside, NeighbourFiles) else ()
     for path in (*known_code(reading.library).files, *programs):
         tree = _parsed(beside.get(path) or "")
         module = _Module(path, tree or ast.Module([], []), {})
         for each in _registered(module, [], hooks, frozenset({name.lower()})):
             if each.kind == kind and repr(name) in each.how:
                 return each
-    return OwnCode(kind, name, "", (), "that no release has")
+    return OwnCode(kind, name, "", (), _NO_RELEASE)
 
 
 def _entry(launch: Launch) -> str:

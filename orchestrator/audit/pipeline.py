@@ -18,6 +18,7 @@ from orchestrator.audit.libraries import (
     STARTS,
     NeighbourFiles,
     Projects,
+    hint,
     may_launch,
     pins,
     titles,
@@ -60,9 +61,10 @@ def findings(
             program, reading = pair
             program = with_own_code(program, reading, (name, text))
             is_own = program.words is launch.words and program.documents is not launch.documents
-            (of_itself if is_own and runs_file(program.words, name) else answers).append(
-                _finding(program, reading, name)
-            )
+            finding = _finding(program, reading, name)
+            if finding.release_guessed:
+                finding = replace(finding, hint=hint(text, reading.library))
+            (of_itself if is_own and runs_file(program.words, name) else answers).append(finding)
     # A file that tells how to run itself has the same launch twice: the command, and its call.
     known = {_outcome(each) for each in answers}
     merged = _merged(answers + [each for each in of_itself if _outcome(each) not in known])

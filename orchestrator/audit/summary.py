@@ -139,7 +139,8 @@ def instead(finding: AuditFinding) -> str:
     if finding.verdict == "undetermined":
         decides = f"write down what decides: {finding.why}"
         if finding.release_guessed and "release" in finding.why:
-            decides = f"name the release: --library {finding.library}@VERSION"
+            hint = f" ({finding.hint})" if finding.hint else ""
+            decides = f"name the release: --library {finding.library}@VERSION{hint}"
         of = f"{finding.library} {finding.version}"
         return f"{decides}; in {of} mend this, too: {wrong[0]}" if wrong else decides
     if wrong:
@@ -297,7 +298,7 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"dropped without a word: {finding.bound.dropped}"
     if unbounded and finding.bound is not None and finding.bound.failure:
         yield f"known: {finding.bound.failure}"
-    if not unbounded and finding.verdict != "undetermined" and finding.bound is not None:
+    if not unbounded and not finding.own and finding.bound is not None:
         yield f"in one step: {finding.bound.step.partition('; ')[0].partition(': ')[0]}"
     if finding.inactive_flags and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"

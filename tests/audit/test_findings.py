@@ -1,6 +1,7 @@
 """The rows of findings.yaml: a script, and what the audit must say of it, in text and in JSON."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,30 @@ def test_a_script_and_its_finding(name: str, tmp_path: Path) -> None:
     refused = {each["consequence"] for each in plain["key_findings"]}
     stops = "would not start" in refused or any(each for each in plain["stops"])
     assert stops == (mark(finding) == "would not start")
+
+
+def test_a_file_that_is_an_argument_is_answered_for_each(tmp_path: Path) -> None:
+    files = {
+        "a.sh": 'CONFIG="$1"\npython open_instruct/grpo_fast.py "$CONFIG"\n',
+        "one.yaml": "beta: 0.01\nkl_estimator: 1\n",
+        "two.yaml": "beta: 0.0\n",
+        "accelerate.yaml": "num_processes: 8\n",
+    }
+    found = audit_file(written(tmp_path, {"files": files}), {}, Projects())[1]
+    terms = {each.case: (each.kl_in_loss.estimator, each.kl_in_loss.beta) for each in found}
+    assert terms == {"its file is one.yaml": ("k2", 0.01), "its file is two.yaml": (None, 0.0)}
+
+
+def test_advice_of_a_bound_is_of_the_release() -> None:
+    """`clip_ratio_low` is not in 0.3.0, and CISPO's note advised it."""
+    mode = "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"
+    for version in ("0.9.1", "0.6.0"):
+        (found,) = audit(f"{PARTS['{verl}']} {mode}", "a.sh", versions={"verl": f"{version} said"})
+        table = plugins.load("verl").manifest.tables.get(version)
+        keys = {
+            key for note in found.bound_notes for key in re.findall(r"[\w.]+(?==)", note.instead)
+        }
+        assert table is None or all(table.has(key) for key in keys), version
 
 
 HYDRA = {

@@ -39,6 +39,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    Possibility,
     Rule,
     Surroundings,
     TrainingRegime,
@@ -184,6 +185,13 @@ class _Reader(ReleaseReader):
         elif not in_reward and on is not False:
             loss = self._in_loss(on, beta)
         notes = [] if not (dropped and beta) else [self._drop(advantage)]
+        possibilities = self.possibilities()
+        if self._is_undated(loss) and not self.unknown:
+            self.unknown.append("0.7.0 changed the gradient of the KL, and nothing names a release")
+            possibilities = (
+                Possibility("NeMo-RL is before 0.7.0", release="0.6.0"),
+                Possibility("NeMo-RL is 0.7.0 or later", release="0.7.0"),
+            )
         in_files = {key for each in self.launch.documents for key in each.values}
         because = self.basis.because
         if self.source:
@@ -204,9 +212,9 @@ class _Reader(ReleaseReader):
             settings=tuple(keys.settings),
             rules=tuple(self._rules(loss)),
             changes=tuple(self._changes(loss, dropped=dropped)),
-            assumes=tuple(self._assumed(loss)),
+            assumes=tuple(self.keys.assumes),
             unknown=tuple(self.unknown),
-            possibilities=self.possibilities(),
+            possibilities=possibilities,
             regime=self.regime,
             surroundings=self._surroundings(advantage),
             held=self.basis.held(keys.given, "hydra", "NeMo-RL", in_files=in_files),
@@ -356,15 +364,11 @@ class _Reader(ReleaseReader):
             unread=tuple(unread),
         )
 
-    def _assumed(self, loss: InLoss) -> Iterator[str]:
-        yield from self.keys.assumes
+    def _is_undated(self, loss: InLoss) -> bool:
+        """Return True if nothing says on which side of the release that changed the gradient of
+        the KL a launch is."""
         pinned = "nemo_rl" in self.launch.versions or self.source
-        telling = "as it was published" not in self.basis.because
-        if loss.active and not pinned and not (telling and not self.scored):
-            yield (
-                f"the release is {self.basis.version}: 0.7.0 changed the gradient of the KL, and "
-                "nothing here says on which side of it this launch is"
-            )
+        return bool(loss.active) and not pinned and self.scored
 
     def _rules(self, loss: InLoss) -> Iterator[Rule]:
         where = f"NeMo-RL {self.basis.version}, {self.source or SOURCES[0]}"

@@ -58,6 +58,13 @@ _NORMALISATION: dict[str, Literal["group_std", "nothing"]] = {
 }
 
 
+_OF_A_FILE = {
+    *("num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "kl_estimator"),
+    *("apply_verifiable_reward", "dataset_mixer_list", "load_ref_policy"),
+}
+"""Keys of which two make a YAML file one of open-instruct's GRPO."""
+
+
 def tables() -> KeyTables:
     """Return the options of every release."""
     return load_tables(Path(__file__).with_name("keys.json"))
@@ -66,6 +73,9 @@ def tables() -> KeyTables:
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no GRPO of open-instruct."""
     entry, rest = _entry(launch.words)
+    if entry is None and not launch.words:
+        alone = {key for each in launch.documents for key in each.values}
+        entry = "" if len(alone & _OF_A_FILE) > 1 else None
     if entry is None:
         return None
     given = written_flags(rest, dashes=False)
@@ -106,6 +116,8 @@ class _Reader(ReleaseReader):
 
     def reading(self) -> LaunchReading:
         keys = self.keys
+        if not self.launch.words:
+            self.written = ReleaseReader.written
         beta, loaded = self.number(BETA), keys.switch(LOADED)
         on = None if beta is None else beta != 0
         loss = InLoss(False, beta=beta)
