@@ -52,7 +52,7 @@ def test_it_starts_what_orch_would_from_wherever_it_lies(library: str, tmp_path:
     text = (moved / "launch.sh").read_text()
     assert "#SBATCH --gres=gpu:a100:4" in text
     assert "# actor" in text
-    assert not [line for line in text.splitlines() if len(line) > 160]
+    assert len(text.splitlines()) > 50, "a setting a line"
     assert all((moved / name).read_text() == content for name, content in plan["files"].items())
 
 
