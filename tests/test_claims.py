@@ -76,6 +76,8 @@ def test_a_claim_against_a_number(
         ("eval/a/b > 1 over items", "`over items` is for a claim that compares one evaluated"),
         ("collapse[kl=none] > 0.1 over items", "`over items` is for a claim"),
         ("eval/in_domain > 1", "no metric is called 'eval/in_domain'"),
+        ("collapse[kl=none] > 0.1 at equal eval/kl_reverse", "`at equal` is for a claim"),
+        ("eval/a/b > 1 at equal nothing", "no metric is called 'nothing'"),
         ("collapse > train/reward_mean", "collapse is a share of runs"),
         ("train/reward_mean > collapse", "collapse is a share of runs"),
         ("collapse[kl=none] ~ predicted +- 0.1", "collapse is a share of runs"),

@@ -30,7 +30,10 @@ from orchestrator.settings import (
 )
 
 ROLLOUTS_PER_UPDATE = 80
-"""A minibatch has about this many rollouts, whatever the group size."""
+"""A minibatch has about this many rollouts, whatever the group size ..."""
+PROMPTS, MOST_ROLLOUTS = 16, 320
+"""... and this many prompts, if it then has no more rollouts than that: of few prompts the reward
+is so noisy that no curve can tell whether it fell."""
 LEARNING_RATE_FACTOR = 1200.0
 """1e-6 for 7B parameters becomes 1.2e-3 for 50 thousand."""
 LARGEST_RATE = 1.2e-3
@@ -84,7 +87,7 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
     steps = _train_steps(declared)
     ratio = steps / declared.num_train_steps
     shorter = MAX_RESPONSE_TOKENS / declared.rollout.max_response_tokens
-    prompts = max(1, ROLLOUTS_PER_UPDATE // group)
+    prompts = max(1, ROLLOUTS_PER_UPDATE // group, min(PROMPTS, MOST_ROLLOUTS // group))
     policy, skill = policy_for(declared.model.name), skill_for(declared.data)
     optimizer, loss = declared.optimizer, declared.loss
     small = declared.model_copy(

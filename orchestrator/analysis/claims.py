@@ -27,6 +27,7 @@ and not tested.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from statistics import fmean, variance
 from typing import Literal
 
@@ -141,6 +142,7 @@ def pair_runs(
     """
     chosen = [_chosen(claim, side, runs) for side in claim.sides]
     free = {trait for side in claim.sides for w in side.where for trait in _traits_named(w.axis)}
+    free |= {"beta"} if claim.equal else set()
     by_setting = _sides_by_setting(chosen, free)
     notes: list[str] = []
     left_out: list[str] = []
@@ -303,8 +305,8 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
 
     Raise NotTestableError with the reason if these runs cannot decide the claim.
     """
-    for side in claim.sides:
-        _check_measured(side.metric, runs)
+    for metric in (*(side.metric for side in claim.sides), *([claim.equal] if claim.equal else [])):
+        _check_measured(metric, runs)
     paired, left_out, notes = pair_runs(claim, runs)
     for setting in paired:
         _check_comparable(claim, setting)
@@ -393,6 +395,8 @@ def _effect(
     claim: Claim, settings: Sequence[PairedRuns]
 ) -> tuple[float, float, tuple[WeightedMean, ...]]:
     """Return the mean of the left side, that of the right side, and the configurations of both."""
+    if claim.equal:
+        return _effect_at_equal(claim, settings)
     left = _side(settings, "left", _final_of(claim.left.metric))
     mean = math.fsum(weight * fmean(values.values()) for weight, values in left)
     if isinstance(claim.right, ClaimSide):
@@ -413,6 +417,52 @@ def _effect(
         raise NotTestableError("no seed is finished in every configuration it is about")
     spread = variance(by_seed) if len(by_seed) > 1 else math.nan
     return mean, other, (WeightedMean(1.0, fmean(by_seed), len(by_seed), spread, pooled=False),)
+
+
+Curve = list[tuple[float, float]]
+"""(value of the metric that is held equal, value of the metric), ascending."""
+
+
+def _effect_at_equal(
+    claim: Claim, settings: Sequence[PairedRuns]
+) -> tuple[float, float, tuple[WeightedMean, ...]]:
+    """Return the means of the points that are compared, and the distance of the curves by seed."""
+    by_seed: dict[int, list[float]] = {}
+    heights: list[float] = []
+    for setting in settings:
+        left, right = (_curves(runs, claim) for runs in (setting.left, setting.right))
+        for seed in left.keys() & right.keys():
+            apart = _apart(left[seed], right[seed])
+            apart += [-distance for distance in _apart(right[seed], left[seed])]
+            if apart:
+                by_seed.setdefault(seed, []).append(fmean(apart))
+                heights += [y for _, y in left[seed]]
+    values = [fmean(each) for each in by_seed.values() if len(each) == len(settings)]
+    if not values:
+        raise NotTestableError(f"the sides have no {metric_title(claim.equal)} in common")
+    spread = variance(values) if len(values) > 1 else math.nan
+    mean, effect = fmean(heights), fmean(values)
+    means = (WeightedMean(1.0, effect, len(values), spread, pooled=False),)
+    return mean, mean - effect, means
+
+
+def _curves(runs: Sequence[MeasuredRun], claim: Claim) -> dict[int, Curve]:
+    """Return seed -> the points of its runs."""
+    curves: dict[int, Curve] = {}
+    for run in runs:
+        x, y = run.finals.get(claim.equal), run.finals.get(claim.left.metric)
+        if x is not None and y is not None:
+            curves.setdefault(run.seed, []).append((x, y))
+    return {seed: sorted(points) for seed, points in curves.items()}
+
+
+def _apart(points: Curve, curve: Curve) -> list[float]:
+    """Return the height over a curve of each point that lies within it."""
+    import numpy as np
+
+    xs, ys = zip(*curve, strict=True)
+    inside = [(x, y) for x, y in points if xs[0] <= x <= xs[-1]]
+    return [y - float(np.interp(x, xs, ys)) for x, y in inside]
 
 
 def _side_by_seed(
@@ -885,33 +935,38 @@ def _evidence_of_shares(claim: Claim, contrast: Contrast) -> ClaimEvidence:
         left_share = _share(contrast, "left", claim)
         return ClaimEvidence(contrast, claim.left.metric, left_share, None, None, *p)
     right, other = _seed_totals(contrast.settings, "right", claim.right.metric)
+    common = math.gcd(whole, other)
     p = _region_p(
         claim.relation,
         0.0,
         lambda _: p_between_shares(
-            [n * other for n in left], [n * whole for n in right], whole * other
+            [n * other // common for n in left],
+            [n * whole // common for n in right],
+            whole * other // common,
         ),
     )
-    shares = [_share(contrast, side, claim) for side in _SIDES]
-    return ClaimEvidence(contrast, claim.left.metric, *shares, None, *p)
+    left_share, right_share = (_share(contrast, side, claim) for side in _SIDES)
+    return ClaimEvidence(contrast, claim.left.metric, left_share, right_share, None, *p)
 
 
 def _seed_totals(
     settings: Sequence[PairedRuns], side: Literal["left", "right"], metric: str
 ) -> tuple[list[int], int]:
-    """Return the total of each seed over the settings, and the largest possible total.
+    """Return the share of each seed over the settings, as a part of the number that is returned.
 
-    Each setting counts the same, and in it each configuration. A seed counts if all of them have
-    ended.
+    Each setting counts the same, and in it each configuration. Runs of a seed that are not known
+    are left out, and a seed of which less than half is.
     """
     groups = _side_by_seed(settings, side, _final_of(metric))
-    common = math.lcm(*map(len, groups))
-    seeds = set.intersection(*(set(one) for group in groups for one in group))
-    totals = [
-        sum(int(one[seed]) * common // len(group) for group in groups for one in group)
-        for seed in sorted(seeds)
-    ]
-    return totals, common * len(groups)
+    runs = sum(map(len, groups))
+    shares: list[Fraction] = []
+    for seed in sorted({seed for group in groups for one in group for seed in one}):
+        known = [[int(one[seed]) for one in group if seed in one] for group in groups]
+        if 2 * sum(map(len, known)) >= runs:
+            means = [Fraction(sum(values), len(values)) for values in known if values]
+            shares.append(sum(means, Fraction(0)) / len(means))
+    whole = math.lcm(*(share.denominator for share in shares))
+    return [int(share * whole) for share in shares], whole
 
 
 def _share(contrast: Contrast, side: Literal["left", "right"], claim: Claim) -> Rate:
@@ -1036,6 +1091,7 @@ def _scope_text(claim: Claim) -> str:
     """Return the conditions of a claim: `, at β 0.1, in study onpolicy`."""
     places = [*([f"every {_axis_text(claim.every)}"] if claim.every else [])]
     places += map(_condition_text, claim.at)
+    places += [f"equal {metric_title(claim.equal)}"] if claim.equal else []
     text = f", at {' and '.join(places)}" if places else ""
     text += f", in study {listed(claim.studies)}" if claim.studies else ""
     return text + (", over the population of items" if claim.over_items else "")

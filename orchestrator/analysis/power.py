@@ -88,7 +88,7 @@ def _seeds(
     metric = claim.left.metric
     if metric == WORKS:
         return {}, "counted on its runs: any number of seeds"
-    if metric not in SHARES and not is_accuracy(metric):
+    if claim.equal or (metric not in SHARES and not is_accuracy(metric)):
         return {}, "its spread is not known before it has run"
     settings = pair_runs(claim, runs)[0]
     places = [pair_runs(place, runs)[0] for place in places_of(claim, settings).values()]

@@ -4,7 +4,7 @@
     side       = metric ["[" choice {"," choice} "]"]
     relation   = ">" | ">=" | "<" | "<=" | "~"
     condition  = "at" place {("and" | ",") place} | "in" "study" (name | list) | "over" "items"
-    place      = choice | "every" axis
+    place      = choice | "every" axis | "equal" metric
     choice     = axis ("=" value | "in" list)
     list       = "[" value {"," value} "]"
 
@@ -15,6 +15,8 @@
 `collapse` is the share of runs that collapsed, `unstable` the share of those that collapsed or were
 unstable (orchestrator/analysis/phases.py). Accuracies are those of runs that did not collapse.
 `at every beta` holds if it holds at each beta; without it, the effect is the mean over them.
+`at equal eval/in_domain/kl_reverse` compares the two curves that the betas of a side draw: the mean
+distance of their points from the other curve, interpolated, where they overlap.
 `unstable[study=a] > unstable[study=b]` compares two studies in the settings that they share.
 
 `works` is the share of runs that trained to their
@@ -105,6 +107,8 @@ class Claim:
     """Empty: every study."""
     every: str = ""
     """The axis at each value of which the claim has to hold; empty: none."""
+    equal: str = ""
+    """The metric at equal values of which the sides are compared; empty: at equal settings."""
     over_items: bool = False
     """True: the verdict includes the spread between items, so it holds for the tasks that the items
     come from."""
@@ -130,16 +134,19 @@ def parse(text: str) -> Claim:
     )
     right = _right(reader)
     margin = _margin(reader, relation)
-    at, studies, every, over_items = _conditions(reader)
+    at, studies, every, equal, over_items = _conditions(reader)
     _check_shares(left, right, margin)
     _check_works(left, relation, right)
-    if over_items and (left.metric in (*SHARES, WORKS) or not _same_metric(left, right)):
+    if over_items and (equal or left.metric in (*SHARES, WORKS) or not _same_metric(left, right)):
         raise ValueError(
             "`over items` is for a claim that compares one evaluated metric of two sides"
         )
-    return Claim(
-        " ".join(text.split()), left, relation, right, margin, at, studies, every, over_items
-    )
+    if equal and (every or left.metric in (*SHARES, WORKS) or not _same_metric(left, right)):
+        raise ValueError(
+            "`at equal` is for a claim that compares one evaluated metric of two sides"
+        )
+    words = " ".join(text.split())
+    return Claim(words, left, relation, right, margin, at, studies, every, equal, over_items)
 
 
 def _same_metric(left: ClaimSide, right: "ClaimSide | float | str") -> bool:
@@ -220,8 +227,8 @@ def _margin(reader: _Reader, relation: Relation) -> float:
 
 def _conditions(
     reader: _Reader,
-) -> tuple[tuple[AxisCondition, ...], tuple[str, ...], str, bool]:
-    over_items, every = False, ""
+) -> tuple[tuple[AxisCondition, ...], tuple[str, ...], str, str, bool]:
+    over_items, every, equal = False, "", ""
     at: list[AxisCondition] = []
     studies: list[str] = []
     while reader.at < len(reader.text):
@@ -230,6 +237,9 @@ def _conditions(
                 if reader.word("every"):
                     every = reader.take(_NAME, "an axis (beta, model, ...)")
                     term(every, "=", ("0",))
+                elif reader.word("equal"):
+                    equal = reader.take(_METRIC, "a metric (eval/in_domain/kl_reverse, ...)")
+                    _check_metric(equal)
                 else:
                     at.append(_choice(reader))
                 if not (reader.accept(",") or reader.word("and")):
@@ -246,7 +256,7 @@ def _conditions(
             reader.fail(
                 "'at AXIS=VALUE', 'at every AXIS', 'in study NAME', 'over items' or the end"
             )
-    return tuple(at), tuple(studies), every, over_items
+    return tuple(at), tuple(studies), every, equal, over_items
 
 
 def _choice(reader: _Reader, *, of_side: bool = False) -> AxisCondition:

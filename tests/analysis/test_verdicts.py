@@ -315,10 +315,8 @@ def test_few_runs_cannot_decide_on_collapse(synthetic: Any) -> None:
     done = collapses(synthetic, "k1.loss", 2, 2) + collapses(synthetic, "k1.reward", 0, 2)
     found = judged(synthetic, done, UNSTABLE)
     assert found.verdict == "too few runs"
-    assert found.seeds_needed == 4
-    enough = found.seeds_needed
-    done = collapses(synthetic, "k1.loss", enough, enough)
-    done += collapses(synthetic, "k1.reward", 0, enough)
+    assert found.seeds_needed == 5, "at the level of another look"
+    done = collapses(synthetic, "k1.loss", 5, 5) + collapses(synthetic, "k1.reward", 0, 5)
     assert judged(synthetic, done, UNSTABLE).verdict == "holds"
 
 
@@ -339,8 +337,9 @@ def test_runs_that_share_a_seed_count_once(synthetic: Any) -> None:
         done += collapses(synthetic, "k1.reward", 0, 3, beta=beta)
     found = judged(synthetic, done, UNSTABLE)
     assert (found.evidence.left.count, found.evidence.left.n) == (12, 12)
-    assert found.evidence.p == pytest.approx(2 / 20)
-    assert found.verdict == "too few runs"
+    assert found.evidence.p == pytest.approx(2 / 64)
+    one = judged(synthetic, done, f"{UNSTABLE} at beta=0.1")
+    assert one.evidence.p == pytest.approx(found.evidence.p)
 
 
 def test_at_every_beta_holds_if_it_holds_at_each(synthetic: Any) -> None:
@@ -472,3 +471,27 @@ def test_a_claim_that_cannot_be_read_is_the_users_mistake(synthetic: Any) -> Non
 def test_nothing_ran(synthetic: Any) -> None:
     found = judged(synthetic, synthetic.none, HIGHER)
     assert found.verdict == "not testable"
+
+
+def test_sides_are_compared_at_equal_values_of_another_metric(synthetic: Any) -> None:
+    """k3 in the loss has half the KL at each beta; on one curve nothing of it is left."""
+    reverse = "eval/kl_reverse"
+    text = "eval/accuracy_in_domain[kl=k1.reward] > eval/accuracy_in_domain[kl=k3.loss]"
+
+    def found(bonus: float, text: str) -> Any:
+        done = synthetic.none
+        for term, scale in (("k1.reward", 1.0), ("k3.loss", 0.5)):
+            for beta in (0.1, 0.3, 1.0):
+                kl = scale / beta
+                for seed in range(4):
+                    height = 0.5 + 0.03 * kl + 0.001 * seed + bonus * (term == "k1.reward")
+                    metrics = {reverse: kl}
+                    done += synthetic.run(term, beta, seed, accuracy=height, metrics=metrics)
+        return judged(synthetic, done, text)
+
+    plain, equal = found(0.0, text), found(0.0, f"{text} at equal {reverse}")
+    assert plain.evidence.effect.mean > 0.05
+    assert equal.evidence.effect.mean == pytest.approx(0.0, abs=1e-9)
+    better = found(0.05, f"{text} at equal {reverse}")
+    assert better.evidence.effect.mean == pytest.approx(0.05, rel=0.01)
+    assert "at equal" in statement(better.claim)
