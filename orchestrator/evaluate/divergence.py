@@ -33,9 +33,6 @@ from orchestrator.records import Engine
 LOGITS_AT_ONCE = 2**28
 """Entries of one float32 tensor [tokens, vocabulary]: 1 GiB."""
 SEQUENCES_AT_ONCE = 128
-LOGITS_KEPT = 2**20
-"""Entries of the reference policy's log-probabilities that are kept: 4 MiB. Policies with a real
-vocabulary have more."""
 
 METRICS = ("kl_reverse", "kl_forward", "entropy")
 
@@ -45,18 +42,6 @@ class Response(NamedTuple):
 
     prompt: list[int]
     tokens: list[int]
-
-
-class ReferenceSamples(NamedTuple):
-    """The reference policy's own responses, and its log-probabilities of them.
-
-    They are the same for every checkpoint that is compared with it.
-    """
-
-    responses: list[Response]
-    logps: list[Tensor]
-    """[B, L, V] for each batch of `sums`, filled by its first call. It stays empty where the
-    tensors together would be large."""
 
 
 class ResponseSums(NamedTuple):
@@ -90,8 +75,8 @@ def answer(
     pairs = zip(
         ours,
         sums(policy.model, reference.model, ours),
-        theirs.responses,
-        sums(reference.model, policy.model, theirs.responses, theirs.logps),
+        theirs,
+        sums(reference.model, policy.model, theirs),
         strict=True,
     )
     rows = [
@@ -162,14 +147,10 @@ def sample(policy: Any, prompts: Sequence[str], limit: int, seed: int) -> list[R
 
 
 @torch.inference_mode()
-def sums(
-    ours: Any, theirs: Any, responses: Sequence[Response], kept: list[Tensor] | None = None
-) -> list[ResponseSums]:
+def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[ResponseSums]:
     """Return, for each response of `ours`, the sums over its positions.
 
-    kept: the log-probabilities of `ours` from an earlier call with the same responses, a tensor for
-    each batch. An empty list is filled, unless the tensors are large. Raise CheckpointError if the
-    two have different vocabularies.
+    Raise CheckpointError if the two have different vocabularies.
     """
     sizes = ours.config.vocab_size, theirs.config.vocab_size
     if sizes[0] != sizes[1]:
@@ -178,44 +159,21 @@ def sums(
             "there is no divergence between them; the cell's model.path names another model"
         )
     sums_: dict[int, ResponseSums] = {}
-    known = list(kept or ())
-    computed: list[Tensor] = []
-    for number, places in enumerate(_batches(responses, max(1, LOGITS_AT_ONCE // sizes[0]))):
+    for places in _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0])):
         batch = [responses[place] for place in places]
         # The distribution of a token is at the position before the token.
         first = min(len(one.prompt) for one in batch) - 1
-        logps = known[number] if known else _logps(ours, batch, first)
+        logps = _logps(ours, batch, first)
         others = _logps(theirs, batch, first).to(logps.device)
-        computed.append(logps)
         # A token of probability 0 has the logarithm -inf, and 0 · -inf is NaN; its term is 0.
         kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
         # Sums over long responses lose digits in float32.
-        kl, entropy = kl.double(), entropy.double()
-        for rows, columns in _equal_spans(batch, first):
-            totals = zip(
-                rows,
-                kl[rows, columns].sum(-1).tolist(),
-                entropy[rows, columns].sum(-1).tolist(),
-                strict=True,
-            )
-            sums_ |= {places[row]: ResponseSums(k, e) for row, k, e in totals}
-        if sum(each.numel() for each in computed) > LOGITS_KEPT:
-            computed.clear()
-            kept = None
-    if kept is not None and not known:
-        kept.extend(computed)
+        kl, entropy = kl.double().cpu(), entropy.double().cpu()
+        for row, (place, one) in enumerate(zip(places, batch, strict=True)):
+            start = len(one.prompt) - 1 - first
+            span = slice(start, start + len(one.tokens))
+            sums_[place] = ResponseSums(kl[row, span].sum().item(), entropy[row, span].sum().item())
     return [sums_[place] for place in range(len(responses))]
-
-
-def _equal_spans(batch: Sequence[Response], first: int) -> Iterator[tuple[list[int], slice]]:
-    """Yield the positions of responses, counted from `first`, with the rows that have these
-    positions."""
-    rows: dict[tuple[int, int], list[int]] = {}
-    for row, one in enumerate(batch):
-        start = len(one.prompt) - 1 - first
-        rows.setdefault((start, start + len(one.tokens)), []).append(row)
-    for (start, end), of_span in rows.items():
-        yield of_span, slice(start, end)
 
 
 def _logps(model: Any, batch: Sequence[Response], first: int) -> Tensor:
@@ -269,7 +227,7 @@ def _prompts(policy: Any, task: Any, score_key: ScoreKey) -> tuple[list[str], li
 
 
 _REFERENCES: dict[str, Any] = {}
-_SAMPLES: dict[str, ReferenceSamples] = {}
+_SAMPLES: dict[str, list[Response]] = {}
 
 
 def _reference(path: str, engine: Engine) -> Any:
@@ -282,15 +240,14 @@ def _reference(path: str, engine: Engine) -> Any:
 
 def _reference_samples(
     reference: Any, ask: ItemRequest, prompts: Sequence[str], limit: int
-) -> ReferenceSamples:
+) -> list[Response]:
     """Return the reference's own responses, sampled once in a process."""
     score_key = ask.asked
     key = digest([score_key.reference, score_key.task.name, score_key.seed, limit, list(prompts)])
     if key not in _SAMPLES:
         if len(_SAMPLES) > 8:
             _SAMPLES.clear()
-        responses = sample(reference, prompts, limit, _seed(score_key, score_key.reference))
-        _SAMPLES[key] = ReferenceSamples(responses, [])
+        _SAMPLES[key] = sample(reference, prompts, limit, _seed(score_key, score_key.reference))
     return _SAMPLES[key]
 
 

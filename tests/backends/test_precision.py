@@ -131,6 +131,7 @@ SOURCES: tuple[tuple[str, str, str, str], ...] = (
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("library", "version", "path", "text"), SOURCES)
 def test_the_release_does_what_the_ledger_says(
     library: str, version: str, path: str, text: str
@@ -141,6 +142,7 @@ def test_the_release_does_what_the_ledger_says(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", ["0.9.1", "0.8.0"])
 def test_nothing_of_verls_fsdp_engine_reads_the_key_that_is_called_dtype(version: str) -> None:
     home = contract_python("verl", version).parents[1]

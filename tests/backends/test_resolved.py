@@ -27,6 +27,8 @@ from tests.backends.skyrl import library as skyrl
 from tests.backends.verl import library as verl
 from tests.backends.verl.cells import overrides
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 MODEL = "acme/odd-1b"
 SEED, BETA, TEMPERATURE, PROMPT, RESPONSE, RATE = 7, 0.037, 0.7, 111, 222, 3.3e-6
 KLS = {
@@ -344,7 +346,6 @@ RESOLVED = [
 """Every release that orch drives. 0.8.0 of Prime-RL has no KL."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("library", "version", "placement"), RESOLVED)
 def test_what_the_library_resolved_is_the_cell(
     library: str,
@@ -369,7 +370,6 @@ def test_what_the_library_resolved_is_the_cell(
     compare(resolved, wanted)
 
 
-@pytest.mark.slow
 def test_trl_is_told_fp32(tmp_path: Path) -> None:
     compare(*trl_resolved("1.16.0", "loss", tmp_path, training="fp32"))
 

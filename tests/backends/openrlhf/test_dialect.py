@@ -14,7 +14,7 @@ from orchestrator.settings import Kl, Loss
 from tests.backends import dialects
 from tests.backends.openrlhf.cells import environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -14,6 +14,8 @@ from orchestrator.metrics.names import is_canonical
 from orchestrator.records import MetricPoint
 from tests.backends.environments import contract_python
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 STATUS = {
     "policy_loss": -0.125,
     "actor_lr": 1e-6,

@@ -16,7 +16,7 @@ from orchestrator.settings import Resources
 from tests.backends.openrlhf.cells import PLACE, base, cell_of, environment
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 STAND_INS = (
     "ray",
     "vllm",

@@ -46,6 +46,7 @@ def test_another_number_of_prompts_is_refused(prompts: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_verifiers_itself_serves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The version Prime-RL 0.5.0 is locked to, in an environment of its own."""
     python = library_python("verifiers", no_deps=[], needs=["verifiers==0.1.12", "math-verify"])

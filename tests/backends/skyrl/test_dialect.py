@@ -7,6 +7,8 @@ from tests.backends import dialects
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import python
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_dialect_trains_as_the_library_would(version: str) -> None:

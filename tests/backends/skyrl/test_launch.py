@@ -13,6 +13,8 @@ from orchestrator.records import AttemptPaths, Cell
 from tests.backends.skyrl.cells import VERSIONS, asynchronous, changed, onpolicy
 from tests.backends.skyrl.library import launch
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 
 def launched(cell: Cell, root: Path) -> dict[str, Any]:
     """The plan is written as the launcher does; the reward is one that needs no other package."""

@@ -13,6 +13,8 @@ from tests.backends.environments import contract_python
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import HERE
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 STEP = {
     "reward/avg_raw_reward": 0.375,
     "reward/avg_pass_at_5": 0.5,

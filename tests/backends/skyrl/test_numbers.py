@@ -14,6 +14,8 @@ from backends.skyrl.manifest import NO_CLIP
 from tests.backends.skyrl.cells import VERSIONS
 from tests.backends.skyrl.library import compute
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 X = [[-25.0, -12.0, -3.0, -0.5, 0.0, 0.4, 2.0, 9.0, 25.0]]
 """log pi_theta - log pi_ref, past every clamp of k3's."""
 

@@ -32,6 +32,8 @@ from tests.backends.shipped import write
 from tests.backends.trl.cells import cell
 from tests.lab.trl import default_probe
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 RELEASES = ("1.16.0", "1.9.2")
 BETA, LONGEST = 0.7, 6
 Shipped = tuple[Any, Any]

@@ -50,6 +50,7 @@ def test_weights_saved_as_hugging_face_need_no_export(home: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", library.VERSIONS)
 def test_the_merger_is_called_as_the_release_declares_it(home: Path, version: str) -> None:
     save(home, 3)
@@ -65,6 +66,7 @@ def test_the_merger_is_called_as_the_release_declares_it(home: Path, version: st
     assert "model_world_size_{self.world_size}_rank_{self.rank}.pt" in manager
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", library.VERSIONS)
 def test_nothing_is_deleted_before_it_is_evaluated(version: str) -> None:
     """verl would rotate checkpoints by two keys; both stay unset, so every one is kept."""

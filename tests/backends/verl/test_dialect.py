@@ -5,7 +5,7 @@ import pytest
 from tests.backends import dialects
 from tests.backends.verl import library
 
-pytestmark = pytest.mark.slow  # makes a library's environment the first time
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 
 
 @pytest.mark.parametrize("version", library.VERSIONS)

@@ -18,7 +18,7 @@ from orchestrator.kl.estimators import UNCLAMPED, token_kl
 from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequence_kl
 from tests.backends.verl import library
 
-pytestmark = pytest.mark.slow  # makes a library's environment the first time
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 
 CORE, LOSSES = "trainer/ppo/core_algos.py", "workers/utils/losses.py"
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 0]])

@@ -12,6 +12,8 @@ from tests.backends.shipped import LABELS, RIGHT, WORTH, WRONG, write
 from tests.backends.verl.cells import cell
 from tests.backends.verl.library import VERSIONS, python, root
 
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+
 CALL = """
 print(json.dumps([
     compute_score("math", text, label, {"index": 0}, rule=RULE, reward_model=None)
