@@ -244,15 +244,6 @@ def test_no_module_imports_another_in_a_circle() -> None:
                     stack.append((step, [*way, step]))
 
 
-LOADS_WHAT_IS_ASKED = {
-    "orchestrator": "it registers the estimators of other distributions when one is asked for",
-    "orchestrator.cli": "`orch --help` and `orch --version` import click alone",
-    "orchestrator.cli.plan": "a plan loads neither results nor reports; a rehearsal does",
-    "orchestrator.site.node_facts": "a node answers also where orch's own packages are missing",
-}
-"""Modules that import ours in functions, with the reason; everywhere else the rule below holds."""
-
-
 def _in_functions(tree: ast.AST) -> set[ast.stmt]:
     return {
         node
@@ -284,11 +275,6 @@ def _named(node: ast.stmt) -> set[str]:
     return set()
 
 
-def _with_parents(module: str) -> set[str]:
-    parts = module.split(".")
-    return {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-
-
 @cache
 def _at_the_top() -> dict[str, set[str]]:
     """Return the modules that importing each of ours imports directly."""
@@ -298,39 +284,6 @@ def _at_the_top() -> dict[str, set[str]]:
         statements = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom))
         graph[module] = set().union(*(_named(n) for n in statements if n not in skipped))
     return graph
-
-
-def _is_above(name: str, module: str) -> bool:
-    """Return True if a module names one of another storey, which may not be there."""
-    return storey(name) not in ("core", storey(module))
-
-
-def test_an_import_inside_a_function_saves_a_heavy_library() -> None:
-    """An import of ours may stand in a function only if it brings a library of HEAVY, or is of a
-    storey above."""
-    graph = _at_the_top()
-
-    @cache
-    def heavy(module: str) -> set[str]:
-        """Return the heavy libraries that importing a module brings."""
-        known: set[str] = set()
-        waiting = {module}
-        while waiting:
-            name = waiting.pop()
-            fresh = _with_parents(name) - known
-            known |= fresh
-            waiting |= set().union(*(graph.get(each, set()) for each in fresh)) - known
-        return known & HEAVY
-
-    needless = [
-        f"{module}:{node.lineno} imports {', '.join(sorted(ours))}"
-        for module, tree in trees().items()
-        if module not in LOADS_WHAT_IS_ASKED
-        for node in _in_functions(tree)
-        if (ours := {name for name in _named(node) & ALL.keys() if not _is_above(name, module)})
-        and not set().union(*map(heavy, ours)) - heavy(module)
-    ]
-    assert not needless, "move to the top of the module:\n" + "\n".join(sorted(needless))
 
 
 def test_the_root_holds_few_modules() -> None:
