@@ -75,7 +75,9 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.cli.habits import command_hint
 
-            raise click.UsageError(f"there is no command '{args[0]}'{command_hint(args[0])}", ctx)
+            raise click.UsageError(
+                f"there is no command '{args[0]}'{command_hint(args[0], COMMANDS)}", ctx
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,6 +1,6 @@
 """What people type who know another tool: the way that orch has for it, in one line."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import click
 
@@ -50,13 +50,11 @@ OPTIONS_ELSEWHERE: Mapping[str, str] = {
 }
 
 
-def command_hint(name: str) -> str:
+def command_hint(name: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'tune'?` for the word of another tool, or for a slip."""
-    from orchestrator.cli import COMMANDS
-
     if name in COMMANDS_ELSEWHERE:
         return f", did you mean '{COMMANDS_ELSEWHERE[name]}'?"
-    return did_you_mean(name, COMMANDS)
+    return did_you_mean(name, known)
 
 
 def sentence_of(error: click.ClickException) -> str:

@@ -11,6 +11,7 @@
     progress     whether a cell that was started again got any further
     check        refuses, before a launch, cells that cannot be launched
     export       a checkpoint in its library's own format as a Hugging Face directory
+    hub_data     models, tokenizers and data in the hub's cache
     logs         the last lines of what attempts printed
     processes    questions to the operating system: cores, deaths of parents, signals
     provenance   the source of orch that is running

@@ -15,6 +15,7 @@ from orchestrator.data.source import KINDS, validation_beside
 from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.evaluate.survey import tasks_of
 from orchestrator.launch.disk_use import disk_use, shown
+from orchestrator.launch.hub_data import hub_findings, is_local
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.slurm.cluster import has_controller
@@ -23,7 +24,6 @@ from orchestrator.metrics.names import METRICS
 from orchestrator.records import Spec
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import measured
-from orchestrator.site.hub_data import hub_findings, is_local
 from orchestrator.spec.claims import SHARES, WORKS, parse
 from orchestrator.spec.node_gpus import gpus_of_node
 

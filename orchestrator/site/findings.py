@@ -20,6 +20,7 @@ from orchestrator.environments.lock import has_lock, installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch.disk_use import disk_use, shown
+from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.environment import environment_fault
@@ -35,7 +36,6 @@ from orchestrator.site.forecast import (
     ray_shortages,
     time_limit_warnings,
 )
-from orchestrator.site.hub_data import SiteFinding, hub_findings
 from orchestrator.site.preflight import preflight
 from orchestrator.site.probe import NodeReport, probe_node
 from orchestrator.spec.site_options import SlurmOptions, faults, ray_options, slurm_options

@@ -15,6 +15,7 @@ from orchestrator.environments.make import QUESTION, contents
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate.engines import resolved
 from orchestrator.launch.check import translations
+from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.environment import (
     environment_fault,
@@ -26,7 +27,6 @@ from orchestrator.launch.node.gpus import gpu_fault
 from orchestrator.records import Cell, EvaluationSpec, LaunchPlan, Site
 from orchestrator.rundir import RunFolder
 from orchestrator.site.forecast import unprepared_cells
-from orchestrator.site.hub_data import SiteFinding, hub_findings
 from orchestrator.spec.site_options import NodeOptions, node_options
 
 _IMPORT_SECONDS = 300

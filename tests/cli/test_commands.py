@@ -67,7 +67,7 @@ def test_run_again_makes_what_was_removed(workspace: Path) -> None:
 
 def test_plan_says_what_would_change_and_exits_3_then(workspace: Path) -> None:
     assert orch(workspace, "plan", SMOKE).returncode == 0
-    changed = orch(workspace, "plan", SMOKE, "base.optimizer.learning_rate=2e-6", "--json")
+    changed = orch(workspace, "plan", SMOKE, "base.optimizer.learning_rate=5e-7", "--json")
     assert changed.returncode == 0, changed.stderr
     rows = json.loads(changed.stdout)["cells"]
     reasons = [row["reason"] for row in rows]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.records import EvalTask, EvaluationSpec, Site
 from orchestrator.settings import Kl
-from orchestrator.site.hub_data import SiteFinding, hub_findings
 from tests.backends.trl.cells import cell
 
 EVALUATION = EvaluationSpec(
