@@ -165,7 +165,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
     """Yield the launches in a Python file: commands in strings and lists, and configurations."""
     own = posixpath.basename(name)
     configuration = _of_hydra(text, own, files)
-    program, budget = read_python(text, name, configuration=configuration), Budget()
+    program, budget = read_python(text, name, configuration=configuration, files=files), Budget()
     unknown = {name: f"${name}, which Python sets" for name in program.environment}
     for line, command_text in program.texts:
         for launch in _shell(command_text, files, line, {}, budget, {**unknown, HOLE: PUT_IN}):
@@ -246,7 +246,7 @@ def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Ite
         configuration = dict(_of_hydra(text, path, files))
         for key, given in hydra_overrides(words):
             configuration |= {key: given} if key in configuration else {}
-        program = read_python(text, path, _options(words), configuration)
+        program = read_python(text, path, _options(words), configuration, files)
     except UnreadableScript:
         return
     for _, document in program.documents:
@@ -376,10 +376,16 @@ def _of_hydra(text: str, path: str, files: Mapping[str, str]) -> Mapping[str, Gi
     except UnreadableScript:
         return {}
     return {
-        key: replace(given, lines=(), file=document.name)
+        f"{_group(document, file)}{key}": replace(given, lines=(), file=document.name)
         for document in documents
         for key, given in document.values.items()
     }
+
+
+def _group(document: ConfigDocument, file: str) -> str:
+    """Return the section of a configuration's group: `training.` of `conf/training/base.yaml`."""
+    inside = posixpath.relpath(posixpath.dirname(document.name), posixpath.dirname(file) or ".")
+    return "" if inside.startswith(".") else f"{inside.replace('/', '.')}."
 
 
 def _elsewhere(document: ConfigDocument) -> ConfigDocument:

@@ -383,6 +383,8 @@ def notebook(text: str) -> str:
 
 def _cell(source: str) -> str:
     first, _, rest = source.lstrip().partition("\n")
+    if first.startswith("%%writefile") and first.endswith(".py"):
+        return rest
     if first.startswith("%%"):
         return f"_ = {rest!r}" if first[2:].split()[:1] in (["bash"], ["sh"]) else ""
     lines: list[str] = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
+from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.audit.libraries import STARTS, command_calls, configuration_classes, may_launch
 from orchestrator.library.key_tables import completed, last_name
 from orchestrator.library.launches import (
@@ -44,6 +45,11 @@ _COPIES = (
     *("OmegaConf.to_container", "OmegaConf.to_object"),
 )
 """Functions that return a copy of what they are given."""
+_LOADS = (
+    *("yaml.safe_load", "yaml.load", "yaml.full_load", "json.load", "OmegaConf.load"),
+    "omegaconf.OmegaConf.load",
+)
+"""Functions that return the content of a file."""
 DEEPEST = 20
 """Expressions inside one another that are followed: a program may nest without an end."""
 MOST_VALUES = 20_000
@@ -78,8 +84,11 @@ def read_python(
     name: str,
     options: Mapping[str, str] = MappingProxyType({}),
     configuration: Mapping[str, Given] = MappingProxyType({}),
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> PythonFile:
     """Return the commands and configurations of a file.
+
+    files: texts of the files that it may load, by the path that it gives.
 
     options: those that its command line gives it, in place of the parser's defaults, by name with
     underscores; UNKNOWN for a value that is not known. configuration: dotted keys of what
@@ -90,7 +99,7 @@ def read_python(
             # An invalid escape in the script's strings would warn in the terminal of `orch audit`.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        return _Reader(tree, name, options, configuration).file()
+        return _Reader(tree, name, options, configuration, files).file()
     # ast.parse raises the last two for code that is nested too deeply.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadableScript(f"this Python cannot be read: {error}") from None
@@ -161,8 +170,15 @@ class _Reader:
         name: str,
         options: Mapping[str, str],
         configuration: Mapping[str, Given],
+        files: Mapping[str, str],
     ) -> None:
-        self.name, self.tree = name, tree
+        self.name, self.tree, self.files = name, tree, files
+        self.set_later: set[str] = set()
+        """Attributes and elements that the file assigns, as they are written."""
+        self.opened: dict[str, str] = {}
+        """Name of an open file -> its path."""
+        self.loaded: dict[str, ast.Dict | None] = {}
+        """Path -> what a file holds; None: it is not at hand, or not read."""
         self.configuration = _as_dictionary(configuration)
         self.options: dict[str, ast.expr] = {
             key: ast.Name("", lineno=0) if UNKNOWN in text else ast.Constant(text, lineno=0)
@@ -263,6 +279,7 @@ class _Reader:
             self.values.setdefault(node.target.id, []).append(node.value)
         elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
             self.values.setdefault(node.optional_vars.id, []).append(None)
+            self.opened[node.optional_vars.id] = self._path_of(node.context_expr)
         elif isinstance(node, ast.Delete):
             for target in node.targets:
                 if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
@@ -388,6 +405,8 @@ class _Reader:
 
     def _assigned(self, target: ast.expr, value: ast.expr | None, line: int) -> None:
         """Record `x = ...`, `config["a"]["b"] = ...` and `x.a = ...`."""
+        if isinstance(target, ast.Attribute | ast.Subscript):
+            self.set_later.add(ast.unparse(target))
         if isinstance(target, ast.Name):
             self.values.setdefault(target.id, []).append(value)
         elif isinstance(target, ast.Tuple | ast.List):
@@ -564,18 +583,21 @@ class _Reader:
             classes = node.args[0] if node.args else None
             names = classes.elts if isinstance(classes, ast.Tuple | ast.List) else [classes]
             for at, each in enumerate(names):
-                if not isinstance(each, ast.Name) or each.id not in configuration_classes():
+                if not isinstance(each, ast.Name):
+                    continue
+                name, own = self._derived(each.id)
+                if name not in configuration_classes():
                     continue
                 held_by = {ast.unparse(elements[at]) for elements in targets if at < len(elements)}
-                values = {
+                values = own | {
                     key: _given(self._word(value), value)
-                    for name in held_by
-                    for key, value in self.attributes.get(name, ())
+                    for held in held_by
+                    for key, value in self.attributes.get(held, ())
                 }
-                module, imports = self.modules.get(each.id, ""), self._imports()
+                module, imports = self.modules.get(name, ""), self._imports()
                 yield (
                     node.lineno,
-                    ConfigDocument(each.id, values, (), "call", module, imports, parsed=True),
+                    ConfigDocument(name, values, (), "call", module, imports, parsed=True),
                 )
 
     def _imports(self) -> tuple[str, ...]:
@@ -697,11 +719,12 @@ class _Reader:
         """
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         name = node.func.id if isinstance(node.func, ast.Name) else name
+        name, values = self._derived(name)
         if name not in configuration_classes():
             return None
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-        module = self.modules.get(owner.id, "") if isinstance(owner, ast.Name) else ""
-        values: dict[str, Given] = {}
+        known = owner.id if isinstance(owner, ast.Name) else ""
+        module = self.modules.get(known, "") or self.modules.get(name, "")
         unknown = []
         for keyword in node.keywords:
             if keyword.arg is not None:
@@ -735,6 +758,26 @@ class _Reader:
             why = f"replace() at line {value.lineno}, which makes a copy of it"
             values[key] = Given(UNKNOWN, (value.lineno,), (why,))
         return ConfigDocument(name, values, tuple(unknown), "call", module, self._imports())
+
+    def _derived(self, name: str) -> tuple[str, dict[str, Given]]:
+        """Return the library's class that a class of the file derives from, and the settings that
+        its body gives; other names with none."""
+        values: dict[str, Given] = {}
+        for _ in range(DEEPEST):
+            own = self.classes.get(name)
+            if own is None:
+                break
+            for node in own.body:
+                target = node.targets[0] if isinstance(node, ast.Assign) else None
+                target = node.target if isinstance(node, ast.AnnAssign) else target
+                value = getattr(node, "value", None)
+                default = _default(value) if isinstance(target, ast.Name) else None
+                if isinstance(target, ast.Name) and default is not None:
+                    values.setdefault(target.id, _given(self._word(default), default))
+            bases = [ast.unparse(each).rpartition(".")[2] for each in own.bases]
+            name = next((each for each in bases if each in configuration_classes()), "")
+            name = name or next((each for each in bases if each in self.classes), "")
+        return name, values
 
     def _flatten(self, node: ast.Dict, path: str, values: dict[str, Given]) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
@@ -830,10 +873,44 @@ class _Reader:
         string = isinstance(node, ast.Constant) and isinstance(node.value, str)
         return string or isinstance(node, ast.JoinedStr) or bool(node and _is_formatted(node))
 
+    def _path_of(self, node: ast.expr | None) -> str:
+        """Return the path that an expression opens, or names as a text; empty for others."""
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "Path") and node.args:
+            node = node.args[0]
+        if isinstance(node, ast.Name):
+            return self.opened.get(node.id, "")
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+    def _load(self, node: ast.expr | None) -> ast.expr | None:
+        """Return what `yaml.safe_load(open("a.yaml"))` and `OmegaConf.load("a.yaml")` give; other
+        expressions as they are."""
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _LOADS or not node.args:
+            return node
+        path = self._path_of(node.args[0]).removeprefix("./")
+        if path and path not in self.loaded:
+            text = self.files.get(path)
+            try:
+                read = {} if text is None else yaml_document(yaml_node(text), path).values
+            except UnreadableScript:
+                read = {}
+            own = {key: replace(given, file=path) for key, given in read.items()}
+            self.loaded[path] = _as_dictionary(own) if own else None
+        return self.loaded.get(path) or node
+
     def _known(self, node: ast.expr) -> ast.expr | None:
         if isinstance(node, ast.Name):
             given = self.values.get(node.id, [])
-            return given[0] if len(given) == 1 and node.id not in self.grown else None
+            is_known = len(given) == 1 and node.id not in self.grown
+            return self._load(given[0]) if is_known else None
+        if isinstance(node, ast.Call):
+            of = self._known(node.func.value) if _is_get(node) else None
+            key = node.args[0] if node.args else None
+            if isinstance(of, ast.Dict) and isinstance(key, ast.Constant):
+                return _item(of, key.value) or next(iter(node.args[1:]), None)
+            loaded = self._load(node)
+            return None if loaded is node else loaded
+        if ast.unparse(node) in self.set_later:
+            return None
         if isinstance(node, ast.Attribute) and isinstance(of := self._known(node.value), ast.Dict):
             return _item(of, node.attr)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -872,7 +949,17 @@ class _Reader:
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 if isinstance(target, ast.Name) and target.id == name:
                     return _default(node.value)
-        return None
+        own = [
+            each.value
+            for each in ast.walk(self.classes[kind])
+            if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == f"self.{name}"
+        ]
+        return own[0] if len(own) == 1 else None
+
+
+def _is_get(node: ast.Call) -> TypeGuard[ast.Call]:
+    """Return True for `x.get(...)`."""
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "get"
 
 
 def _item(node: ast.Dict, key: object) -> ast.expr | None:
