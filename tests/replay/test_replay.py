@@ -131,13 +131,11 @@ def check_claims(told: Read) -> Counter[str]:
     return Counter(judged.verdict for judged in comparison.claims)
 
 
-ENOUGH_SEEDS = 10
+ENOUGH_SEEDS = 6
 
 
 def test_every_claim_says_what_the_paper_says(paper: Read) -> None:
-    verdicts = check_claims(paper)
-    assert verdicts["holds"] >= 19
-    assert verdicts.keys() <= {"holds", "seen", "too few runs"}
+    assert check_claims(paper).keys() == {"holds"}
 
 
 @pytest.mark.thorough
@@ -152,15 +150,6 @@ def test_a_world_is_told_apart(spec: str, world: World, tmp_path: Path) -> None:
         assert record.outcome is not None
         assert record.outcome.kind == planted, (record.cell.slug, record.outcome)
     check_claims(told)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("world", WORLDS)
-def test_ten_seeds_decide_every_claim(world: World, tmp_path: Path) -> None:
-    seeds = f"seeds={list(range(ENOUGH_SEEDS))}"
-    verdicts = check_claims(read("comedy_full", world, tmp_path, seed=1, overrides=(seeds,)))
-    wanted = {"paper": "holds", "null": "no effect", "opposite": "contradicted"}[world]
-    assert max(verdicts, key=lambda one: verdicts[one]) == wanted, verdicts
 
 
 def test_the_validation_and_not_the_reward_is_the_accuracy_while_training(paper: Read) -> None:
@@ -255,9 +244,9 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
     stages.mirror(experiment, records, paper.index.scores, only, quiet=True)
     held = dump(store_of(experiment.folder, None).uri, experiment.folder.experiment)
     scores = {(s.cell_id, s.task, s.metric): s for s in paper.index.scores}
-    tags = Counter(run["tags"].get("outcome") for run in held.values())
+    tags = Counter(run.get("tags", {}).get("outcome") for run in held.values())
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in chosen)
-    assert tags["collapsed"] == (81 if all_ else collapsed)
+    assert tags["collapsed"] == (162 if all_ else collapsed)
     for record in chosen:
         run = held[f"cell/{record.cell.id}"]
         assert record.outcome is not None
