@@ -132,6 +132,8 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
         "backends/micro/tasks/micro_sort.yaml",
         "backends/micro/kernels.c",
         "dashboards/page.css",
+        "dashboards/page.html.j2",
+        "orchestrator/report/report.md.j2",
         "orchestrator/kl/verdicts.json",
         "orchestrator/kl/ensemble.json",
         "orchestrator/kl/sentences.yaml",

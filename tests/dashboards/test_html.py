@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from dashboards import html
-from dashboards.page import _map_cell, axis_bound, effect_drawing, effect_scales
+from dashboards.page import axis_bound, effect_scales, level_of, place_of
 from orchestrator.analysis.compare import compare
 from orchestrator.report import report
 from orchestrator.report.model import ClaimEffect, MapCell
@@ -114,17 +114,25 @@ def test_data_is_json_and_cannot_end_its_element(whole: str) -> None:
 
 
 def test_what_did_not_finish_is_not_painted_as_stable() -> None:
-    shown = [
-        _map_cell(MapCell(collapsed, ended, declared))
+    levels = [
+        level_of(MapCell(collapsed, ended, declared))
         for collapsed, ended, declared in ((0, 1, 3), (0, 1, 1), (0, 3, 3), (1, 3, 3), (0, 0, 3))
     ]
-    levels = [re.findall('class="(.*)"', cell)[0] for cell in shown]
     assert levels == ["few", "few", "none", "some", "open"]
 
 
-def test_an_effect_is_drawn_on_its_axis() -> None:
-    drawn = effect_drawing(ClaimEffect(0.1, -0.3, 0.5, (0.0, None), "reward"), 0.2, "seen")
-    assert '<circle cx="135.0"' in drawn
+def test_an_effect_is_drawn_on_its_axis(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.6, 0.9], "k3.loss": [0.7, 0.4]})
+    claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
+    spec = synthetic.spec({"wins": claim})
+    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    effect = told.cards[0].effect
+    assert effect is not None
+    assert effect.low is not None
+    end = axis_bound([effect])
+    assert effect.low < -end, "the interval is wider than its axis"
+    drawn = html(told).partition('<svg class="effect')[2].partition("</svg>")[0]
+    assert f'<circle cx="{place_of(effect.value, end)}"' in drawn
     assert drawn.count("<path") == 2, "both ends of the interval lie outside"
     assert '<rect class="region" x="90.0" y="0" width="90.0"' in drawn
     assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None), "reward")]) == 0.2
