@@ -48,7 +48,7 @@ def html(report: Report, pictures: Pictures | None = None) -> str:
     """
     scripts = (_vega(), _asset("figures.js"), _asset("page.js"))
     scales = effect_scales(report.cards)
-    return _template().render(
+    page: str = _template().render(
         report=report,
         pictures=pictures or {},
         policy=_policy(scripts),
@@ -60,6 +60,7 @@ def html(report: Report, pictures: Pictures | None = None) -> str:
         scales=scales,
         axis_ends=", ".join(f"±{end:g} for {metric_title(of)}" for of, end in scales.items()),
     )
+    return page.lstrip()
 
 
 @cache

@@ -420,7 +420,8 @@ def test_the_clearest_trade_off_is_named_from_the_data(synthetic: Any) -> None:
     )
     assert said is not None
     assert float(said[1]) == pytest.approx(0.4, abs=0.005)
-    rows = [row for row in found.data["distance"]["rows"] if "value" in row]
+    assert found.first is not None
+    rows = [row for row in found.first.views[0]["rows"] if "value" in row]
     assert [row["x"] for row in rows] == [1.95, 1, 1.95, 1]
     assert [row["value"] for row in rows] == pytest.approx([0.9, 0.5, 0.2, 0.5], abs=0.005)
     assert "Trade-off" not in reported(synthetic, done(0.2), claims={}).answer, "nothing given back"
@@ -488,9 +489,7 @@ def test_data_is_small(synthetic: Any) -> None:
     done = synthetic.grid({kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "none")})
     found = reported(synthetic, done)
     assert len(found.data["grids"]) == 2, "step grids are stored once"
-    assert len(json.dumps(found.data | {"laboratory": []})) < 2600 * 9
-    laboratory = found.data["laboratory"]
-    assert len(json.dumps(laboratory)) < 320 * len(laboratory)
+    assert len(json.dumps(found.data)) < 2600 * 9
 
 
 def test_a_report_is_plain_data(synthetic: Any) -> None:
@@ -621,9 +620,10 @@ def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
     assert differences["openrlhf"][4] == "differs"
     assert differences["openrlhf"][2].startswith("−0.100")
     assert any("Over all questions" in text for text in part.text)
-    (panel,) = found.data["libraries"]
-    assert set(panel["libraries"]) == {"verl", "openrlhf", "skyrl"}
-    assert len(panel["x"]) == len(panel["libraries"]["verl"]) > 1
+    (view,) = part.figures[0].views
+    drawn = [row["name"] for row in view["rows"]]
+    assert set(drawn) == {"verl", "openrlhf", "skyrl"}
+    assert drawn.count("verl") == drawn.count("skyrl") > 1
     for library in ("verl", "openrlhf"):
         part = section(
             reported(synthetic, done, context=Context(sides=sides, base=library)), "libraries"
@@ -634,12 +634,11 @@ def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
     assert "libraries" not in names(reported(synthetic, done))
 
 
-def test_others_may_add_sections_with_their_own_data(synthetic: Any) -> None:
+def test_others_may_add_sections(synthetic: Any) -> None:
     extra = Section("tune", "Searches", ("Found.",))
-    found = reported(synthetic, full(synthetic), sections=(extra,), data={"tune": [1]})
+    found = reported(synthetic, full(synthetic), sections=(extra,))
     order = [part.id for part in found.sections]
     assert order.index("tune") < order.index("failures")
-    assert found.data["tune"] == [1]
     assert "## Searches" in markdown(found)
 
 

@@ -26,9 +26,6 @@ from orchestrator.pipeline.messages import is_verbose
 from orchestrator.report import findings
 from orchestrator.report.front import in_short
 from orchestrator.report.libraries import (
-    detail_sentences,
-    details_hint,
-    library_tables,
     overview_legend,
     overview_table,
     plain_terms,
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
 MOST_LINES = 22
 """Lines of the answer and of the claims at the end of a run, before their number is cut."""
 WIDEST = 100
-LONG = 100
-"""A table with a longer field is printed row by row."""
 
 
 @click.command(short_help="Compare configurations, with intervals.")
@@ -74,11 +69,6 @@ LONG = 100
     help="With --by backend: the library that the others are compared with.",
 )
 @click.option(
-    "--details",
-    is_flag=True,
-    help="With --by backend: print also meanings, ledgers, scores and curves.",
-)
-@click.option(
     "--configs",
     is_flag=True,
     help="Compare two launch scripts, given as SPEC and the next argument.",
@@ -97,7 +87,6 @@ def command(
     metric: str | None,
     effect: float | None,
     against: str | None,
-    details: bool,
     configs: bool,
     pinned: tuple[str, ...],
     as_json: bool,
@@ -107,7 +96,7 @@ def command(
     --by AXIS prints paired differences between the values of the axis, everything else equal,
     with Holm's correction. Intervals are 95 %: over seeds, and for evaluated tasks also over
     seeds and items. --by backend compares the same cells in several libraries: what differs,
-    whether it matters for these cells, and the effect. --details adds ledgers, curves, scores
+    whether it matters for these cells, and the effect; the report has ledgers, curves, scores
     and the effective beta.
 
     --configs compares two launch scripts: orch compare --configs a.sh b.sh
@@ -117,7 +106,7 @@ def command(
         return 0
     if axis == "backend":
         experiment = choice.experiment()
-        _compare_libraries(experiment, choice.where, metric, against, details, as_json)
+        _compare_libraries(experiment, choice.where, metric, against, as_json)
         return 0
     if pinned:
         raise SelectionError("--library needs --configs")
@@ -174,7 +163,6 @@ def _compare_libraries(
     where: Sequence[str],
     metric: str | None,
     against: str | None,
-    details: bool,
     as_json: bool,
 ) -> None:
     """Print one cell in several libraries."""
@@ -186,13 +174,7 @@ def _compare_libraries(
     if as_json:
         print_json(page)
         return
-    if not details:
-        _print_overview(page, sides, base)
-    else:
-        for table in library_tables(page):
-            _print_report_table(table)
-        for sentence in detail_sentences(page, sides):
-            click.echo(sentence)
+    _print_overview(page, sides, base)
     if len(sides) == 1:
         other = "site=local" if sides[0].name == "observed" else "site=<a cluster>"
         spec = experiment.spec.source or experiment.spec.name
@@ -210,7 +192,7 @@ def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", bas
     click.echo(f"The KL term in {base}, in plain words:")
     for sentence in plain_terms(sides, base):
         click.echo(f"  {sentence}")
-    click.echo(details_hint(page, sides))
+    click.echo("The report has both sides' words, ledgers, scores, curves and limits.")
 
 
 def _texts(table: "ReportTable") -> list[list[str]]:
@@ -241,21 +223,6 @@ def _compare_scripts(paths: Sequence[str], pinned: Sequence[str], as_json: bool)
         click.echo(f"{name}: {why}")
     for note in page["notes"]:
         say(note)
-
-
-def _print_report_table(table: "ReportTable") -> None:
-    """Print a table with its caption; row by row where a field is too long for a column."""
-    if not table.rows:
-        return
-    rows = _texts(table)
-    click.echo(f"\n{table.caption}")
-    if max(len(text) for row in rows for text in row) <= LONG:
-        print_table(table.columns, rows)
-        return
-    for row in rows:
-        for name, text in zip(table.columns, row, strict=True):
-            click.echo(f"  {name}: {text}")
-        click.echo()
 
 
 def print_claims(comparison: "Comparison") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import dashboards
 from orchestrator import plugins, tracking
@@ -328,9 +328,7 @@ def build_report(
 ) -> Report:
     """Return the report as plain data, dated by the newest result."""
     target = home or experiment.folder.report
-    searches, drawn = _searches(experiment)
-    imported, curves = imported_section(read_imported(experiment.folder), comparison.configurations)
-    own = [*([] if imported is None else [imported]), *searches]
+    imported = imported_section(read_imported(experiment.folder), comparison.configurations)
     return report(
         comparison,
         records,
@@ -339,20 +337,18 @@ def build_report(
         last_lines=last_lines(records),
         created=newest_result(records),
         context=read_context(experiment, records, scores, target, faults, say),
-        sections=own,
-        data={**drawn, **curves},
+        sections=[*([imported] if imported else []), *_searches(experiment)],
     )
 
 
-def _searches(experiment: Experiment) -> tuple[list[Section], dict[str, Any]]:
-    """Return the report's sections on searches, and the data of their figures."""
+def _searches(experiment: Experiment) -> list[Section]:
+    """Return the report's sections on searches."""
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
-        return [], {}
-
-    sections, drawn, faults = experiment_sections(experiment)
+        return []
+    sections, faults = experiment_sections(experiment)
     for fault in faults:
         say(fault)
-    return sections, drawn
+    return sections
 
 
 def _milestones() -> Callable[[int, int], bool]:

@@ -21,7 +21,7 @@ from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
 from orchestrator.report.front import answer as answer
-from orchestrator.report.front import cards, distance_data, missing, plates
+from orchestrator.report.front import cards, distance_figure, missing, plates
 from orchestrator.report.front import findings as findings
 from orchestrator.report.laboratory import laboratory_data
 from orchestrator.report.libraries import (
@@ -29,10 +29,9 @@ from orchestrator.report.libraries import (
     gradients_section,
     laboratory_figure,
     libraries_section,
-    library_panels,
 )
 from orchestrator.report.markdown import markdown as markdown
-from orchestrator.report.model import Figure, Plate, ReportTable, Section
+from orchestrator.report.model import Plate, ReportTable, Section
 from orchestrator.report.model import Report as Report
 from orchestrator.report.printed import printed_section
 from orchestrator.report.provenance import Context as Context
@@ -51,10 +50,8 @@ from orchestrator.report.results import (
     cost_section,
     curves_section,
     finals_section,
-    phase_panels,
     phase_section,
     predicted_section,
-    published_data,
     published_section,
     reference_section,
     stability_data,
@@ -111,12 +108,11 @@ def report(
     created: str = "",
     context: Context | None = None,
     sections: Sequence[Section] = (),
-    data: Mapping[str, Any] | None = None,
 ) -> Report:
     """Return the report that the page and the Markdown show.
 
     last_lines: cell id -> the end of a failed cell's stderr. created: the time, as text. sections:
-    further sections, placed before the section on failures. data: the data of their figures.
+    further sections, placed before the section on failures.
     Beyond MOST_CELLS records, the report has the claims, and says how to choose cells.
     """
     scores = [score for score in scores if score.task not in AGGREGATES]
@@ -124,15 +120,17 @@ def report(
     lab = laboratory_data()
     many = len(records) > MOST_CELLS
     redrawn = () if many else tuple(plates(comparison, spec, laboratory_figure(lab), lab["rows"]))
-    distance, micro = distance_data(comparison), is_micro(comparison.runs)
+    micro = is_micro(comparison.runs)
+    limits = limits_section(comparison, scores, spec, other.baselines)
     own_sections: tuple[Section | None, ...] = (
         faults_section(other.faults),
         too_many_section(len(records)),
-        limits_section(comparison, scores, spec, other.baselines),
+        limits,
         *sections,
         methods_section(),
     )
     if not many:
+        source = spec.source or spec.name
         own_sections = (
             faults_section(other.faults),
             finals_section(comparison, other.baselines),
@@ -141,15 +139,13 @@ def report(
             phase_section(comparison),
             published_section(comparison, spec),
             printed_section(comparison, records, spec),
-            limits_section(comparison, scores, spec, other.baselines),
+            limits,
             outcome_section(records),
             zero_gradient_section(records),
             stability_section(comparison),
             reference_section(comparison),
             predicted_section(comparison),
-            libraries_section(other.sides, other.base, spec.source or spec.name)
-            if other.sides
-            else None,
+            libraries_section(other.sides, other.base, source) if other.sides else None,
             gradients_section(comparison, lab),
             capability_section(comparison),
             staleness_section(comparison),
@@ -166,38 +162,16 @@ def report(
         description=spec.description,
         banner=BANNER if micro else "",
         findings=findings(comparison),
-        first=None if many or distance is None else distance_figure(distance, micro=micro),
+        first=None if many else distance_figure(comparison, micro=micro),
         missing=missing(comparison, records),
         facts=_facts(comparison, records),
         cards=tuple(replace(card, cells=()) if many else card for card in cards(comparison, spec)),
-        sections=tuple(
-            replace(section, folded=section.id in METHOD)
-            for section in own_sections
-            if section is not None
-        ),
+        sections=tuple(replace(s, folded=s.id in METHOD) for s in own_sections if s is not None),
         source=spec.published.source,
         plates=redrawn,
-        data=(
-            {}
-            if many
-            else _data(comparison, spec, other, redrawn)
-            | {"laboratory": lab["rows"], "distance": distance}
-        )
-        | dict(data or {}),
+        data={} if many else _data(comparison, spec, other, redrawn),
         created=created,
         written=other.written,
-    )
-
-
-def distance_figure(distance: Mapping[str, Any], *, micro: bool) -> Figure:
-    """Return the first figure: accuracy in and out of domain against KL to the reference."""
-    return Figure(
-        "distance",
-        "distance",
-        f"Accuracy against KL to the reference policy, study {distance['study']}",
-        "A line a KL term, a point a β (mean of the seeds that did not collapse); small dots are "
-        "seeds." + (" Micro scale." if micro else ""),
-        "Accuracy in and out of domain over KL to the reference policy, a line for each KL term.",
     )
 
 
@@ -211,9 +185,6 @@ def _data(
     return figure_data(comparison.configurations, main, studies, more) | {
         "baselines": baseline_data(other.baselines),
         "stability": stability_data(comparison),
-        "published": published_data(comparison),
-        "libraries": library_panels(other.sides),
-        "phases": phase_panels(comparison),
     }
 
 

@@ -13,23 +13,11 @@ from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import LearningCurve, spread_indices
 from orchestrator.analysis.stats import Estimate
 from orchestrator.analysis.text import metric_title
-from orchestrator.charts.gradients import gradient_views
-from orchestrator.charts.marks import (
-    STEP,
-    ChartView,
-    Rows,
-    curves,
-    dots,
-    faceted,
-    field_map,
-    interval_text,
-    quantity,
-    reading,
-    series,
-)
+from orchestrator.charts.marks import ChartView, Rows, curves, dots, series
 from orchestrator.charts.style import NO_KL, USUAL, Spec, ordered_looks, series_looks
 from orchestrator.metrics.names import METRICS
 from orchestrator.report.model import Figure, Panel, Report
+from orchestrator.report.plots import SMALL, USUAL_WIDTH
 
 DIGITS = 4
 EXACT_POWERS = 22
@@ -102,7 +90,7 @@ def figure_data(
                 m: _curve_data(c.curves[m], grids, points) for m in drawn if has_curve(c, m)
             },
             "collapsed": [c.collapse.count, c.collapse.n],
-            "term": NO_KL if c.kl == "none" else c.kl,
+            "term": term_of(c),
             "line": NO_KL if c.kl == "none" or c.beta is None else f"β {c.beta:g}",
             "cut": ", ".join(
                 f"seed {run.seed} is {run.record.state}"
@@ -110,7 +98,6 @@ def figure_data(
                 if run.series and run.record.state != "succeeded"
             ),
             "rank": rank[id(c)],
-            "predicted": rounded(c.predicted),
         }
         for c, setting in zip(configurations, settings, strict=True)
     ]
@@ -278,8 +265,6 @@ FEW_SEEDS = 5
 """Up to so many seeds are drawn each: an interval from so few is wider than what can happen."""
 MAX_BANDS = 8
 """Maximum number of curves in a panel that are drawn with bands."""
-SMALL, USUAL_WIDTH = 190, 260
-"""Minimum width of a panel in pixels: in a redrawn figure, and in other figures."""
 METRIC = "$metric"
 """Placeholder for the name and the label of the metric that the reader selects."""
 MAIN_FINALS = 2
@@ -288,7 +273,7 @@ MAIN_FINALS = 2
 
 def views(figure: Figure, data: FigureData) -> list[ChartView]:
     """Return the views of a figure, or an empty list if nothing was measured for it."""
-    return list(_VIEWS[figure.kind](figure, data))
+    return list(figure.views or _VIEWS[figure.kind](figure, data))
 
 
 def every_figure(report: Report) -> Iterator[Figure]:
@@ -446,6 +431,16 @@ def _bounded(rows: Rows, configurations: Sequence[FigureData]) -> Rows:
 # ---------------------------------------------------------------- looks of configurations
 
 
+def looks_of(configurations: Iterable[Configuration]) -> Mapping[str, Spec]:
+    """Return the scales that tell the KL terms of these configurations apart."""
+    return series_looks([term_of(c) for c in configurations])
+
+
+def term_of(c: Configuration) -> str:
+    """Return a configuration's KL term as figures name it: `k1.reward`, or `no KL`."""
+    return NO_KL if c.kl == "none" else c.kl
+
+
 def _by_term(data: FigureData) -> Mapping[str, Spec]:
     return series_looks([c["term"] for c in data["configurations"]])
 
@@ -465,58 +460,6 @@ def _colours(data: FigureData, tell: str) -> Spec:
 
 
 # ---------------------------------------------------------------- figures of one setting
-
-
-def _distance(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    """Yield accuracy against KL to the reference: a line for each term, a point for each beta."""
-    one = data.get("distance")
-    if not one:
-        return
-    looks = _by_term(data)
-    x = quantity("x", short(data["metrics"][one["distance"]]) + ", log scale (nats)", type="log")
-    x["axis"] = {"tickCount": 4, "format": ".3~g"}
-    y = quantity("value", None)
-    y["axis"] = {"tickCount": 4}
-    colour = series("term", looks, "color", dots=True)
-    own = {**colour, "x": x, "y": y}
-    known = {"filter": "isValid(datum.value)"}
-    layers: list[Spec] = [
-        {
-            "needs": "seed",
-            "transform": [{"filter": "isValid(datum.seed)"}],
-            "mark": {"type": "point", "filled": True, "size": 14, "opacity": 0.45},
-            "encoding": {**colour, "x": x, "y": {**y, "field": "seed"}},
-        },
-        {
-            "transform": [known, {"filter": "isValid(datum.beta)"}],
-            "mark": {"type": "line", "strokeWidth": 1.6},
-            "encoding": {
-                **own,
-                "order": {"field": "beta", "type": "quantitative"},
-            },
-        },
-        {
-            "name": "dot",
-            "transform": [known],
-            "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
-            "encoding": {
-                **own,
-                **series("term", looks, "shape", dots=True),
-                "tooltip": reading(
-                    ("name", "of"),
-                    ("value", "accuracy", ".3f"),
-                    ("x", "KL", ".3g"),
-                    ("seeds", "seeds that trained"),
-                ),
-            },
-        },
-    ]
-    yield {
-        "title": "",
-        "spec": faceted({"height": 150, "layer": layers}),
-        "least": SMALL,
-        "rows": one["rows"],
-    }
 
 
 def _curves(figure: Figure, data: FigureData) -> Iterator[ChartView]:
@@ -634,248 +577,10 @@ def _widened(values: Sequence[float]) -> list[float]:
     return [(low + high) / 2 - half, (low + high) / 2 + half]
 
 
-def _predicted(figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    (metric,) = figure.metrics
-    rows = [
-        {
-            "at": at,
-            "x": c["predicted"],
-            **dict(zip(("value", "low", "high"), c["finals"][metric], strict=False)),
-            "of": f"{c['study']}, {c['setting']}, {c['name']}",
-            "term": c["term"],
-        }
-        for at, c in enumerate(data["configurations"])
-        if c["predicted"] is not None and metric in c["finals"]
-    ]
-    if not rows:
-        return
-    ends = [row[key] for row in rows for key in ("x", "value", "low", "high")]
-    known = [v for v in ends if v is not None]
-    domain = [min(known) - 0.03, max(known) + 0.03]
-    x, y = quantity("x", "predicted", domain=domain), quantity("value", "observed", domain=domain)
-    x["axis"] = y["axis"] = {"tickCount": 6}
-    looks = _by_term(data)
-    colour = series("term", looks, "color", dots=True)
-    corner = [{"x": end, "value": end} for end in domain]
-    layers: list[Spec] = [
-        {
-            "data": {"values": corner},
-            "mark": {"type": "line", "strokeDash": [5, 4], "strokeWidth": 1, "color": "$none"},
-            "encoding": {"x": x, "y": y},
-        },
-        {
-            "needs": "low",
-            "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "rule", "strokeWidth": 1.5},
-            "encoding": {**colour, "x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-        },
-        {
-            "name": "dot",
-            "transform": [interval_text("interval", "low", "high", "none: one seed")],
-            "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
-            "encoding": {
-                **colour,
-                **series("term", looks, "shape", dots=True),
-                "x": x,
-                "y": y,
-                "tooltip": reading(
-                    ("of", "of"),
-                    ("x", "predicted", ".3f"),
-                    ("value", "observed", ".3f"),
-                    ("interval", "95 % interval"),
-                ),
-            },
-        },
-    ]
-    yield {
-        "title": data["metrics"][metric],
-        "spec": {"height": 380, "layer": layers},
-        "least": USUAL_WIDTH,
-        "most": 500,
-        "rows": rows,
-    }
-
-
-def _gradients(figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    rows = [r for r in data["laboratory"] if r["paper"] or "paper" not in figure.metrics]
-    yield from gradient_views(rows)
-
-
-OURS, THEIRS = "ours, with 95 % interval", "published"
-
-
-def _published(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    rows: Rows = []
-    for one in data["published"]:
-        if not one["ours"]:
-            continue
-        value, low, high = (None if v is None else 100 * v for v in one["ours"])
-        row = {"name": one["name"], "says": one["statement"], "whose": OURS}
-        rows.append(row | {"value": value, "low": low, "high": high})
-        theirs = {"name": one["name"], "says": one["where"], "whose": THEIRS}
-        rows.append(theirs | {"value": 100 * one["published"]})
-    if not rows:
-        return
-    x = quantity("value", "relative improvement (%)", zero=True)
-    x["axis"] = {"tickCount": 8}
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
-    looks = {
-        "color": {"domain": [OURS, THEIRS], "range": ["$c0", "$c2"]},
-        "shape": {"domain": [OURS, THEIRS], "range": ["circle", "diamond"]},
-    }
-    layers: list[Spec] = [
-        {
-            "needs": "low",
-            "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "rule", "strokeWidth": 2, "color": "$c0"},
-            "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
-        },
-        {
-            "name": "dot",
-            "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1},
-            "encoding": {
-                **series("whose", looks, "color", "shape", dots=True),
-                "x": x,
-                "y": y,
-                "tooltip": reading(("whose", "whose"), ("value", "%", ".3g"), ("says", "claim")),
-            },
-        },
-    ]
-    yield {
-        "title": "",
-        "spec": {"height": {"step": STEP + 11}, "layer": layers},
-        "least": USUAL_WIDTH,
-        "most": 850,
-        "names": "name",
-        "rows": rows,
-    }
-
-
-def _line_chart(
-    rows: Rows,
-    *,
-    title: str = "",
-    x_title: str,
-    y_title: str | None,
-    wide: bool = False,
-    panels: bool = False,
-) -> ChartView:
-    """Return lines of named series. Fields: x, value, name; `thick`, if `wide`."""
-    looks = series_looks([row["name"] for row in rows])
-    x, y = quantity("x", x_title), quantity("value", y_title)
-    x["axis"] = {"tickCount": 5}
-    own = {**series("name", looks, "color"), "x": x, "y": y}
-    thick = {"condition": {"test": "datum.thick", "value": 3.2}, "value": 1.6}
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {
-                **own,
-                **series("name", looks, "strokeDash"),
-                **({"strokeWidth": thick} if wide else {}),
-            },
-        },
-        {
-            "name": "reading",
-            "transform": [{"filter": "isValid(datum.value)"}],
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0},
-            "encoding": {
-                **own,
-                "tooltip": reading(
-                    ("name", "of"), ("x", x_title, ",.6~g"), ("value", "value", ".4g")
-                ),
-            },
-        },
-    ]
-    whole: Spec = {"height": 220, "layer": layers}
-    spec = faceted(whole) if panels else whole
-    return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
-
-
-def _libraries(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    for label, same in groupby(data["libraries"], key=lambda one: str(one["label"])):
-        rows = [
-            {"panel": one["title"], "name": name, "x": x, "value": y}
-            for one in same
-            for name, values in one["libraries"].items()
-            for x, y in zip(one["x"], values, strict=True)
-        ]
-        yield _line_chart(rows, x_title="rollouts seen", y_title=label, panels=True)
-
-
-def _imported(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    for one in data.get("imported", ()):
-        rows = [
-            {"name": line["name"], "x": x, "value": y, "thick": line["imported"]}
-            for line in one["lines"]
-            for x, y in zip(line["x"], line["y"], strict=True)
-        ]
-        yield _line_chart(rows, title=one["title"], x_title="step", y_title=None, wide=True)
-
-
-def _trials(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    for one in data.get("tune", ()):
-        rows = [
-            {"name": s["name"], "x": x, "value": y, "of": text}
-            for s in one["series"]
-            for x, y, text in zip(s["x"], s["y"], s["text"], strict=True)
-        ]
-        if not rows:
-            continue
-        looks = series_looks([row["name"] for row in rows])
-        x = quantity("x", one["xtitle"], type="log")
-        x["axis"] = {"tickCount": 5}
-        layer: Spec = {
-            "name": "dot",
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
-            "encoding": {
-                **series("name", looks, "color", "shape"),
-                "x": x,
-                "y": quantity("value", one["ytitle"]),
-                "tooltip": reading(("name", "of"), ("of", "trial"), ("value", "value", ".4g")),
-            },
-        }
-        yield {
-            "title": one["title"],
-            "spec": {"height": 220, "layer": [layer]},
-            "least": USUAL_WIDTH,
-            "rows": rows,
-        }
-
-
-def _phases(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    for one in data.get("phases", ()):
-        rows: Rows = [
-            {
-                "column": column,
-                "row": row,
-                "z": one["z"][row][column],
-                "text": one["text"][row][column],
-                "says": one["hover"][row][column],
-            }
-            for row in range(len(one["y"]))
-            for column in range(len(one["x"]))
-        ]
-        yield {
-            "title": one["title"],
-            "spec": field_map(one["x"], one["y"], one["xtitle"], "β"),
-            "least": USUAL_WIDTH,
-            "rows": rows,
-        }
-
-
 _VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[ChartView]]] = {
-    "distance": _distance,
     "curves": _curves,
     "measures": _measures,
     "finals": _finals,
     "stability": _stability,
-    "predicted": _predicted,
-    "gradients": _gradients,
-    "published": _published,
-    "libraries": _libraries,
-    "trials": _trials,
     "redrawn": _redrawn,
-    "imported": _imported,
-    "phases": _phases,
 }

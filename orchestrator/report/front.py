@@ -33,9 +33,19 @@ from orchestrator.analysis.stats import (
     one_sided_p,
 )
 from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, number_text
-from orchestrator.charts.style import NO_KL
+from orchestrator.charts.gradients import gradient_views
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
-from orchestrator.report.figures import FEW_SEEDS, has_curve, rounded, setting_names
+from orchestrator.report import plots
+from orchestrator.report.figures import (
+    FEW_SEEDS,
+    axis_label,
+    has_curve,
+    looks_of,
+    rounded,
+    setting_names,
+    short,
+    term_of,
+)
 from orchestrator.report.model import (
     Card,
     ClaimEffect,
@@ -257,8 +267,8 @@ MOST_SETTINGS = 2
 """Maximum number of settings of the study that the first figure shows."""
 
 
-def distance_data(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the data of the first figure: accuracy against KL to the reference policy.
+def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
+    """Return the first figure: accuracy against KL to the reference policy.
 
     Means over the runs that did not collapse, one for each configuration of the study with the
     clearest trade-off, or else of the study with the most betas. None if nothing has both.
@@ -282,7 +292,17 @@ def distance_data(comparison: Comparison) -> dict[str, Any] | None:
         if distance and settings[i] == name
         for row in _distance_rows(i, c, distance, metric)
     ]
-    return {"study": study, "distance": distance, "rows": rows} if rows else None
+    if not distance or not rows:
+        return None
+    return Figure(
+        "distance",
+        "drawn",
+        f"Accuracy against KL to the reference policy, study {study}",
+        "A line a KL term, a point a β (mean of the seeds that did not collapse); small dots are "
+        "seeds." + (" Micro scale." if micro else ""),
+        "Accuracy in and out of domain over KL to the reference policy, a line for each KL term.",
+        views=(plots.distances(rows, looks_of(every), short(axis_label(distance))),),
+    )
 
 
 def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> list[dict[str, Any]]:
@@ -291,8 +311,7 @@ def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> lis
     points = {seed: (far[seed], good[seed]) for seed in far.keys() & good if far[seed] > 0}
     if not points:
         return []
-    term = NO_KL if c.kl == "none" else c.kl
-    one: dict[str, Any] = {"at": at, "name": c.name, "term": term, "beta": c.beta}
+    one: dict[str, Any] = {"at": at, "name": c.name, "term": term_of(c), "beta": c.beta}
     x, y = (fmean(values) for values in zip(*points.values(), strict=True))
     rows = [
         one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(points)} of {len(c.runs)}"}
@@ -422,11 +441,17 @@ def plates(
     `laboratory`: the figure of the exact laboratory, for Fig. 1; `rows`: its rows.
     """
     every = tuple(cards(comparison, spec))
+    papers = [row for row in rows if row["paper"]]
+    drawn = replace(laboratory, views=tuple(gradient_views(papers)))
     for figure in spec.published.figures:
-        plate = _plate(figure, comparison, laboratory, [t.name for t in spec.evaluation.tasks])
+        plate = _plate(figure, comparison, [t.name for t in spec.evaluation.tasks])
+        if figure.laboratory:
+            first = replace(drawn, id=re.sub(r"[^a-z0-9]+", "-", figure.figure.lower()).strip("-"))
+            yield replace(plate, figure=first, missing="", here=tuple(_of_gradients(papers)))
+            continue
         of = [card for card in every if re.search(rf"\b{re.escape(figure.figure)}\b", card.where)]
-        findings = [(card.words, f"{card.says} {_sentence(card.here)}") for card in of]
-        yield replace(plate, here=tuple(_of_gradients(rows) if figure.laboratory else findings))
+        here = tuple((card.words, f"{card.says} {_sentence(card.here)}") for card in of)
+        yield replace(plate, here=here)
 
 
 def _sentence(text: str) -> str:
@@ -435,21 +460,16 @@ def _sentence(text: str) -> str:
 
 def _of_gradients(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the paper's terms by exact bias and variance of their gradients with respect to a."""
-    own = [row for row in rows if row["paper"]]
     for key, of in (("bias", "Bias"), ("variance", "Variance")):
-        ordered = sorted(own, key=lambda row: float(row["a"][key]))
+        ordered = sorted(rows, key=lambda row: float(row["a"][key]))
         each = ", ".join(f"{row['label']} {row['a'][key]:.3g}" for row in ordered)
         yield "exact", f"{of} for a: {each}."
 
 
-def _plate(
-    published: PublishedFigure, comparison: Comparison, laboratory: Figure, tasks: Sequence[str]
-) -> Plate:
+def _plate(published: PublishedFigure, comparison: Comparison, tasks: Sequence[str]) -> Plate:
     words = published.figure, published.title, published.shows
     id_ = re.sub(r"[^a-z0-9]+", "-", published.figure.lower()).strip("-")
     alt = f"{published.title}, redrawn from this experiment."
-    if published.laboratory:
-        return Plate(*words, replace(laboratory, id=id_, metrics=("paper",)))
     printed = _printed(published.figure, comparison)
     each_panel = [panel for each in published.panels for panel in _panels(each, comparison)]
     each_panel.sort(key=lambda p: tasks.index(p.title) if p.title in tasks else -1)

@@ -1,7 +1,4 @@
-"""Sections about libraries: the same cells in several libraries, measured KL terms, gradients.
-
-`library_tables` yields the same tables for `orch compare --by backend`.
-"""
+"""Sections about libraries: the same cells in several libraries, measured KL terms, gradients."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,10 +21,12 @@ from orchestrator.analysis.text import (
     number_text,
     p_text,
 )
+from orchestrator.charts.gradients import gradient_views
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.capabilities import STATUS_MARKS, CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.stored import objective_text
+from orchestrator.report import plots
 from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
@@ -80,15 +79,16 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
     points = tuple(dict.fromkeys([*limits, *missing]))
     figure = Figure(
         "libraries",
-        "libraries",
+        "drawn",
         "The same cell in every library",
         "Mean over seeds, over rollouts seen, at progress every run has reached; one panel a "
         "question. Libraries that share one training run lie on each other.",
         "Learning curves by library, one panel a question; the tables below hold final values.",
+        views=tuple(plots.by_library(library_panels(sides))),
     )
     tables = [
         _meaning_table(meaning, base),
-        *(table for side in sides for table in _side_tables(pages[side.name], side.name, side)),
+        *(table for side in sides for table in _side_tables(side, pages[side.name])),
         _ledger_table(meaning, base),
     ]
     return Section(
@@ -96,7 +96,7 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
         "Across libraries",
         tuple(text),
         points,
-        figures=(figure,) if library_panels(sides) else (),
+        figures=(figure,) if figure.views else (),
         tables=tuple(table for table in tables if table.rows),
     )
 
@@ -180,22 +180,6 @@ def overview_legend(side: LibrarySide) -> str:
     return _OVERVIEW_LEGEND.format(metric=metric)
 
 
-def details_hint(page: Mapping[str, Any], sides: Sequence[LibrarySide]) -> str:
-    """Return the sentence that names what `--details` prints besides the overview."""
-    missing = sum(len(page[side.name]["missing"]) for side in sides)
-    limits = len(page["not_compared"]) + sum(1 for _ in limit_sentences(page["meaning"]))
-    more = f", what {counted(missing, 'comparison')} lacks" if missing else ""
-    return f"--details: both sides' words, ledgers, scores, curves, {limits} limits{more}."
-
-
-def detail_sentences(page: Mapping[str, Any], sides: Sequence[LibrarySide]) -> Iterator[str]:
-    """Yield what is not compared, the limits of the comparison, and what each side lacks."""
-    yield from page["not_compared"]
-    yield from limit_sentences(page["meaning"])
-    for side in sides:
-        yield from page[side.name]["missing"]
-
-
 def plain_terms(sides: Sequence[LibrarySide], base: str) -> Iterator[str]:
     """Yield one sentence for each question on the pull of its KL term in the base library."""
     for question in sides[0].questions:
@@ -207,20 +191,6 @@ def plain_terms(sides: Sequence[LibrarySide], base: str) -> Iterator[str]:
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-def library_tables(page: Mapping[str, Any]) -> Iterator[ReportTable]:
-    """Yield the tables of `orch compare --by backend`. `page`: analysis.libraries.library_data."""
-    yield _meaning_table(page["meaning"], page["base"])
-    yield _ledger_table(page["meaning"], page["base"])
-    sides = [name for name in SIDE_TITLES if name in page]
-    for name in sides:
-        scores, *differences = _side_tables(page[name], name)
-        yield scores
-        yield from _curve_tables(page[name], name)
-        yield from differences
-    if len(sides) == 2:
-        yield _both_sides_table(page["predicted"], page["observed"])
 
 
 def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -277,14 +247,9 @@ def _ledger_table(meaning: Sequence[Mapping[str, Any]], base: str) -> ReportTabl
     )
 
 
-def _side_tables(
-    page: Mapping[str, Any], name: str, side: LibrarySide | None = None
-) -> Iterator[ReportTable]:
-    """Yield the tables of scores, of differences to the base, and of differences over all cells.
-
-    With `side`, scores link to their cells.
-    """
-    title = SIDE_TITLES[name]
+def _side_tables(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportTable]:
+    """Yield the tables of scores, of differences to the base, and of differences over all cells."""
+    title = SIDE_TITLES[side.name]
     metric = metric_title(page["metric"]) if page["metric"] else "nothing has finished yet"
     rows = tuple(
         (
@@ -295,17 +260,13 @@ def _side_tables(
             "" if s["beta"] is None else f"{s['beta']:g}",
             number_text(s["beta_effective"]["mean"]) if s["beta_effective"] else "",
             f"one run with {', '.join(s['one_run_with'])}" if s["one_run_with"] else "",
-            *([] if side is None else [_library_links(side, s["question"], s["library"])]),
+            _library_links(side, s["question"], s["library"]),
         )
         for s in page["scores"]
     )
     columns = ("cell", "library", "in domain", "out of domain", "β", "effective β", "shared")
-    yield ReportTable(
-        f"Scores, {title}: {metric}",
-        columns if side is None else (*columns, "cells"),
-        rows,
-        searchable=True,
-    )
+    caption = f"Scores, {title}: {metric}"
+    yield ReportTable(caption, (*columns, "cells"), rows, searchable=True)
     yield ReportTable(
         f"Difference to {page['base']}, {title}",
         ("cell", "library", "difference", "p (Holm)", "verdict"),
@@ -317,39 +278,6 @@ def _side_tables(
         ("library", "less", "difference", "p (Holm)", "verdict"),
         tuple((d["right"], d["left"], *_difference_columns(d)) for d in page["overall"]),
     )
-
-
-def _curve_tables(page: Mapping[str, Any], name: str) -> Iterator[ReportTable]:
-    for curve in page["curves"]:
-        if curve["samples"]:
-            yield ReportTable(
-                f"{curve['question']}, {SIDE_TITLES[name]}: {metric_title(curve['metric'])} "
-                "by rollouts seen",
-                ("library", *map(str, curve["samples"])),
-                tuple(
-                    (library, *(f"{v:.3f}" for v in values))
-                    for library, values in curve["curves"].items()
-                ),
-            )
-
-
-def _both_sides_table(predicted: Mapping[str, Any], observed: Mapping[str, Any]) -> ReportTable:
-    others = {(d["question"], d["right"]): d for d in observed["differences"]}
-    rows = []
-    for d in predicted["differences"]:
-        o = others.get((d["question"], d["right"]))
-        rows.append(
-            (
-                d["question"],
-                d["right"],
-                _estimate_text(d["difference"], signed=True),
-                d["verdict"],
-                _estimate_text(o["difference"], signed=True) if o else "",
-                o["verdict"] if o else "not run",
-            )
-        )
-    columns = ("cell", "library", "predicted", "verdict", "observed", "verdict")
-    return ReportTable("Predicted and observed differences, side by side", columns, tuple(rows))
 
 
 def _difference_columns(difference: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -466,7 +394,7 @@ def laboratory_figure(lab: Mapping[str, Any]) -> Figure:
     policy, reference = setting["policy"], setting["reference"]
     return Figure(
         "gradients",
-        "gradients",
+        "drawn",
         "Bias and variance of the gradient (Fig. 1)",
         "On the paper's autoregressive model (eq. 17, 18), not on a language model: the expected "
         "gradient's distance from that of the sequence-level reverse KL, and its variance. Filled: "
@@ -476,6 +404,7 @@ def laboratory_figure(lab: Mapping[str, Any]) -> Figure:
         f"on a log axis. {lab['caveat']}",
         "Dots on a log axis: bias and variance of each KL configuration's gradient; the table "
         "holds the numbers.",
+        views=tuple(gradient_views(lab["rows"])),
     )
 
 

@@ -5,22 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestrator.analysis.claims import ClaimVerdict
+from orchestrator.charts.marks import ChartView
 
-FigureKind = Literal[
-    "distance",
-    "finals",
-    "curves",
-    "measures",
-    "predicted",
-    "gradients",
-    "stability",
-    "published",
-    "libraries",
-    "trials",
-    "redrawn",
-    "imported",
-    "phases",
-]
+FigureKind = Literal["curves", "finals", "measures", "stability", "redrawn", "drawn"]
 
 
 @dataclass(frozen=True)
@@ -122,22 +109,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure drawn from `Report.data`. The tables of its section have the same numbers.
+    """A figure. The tables of its section have the same numbers.
 
-    Kinds:
-    distance: accuracy against KL to the reference, from `data["distance"]`.
-    curves: one metric, one panel per KL configuration.
-    finals: dots with intervals, one panel per metric.
-    gradients: the laboratory's Fig. 1, from `data["laboratory"]`.
-    imported: curves from `data["imported"]`, one panel per metric.
-    libraries: curves by library from `data["libraries"]`, one panel per question.
-    measures: curves, one panel per metric.
-    phases: heat maps from `data["phases"]`, one per KL term.
-    predicted: observed over predicted values.
-    published: our intervals and the paper's numbers, from `data["published"]`.
-    redrawn: `panels`, which the reader's filters do not change.
-    stability: dots, one panel per measure in `data["stability"]`.
-    trials: the panels of searches in `data["tune"]`.
+    Kinds: `drawn` has its `views`. The others are drawn from `Report.data`: `curves` of one metric
+    and `measures` of several, a panel for each KL configuration; `finals` and `stability`, dots
+    with intervals; `redrawn`, the `panels`, which the reader's filters do not change.
     """
 
     id: str
@@ -147,6 +123,7 @@ class Figure:
     alt: str
     metrics: tuple[str, ...] = ()
     panels: tuple[Panel, ...] = ()
+    views: tuple[ChartView, ...] = ()
 
 
 @dataclass(frozen=True)

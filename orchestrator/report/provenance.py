@@ -426,77 +426,56 @@ def provenance_section(
         evaluated.setdefault(score.cell_id, []).append(score)
     root = os.path.commonpath([r.directory.parent for r in records])
     known = origins or {}
-    rows = tuple(
-        _cell_row(record, evaluated.get(record.cell.id, []), known.get(record.cell.id), root, home)
-        for record in records
-    )
-    columns = (
-        "cell",
-        "study",
-        "seed",
-        "state",
-        "outcome",
-        "attempts",
-        "trained by",
-        "versions",
-        "declared for",
-        "job",
-        "orch",
-        "commit",
-        "MLflow run",
-        "directory",
-        "checkpoint",
-        "scored by",
-        "scores",
-    )
-    keep = [i for i, _ in enumerate(columns) if i < 4 or any(row[i] for row in rows)]
+    every = [
+        _cell_fields(r, evaluated.get(r.cell.id, []), known.get(r.cell.id) or Origin(), root, home)
+        for r in records
+    ]
+    keep = [name for name in every[0] if any(row[name] for row in every)]
     table = ReportTable(
         "Every cell",
-        tuple(columns[i] for i in keep),
-        tuple(tuple(row[i] for i in keep) for row in rows),
+        tuple(keep),
+        tuple(tuple(row[name] for name in keep) for row in every),
         searchable=True,
         anchors=tuple(f"cell-{record.cell.id}" for record in records),
     )
-    return Section(
-        "provenance",
-        PROVENANCE_TITLE,
-        (f"Directories are below {root}. {DIRECTORY}",),
-        tables=(table,),
-    )
+    text = f"Directories are below {root}. {DIRECTORY}"
+    return Section("provenance", PROVENANCE_TITLE, (text,), tables=(table,))
 
 
-def _cell_row(
-    record: Record, scores: Sequence[Score], origin: Origin | None, root: str, home: str
-) -> tuple[ReportText, ...]:
+def _cell_fields(
+    record: Record, scores: Sequence[Score], came: Origin, root: str, home: str
+) -> dict[str, ReportText]:
+    """Return column -> field. A column that is empty for all cells is not shown."""
     cell, outcome = record.cell, record.outcome
     last = record.checkpoints[-1] if record.checkpoints else None
     ending = "" if outcome is None else str(outcome.kind)
     if outcome is not None and outcome.kind == "collapsed":
         at = "" if outcome.step is None else f" at step {outcome.step}"
         ending = f"collapsed ({outcome.cause or 'unknown cause'}{at})"
-    directory: ReportText = os.path.relpath(record.directory, root)
-    if home and record.attempts and isinstance(directory, str):
-        directory = (Link(directory, quote(os.path.relpath(record.directory, home)) + "/"),)
-    came = origin or Origin()
-    return (
-        cell.id,
-        ", ".join(cell.studies),
-        str((cell.declared or cell.settings).seed),
-        record.state,
-        ending,
-        str(len(record.attempts)),
-        (came.library or _version(cell.settings)) + _host(record),
-        came.versions,
-        _version(cell.declared) if cell.declared else "",
-        came.job,
-        came.orch,
-        came.commit[:12] + (" (changed)" if came.commit.endswith(CHANGED) else ""),
-        (Link(came.mlflow[:8], came.mlflow_url),) if came.mlflow_url else came.mlflow,
-        directory,
-        "" if last is None else f"{last.path.name} (step {last.step})",
-        ", ".join(sorted({score.harness for score in scores} - {""})),
-        str(len(scores)),
-    )
+    relative = os.path.relpath(record.directory, root)
+    linked = home and record.attempts
+    host = f" on {record.last.host}" if record.last is not None and record.last.host else ""
+    return {
+        "cell": cell.id,
+        "study": ", ".join(cell.studies),
+        "seed": str((cell.declared or cell.settings).seed),
+        "state": record.state,
+        "outcome": ending,
+        "attempts": str(len(record.attempts)),
+        "trained by": (came.library or _version(cell.settings)) + host,
+        "versions": came.versions,
+        "declared for": _version(cell.declared) if cell.declared else "",
+        "job": came.job,
+        "orch": came.orch,
+        "commit": came.commit[:12] + (" (changed)" if came.commit.endswith(CHANGED) else ""),
+        "MLflow run": (Link(came.mlflow[:8], came.mlflow_url),) if came.mlflow_url else came.mlflow,
+        "directory": (Link(relative, quote(os.path.relpath(record.directory, home)) + "/"),)
+        if linked
+        else relative,
+        "checkpoint": "" if last is None else f"{last.path.name} (step {last.step})",
+        "scored by": ", ".join(sorted({score.harness for score in scores} - {""})),
+        "scores": str(len(scores)),
+    }
 
 
 def _version(settings: Settings) -> str:
@@ -505,7 +484,3 @@ def _version(settings: Settings) -> str:
         return neighbour.shown_release(plugins.load(library.name), library.version)
     except EnvironmentFault:  # it is not part of this orch
         return " ".join(filter(None, (library.name, library.version)))
-
-
-def _host(record: Record) -> str:
-    return f" on {record.last.host}" if record.last is not None and record.last.host else ""

@@ -3,7 +3,7 @@
 Then runs that orch did not launch, and the tables of `orch compare`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -17,26 +17,25 @@ from orchestrator.analysis.configurations import (
     task_metrics,
 )
 from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
-from orchestrator.analysis.phases import (
-    STATES,
-    PhaseField,
-    PhaseMap,
-    phase_maps,
-)
+from orchestrator.analysis.phases import STATES, PhaseField, PhaseMap, phase_maps
 from orchestrator.analysis.runs import evaluated_metrics
 from orchestrator.analysis.stats import Estimate, SeedSpread, estimate
 from orchestrator.analysis.text import estimate_text, metric_title, number_text
+from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.imports.runs import ImportedRun, metrics_in
 from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.metrics.outcome import RULE
 from orchestrator.records import ExitRecord, Record, Score, Spec
+from orchestrator.report import plots
 from orchestrator.report.figures import (
     FEW_SEEDS,
     PAGE_CURVES,
+    axis_label,
     has_curve,
+    looks_of,
     rounded,
-    setting_names,
+    term_of,
     with_setting_names,
 )
 from orchestrator.report.front import improvement_text, percent
@@ -53,24 +52,25 @@ from orchestrator.report.provenance import is_micro
 
 
 def table_of_configurations(
+    comparison: Comparison,
     caption: str,
     columns: Sequence[str],
-    rows: Iterable[tuple[Configuration, str, Sequence[str]]],
+    fields: Callable[[Configuration], Sequence[str] | None],
     *,
     searchable: bool = True,
     links: str = "cells",
 ) -> ReportTable:
     """Return a table of configurations: names, the fields of `columns`, and links to the cells.
 
-    rows: a configuration, the name of its setting, and its fields. links: the last column's title.
+    fields: None leaves a configuration out. links: the last column's title.
     """
-    body = tuple((c.study, setting, c.name, *fields, _cell_links(c)) for c, setting, fields in rows)
+    body: list[tuple[ReportText, ...]] = []
+    for c, setting in with_setting_names(comparison.configurations):
+        if (own := fields(c)) is not None:
+            cells = tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
+            body.append((c.study, setting, c.name, *own, cells))
     titles = ("study", "setting", "configuration", *columns, links)
-    return ReportTable(caption, titles, body, searchable=searchable)
-
-
-def _cell_links(c: Configuration) -> ReportText:
-    return tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
+    return ReportTable(caption, titles, tuple(body), searchable=searchable)
 
 
 def final_text(c: Configuration, metric: str | None) -> str:
@@ -84,144 +84,9 @@ def over_items_text(c: Configuration, metric: str | None) -> str:
     return "" if final is None or final.low is None else estimate_text(final).partition(" ")[2]
 
 
-STABILITY_TEXT = (
-    "Drop: the best value of the curve less its last; 0 for a run that ends at its best. Noise "
-    "alone makes it positive, the more so the oftener a run is evaluated: compare it between "
-    "configurations, not with 0. Spread: the standard deviation between seeds of the final value, "
-    "with its chi-square interval. Steps kept: train steps before a collapse, or all of them; the "
-    "mean is the area under the share of runs that still train."
-)
+# ---------------------------------------------------------------- accuracy
 
-
-MEASURES = {
-    "drop": "drop from the peak",
-    "spread": "standard deviation between seeds",
-    "steps": "train steps kept before a collapse",
-}
-
-
-def stability_section(comparison: Comparison) -> Section | None:
-    """Return a section with a figure and a table of stability, or None if no run ended well."""
-    measured = [
-        (c, s) for c, s in with_setting_names(comparison.configurations) if c.stability.steps_kept
-    ]
-    if not measured:
-        return None
-    curves = {metric_title(c.stability.metric) for c, _ in measured if c.stability.metric}
-    figure = Figure(
-        "stability",
-        "stability",
-        "Stability",
-        f"Of the curve of {' or '.join(sorted(curves)) or 'no metric'}. Lines are 95 % intervals; "
-        "those of a spread from few seeds are long, and are meant to be.",
-        "Dots with intervals: drop from the peak, spread between seeds and steps kept of each "
-        "configuration; the table below holds the numbers.",
-    )
-    table = table_of_configurations(
-        "Stability of every configuration, with 95 % intervals",
-        ("drop from the peak", "spread between seeds", "steps kept", "collapsed at step"),
-        ((c, setting, _stability_row(c)) for c, setting in measured),
-    )
-    return Section("stability", "Stability", (STABILITY_TEXT,), figures=(figure,), tables=(table,))
-
-
-def _stability_row(c: Configuration) -> tuple[str, ...]:
-    s = c.stability
-    kept = f"{s.steps_kept.mean:.4g} of {s.num_train_steps}" if s.steps_kept else ""
-    return (
-        estimate_text(s.drop) if s.drop else "",
-        _spread_text(s.spread),
-        kept,
-        ", ".join(map(str, s.collapsed_at)),
-    )
-
-
-def _spread_text(spread: SeedSpread | None) -> str:
-    if spread is None:
-        return "one seed: none"
-    if spread.low is None or spread.high is None:
-        return number_text(spread.sd)
-    return f"{number_text(spread.sd)} [{number_text(spread.low)}, {number_text(spread.high)}]"
-
-
-def stability_data(comparison: Comparison) -> dict[str, Any]:
-    """Return measure -> title, and [value, low, high] or None for each configuration."""
-    return {
-        name: {
-            "title": title,
-            "values": [_stability_values(c, name) for c in comparison.configurations],
-        }
-        for name, title in MEASURES.items()
-    }
-
-
-def _stability_values(c: Configuration, measure: str) -> list[Any] | None:
-    s = c.stability
-    if measure == "spread":
-        one = s.spread
-        return None if one is None else [rounded(v) for v in (one.sd, one.low, one.high)]
-    estimate = s.drop if measure == "drop" else s.steps_kept
-    if estimate is None:
-        return None
-    return [rounded(v) for v in (estimate.mean, estimate.low, estimate.high)]
-
-
-COST_TEXT = (
-    "Training only, every attempt counted, failed ones too; evaluation is not in it. A cell that "
-    "belongs to several studies is trained once and counted in each; the total counts it once."
-)
-
-
-COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
-
-
-def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section | None:
-    """Return a section on cost, or None if no attempt has ended."""
-    if not any(end for record in records for end in record.attempts):
-        return None
-    studies = dict.fromkeys(study for record in records for study in record.cell.studies)
-    rows = [(study, *_spent(r for r in records if study in r.cell.studies)) for study in studies]
-    rows.append(("all together", *_spent(records)))
-    by_configuration = (
-        (c, setting, _spent(run.record for run in c.runs))
-        for c, setting in with_setting_names(comparison.configurations)
-    )
-    return Section(
-        "cost",
-        "Cost",
-        (COST_TEXT,),
-        tables=(
-            ReportTable("By study", ("study", *COST_COLUMNS), tuple(rows)),
-            table_of_configurations(
-                "By configuration", COST_COLUMNS, by_configuration, links="where from"
-            ),
-        ),
-    )
-
-
-def _spent(records: Iterable[Record]) -> tuple[str, ...]:
-    every = list(records)
-    ends: list[ExitRecord] = [end for record in every for end in record.attempts if end]
-    return (
-        str(len(every)),
-        str(sum(len(record.attempts) for record in every)),
-        _amount(sum(end.gpu_hours for end in ends)),
-        _amount(sum(end.cpu_seconds for end in ends)),
-        _amount(wall_seconds(ends) / 3600),
-    )
-
-
-def wall_seconds(ends: Iterable[ExitRecord]) -> float:
-    """Return the seconds in which at least one attempt was at work: one process may train many."""
-    seconds, until = 0.0, 0.0
-    for end in sorted(ends, key=lambda each: each.started):
-        seconds += max(0.0, end.ended - max(end.started, until))
-        until = max(until, end.ended)
-    return seconds
-
-
-def _amount(value: float) -> str:
-    return "0" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+FINALS_TITLE = "Final accuracy"
 
 
 def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
@@ -266,26 +131,14 @@ def baseline_table(
     """
     if not baselines:
         return None
-    rows = tuple(_baseline_row(one, baseline_values(one.scores), metrics) for one in baselines)
+    rows = []
+    for one in baselines:
+        known = baseline_values(one.scores)
+        template = "none" if one.baseline.chat_template == "none" else "its own"
+        texts = [number_text(known[m]) if m in known else "not evaluated" for m in metrics]
+        rows.append((one.baseline.model, template, *texts, one.note))
     columns = ("model", "chat template", *map(metric_title, metrics), "note")
-    return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, rows)
-
-
-def _baseline_row(
-    one: ScoredBaseline, known: Mapping[str, float], metrics: Sequence[str]
-) -> tuple[str, ...]:
-    template = "none" if one.baseline.chat_template == "none" else "its own"
-    texts = [number_text(known[m]) if m in known else "not evaluated" for m in metrics]
-    return (one.baseline.model, template, *texts, one.note)
-
-
-FINALS_TITLE = "Final accuracy"
-COLLAPSE_TEXT = (
-    "Runs that collapsed, of those whose curve tells it. A collapse is a result, not a failed job."
-)
-
-
-DISTANCE = ("eval/kl_forward", "eval/kl_reverse", "eval/entropy")
+    return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, tuple(rows))
 
 
 def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
@@ -296,15 +149,10 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
     before = baseline_table(baselines, metrics)
     if not metrics:
-        return Section(
-            "finals",
-            FINALS_TITLE,
-            ("No cell has finished yet.",),
-            tables=(before,) if before else (),
-        )
-    configurations = comparison.configurations
-    tasks = sorted({m for c in configurations for m in c.finals if _is_task(m)})
-    over_items = any(c.finals_over_items.get(m) for c in configurations for m in metrics)
+        nothing = ("No cell has finished yet.",)
+        return Section("finals", FINALS_TITLE, nothing, tables=(before,) if before else ())
+    tasks = sorted({m for c in comparison.configurations for m in c.finals if _is_task(m)})
+    over_items = any(c.finals_over_items.get(m) for c in comparison.configurations for m in metrics)
     caption = (
         "Mean over seeds with its 95 % interval (Student's t); small marks are single seeds. "
         "A configuration without a bar has one seed."
@@ -322,12 +170,9 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
         "the table below holds the numbers.",
         (*metrics, *tasks),
     )
-    tables = (
-        *results_tables(comparison, baselines),
-        before,
-        _finals_table(comparison, over_items=over_items),
-    )
-    return Section("finals", FINALS_TITLE, figures=(figure,), tables=tuple(t for t in tables if t))
+    every = _finals_table(comparison, over_items=over_items)
+    tables = (*results_tables(comparison, baselines), *([before] if before else []), every)
+    return Section("finals", FINALS_TITLE, figures=(figure,), tables=tables)
 
 
 def results_tables(
@@ -339,20 +184,17 @@ def results_tables(
     the models before training.
     """
     main = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
-    groups: dict[tuple[str, str], list[Configuration]] = {}
-    for c, setting in with_setting_names(comparison.configurations):
-        groups.setdefault((c.study, setting), []).append(c)
-    for (study, setting), own in groups.items():
+    for title, own in by_setting(comparison.configurations).items():
         runs = [run for c in own for run in c.runs]
         tasks = [name for domain in main for name in task_metrics(runs, domain)]
         metrics = [m for m in dict.fromkeys((*tasks, *main)) if any(m in c.finals for c in own)]
         if not metrics:
             continue
         before = [
-            (baseline_name(one), "", *(_plain_number(values.get(m)) for m in metrics))
+            (baseline_name(one), "", *("-" if m not in v else f"{v[m]:.3f}" for m in metrics))
             for one in baselines
             if one.scores and one.baseline.model == own[0].traits.get("model")
-            for values in [baseline_values(one.scores)]
+            for v in [baseline_values(one.scores)]
         ]
         rows = [
             (
@@ -363,16 +205,15 @@ def results_tables(
             for c in own
         ]
         titles = [m.split("/")[1] if m in tasks else metric_title(m) for m in metrics]
-        yield ReportTable(
-            " · ".join(filter(None, (study, setting))),
-            ("KL", "trained", *titles),
-            (*before, *rows),
-            exported=True,
-        )
+        yield ReportTable(title, ("KL", "trained", *titles), (*before, *rows), exported=True)
 
 
-def _plain_number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def by_setting(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+    """Return `study · setting` -> its configurations."""
+    groups: dict[str, list[Configuration]] = {}
+    for c, setting in with_setting_names(configurations):
+        groups.setdefault(" · ".join(filter(None, (c.study, setting))), []).append(c)
+    return groups
 
 
 def _is_task(metric: str) -> bool:
@@ -385,28 +226,22 @@ def _is_task(metric: str) -> bool:
 
 
 def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
-    configurations, inside, outside = (
-        comparison.configurations,
-        comparison.in_domain,
-        comparison.out_of_domain,
-    )
-    differences = differences_to_no_kl(configurations, inside) if inside else {}
-    rows = (
-        (
-            c,
-            setting,
-            (
-                f"{c.num_finished} of {len(c.runs)}",
-                final_text(c, inside),
-                *([over_items_text(c, inside)] if over_items else []),
-                estimate_text(differences[i], signed=True) if i in differences else "",
-                final_text(c, outside),
-                *([over_items_text(c, outside)] if over_items else []),
-                f"{c.collapse.count} of {c.collapse.n}",
-            ),
+    inside, outside = comparison.in_domain, comparison.out_of_domain
+    differences = differences_to_no_kl(comparison.configurations, inside) if inside else {}
+    place = {id(c): i for i, c in enumerate(comparison.configurations)}
+
+    def fields(c: Configuration) -> tuple[str, ...]:
+        difference = differences.get(place[id(c)])
+        return (
+            f"{c.num_finished} of {len(c.runs)}",
+            final_text(c, inside),
+            *([over_items_text(c, inside)] if over_items else []),
+            estimate_text(difference, signed=True) if difference else "",
+            final_text(c, outside),
+            *([over_items_text(c, outside)] if over_items else []),
+            f"{c.collapse.count} of {c.collapse.n}",
         )
-        for i, (c, setting) in enumerate(with_setting_names(configurations))
-    )
+
     more = ("... over seeds and items",) if over_items else ()
     columns = (
         "seeds finished",
@@ -417,9 +252,16 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
         *more,
         "collapsed",
     )
-    return table_of_configurations(
-        "Every configuration: mean and 95 % interval over seeds", columns, rows
-    )
+    caption = "Every configuration: mean and 95 % interval over seeds"
+    return table_of_configurations(comparison, caption, columns, fields)
+
+
+# ---------------------------------------------------------------- during training
+
+
+def _drawn(comparison: Comparison, metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return the metrics of which a configuration has a curve."""
+    return tuple(m for m in metrics if any(has_curve(c, m) for c in comparison.configurations))
 
 
 def curves_section(comparison: Comparison) -> Section | None:
@@ -427,9 +269,7 @@ def curves_section(comparison: Comparison) -> Section | None:
 
     The paper's figures of this kind are Fig. 2-4, 7 and 11.
     """
-    metrics = tuple(
-        m for m in PAGE_CURVES if any(has_curve(c, m) for c in comparison.configurations)
-    )
+    metrics = _drawn(comparison, PAGE_CURVES)
     if not metrics:
         return None
     figure = Figure(
@@ -451,36 +291,100 @@ def curves_section(comparison: Comparison) -> Section | None:
 
 def collapse_section(comparison: Comparison) -> Section | None:
     """Return a section with maps of the collapsed runs, or None without a configuration."""
-    configurations = comparison.configurations
-    if not configurations:
+    groups = by_setting(comparison.configurations)
+    if not groups:
         return None
-    groups: dict[tuple[str, str], list[Configuration]] = {}
-    for c, setting in zip(configurations, setting_names(configurations), strict=True):
-        groups.setdefault((c.study, setting), []).append(c)
-    maps = tuple(
-        _collapse_map(" · ".join(filter(None, key)), group) for key, group in groups.items()
+    text = (
+        "Runs that collapsed, of those whose curve tells it. A collapse is a result, not a failed "
+        "job."
     )
-    return Section(
-        "collapse",
-        "Collapse map",
-        (COLLAPSE_TEXT,),
-        maps=maps,
-    )
+    maps = tuple(_collapse_map(title, group) for title, group in groups.items())
+    return Section("collapse", "Collapse map", (text,), maps=maps)
 
 
 def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
     betas = sorted({c.beta for c in group if c.beta is not None})
     columns = [None, *betas] if any(c.beta is None for c in group) else list(betas)
-    rows = []
-    for kl in dict.fromkeys(c.kl for c in group):
-        cells = {
-            c.beta: MapCell(c.collapse.count, c.collapse.n, len(c.runs))
-            for c in group
-            if c.kl == kl
-        }
-        rows.append((kl, tuple(cells.get(beta) for beta in columns)))
+    rows: dict[str, dict[float | None, MapCell]] = {}
+    for c in group:
+        cell = MapCell(c.collapse.count, c.collapse.n, len(c.runs))
+        rows.setdefault(c.kl, {})[c.beta] = cell
     names = tuple("no KL" if beta is None else f"β {beta:g}" for beta in columns)
-    return Map(title, names, tuple(rows))
+    fields = ((kl, tuple(cells.get(beta) for beta in columns)) for kl, cells in rows.items())
+    return Map(title, names, tuple(fields))
+
+
+MEASURES = {
+    "drop": "drop from the peak",
+    "spread": "standard deviation between seeds",
+    "steps": "train steps kept before a collapse",
+}
+STABILITY_TEXT = (
+    "Drop: the best value of the curve less its last; 0 for a run that ends at its best. Noise "
+    "alone makes it positive, the more so the oftener a run is evaluated: compare it between "
+    "configurations, not with 0. Spread: the standard deviation between seeds of the final value, "
+    "with its chi-square interval. Steps kept: train steps before a collapse, or all of them; the "
+    "mean is the area under the share of runs that still train."
+)
+
+
+def stability_section(comparison: Comparison) -> Section | None:
+    """Return a section with a figure and a table of stability, or None if no run ended well."""
+    measured = [c.stability for c in comparison.configurations if c.stability.steps_kept]
+    if not measured:
+        return None
+    curves = sorted({metric_title(s.metric) for s in measured if s.metric})
+    figure = Figure(
+        "stability",
+        "stability",
+        "Stability",
+        f"Of the curve of {' or '.join(curves) or 'no metric'}. Lines are 95 % intervals; "
+        "those of a spread from few seeds are long, and are meant to be.",
+        "Dots with intervals: drop from the peak, spread between seeds and steps kept of each "
+        "configuration; the table below holds the numbers.",
+    )
+
+    def fields(c: Configuration) -> tuple[str, ...] | None:
+        s = c.stability
+        if not s.steps_kept:
+            return None
+        kept = f"{s.steps_kept.mean:.4g} of {s.num_train_steps}"
+        drop = estimate_text(s.drop) if s.drop else ""
+        return drop, _spread_text(s.spread), kept, ", ".join(map(str, s.collapsed_at))
+
+    table = table_of_configurations(
+        comparison,
+        "Stability of every configuration, with 95 % intervals",
+        ("drop from the peak", "spread between seeds", "steps kept", "collapsed at step"),
+        fields,
+    )
+    return Section("stability", "Stability", (STABILITY_TEXT,), figures=(figure,), tables=(table,))
+
+
+def _spread_text(spread: SeedSpread | None) -> str:
+    if spread is None:
+        return "one seed: none"
+    if spread.low is None or spread.high is None:
+        return number_text(spread.sd)
+    return f"{number_text(spread.sd)} [{number_text(spread.low)}, {number_text(spread.high)}]"
+
+
+def stability_data(comparison: Comparison) -> dict[str, Any]:
+    """Return measure -> title, and [value, low, high] or None for each configuration."""
+
+    def values(c: Configuration, measure: str) -> list[Any] | None:
+        s = c.stability
+        if measure == "spread":
+            ends = (s.spread.sd, s.spread.low, s.spread.high) if s.spread else ()
+        else:
+            one = s.drop if measure == "drop" else s.steps_kept
+            ends = (one.mean, one.low, one.high) if one else ()
+        return [rounded(v) for v in ends] or None
+
+    return {
+        name: {"title": title, "values": [values(c, name) for c in comparison.configurations]}
+        for name, title in MEASURES.items()
+    }
 
 
 def reference_section(comparison: Comparison) -> Section | None:
@@ -488,30 +392,28 @@ def reference_section(comparison: Comparison) -> Section | None:
 
     It shows forward KL, reverse KL and entropy during training (Fig. 12).
     """
-    metrics = tuple(m for m in DISTANCE if any(has_curve(c, m) for c in comparison.configurations))
+    metrics = _drawn(comparison, ("eval/kl_forward", "eval/kl_reverse", "eval/entropy"))
     if not metrics:
         return None
+    title = "Distance from the reference policy"
     figure = Figure(
         "reference",
         "measures",
-        "Distance from the reference policy",
+        title,
         "On held-out prompts, over whole sequences. Forward KL is large where the policy has lost "
         "what the reference policy does; reverse KL is what the penalty is meant to bound. "
         "One panel a measure and KL term; a ring marks a curve that an unfinished seed cuts short.",
         "Curves of forward KL, reverse KL and entropy, one panel for each KL term.",
         metrics,
     )
-    rows = (
-        (c, setting, [final_text(c, m) for m in metrics])
-        for c, setting in with_setting_names(comparison.configurations)
-        if any(m in c.finals for m in metrics)
-    )
-    table = table_of_configurations(
-        "Final values: mean and 95 % interval over seeds", [*map(metric_title, metrics)], rows
-    )
-    return Section(
-        "reference", "Distance from the reference policy", figures=(figure,), tables=(table,)
-    )
+
+    def fields(c: Configuration) -> list[str] | None:
+        texts = [final_text(c, m) for m in metrics]
+        return texts if any(texts) else None
+
+    caption = "Final values: mean and 95 % interval over seeds"
+    table = table_of_configurations(comparison, caption, [*map(metric_title, metrics)], fields)
+    return Section("reference", title, figures=(figure,), tables=(table,))
 
 
 def predicted_section(comparison: Comparison) -> Section | None:
@@ -520,51 +422,177 @@ def predicted_section(comparison: Comparison) -> Section | None:
     The prediction is the closed form of the KL-regularised optimum.
     """
     accuracy = "eval/accuracy_in_domain"
-    pairs = [
-        (c, setting)
-        for c, setting in with_setting_names(comparison.configurations)
-        if c.predicted is not None and accuracy in c.finals
+    rows: Rows = [
+        {
+            "at": at,
+            "x": rounded(c.predicted),
+            **dict(
+                zip(("value", "low", "high"), map(rounded, (e.mean, e.low, e.high)), strict=True)
+            ),
+            "of": f"{c.study}, {setting}, {c.name}",
+            "term": term_of(c),
+        }
+        for at, (c, setting) in enumerate(with_setting_names(comparison.configurations))
+        if c.predicted is not None and (e := c.finals.get(accuracy))
     ]
-    if not pairs:
+    if not rows:
         return None
+    looks = looks_of(comparison.configurations)
     figure = Figure(
         "predicted",
-        "predicted",
+        "drawn",
         "Observed against predicted accuracy",
         "The optimum of reward minus β times the sequence's reverse KL is known in closed form for "
         "these tasks: a configuration whose gradient is that of the reverse KL should end on the "
         "line, if it trained long enough. Bars are 95 % intervals over seeds.",
         "Observed final accuracy over the predicted one, with the diagonal.",
-        (accuracy,),
+        views=(plots.predictions(rows, looks, axis_label(accuracy)),),
     )
-    rows = (
-        (
-            c,
-            setting,
-            (
-                f"{c.predicted:.3f}",
-                final_text(c, accuracy),
-                f"{c.finals[accuracy].mean - (c.predicted or 0.0):+.3f}".replace("-", "−"),
-            ),
-        )
-        for c, setting in pairs
-    )
+
+    def fields(c: Configuration) -> tuple[str, ...] | None:
+        if c.predicted is None or accuracy not in c.finals:
+            return None
+        difference = f"{c.finals[accuracy].mean - c.predicted:+.3f}".replace("-", "−")
+        return f"{c.predicted:.3f}", final_text(c, accuracy), difference
+
     table = table_of_configurations(
+        comparison,
         "Predicted and observed final accuracy",
         ("predicted", "observed", "difference"),
-        rows,
-        searchable=len(pairs) > 12,
+        fields,
+        searchable=len(rows) > 12,
     )
     return Section("predicted", "Observed against predicted", figures=(figure,), tables=(table,))
 
+
+STALENESS_TEXT = (
+    "Policy versions between sampling and use, in train steps, averaged over training. What was "
+    "asked for is a bound; what counts is what was observed."
+)
+BETA_TEXT = (
+    "The β that would pull as hard under the objective the spec names. It parts from the β asked "
+    "for where a library averages, scales or bounds the KL term otherwise."
+)
+
+
+def staleness_section(comparison: Comparison) -> Section | None:
+    """Return a section on allowed and observed staleness, or None if no configuration has any."""
+    if not any(
+        c.max_staleness or c.traits.get("async", "0") != "0" for c in comparison.configurations
+    ):
+        return None
+
+    def fields(c: Configuration) -> tuple[str, ...] | None:
+        if c.staleness is None:
+            return None
+        most = "" if c.max_staleness is None else f"{c.max_staleness:g}"
+        return c.traits.get("async", ""), estimate_text(c.staleness), most
+
+    table = table_of_configurations(
+        comparison,
+        "Staleness in train steps",
+        ("largest allowed", "observed mean", "observed largest"),
+        fields,
+        searchable=sum(c.staleness is not None for c in comparison.configurations) > 12,
+    )
+    title = "Staleness of the rollouts that were trained on"
+    return Section(
+        "staleness",
+        "Observed staleness",
+        (STALENESS_TEXT,),
+        figures=_metric_figure(comparison, "staleness", "rollout/staleness_mean", title),
+        tables=(table,) if table.rows else (),
+    )
+
+
+def beta_section(comparison: Comparison) -> Section | None:
+    """Return a section on declared and effective beta, or None if none was measured."""
+
+    def fields(c: Configuration) -> tuple[str, ...] | None:
+        series = (run.series.get(BETA_EFFECTIVE) for run in c.runs)
+        means = [fmean(values.values()) for values in series if values]
+        if not means or c.beta is None:
+            return None
+        mean = estimate(means)
+        return f"{c.beta:g}", estimate_text(mean), f"{mean.mean / c.beta:.3g}" if c.beta else ""
+
+    columns = ("β asked for", "effective β: mean over training", "ratio")
+    caption = "Effective β of every configuration"
+    table = table_of_configurations(comparison, caption, columns, fields)
+    if not table.rows:
+        return None
+    figures = _metric_figure(comparison, "beta", BETA_EFFECTIVE, "Effective β")
+    return Section("beta", "Effective β", (BETA_TEXT,), figures=figures, tables=(table,))
+
+
+def _metric_figure(
+    comparison: Comparison, name: str, metric: str, title: str
+) -> tuple[Figure, ...]:
+    caption = "Mean over seeds with its 95 % interval as a band."
+    alt = f"Curves of {metric} over train steps; the table holds their means."
+    metrics = _drawn(comparison, (metric,))
+    return (Figure(name, "measures", title, caption, alt, metrics),) if metrics else ()
+
+
+# ---------------------------------------------------------------- cost
+
+COST_TEXT = (
+    "Training only, every attempt counted, failed ones too; evaluation is not in it. A cell that "
+    "belongs to several studies is trained once and counted in each; the total counts it once."
+)
+COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
+
+
+def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section | None:
+    """Return a section on cost, or None if no attempt has ended."""
+    if not any(end for record in records for end in record.attempts):
+        return None
+    studies = dict.fromkeys(study for record in records for study in record.cell.studies)
+    rows = [(study, *_spent(r for r in records if study in r.cell.studies)) for study in studies]
+    rows.append(("all together", *_spent(records)))
+    by_configuration = table_of_configurations(
+        comparison,
+        "By configuration",
+        COST_COLUMNS,
+        lambda c: _spent(run.record for run in c.runs),
+        links="where from",
+    )
+    by_study = ReportTable("By study", ("study", *COST_COLUMNS), tuple(rows))
+    return Section("cost", "Cost", (COST_TEXT,), tables=(by_study, by_configuration))
+
+
+def _spent(records: Iterable[Record]) -> tuple[str, ...]:
+    every = list(records)
+    ends: list[ExitRecord] = [end for record in every for end in record.attempts if end]
+    return (
+        str(len(every)),
+        str(sum(len(record.attempts) for record in every)),
+        _amount(sum(end.gpu_hours for end in ends)),
+        _amount(sum(end.cpu_seconds for end in ends)),
+        _amount(wall_seconds(ends) / 3600),
+    )
+
+
+def wall_seconds(ends: Iterable[ExitRecord]) -> float:
+    """Return the seconds in which at least one attempt was at work: one process may train many."""
+    seconds, until = 0.0, 0.0
+    for end in sorted(ends, key=lambda each: each.started):
+        seconds += max(0.0, end.ended - max(end.started, until))
+        until = max(until, end.ended)
+    return seconds
+
+
+def _amount(value: float) -> str:
+    return "0" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# ---------------------------------------------------------------- beside the paper's numbers
 
 MICRO_NOTE = (
     "NOT COMPARABLE: the published numbers are of models of 7 and 8 billion parameters on "
     "mathematics; ours are of the embedded trainer, tens of thousands of parameters on strings of "
     "digits. They stand side by side to show which way each goes, and nothing else."
 )
-
-
 PUBLISHED_TEXT = (
     "Relative improvement: how much higher left is than right, in shares of right, averaged over "
     "tasks. A published number has no interval; ours is a 95 % interval over seeds."
@@ -577,13 +605,25 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         return None
     micro = is_micro(comparison.runs)
     source = f"Published in: {spec.published.source}." if spec.published.source else ""
+    drawn: Rows = []
+    for one in comparison.published:
+        if one.ours is None:
+            continue
+        name, ours = one.published.name, one.ours
+        ends = zip(("value", "low", "high"), (ours.value, ours.low, ours.high), strict=True)
+        own = {key: None if v is None else 100 * (rounded(v) or 0) for key, v in ends}
+        theirs = 100 * (rounded(one.published.relative_improvement) or 0)
+        drawn.append({"name": name, "says": statement(one.claim), "whose": plots.OURS, **own})
+        place = {"name": name, "says": one.published.where, "whose": plots.THEIRS}
+        drawn.append({**place, "value": theirs})
     figure = Figure(
         "published",
-        "published",
+        "drawn",
         "Published numbers beside ours",
         "Circles: ours, with 95 % intervals over seeds. Diamonds: published. "
         + ("Not comparable: the scales differ." if micro else ""),
         "Our relative improvement with its interval and the published number, a row a claim.",
+        views=(plots.published(drawn),),
     )
     rows = tuple(_published_row(one, micro) for one in comparison.published)
     columns = ("claim", "where", "published", "ours", "seeds", "published lies")
@@ -591,7 +631,7 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         "published",
         "Beside the paper's numbers",
         tuple(filter(None, (PUBLISHED_TEXT, source))),
-        figures=(figure,) if any(one.ours for one in comparison.published) else (),
+        figures=(figure,) if drawn else (),
         tables=(ReportTable("Relative improvement", columns, rows),),
         note=MICRO_NOTE if micro else "",
     )
@@ -599,147 +639,23 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
 
 def _published_row(one: PublishedComparison, micro: bool) -> tuple[str, ...]:
     ours = one.ours
-    text = f"none: {one.missing}" if ours is None else improvement_text(ours)
-    verdict = "not comparable (micro scale)" if micro else one.verdict
     return (
         statement(one.claim),
         one.published.where,
         percent(one.published.relative_improvement),
-        text,
+        f"none: {one.missing}" if ours is None else improvement_text(ours),
         str(ours.n) if ours else "",
-        verdict,
+        "not comparable (micro scale)" if micro else one.verdict,
     )
 
 
-def published_data(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the published numbers for figures, as shares.
-
-    Each has its name, its place in the publication, its claim, its value, and our value as
-    [value, low, high] or None.
-    """
-    return [
-        {
-            "name": one.published.name,
-            "where": one.published.where,
-            "statement": statement(one.claim),
-            "published": rounded(one.published.relative_improvement),
-            "ours": None
-            if one.ours is None
-            else [rounded(v) for v in (one.ours.value, one.ours.low, one.ours.high)],
-        }
-        for one in comparison.published
-    ]
-
-
-BETA_TEXT = (
-    "The β that would pull as hard under the objective the spec names. It parts from the β asked "
-    "for where a library averages, scales or bounds the KL term otherwise."
-)
-
-
-STALENESS_TEXT = (
-    "Policy versions between sampling and use, in train steps, averaged over training. What was "
-    "asked for is a bound; what counts is what was observed."
-)
-
-
-def staleness_section(comparison: Comparison) -> Section | None:
-    """Return a section on allowed and observed staleness, or None if no configuration has any."""
-    rows = [
-        (
-            c,
-            setting,
-            (
-                c.traits.get("async", ""),
-                estimate_text(c.staleness),
-                "" if c.max_staleness is None else f"{c.max_staleness:g}",
-            ),
-        )
-        for c, setting in with_setting_names(comparison.configurations)
-        if c.staleness is not None
-    ]
-    if not any(
-        c.max_staleness or c.traits.get("async", "0") != "0" for c in comparison.configurations
-    ):
-        return None
-    table = table_of_configurations(
-        "Staleness in train steps",
-        ("largest allowed", "observed mean", "observed largest"),
-        rows,
-        searchable=len(rows) > 12,
-    )
-    return Section(
-        "staleness",
-        "Observed staleness",
-        (STALENESS_TEXT,),
-        figures=_metric_figure(
-            comparison,
-            "staleness",
-            "rollout/staleness_mean",
-            "Staleness of the rollouts that were trained on",
-        ),
-        tables=(table,) if rows else (),
-    )
-
-
-def beta_section(comparison: Comparison) -> Section | None:
-    """Return a section on declared and effective beta, or None if none was measured."""
-    rows = []
-    for c, setting in with_setting_names(comparison.configurations):
-        means = [
-            fmean(values)
-            for run in c.runs
-            if (values := [*run.series.get(BETA_EFFECTIVE, {}).values()])
-        ]
-        if means and c.beta is not None:
-            mean = estimate(means)
-            ratio = f"{mean.mean / c.beta:.3g}" if c.beta else ""
-            rows.append((c, setting, (f"{c.beta:g}", estimate_text(mean), ratio)))
-    if not rows:
-        return None
-    columns = ("β asked for", "effective β: mean over training", "ratio")
-    table = table_of_configurations("Effective β of every configuration", columns, rows)
-    return Section(
-        "beta",
-        "Effective β",
-        (BETA_TEXT,),
-        figures=_metric_figure(comparison, "beta", BETA_EFFECTIVE, "Effective β"),
-        tables=(table,),
-    )
-
-
-def _metric_figure(
-    comparison: Comparison, name: str, metric: str, title: str
-) -> tuple[Figure, ...]:
-    if not any(has_curve(c, metric) for c in comparison.configurations):
-        return ()
-    return (
-        Figure(
-            name,
-            "measures",
-            title,
-            "Mean over seeds with its 95 % interval as a band.",
-            f"Curves of {metric} over train steps; the table holds their means.",
-            (metric,),
-        ),
-    )
-
+# ---------------------------------------------------------------- maps over two settings
 
 AXIS_TITLES = {
     "async": "staleness (updates)",
     "max_staleness_steps": "staleness (updates)",
     "optimizer.learning_rate": "learning rate",
 }
-PHASE_COLUMNS = (
-    "study",
-    "setting",
-    "KL",
-    "β",
-    "beside it",
-    "seeds",
-    *STATES,
-    "shown by",
-)
 
 
 def axis_title(axis: str) -> str:
@@ -752,20 +668,24 @@ def phase_section(comparison: Comparison) -> Section | None:
     maps = phase_maps(comparison.configurations)
     if not maps:
         return None
+    terms = [(one.study, one.kl, one.axis) for one in maps]
     figure = Figure(
         "phases",
-        "phases",
+        "drawn",
         "Phase maps",
         "In each field the seeds that were stable / unstable / collapsed / of which the curve "
         "cannot tell; the colour is the mean of the others, from all stable to all collapsed.",
         "Heat maps of stable, unstable and collapsed seeds over β and another setting, one for "
         "each KL term; the table below holds the numbers.",
+        views=tuple(
+            _phase_view(one, several=terms.count(term) > 1)
+            for one, term in zip(maps, terms, strict=True)
+        ),
     )
-    rows = tuple(row for one in maps for row in _phase_rows(one))
     table = ReportTable(
         "Shares of the seeds of each field, with Wilson's 95 % intervals",
-        PHASE_COLUMNS,
-        rows,
+        ("study", "setting", "KL", "β", "beside it", "seeds", *STATES, "shown by"),
+        tuple(row for one in maps for row in _phase_rows(one)),
         searchable=True,
     )
     largest = ReportTable(
@@ -782,30 +702,22 @@ def phase_section(comparison: Comparison) -> Section | None:
     return Section("phases", "Phase maps", RULE, figures=(figure,), tables=(largest, table))
 
 
-def phase_panels(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the panels of the figure: labels, colour and text of each field."""
-    maps = phase_maps(comparison.configurations)
-    return [
-        _phase_panel(one, several=len({m.setting for m in maps if _same_term(m, one)}) > 1)
-        for one in maps
+def _phase_view(one: PhaseMap, *, several: bool) -> ChartView:
+    rows: Rows = [
+        {
+            "column": column,
+            "row": row,
+            "z": _severity(field),
+            "text": "" if field is None else " / ".join(str(field.counts[s]) for s in STATES),
+            "says": _state_shares(field),
+        }
+        for row, beta in enumerate(one.betas)
+        for column, x in enumerate(one.xs)
+        for field in [one.fields.get((beta, x))]
     ]
-
-
-def _same_term(one: PhaseMap, other: PhaseMap) -> bool:
-    return (one.study, one.kl, one.axis) == (other.study, other.kl, other.axis)
-
-
-def _phase_panel(one: PhaseMap, *, several: bool) -> dict[str, Any]:
-    fields = [[one.fields.get((beta, x)) for x in one.xs] for beta in one.betas]
-    return {
-        "title": f"{one.kl} · {one.study}" + (f" · {one.setting}" if several else ""),
-        "xtitle": axis_title(one.axis),
-        "x": [f"{float(x):g}" for x in one.xs],
-        "y": ["no KL" if beta is None else f"{beta:g}" for beta in one.betas],
-        "z": [[_severity(field) for field in row] for row in fields],
-        "text": [[_state_counts(field) for field in row] for row in fields],
-        "hover": [[_state_shares(field) for field in row] for row in fields],
-    }
+    title = f"{one.kl} · {one.study}" + (f" · {one.setting}" if several else "")
+    betas = ["no KL" if beta is None else f"{beta:g}" for beta in one.betas]
+    return plots.fields(rows, [f"{float(x):g}" for x in one.xs], betas, title, axis_title(one.axis))
 
 
 def _severity(field: PhaseField | None) -> float | None:
@@ -817,10 +729,6 @@ def _severity(field: PhaseField | None) -> float | None:
     if field is None or not known:
         return None
     return rounded((field.counts["unstable"] + 2 * field.counts["collapsed"]) / (2 * known))
-
-
-def _state_counts(field: PhaseField | None) -> str:
-    return "" if field is None else " / ".join(str(field.counts[state]) for state in STATES)
 
 
 def _state_shares(field: PhaseField | None) -> str:
@@ -855,47 +763,50 @@ def _phase_rows(one: PhaseMap) -> Iterator[tuple[str, ...]]:
             )
 
 
-IMPORTED_TITLE = "Runs that orch did not launch"
-IMPORTED_CAPTION = (
-    "One panel a metric: imported runs in bold lines, and the means over seeds of the first "
-    f"{MOST_OWN} configurations that have it. Steps are those that each log counts."
-)
+# ---------------------------------------------------------------- runs of other launches
 
 
-def imported_section(
-    runs: Sequence[ImportedRun], own: Sequence[Configuration]
-) -> tuple[Section | None, Mapping[str, Any]]:
-    """Return the section and the data of its figure, or (None, {}) without imported runs."""
+def imported_section(runs: Sequence[ImportedRun], own: Sequence[Configuration]) -> Section | None:
+    """Return a section on imported runs and their curves, or None without any."""
     if not runs:
-        return None, {}
-    data, panels = imported_data(runs), beside(runs, own)
+        return None
+    data = imported_data(runs)
     figure = Figure(
         "imported",
-        "imported",
+        "drawn",
         "Imported runs beside the cells",
-        IMPORTED_CAPTION,
+        "One panel a metric: imported runs in bold lines, and the means over seeds of the first "
+        f"{MOST_OWN} configurations that have it. Steps are those that each log counts.",
         "Learning curves of imported runs and of this experiment's configurations.",
+        views=tuple(plots.imported(beside(runs, own))),
+    )
+    meanings = dict.fromkeys(
+        (f"{name} of {one['library']}", meaning)
+        for one in data
+        for name, meaning in one["kl_metrics"].items()
+    )
+    values = tuple(
+        (m, *(number_text(r.finals[m]) if m in r.finals else "–" for r in runs))
+        for m in metrics_in(runs)
     )
     return Section(
         "imported",
-        IMPORTED_TITLE,
+        "Runs that orch did not launch",
         (APART,),
         points=tuple(_imported_points(data)),
-        figures=(figure,) if panels else (),
-        tables=(_imported_origins(data), _imported_values(runs), _kl_meanings(data)),
-    ), {"imported": panels}
+        figures=(figure,) if figure.views else (),
+        tables=(
+            _imported_origins(data),
+            ReportTable("Their last values", ("metric", *(run.name for run in runs)), values),
+            ReportTable("What each logged KL means", ("logged", "meaning"), tuple(meanings)),
+        ),
+    )
 
 
-def _imported_points(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    unknown = [f"{one['name']}: not known is {each}" for one in data for each in one["unknown"]]
-    assumed = [f"{one['name']}: assumed is that {each}" for one in data for each in one["assumes"]]
-    wrong = [f"{one['name']}: {each}" for one in data for each in one["problems"]]
-    return [
-        *wrong,
-        *unknown,
-        *assumed,
-        *(f"{o['name']}: {each}" for o in data for each in o["notes"]),
-    ]
+def _imported_points(data: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    kinds = (("problems", ""), ("unknown", "not known is "), ("assumes", "assumed is that "))
+    for key, words in (*kinds, ("notes", "")):
+        yield from (f"{one['name']}: {words}{each}" for one in data for each in one[key])
 
 
 def _imported_origins(data: Sequence[Mapping[str, Any]]) -> ReportTable:
@@ -919,28 +830,7 @@ def _imported_origins(data: Sequence[Mapping[str, Any]]) -> ReportTable:
     return ReportTable("What they are, as their logs and settings say", columns, tuple(rows))
 
 
-def _imported_values(runs: Sequence[ImportedRun]) -> ReportTable:
-    metrics = metrics_in(runs)
-    rows = tuple(
-        (
-            metric,
-            *(number_text(r.finals[metric]) if metric in r.finals else "–" for r in runs),
-        )
-        for metric in metrics
-    )
-    return ReportTable("Their last values", ("metric", *(run.name for run in runs)), rows)
-
-
-def _kl_meanings(data: Sequence[Mapping[str, Any]]) -> ReportTable:
-    rows = dict.fromkeys(
-        (f"{name} of {one['library']}", meaning)
-        for one in data
-        for name, meaning in one["kl_metrics"].items()
-    )
-    return ReportTable("What each logged KL means", ("logged", "meaning"), tuple(rows))
-
-
-# The tables of `orch compare`: configurations, claims, and the differences along an axis.
+# ---------------------------------------------------------------- tables of `orch compare`
 
 
 def configuration_tables(comparison: Comparison, metric: str | None = None) -> list[ReportTable]:

@@ -1,12 +1,14 @@
 """Searches in an experiment's report, on the terminal and as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from orchestrator.analysis.stats import estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
+from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.report.model import Figure, ReportTable, Section
+from orchestrator.report.plots import trials
 from orchestrator.runs.cost import total
 from orchestrator.runs.experiment import Experiment
 from orchestrator.search.block import FIELD
@@ -31,25 +33,11 @@ CURVE = (
 )
 
 
-def experiment_sections(
-    experiment: Experiment,
-) -> tuple[list[Section], dict[str, Any], list[str]]:
-    """Return the searches in the experiment's report: their section, the data of its figure, and
-    the reasons why some searches cannot be shown."""
+def experiment_sections(experiment: Experiment) -> tuple[list[Section], list[str]]:
+    """Return the section on searches in the experiment's report, and the reasons why some searches
+    cannot be shown."""
     outcomes, faults = read_searches(experiment)
-    if not outcomes:
-        return [], {}, faults
-    drawn, shown = panel(outcomes), section(outcomes)
-    if drawn["series"]:
-        figure = Figure(
-            "tune",
-            "trials",
-            "Searches",
-            "Each mark is a trial, the mean over its seeds.",
-            "Objective over β; the tables hold the same numbers.",
-        )
-        shown = replace(shown, figures=(figure,))
-    return [shown], {"tune": [drawn]}, faults
+    return [section(outcomes)] if outcomes else [], faults
 
 
 def section(outcomes: Sequence[SearchOutcome]) -> Section:
@@ -65,34 +53,34 @@ def section(outcomes: Sequence[SearchOutcome]) -> Section:
         f"{block.objective}, the mean over {counted(len(block.seeds), 'seed')} a trial; "
         f"sampler {block.sampler}."
     )
+    figure = Figure(
+        "tune",
+        "drawn",
+        "Searches",
+        "Each mark is a trial, the mean over its seeds.",
+        "Objective over β; the tables hold the same numbers.",
+        views=(chart(outcomes),),
+    )
     return Section(
         f"tune-{block.name}",
         f"Search for β: {block.name}",
         text=(text,),
         points=tuple(points),
+        figures=(figure,) if any(one.measured for one in outcomes) else (),
         tables=tuple(table for table in tables if table.rows),
     )
 
 
-def panel(outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
-    """Return a panel of the figure: the objective over β, a series for each search."""
+def chart(outcomes: Sequence[SearchOutcome]) -> ChartView:
+    """Return the objective over β, a series for each search."""
     block = outcomes[0].search.block
-    series = [
-        {
-            "name": one.search.name,
-            "x": [trial.beta for trial in one.measured],
-            "y": [trial.value for trial in one.measured],
-            "text": [f"trial {t.number}, {beta_text(t.beta)}" for t in one.measured],
-        }
+    rows: Rows = [
+        {"name": one.search.name, "x": t.beta, "value": t.value}
+        | {"of": f"trial {t.number}, {beta_text(t.beta)}"}
         for one in outcomes
-        if one.measured
+        for t in one.measured
     ]
-    return {
-        "title": f"{block.name}: {block.metric} over {FIELD}",
-        "xtitle": FIELD,
-        "ytitle": block.metric,
-        "series": series,
-    }
+    return trials(rows, f"{block.name}: {block.metric} over {FIELD}", FIELD, block.metric)
 
 
 def plan_table(searches: Sequence[Search]) -> ReportTable:

@@ -81,17 +81,7 @@ def test_the_page_in_words(folder: Path) -> None:
     done = compare(folder, "--against", "openrlhf")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) < 40, "one screen"
-    for words in ("differs from openrlhf@0.11.2 in", "in 1 of 1 cells", "In plain", "--details"):
-        assert words in done.stdout.replace("in plain", "In plain"), words
-    done = compare(folder, "--against", "openrlhf", "--details")
-    for words in (
-        "What equal settings mean differently",
-        "Difference to openrlhf@0.11.2, predicted at micro scale",
-        "each token with those after it",
-        "What the ledgers say differently",
-        "one run with verl@0.8.0",
-        "by rollouts seen",
-    ):
+    for words in ("differs from openrlhf@0.11.2 in", "in 1 of 1 cells", "in plain", "report has"):
         assert words in done.stdout, words
     assert "observed in the libraries" not in done.stdout
     assert "only predicted here" in done.stderr
@@ -131,8 +121,6 @@ def test_predicted_and_observed_stand_side_by_side(folder: Path, tmp_path: Path)
     assert any(
         "openrlhf@0.11.2 has no result for seed 0 and 1" in x for x in found["observed"]["missing"]
     )
-    done = compare(home, "--details")
-    assert "Predicted and observed differences, side by side" in done.stdout
 
 
 def test_mistakes_are_sentences(folder: Path) -> None:

@@ -9,7 +9,7 @@ from orchestrator.analysis.configurations import configurations
 from orchestrator.analysis.phases import phase_maps, state_of
 from orchestrator.analysis.runs import measure
 from orchestrator.records import Outcome
-from orchestrator.report.results import phase_panels, phase_section
+from orchestrator.report.results import phase_section
 
 KINDS = {
     "trained": "stable",
@@ -75,10 +75,11 @@ def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
     comparison = compare(synthetic.spec(), done.records, done.scores)
     section = phase_section(comparison)
     assert section is not None
-    (panel,) = phase_panels(comparison)
-    assert panel["y"] == ["no KL", "0.05", "1"]
-    assert panel["z"][2] == [0, 0.5]
-    assert panel["text"][2][1] == "1 / 0 / 1 / 0"
+    (view,) = section.figures[0].views
+    drawn = {(row["row"], row["column"]): row for row in view["rows"]}
+    assert '["no KL", "0.05", "1"]' in str(view["spec"])
+    assert [drawn[2, column]["z"] for column in (0, 1)] == [0, 0.5]
+    assert drawn[2, 1]["text"] == "1 / 0 / 1 / 0"
     largest, table = section.tables
     assert [row[-1] for row in largest.rows] == ["10 [none, 10]"] * 3
     assert ("k1.loss", "1") in {(row[2], row[3]) for row in table.rows}

@@ -21,7 +21,7 @@ from orchestrator.records import (
     PublishedPanel,
 )
 from orchestrator.report import Context, Report, report
-from orchestrator.report.results import phase_panels, phase_section
+from orchestrator.report.results import phase_section
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.long(240)]
 
@@ -158,7 +158,6 @@ def told(synthetic: Any) -> Report:
         context=context,
         last_lines={failed: "x" * 10_000 + SCRIPT},
         sections=[phases],
-        data={"phases": phase_panels(mapped)},
     )
 
 

@@ -246,9 +246,9 @@ def test_the_report_sets_imported_runs_beside_the_cells(
     (reward, *_) = beside([run], own)
     assert (reward["lines"][0]["name"], reward["lines"][0]["imported"]) == ("grpo-tiny", True)
     assert any(not line["imported"] for line in reward["lines"])
-    section, data = imported_section([run], own)
+    section = imported_section([run], own)
     assert section is not None
     assert section.tables[0].rows[0][:4] == ("grpo-tiny", "trl", "rho_k3.loss", "0.1")
     assert "in no interval and in no claim" in section.text[0]
-    assert data["imported"][0]["metric"] == "train/reward_mean"
-    assert imported_section([], own) == (None, {})
+    assert section.figures[0].views[0]["title"] == "reward_mean"
+    assert imported_section([], own) is None
