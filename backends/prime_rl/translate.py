@@ -67,7 +67,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         },
         env={
             **({rollout_dump.VARIABLE: folder} if dumps else {}),
-            **loggers.variables(cell, paths),
+            # its trainer and its orchestrator log to a run each
+            **loggers.variables(cell, paths, one_run=False),
         },
         ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
         + own

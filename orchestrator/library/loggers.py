@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.identity import digest
 from orchestrator.records import AttemptPaths, Cell, Logger
 
 TAG_LENGTH = 64
@@ -26,10 +27,11 @@ def refuse(cell: Cell, offered: Iterable[Logger], advice: str) -> None:
         )
 
 
-def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
+def variables(cell: Cell, paths: AttemptPaths, *, one_run: bool = True) -> dict[str, str]:
     """Return the environment variables that name a cell's run in its loggers.
 
-    A run has the cell's name, its study as group, and its axes as tags.
+    A run has the cell's name, its study as group, and its axes as tags. Its attempts are one run of
+    W&B, which each goes on with. one_run: False for a library of which several processes log.
     """
     names: dict[str, str] = {}
     if "wandb" in cell.loggers:
@@ -39,6 +41,9 @@ def variables(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
             "WANDB_RUN_GROUP": group(cell),
             "WANDB_DIR": str(paths.attempt_dir),
         }
+        if one_run:
+            attempts = str(paths.attempt_dir.parent)
+            names |= {"WANDB_RUN_ID": digest(attempts), "WANDB_RESUME": "allow"}
         if cell.axes:  # W&B refuses an empty tag
             names["WANDB_TAGS"] = ",".join(_tags(cell.axes))
     if "tensorboard" in cell.loggers:

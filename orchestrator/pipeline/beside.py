@@ -18,20 +18,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.evaluate import score_index
-from orchestrator.records import Cell, Record, Spec
+from orchestrator.records import Cell, Spec
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
-from orchestrator.tracking.mirror import Mirror, MirrorReport
+from orchestrator.tracking.mirror import MirrorReport, mirror
 
 LOOK_SECONDS = 0.5
-SHARE_LOOKING = 0.05
-"""Largest share of time for looking for cells that have ended or have new scores."""
-CELLS_AT_ONCE = 8
+SHARE_LOOKING = 0.2
+"""Largest share of time for looking at cells and for copying them."""
+CELLS_AT_ONCE = 16
 """Cells that are copied between two looks, and after the run was interrupted."""
 FINISH = "finish"
 _END_SECONDS = 20.0
@@ -108,89 +107,50 @@ _ENDED = (
 # ---------------------------------------------------------------- in the process
 
 
-class _Look(NamedTuple):
-    """What decides whether a cell is copied again."""
+def _follow(
+    spec: Spec, cells: Sequence[Cell], folder: RunFolder, lines: "SimpleQueue[str]"
+) -> MirrorReport | None:
+    """Copy cells until the run says `finish`, then everything. Return None if the run ended."""
+    copied: dict[str, tuple[str, ...]] = {}
+    before: dict[str, tuple[str, ...]] = {}
+    created = 0
+    with suppress(EnvironmentFault):  # MLflow may answer at the end; if it does not, that is told
+        while lines.empty():
+            began = time.monotonic()
+            now = {cell.id: files for cell in cells if (files := _files_of_ended(folder, cell))}
+            # A cell whose files changed since the last look is left for the next one.
+            due = [c for c in cells if before.get(c.id) == now.get(c.id) != copied.get(c.id)]
+            before = now
+            if some := due[:CELLS_AT_ONCE]:
+                created += _mirrored(spec, some, folder, cells).created
+                copied |= {cell.id: now[cell.id] for cell in some}
+            pause = max(LOOK_SECONDS, (time.monotonic() - began) / SHARE_LOOKING)
+            with suppress(Empty):
+                lines.put(lines.get(timeout=LOOK_SECONDS if len(due) > CELLS_AT_ONCE else pause))
+    if lines.get() != FINISH:
+        return None
+    report = _mirrored(spec, cells, folder, cells)
+    report.created += created
+    report.unchanged = max(0, report.unchanged - created)
+    return report
 
-    ended: bool
-    files: tuple[str, ...]
-    """Names in its folders of attempts and of evaluations."""
+
+def _mirrored(
+    spec: Spec, some: Sequence[Cell], folder: RunFolder, cells: Sequence[Cell]
+) -> MirrorReport:
+    index = score_index(some, spec.evaluation, folder)
+    return mirror(collect(some, folder), index.scores, spec, folder, cells=cells)
 
 
-class _Follower:
-    """Copies the cells of an experiment as they end and as their scores appear."""
-
-    def __init__(
-        self, spec: Spec, cells: Sequence[Cell], folder: RunFolder, lines: "SimpleQueue[str]"
-    ):
-        self._spec, self._cells, self._folder, self._lines = spec, cells, folder, lines
-        self._seen: dict[str, _Look] = {}
-        self._copied: dict[str, _Look] = {}
-        self._records: dict[str, Record] = {}
-
-    def follow(self) -> MirrorReport | None:
-        """Copy cells until the run says `finish`, then everything. Return None if the run ended."""
-        try:
-            with Mirror(self._spec, self._folder) as mirror:
-                while self._lines.empty():
-                    seconds = self._copy_some(mirror)
-                    with suppress(Empty):
-                        self._lines.put(self._lines.get(timeout=seconds))
-                return self._complete(mirror) if self._lines.get() == FINISH else None
-        except EnvironmentFault:
-            if self._lines.get() != FINISH:
-                return None
-            # MLflow may answer by now; if it does not, this is told.
-            with Mirror(self._spec, self._folder) as mirror:
-                return self._complete(mirror)
-
-    def _copy_some(self, mirror: Mirror) -> float:
-        """Copy some of the cells that have changed and are quiet since the last look. Return the
-        seconds until the next look."""
-        began = time.monotonic()
-        looks = {cell.id: self._look(cell) for cell in self._cells}
-        waiting = [
-            cell
-            for cell in self._cells
-            if looks[cell.id].ended
-            and looks[cell.id] == self._seen.get(cell.id)
-            and looks[cell.id] != self._copied.get(cell.id)
-        ]
-        self._seen = looks
-        seconds_looking = time.monotonic() - began
-        if waiting:
-            self._add(mirror, waiting[:CELLS_AT_ONCE])
-        if len(waiting) > CELLS_AT_ONCE:
-            return 0.0
-        return max(LOOK_SECONDS, seconds_looking / SHARE_LOOKING)
-
-    def _add(self, mirror: Mirror, cells: Sequence[Cell]) -> None:
-        records = self._collected(cells)
-        index = score_index(cells, self._spec.evaluation, self._folder)
-        mirror.add(records, index.scores, self._cells)
-        self._copied.update({cell.id: self._seen[cell.id] for cell in cells})
-
-    def _complete(self, mirror: Mirror) -> MirrorReport:
-        changed = [c for c in self._cells if self._look(c) != self._copied.get(c.id)]
-        self._collected(changed)
-        records = [self._records[cell.id] for cell in self._cells]
-        index = score_index(self._cells, self._spec.evaluation, self._folder)
-        return mirror.complete(records, index.scores)
-
-    def _collected(self, cells: Sequence[Cell]) -> list[Record]:
-        records = collect(cells, self._folder)
-        self._records.update({record.cell.id: record for record in records})
-        return records
-
-    def _look(self, cell: Cell) -> _Look:
-        """Look at the disk alone: this happens often, and must not ask a scheduler."""
-        directory = self._folder.cell(cell)
-        attempts = _names(directory.path / "attempts")
-        last = max(filter(str.isdecimal, attempts), key=int, default=None)
-        ended = (
-            last is not None
-            and AttemptDir(directory.path / "attempts" / last, int(last)).exit.exists()
-        )
-        return _Look(ended, (*attempts, *_names(directory.evaluations)))
+def _files_of_ended(folder: RunFolder, cell: Cell) -> tuple[str, ...]:
+    """Return the names in the folders of attempts and evaluations of a cell that has ended; else
+    nothing. Look at the disk alone: this happens often, and must not ask a scheduler."""
+    directory = folder.cell(cell)
+    attempts = _names(directory.path / "attempts")
+    last = max(filter(str.isdecimal, attempts), key=int, default=None)
+    if last is None or not AttemptDir(directory.path / "attempts" / last, int(last)).exit.exists():
+        return ()
+    return (*attempts, *_names(directory.evaluations))
 
 
 def _names(folder: Path) -> list[str]:
@@ -210,7 +170,7 @@ def main() -> None:
     lines: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=lambda: lines.put(sys.stdin.readline().strip()), daemon=True).start()
     try:
-        report = _Follower(spec, cells, RunFolder(Path(given["folder"])), lines).follow()
+        report = _follow(spec, cells, RunFolder(Path(given["folder"])), lines)
         plain = None if report is None else asdict(report)
     except OrchError as error:
         plain = {"fault": str(error)}

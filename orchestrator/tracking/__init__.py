@@ -7,13 +7,11 @@
     store      the MLflow store: its address, its errors in sentences, its searches page by page
     mark       mirror.json: what a store held after the last mirror, and the lock on it
     points     the points that a run lacks
-    checkpoints  evaluated checkpoints, as MLflow's models
-    views      ready views of the runs, and the links in notes
+    views      the view of the runs, and the links in notes
     server     an mlflow server to look at it, for as long as the dashboard runs
 
-One experiment a spec and scale. In it one run a cell, below a parent run for the study it first
-belongs to, and one run called `summary` that holds the spec and the report. A run is found by its
-tag `orch.key`.
+One experiment a spec and scale. In it one run a cell, and one run called `summary` that holds the
+spec and the report. A run is found by its tag `orch.key`.
 """
 
 from orchestrator.tracking.mirror import MirrorReport as MirrorReport

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,7 @@ from typing import NamedTuple
 
 from orchestrator.identity import digest
 from orchestrator.metrics.points import stretches
-from orchestrator.records import MetricPoint, Record, Score
-from orchestrator.rundir import CellDir
-from orchestrator.spec.fields import text_of
+from orchestrator.records import MetricPoint
 from orchestrator.tracking.names import allowed_name, param_text, tag_text
 
 MAX_HASHED_BYTES = 8 << 20
@@ -46,9 +43,8 @@ class Marks(NamedTuple):
     artifacts: str = ""
     tags: tuple[str, ...] = ()
     """Names of the tags that orch has set. Other tags of the run were set by a person."""
-    names: tuple[str, ...] | None = None
-    """Names of the logged metrics, of curves and scores; None: all, as orch logged them before it
-    chose."""
+    names: tuple[str, ...] = ()
+    """Names of the logged metrics, of curves and scores."""
 
     @property
     def text(self) -> str:
@@ -66,33 +62,10 @@ class Marks(NamedTuple):
                 else Mark(int(plain[stream][0]), str(plain[stream][1]))
                 for stream in ("curves", "scores")
             )
-            names = None if plain.get("names") is None else tuple(plain["names"])
-            return cls(curves, scores, str(plain["artifacts"]), tuple(plain["tags"]), names)
+            tags, names = tuple(plain["tags"]), tuple(plain["names"])
+            return cls(curves, scores, str(plain["artifacts"]), tags, names)
         except (ValueError, KeyError, TypeError, IndexError):
             return None
-
-
-class Dataset(NamedTuple):
-    """A data set in MLflow's terms."""
-
-    name: str
-    digest: str
-    source_type: str
-    source: str
-    """JSON, with `uri` or `path`."""
-
-
-class LoggedModel(NamedTuple):
-    """An evaluated checkpoint, for MLflow's list of models."""
-
-    key: str
-    """`cell/<id>/step/<n>`."""
-    name: str
-    step: int
-    tags: Mapping[str, str]
-    params: Mapping[str, str]
-    scores: str
-    """The hash of its scores."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +73,7 @@ class Content:
     """The content of one MLflow run. Times are in milliseconds; metrics have orch's own names."""
 
     key: str
-    """`summary`, `study/<name>` or `cell/<id>`. It never changes, and is unique in an
-    experiment."""
+    """`summary` or `cell/<id>`. It never changes, and is unique in an experiment."""
     name: str
     status: RunStatus
     started: int
@@ -117,30 +89,28 @@ class Content:
     """Artifact path -> text."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """Artifact path -> file."""
-    parent: str = ""
-    """Key of the parent run."""
-    dataset: Dataset | None = None
-    """The data set on which it was trained."""
-    models: Sequence[LoggedModel] = ()
-    """Its evaluated checkpoints; their metrics are the scores of their step."""
 
     @property
     def cell_id(self) -> str | None:
-        """Return the id of the run's cell; None for a study and the summary."""
+        """Return the id of the run's cell; None for the summary."""
         kind, _, name = self.key.partition("/")
         return name if kind == "cell" else None
+
+    @property
+    def scored(self) -> frozenset[str]:
+        """Return the metrics of `scores`. MLflow holds all of them."""
+        return frozenset(name for point in self.scores for name in point.values)
 
     @cached_property
     def marks(self) -> Marks:
         """Return the marks of a run that has all of this content."""
         artifacts = self._artifacts_digest() if self.texts or self.files else ""
-        scored = {name for point in self.scores for name in point.values}
         return Marks(
             last_mark(self.curves, self.names),
-            last_mark(self.scores, scored),
+            last_mark(self.scores, self.scored),
             artifacts,
             tuple(self.tags),
-            tuple(sorted(self.names | scored)),
+            tuple(sorted(self.names | self.scored)),
         )
 
     @cached_property
@@ -153,12 +123,9 @@ class Content:
                 self.status,
                 self.started,
                 self.ended,
-                self.parent,
                 dict(self.tags),
                 dict(self.params),
                 self.marks.text,
-                self.dataset,
-                list(self.models),
             ]
         )
 
@@ -168,23 +135,19 @@ class Content:
         return digest([texts, files])
 
 
-def last_mark(points: Sequence[MetricPoint], names: Collection[str] | None = None) -> Mark | None:
+def last_mark(points: Sequence[MetricPoint], names: Collection[str]) -> Mark | None:
     """Return the mark of a whole stream, at its last step; None for an empty one."""
     return Mark(points[-1].step, digest_to(points, points[-1].step, names)) if points else None
 
 
-def digest_to(
-    points: Iterable[MetricPoint], step: int, names: Collection[str] | None = None
-) -> str:
-    """Return the hash of all points up to and including a step: names, values, times as logged.
-
-    names: the metrics that count; None: all.
-    """
+def digest_to(points: Iterable[MetricPoint], step: int, names: Collection[str]) -> str:
+    """Return the hash of these metrics' points up to and including a step: names, values, times as
+    logged."""
     hashed = hashlib.sha256()
     for stretch in stretches(takewhile(lambda point: point.step <= step, points)):
-        places = [i for i, name in enumerate(stretch.names) if names is None or name in names]
+        places = [i for i, name in enumerate(stretch.names) if name in names]
         places.sort(key=stretch.names.__getitem__)
-        if not places and names is not None:
+        if not places:
             continue
         ordered = f"{[stretch.names[i] for i in places]}"
         # Little-endian, so that the hash is the same on every machine.
@@ -251,82 +214,3 @@ def _state_of(file: Path) -> list[object]:
         return [size, hashlib.sha256(file.read_bytes()).hexdigest()]
     except OSError:
         return []
-
-
-# ------------------------------------------------------------------ the data set
-
-
-def dataset_of(record: Record) -> Dataset:
-    """Return the prepared folder that a launch was linked to, with its hash.
-
-    Without one, return the data set that the settings name. At micro scale, the embedded skill
-    stands for the data.
-    """
-    data = record.cell.settings.data
-    link = CellDir(record.directory).plan / "data"
-    settings_hash = digest(data.model_dump(mode="json"))
-    if link.is_symlink():
-        folder = link.resolve()
-        name, _, hashed = folder.name.rpartition("-")
-        source = json.dumps({"uri": folder.as_uri()})
-        # MLflow takes digests of at most 36 characters.
-        return Dataset(name or data.name, (hashed or settings_hash)[:36], "local", source)
-    if record.cell.scale == "micro":
-        source = json.dumps({"uri": f"embedded skill standing for {data.name}"})
-        return Dataset(f"{data.name} (micro)", settings_hash[:36], "code", source)
-    return Dataset(
-        data.name, settings_hash[:36], "hf", json.dumps({"path": data.path or data.name})
-    )
-
-
-# ------------------------------------------------------------------ evaluated checkpoints
-
-_FORBIDDEN_IN_MODEL_NAMES = re.compile(r"[/:.%\"'\s]")
-_MAX_NAME = 400
-
-
-def evaluated_checkpoints(record: Record, scores: Iterable[Score]) -> tuple[LoggedModel, ...]:
-    """Return one model for each train step that has scores, in order."""
-    folders = {checkpoint.step: checkpoint.path for checkpoint in record.checkpoints}
-    steps: dict[int, list[Score]] = {}
-    for score in scores:
-        steps.setdefault(score.step, []).append(score)
-    return tuple(_model(record, step, folders.get(step), steps[step]) for step in sorted(steps))
-
-
-def _model(record: Record, step: int, folder: Path | None, scores: Iterable[Score]) -> LoggedModel:
-    cell = record.cell
-    settings = cell.declared or cell.settings
-    location = folder.absolute().as_uri() if folder is not None else ""
-    # The page shows the beginning: what differs comes first.
-    title = f"s{settings.seed}-step{step}-{settings.kl.label}-b{text_of(settings.kl.beta)}"
-    name = _FORBIDDEN_IN_MODEL_NAMES.sub("_", f"{title}-{settings.model.name}-{cell.id}")[
-        :_MAX_NAME
-    ]
-    note = [
-        f"The policy of cell `{cell.id}` (`{cell.slug}`) after train step {step}.",
-        "MLflow holds no weights of it.",
-        f"Checkpoint: `{folder}`" if folder else "Its checkpoint is not on disk (any more).",
-        "Its metrics are those of its evaluation; its source run holds the curves.",
-    ]
-    tags = {
-        "orch.key": f"cell/{cell.id}/step/{step}",
-        "orch.cell_id": cell.id,
-        "orch.checkpoint": location,
-        "scale": cell.scale,
-        "mlflow.model.isExternal": "true",
-        "mlflow.note.content": "\n\n".join(note),
-    }
-    params = {
-        "train_step": str(step),
-        "model": settings.model.name,
-        "data": settings.data.name,
-        "backend": settings.backend.name,
-        "kl": settings.kl.label,
-        "beta": text_of(settings.kl.beta),
-        "seed": str(settings.seed),
-    }
-    rows = sorted([s.task, s.metric, s.eval_seed, repr(s.value)] for s in scores)
-    return LoggedModel(
-        tags["orch.key"], name, step, safe_tags(tags), safe_params(params), digest(rows)
-    )

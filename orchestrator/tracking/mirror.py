@@ -27,16 +27,14 @@ from orchestrator.identity import digest
 from orchestrator.records import Cell, Record, Score, Spec
 from orchestrator.rundir import RunFolder
 from orchestrator.tracking.backpressure import PatientClient
-from orchestrator.tracking.checkpoints import Models
-from orchestrator.tracking.content import KEY, NOTE, Content, Dataset, Marks
+from orchestrator.tracking.content import KEY, NOTE, Content, Marks
 from orchestrator.tracking.mark import locked_mark, noted
 from orchestrator.tracking.names import tag_text
-from orchestrator.tracking.points import INGESTED, INGESTING, Point, is_rewritten, lacking, rows
+from orchestrator.tracking.points import INGESTED, INGESTING, Point, is_rewritten, lacking
 from orchestrator.tracking.runs import SUMMARY, pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
-from orchestrator.tracking.views import PREFIX, VIEW_TAG, View, resolved, runs_page, views
+from orchestrator.tracking.views import resolved, runs_page, view_tag
 
-PARENT = "mlflow.parentRunId"
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 """MLflow's limits for one log_batch."""
@@ -66,13 +64,15 @@ class Wanted(NamedTuple):
     """What MLflow should have of an experiment."""
 
     runs: Sequence[Content]
-    views: Sequence[View]
+    view: tuple[str, str]
     pruned: frozenset[str]
+    partial: bool = False
+    """True for some cells of a running experiment: what sums all of them up comes later."""
 
     @property
     def digest(self) -> str:
         """Return a digest that changes whenever any of this changes."""
-        return digest([[run.digest for run in self.runs], self.views, sorted(self.pruned)])
+        return digest([[run.digest for run in self.runs], self.view, sorted(self.pruned)])
 
 
 def mirror(
@@ -84,6 +84,7 @@ def mirror(
     on_progress: MirrorProgress = lambda _done, _total: None,
     only: Collection[str] | None = None,
     dry_run: bool = False,
+    cells: Sequence[Cell] = (),
 ) -> MirrorReport:
     """Make MLflow equal to these records and scores. A second call changes nothing.
 
@@ -93,118 +94,45 @@ def mirror(
     left unchanged. The files in `folder.report` become artifacts of the run `summary`. Raise
     EnvironmentFault if MLflow does not answer.
 
-    dry_run: count the runs that would be created, updated and deleted, and write nothing.
+    dry_run: count the runs that would be created, updated and deleted, and write nothing. cells:
+    all cells of the experiment, if the records are of some alone: runs are named by what varies.
     """
-    with Mirror(spec, folder, uri) as opened:
-        return opened.complete(records, scores, on_progress, only, dry_run=dry_run)
-
-
-class Mirror:
-    """The mirror of one experiment. MLflow is opened when it is first needed, and once.
-
-    `add` copies some cells, `complete` the whole experiment; each locks mirror.json while it
-    works. `report` counts each run once, whatever was done to it.
-    """
-
-    def __init__(self, spec: Spec, folder: RunFolder, uri: str | None = None):
-        self._spec, self._folder = spec, folder
-        self._store = store_of(folder, uri or spec.site.tracking_uri)
-        self._stack = ExitStack()
-        self._writer: _Writer | None = None
-        self._last = ""
-        """What the mark said after our last write."""
-        self.report = MirrorReport(folder.experiment, self._store.shown, _command(self._store))
-
-    def __enter__(self) -> "Mirror":
-        return self
-
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._stack.__exit__(*error)
-
-    def add(
-        self, records: Sequence[Record], scores: Iterable[Score], cells: Sequence[Cell]
-    ) -> None:
-        """Copy the runs of these records. cells: all cells of the experiment, for their names."""
-        some = runs(records, scores, self._spec, self._folder, cells)
-        if not some:
-            return
-        with locked_mark(self._folder, self._store) as mark:
-            self._open(is_ours=mark.matches(self._last)).add(some)
-            self._last = digest([run.digest for run in some])
-            mark.write(self._last)
-
-    def complete(
-        self,
-        records: Sequence[Record],
-        scores: Iterable[Score],
-        on_progress: MirrorProgress = lambda _done, _total: None,
-        only: Collection[str] | None = None,
-        dry_run: bool = False,
-    ) -> MirrorReport:
-        """Make MLflow equal to these records and scores; see `mirror`."""
-        all_runs = runs(records, scores, self._spec, self._folder)
-        chosen = [
-            run for run in all_runs if only is None or run.cell_id is None or run.cell_id in only
-        ]
-        wanted = Wanted(chosen, views(records), pruned_cells(self._folder))
-        if not chosen:
-            return self.report
-        if dry_run:
-            return self._foresee(wanted)
-        with locked_mark(self._folder, self._store) as mark:
-            if mark.matches(wanted.digest):
-                self.report.unchanged = len(chosen)
-                return self.report
-            self._open(is_ours=mark.matches(self._last)).make(wanted, on_progress)
-            self._last = wanted.digest
-            mark.write(self._last)
-        return self.report
-
-    def _open(self, *, is_ours: bool) -> "_Writer":
-        """Return the writer. is_ours: nobody has written to the store since our last write."""
-        if self._writer is None:
-            client = self._stack.enter_context(connected(self._store))
-            patient = PatientClient(client) if self._store.is_server else client
-            self._writer = _Writer(patient, self._store, self._folder, self.report)
-        elif not is_ours:
-            self._writer.forget()
-        return self._writer
-
-    def _foresee(self, wanted: Wanted) -> MirrorReport:
-        """Count in the report what `complete` would do. Read MLflow, but do not create a missing
-        database."""
-        if noted(self._folder, self._store, wanted.digest):
-            self.report.unchanged = len(wanted.runs)
-        elif self._store.database is not None and not self._store.database.exists():
-            self.report.created = len(wanted.runs)
+    store = store_of(folder, uri or spec.site.tracking_uri)
+    report = MirrorReport(folder.experiment, store.shown, _command(store))
+    every_run = runs(records, scores, spec, folder, cells)
+    chosen = [r for r in every_run if only is None or r.cell_id is None or r.cell_id in only]
+    if not chosen:
+        return report
+    partial = len(records) < len(cells)
+    wanted = Wanted(chosen, view_tag(records), pruned_cells(folder), partial)
+    if dry_run:
+        if noted(folder, store, wanted.digest):
+            report.unchanged = len(chosen)
+        elif store.database is not None and not store.database.exists():
+            report.created = len(chosen)
         else:
-            self._open(is_ours=True).foresee(wanted)
-        return self.report
+            with connected(store) as client:
+                _Writer(client, store, folder, report).foresee(wanted)
+        return report
+    with locked_mark(folder, store) as mark:
+        if mark.matches(wanted.digest):
+            report.unchanged = len(chosen)
+            return report
+        with connected(store) as client:
+            _Writer(client, store, folder, report).make(wanted, on_progress)
+        mark.write(wanted.digest)
+    return report
 
 
 class _Writer:
-    """The runs of one experiment in an open store, and what was written to them."""
+    """The runs of one experiment in an open store."""
 
     def __init__(self, client: Any, store: Store, folder: RunFolder, report: MirrorReport):
-        self.client, self.store, self.folder, self.report = client, store, folder, report
-        self._counted: dict[str, str] = {}
-        """Key of a run -> as what the report counts it."""
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget what the store holds: somebody else has written to it."""
+        self.client = PatientClient(client) if store.is_server else client
+        self.store, self.folder, self.report = store, folder, report
         self._experiment: Any = None
         self._present: dict[str, Any] = {}
-        """Key -> run, or its id once it was written to."""
-        self._written: dict[str, str] = {}
-        """Key -> digest of the content that was written."""
-
-    def add(self, some: Sequence[Content]) -> None:
-        """Make the store equal to some runs. Their parents come first, if they are missing."""
-        self._read(some[0])
-        for content in some:
-            if content.cell_id is not None or content.key not in self._present:
-                self._complete(content)
+        """Key -> run."""
 
     def make(self, wanted: Wanted, on_progress: MirrorProgress) -> None:
         """Make the store equal to the wanted runs. Delete the runs of the pruned cells.
@@ -212,18 +140,19 @@ class _Writer:
         on_progress: called with the number of finished runs and of all runs.
         """
         summary = wanted.runs[0]
-        self._read(summary)
-        self._delete(wanted)
-        # A run names its parent by MLflow's id, so parents are made first.
-        parents = [content for content in wanted.runs if content.cell_id is None]
-        cells = [content for content in wanted.runs if content.cell_id is not None]
-        for content in parents:
-            self._complete(content)
-        self._describe(summary, wanted.views)
-        for done, content in enumerate(cells, start=len(parents)):
+        self._open_experiment(summary)
+        self._read_runs()
+        for key in self._gone(wanted):
+            self.client.delete_run(self._id_of(key))
+            del self._present[key]
+            self.report.deleted += 1
+        for done, content in enumerate(wanted.runs):
             on_progress(done, len(wanted.runs))
+            if content is summary and wanted.partial and SUMMARY in self._present:
+                continue
             self._complete(content)
-        self.models.tidy({self._id_of(key) for key in self._present})
+            if content is summary:
+                self._describe(summary, wanted.view)
         on_progress(len(wanted.runs), len(wanted.runs))
 
     def foresee(self, wanted: Wanted) -> None:
@@ -233,10 +162,7 @@ class _Writer:
             self.report.created = len(wanted.runs)
             return
         self._read_runs()
-        keys = {content.key for content in wanted.runs}
-        self.report.deleted = sum(
-            f"cell/{id_}" in self._present and f"cell/{id_}" not in keys for id_ in wanted.pruned
-        )
+        self.report.deleted = len(self._gone(wanted))
         for content in wanted.runs:
             run = self._present.get(content.key)
             if run is None or is_rewritten(run, content):
@@ -248,10 +174,8 @@ class _Writer:
 
     # -------------------------------------------------------------- the experiment
 
-    def _read(self, summary: Content) -> None:
-        """Read the experiment and its runs, if they are not known. Create or restore it."""
-        if self._experiment is not None:
-            return
+    def _open_experiment(self, summary: Content) -> None:
+        """Read the experiment. Create or restore it."""
         name, where = self.folder.experiment, self.store.artifacts
         experiment = self.client.get_experiment_by_name(name)
         if experiment is not None and experiment.lifecycle_stage == "deleted":
@@ -262,14 +186,12 @@ class _Writer:
             tags = {**_KIND, "scale": summary.tags["scale"]}
             created = self.client.create_experiment(name, self.store.artifact_location, tags)
             experiment = self.client.get_experiment(self._checked_id(created))
-        self._checked_id(experiment.experiment_id)
+        page = runs_page(self._checked_id(experiment.experiment_id))
         self._experiment = experiment
-        page = runs_page(experiment.experiment_id)
         if self.store.is_server:
             self.report.view = f"{self.store.address}/{page}"
         else:
             self.report.view += f"\n  then open http://127.0.0.1:5000/{page}"
-        self._read_runs()
 
     def _checked_id(self, answered: object) -> str:
         """Return an id from an answer of MLflow. Raise EnvironmentFault if it is no id."""
@@ -282,23 +204,15 @@ class _Writer:
             )
         return answered
 
-    def _describe(self, summary: Content, ready: Sequence[View]) -> None:
-        """Set the experiment's own tags: its description, and the views."""
+    def _describe(self, summary: Content, view: tuple[str, str]) -> None:
+        """Set the experiment's own tags: its description, and the view."""
         id_ = self._experiment.experiment_id
-        before = self.client.get_experiment(id_).tags
         note = self._linked(summary.tags[NOTE], self._id_of(summary.key))
-        tags = {
-            **_KIND,
-            "scale": summary.tags["scale"],
-            NOTE: note,
-            **dict(view.tag for view in ready),
-        }
+        tags = {**_KIND, "scale": summary.tags["scale"], NOTE: note, **dict([view])}
+        before = self.client.get_experiment(id_).tags
         for key, value in tags.items():
             if before.get(key) != value:
                 self.client.set_experiment_tag(id_, key, value)
-        for key in before.keys() - tags.keys():
-            if key.startswith(VIEW_TAG + PREFIX):
-                self.client.delete_experiment_tag(id_, key)
 
     def _linked(self, note: str, summary_id: str) -> str:
         return tag_text(resolved(note, self._experiment.experiment_id, summary_id))
@@ -306,54 +220,31 @@ class _Writer:
     # -------------------------------------------------------------- the runs that are there
 
     def _read_runs(self) -> None:
-        """Read orch's runs by key, and the models. Of runs with one key the oldest counts."""
-        self.models = Models(self.client, self._experiment.experiment_id)
+        """Read orch's runs by key. Of runs with one key the oldest counts."""
         id_, oldest_first = self._experiment.experiment_id, ["attributes.start_time ASC"]
-        self._present = {}
         for run in list(every(self.client.search_runs, id_, order_by=oldest_first)):
             if key := run.data.tags.get(KEY):
                 self._present.setdefault(key, run)
 
-    def _run(self, key: str) -> Any:
-        """Return the run of this key, as it is now; None without one."""
-        run = self._present.get(key)
-        return self.client.get_run(run) if isinstance(run, str) else run
-
     def _id_of(self, key: str) -> str:
-        run = self._present.get(key, "")
-        return run if isinstance(run, str) else str(run.info.run_id)
+        run = self._present.get(key)
+        return "" if run is None else str(run.info.run_id)
 
-    def _delete(self, wanted: Wanted) -> None:
-        """Delete the runs of pruned cells, and of studies without other cells."""
+    def _gone(self, wanted: Wanted) -> list[str]:
+        """Return the keys of the runs of pruned cells."""
         keys = {content.key for content in wanted.runs}
-        for key in [f"cell/{id_}" for id_ in wanted.pruned if f"cell/{id_}" not in keys]:
-            if (run := self._run(key)) is None:
-                continue
-            del self._present[key]
-            self.client.delete_run(run.info.run_id)
-            self.report.deleted += 1
-            parent = run.data.tags.get(PARENT)
-            others = [self._run(other) for other in self._present]
-            if any(other.data.tags.get(PARENT) == parent for other in others):
-                continue
-            for other in [k for k in self._present if self._id_of(k) == parent and k not in keys]:
-                self.client.delete_run(self._id_of(other))
-                del self._present[other]
+        pruned = (f"cell/{id_}" for id_ in sorted(wanted.pruned))
+        return [key for key in pruned if key in self._present and key not in keys]
 
     def _tags(self, content: Content) -> dict[str, str]:
         """Return the tags that a run should have."""
-        tags = dict(content.tags)
-        if content.parent:
-            tags[PARENT] = self._id_of(content.parent)
-        return tags | {NOTE: self._linked(content.tags[NOTE], self._id_of(SUMMARY))}
+        return {**content.tags, NOTE: self._linked(content.tags[NOTE], self._id_of(SUMMARY))}
 
     def _is_held(self, run: Any, content: Content) -> bool:
-        """Return True if a run already has its content, including models and artifacts."""
+        """Return True if a run already has its content, including artifacts."""
         before = run.data.tags
         return (
-            self.models.has(run, content.models)
-            and self._has_artifacts(run, content)
-            and _has_dataset(run, content)
+            self._has_artifacts(run, content)
             and before.get(INGESTED) == content.marks.text
             and all(before.get(name) == value for name, value in self._tags(content).items())
             and run.info.run_name == content.name
@@ -364,57 +255,41 @@ class _Writer:
     # -------------------------------------------------------------- one run
 
     def _complete(self, content: Content) -> None:
-        """Give one run its content: tags, artifacts, params, points, models, status. Its mark
-        comes last."""
-        if self._written.get(content.key) == content.digest:
-            self._count(content.key, "unchanged")
-            return
-        run = self._run(content.key)
+        """Give one run its content: tags, artifacts, params, points, status. Its mark comes
+        last."""
+        run = self._present.get(content.key)
         if run is not None and self._is_held(run, content):
-            self._count(content.key, "unchanged")
-        else:
-            self._write(run, content)
-        self._written[content.key] = content.digest
-
-    def _write(self, run: Any, content: Content) -> None:
-        run = self._created(run, content) or self._updated(run, content)
+            self.report.unchanged += 1
+            return
+        if run is not None and is_rewritten(run, content):
+            self.client.delete_run(run.info.run_id)
+            self.report.replaced += 1
+            run = None
+        run = self._created(content) if run is None else self._updated(run, content)
         run_id = run.info.run_id
-        self._present[content.key] = run_id
         if not self._has_artifacts(run, content):
             self._upload(run, content)
-        if content.dataset is not None and not _has_dataset(run, content):
-            self._log_dataset(run_id, content.dataset)
         params = {k: v for k, v in content.params.items() if k not in run.data.params}
-        points = lacking(content, Marks.of(run.data.tags.get(INGESTED)) or Marks(names=()))
-        # A score is logged with the id of its model, so the model comes first.
-        models = self.models.link(run, content.models)
-        scored = [point for point in content.scores if point.step in models]
-        self._log(run_id, [*points, *rows(scored, models=models)], params)
-        self.models.finish(run, models.values())
+        done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
+        self._log(run_id, lacking(content, done), params)
         if content.ended is not None:
             self.client.set_terminated(run_id, content.status, content.ended)
         elif run.info.status != content.status:
             self.client.update_run(run_id, status=content.status)
         self.client.set_tag(run_id, INGESTED, content.marks.text)
 
-    def _created(self, run: Any, content: Content) -> Any:
-        """Return a new run, if there is none, or if the present one has another history; else
-        None."""
-        if run is not None:
-            if not is_rewritten(run, content):
-                return None
-            self.client.delete_run(run.info.run_id)
-            self.report.replaced += 1
-            del self._present[content.key]
+    def _created(self, content: Content) -> Any:
+        """Return a new run."""
         # The intent is written before the points: after a kill the next mirror knows which points
         # may be in MLflow.
         tags = {**self._tags(content), INGESTING: content.marks.text}
         id_ = self._experiment.experiment_id
         created = self.client.create_run(id_, content.started, tags, content.name)
         run_id = self._checked_id(created.info.run_id)
+        self._present[content.key] = created
         if content.key == SUMMARY:  # its note links to itself
             self.client.set_tag(run_id, NOTE, self._linked(content.tags[NOTE], run_id))
-        self._count(content.key, "created")
+        self.report.created += 1
         return created
 
     def _updated(self, run: Any, content: Content) -> Any:
@@ -430,27 +305,8 @@ class _Writer:
         done = Marks.of(before.get(INGESTED)) or Marks()
         for stale in set(done.tags) & before.keys() - tags.keys():
             self.client.delete_tag(run_id, stale)
-        self._count(content.key, "updated")
+        self.report.updated += 1
         return run
-
-    def _count(self, key: str, kind: str) -> None:
-        """Count a run in the report as created, updated or unchanged: the first of these that
-        holds for it."""
-        order = ("created", "updated", "unchanged")
-        before = self._counted.get(key)
-        if before is None or order.index(kind) < order.index(before):
-            self._counted[key] = kind
-            for name in order:
-                setattr(self.report, name, sum(k == name for k in self._counted.values()))
-
-    def _log_dataset(self, run_id: str, dataset: Dataset) -> None:
-        """Log the data set of a run, as its training data."""
-        from mlflow.entities import Dataset as MlflowDataset
-        from mlflow.entities import DatasetInput, InputTag
-
-        training = [InputTag("mlflow.data.context", "training")]
-        datasets = [DatasetInput(MlflowDataset(*dataset), training)]
-        self.client.log_inputs(run_id, datasets=datasets)
 
     def _log(self, run_id: str, points: Sequence[Point], params: dict[str, str]) -> None:
         from mlflow.entities import Metric, Param
@@ -484,12 +340,6 @@ class _Writer:
                     shutil.copyfile(file, _below(target, name))
             if not self.store.ours:
                 self.client.log_artifacts(run.info.run_id, str(target))
-
-
-def _has_dataset(run: Any, content: Content) -> bool:
-    known = [logged.dataset for logged in run.inputs.dataset_inputs] if run.inputs else []
-    wanted = content.dataset
-    return wanted is None or (wanted.name, wanted.digest) in [(d.name, d.digest) for d in known]
 
 
 def _below(root: Path, name: str) -> Path:

@@ -1,7 +1,7 @@
 """The points of a run: those that it lacks, and whether what it has is what the disk has."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from orchestrator.records import MetricPoint
@@ -19,39 +19,36 @@ class Point(NamedTuple):
     value: float
     timestamp: int
     step: int
-    model_id: str | None = None
 
 
-def rows(
-    points: Iterable[MetricPoint],
-    names: Collection[str] | None = None,
-    models: Mapping[int, str] | None = None,
-) -> Iterator[Point]:
-    """Yield the points that MLflow should have, in the order of steps.
+def rows(points: Iterable[MetricPoint], names: Collection[str]) -> Iterator[Point]:
+    """Yield the points of these metrics that MLflow should have, in the order of steps.
 
-    names: the metrics; None: all. models: step -> id of the model that was scored at this step.
     Infinities become NaN, because MLflow would store the largest float, which no curve can show.
     """
     for point in points:
         at, step = milliseconds(point.time), point.step
-        model = models.get(step) if models else None
         for name, value in point.values.items():
-            if names is None or name in names:
+            if name in names:
                 finite = value if math.isfinite(value) else math.nan
-                yield Point(allowed_name(name), float(finite), at, step, model)
+                yield Point(allowed_name(name), float(finite), at, step)
 
 
 def lacking(content: Content, done: Marks) -> list[Point]:
-    """Return the points of curves that a run does not have yet. done: what it has."""
-    step = -1 if done.curves is None else done.curves.step
-    known = content.names if done.names is None else content.names & set(done.names)
-    later = (point for point in content.curves if point.step > step)
-    new = content.names - known
-    earlier = (point for point in content.curves if point.step <= step) if new else ()
-    return [*rows(earlier, new), *rows(later, content.names)]
+    """Return the points that a run does not have yet. done: what it has."""
+    points: list[Point] = []
+    for stream, names, mark in (
+        (content.curves, content.names, done.curves),
+        (content.scores, content.scored, done.scores),
+    ):
+        step = -1 if mark is None else mark.step
+        if new := names - set(done.names):
+            points += rows((point for point in stream if point.step <= step), new)
+        points += rows((point for point in stream if point.step > step), names)
+    return points
 
 
-def holds(points: Sequence[MetricPoint], mark: Mark | None, names: Collection[str] | None) -> bool:
+def holds(points: Sequence[MetricPoint], mark: Mark | None, names: Collection[str]) -> bool:
     """Return True if a stream starts with exactly what a mark states of these metrics."""
     if mark is None:
         return True

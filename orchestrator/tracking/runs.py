@@ -1,12 +1,13 @@
 """The runs that MLflow should have, and the Markdown on the page of each.
 
-These are one summary, one run per study, and one run per launched cell. Parents come first.
+These are one summary and one run per launched cell. The summary comes first.
 """
 
 import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,17 @@ from orchestrator.spec.fields import text_of
 from orchestrator.spec.redaction import hide
 from orchestrator.spec.rehearse import verdict_on
 from orchestrator.tracking.content import (
+    NOTE,
     Content,
     RunStatus,
     by_step,
     constants,
-    dataset_of,
-    evaluated_checkpoints,
     milliseconds,
     safe_params,
     safe_tags,
 )
-from orchestrator.tracking.names import configuration_names, run_name, run_names
-from orchestrator.tracking.views import CONFIGURATION_TAG, as_markdown, study_tag, view_key, views
+from orchestrator.tracking.names import configuration_names, run_names
+from orchestrator.tracking.views import CONFIGURATION_TAG, study_tag
 
 MICRO_NOTE = (
     "**Micro scale**: trained by the embedded trainer on this machine as a rehearsal. Its numbers "
@@ -64,7 +64,7 @@ def runs(
     folder: RunFolder,
     cells: Sequence[Cell] = (),
 ) -> list[Content]:
-    """Return the runs of these records, parents first. Empty if none of them was launched yet.
+    """Return the runs of these records, the summary first. Empty if none was launched yet.
 
     cells: every cell of the experiment, if there are others than these records': names of runs
     depend on all of them.
@@ -80,7 +80,8 @@ def runs(
     begun = [(record, started) for record in records if (started := _started(record)) is not None]
     if not begun:
         return []
-    first = _first_event(folder) or min(started for _, started in begun)
+    # Not later than a cell's, so that MLflow's first list, newest first, has it at its end.
+    first = min([*_first_event(folder), *(started for _, started in begun)])
     every = cells or [record.cell for record in records]
     names, configurations = run_names(every), configuration_names(every)
     named_metrics = _asked_metrics(spec)
@@ -96,11 +97,7 @@ def runs(
         )
         for record, started in begun
     ]
-    parents = [_summary(spec, records, folder, first, of_cells)]
-    for name in dict.fromkeys(name for record, _ in begun for name in record.cell.studies[:1]):
-        own = [cell for cell in of_cells if cell.parent == _study_key(name)]
-        parents.append(_study(name, studies.get(name), spec, records, first, own))
-    return parents + of_cells
+    return [_summary(spec, records, folder, first, of_cells), *of_cells]
 
 
 _METRIC_NAME = re.compile(r"[a-z]+/[^\s\"'\[\]{},*+<>=~]+")
@@ -182,7 +179,7 @@ def _cell(
         "orch.cell_id": cell.id,
         "orch.trained_by": _trained_by(settings.backend.name, plan),
         "orch.directory": str(record.directory),
-        "mlflow.note.content": describe_cell(record, scores, fault),
+        NOTE: describe_cell(record, scores, fault),
     }
     return Content(
         key=f"cell/{cell.id}",
@@ -199,36 +196,6 @@ def _cell(
         scores=_score_points(scores, record, started),
         texts=_texts(record, scores, plan),
         files=_items(record, scores),
-        parent=_study_key(cell.studies[0]) if cell.studies else "",
-        dataset=dataset_of(record),
-        models=evaluated_checkpoints(record, scores),
-    )
-
-
-def _study(
-    name: str,
-    study: Study | None,
-    spec: Spec,
-    records: Sequence[Record],
-    first: float,
-    cells: Sequence[Content],
-) -> Content:
-    members = [record for record in records if name in record.cell.studies]
-    tags = {
-        "study": name,
-        "figure": study.figure if study else "",
-        "scale": members[0].cell.scale,
-        "orch.key": _study_key(name),
-        "orch.kind": "study",
-        "mlflow.note.content": describe_study(name, study, spec, members),
-    }
-    return Content(
-        _study_key(name),
-        run_name(name),
-        _status(cells),
-        milliseconds(first),
-        _last(cells),
-        safe_tags(tags),
     )
 
 
@@ -240,9 +207,7 @@ def _summary(
         "orch.key": SUMMARY,
         "orch.kind": SUMMARY,
         "orch.directory": str(folder.path),
-        "mlflow.note.content": describe_experiment(
-            spec, records, folder, sum(len(cell.models) for cell in cells)
-        ),
+        NOTE: describe_experiment(spec, records, folder),
     }
     files = {
         f"report/{path.relative_to(folder.report).as_posix()}": path
@@ -250,30 +215,18 @@ def _summary(
         if path.is_file() and not path.name.startswith(".")
     }
     texts = {"spec.json": _json(hide(spec.model_dump(mode="json")))}
+    live = any(cell.status in ("RUNNING", "SCHEDULED") for cell in cells)
+    ends = [cell.ended for cell in cells if cell.ended is not None]
     return Content(
-        SUMMARY,
-        SUMMARY,
-        _status(cells),
-        milliseconds(first),
-        _last(cells),
-        safe_tags(tags),
+        key=SUMMARY,
+        name=SUMMARY,
+        status="RUNNING" if live else "FINISHED",
+        started=milliseconds(first),
+        ended=max(ends) if len(ends) == len(cells) else None,
+        tags=safe_tags(tags),
         texts=texts,
         files=files,
     )
-
-
-def _status(cells: Sequence[Content]) -> RunStatus:
-    live = any(cell.status in ("RUNNING", "SCHEDULED") for cell in cells)
-    return "RUNNING" if live else "FINISHED"
-
-
-def _last(cells: Sequence[Content]) -> int | None:
-    ends = [cell.ended for cell in cells if cell.ended is not None]
-    return max(ends) if len(ends) == len(cells) else None
-
-
-def _study_key(name: str) -> str:
-    return f"study/{name}"
 
 
 def _study_tags(names: Sequence[str], studies: Mapping[str, Study]) -> dict[str, str]:
@@ -354,13 +307,12 @@ def _ended(record: Record, started: float) -> float:
     return record.metrics[-1].time if record.metrics else started
 
 
-def _first_event(folder: RunFolder) -> float | None:
-    """Return the start of the experiment, by its ledger. It does not depend on the mirrored
-    cells."""
+def _first_event(folder: RunFolder) -> list[float]:
+    """Return the start of the experiment, by its ledger; empty if it cannot be read."""
     try:
-        return next((float(event["time"]) for event in read_lines(folder.ledger)), None)
+        return [float(event["time"]) for event in islice(read_lines(folder.ledger), 1)]
     except (RunFolderError, KeyError, TypeError, ValueError):
-        return None
+        return []
 
 
 def _json(plain: Any) -> str:
@@ -398,7 +350,6 @@ def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> s
     """Describe one cell: its place in the grid, the effect of its KL term, and its result."""
     cell = record.cell
     axes = ", ".join(f"{name} `{value}`" for name, value in cell.axes.items())
-    view = view_key(f"kl-{cell.settings.kl.label}")
     parts = [
         MICRO_NOTE if cell.scale == "micro" else "",
         axes,
@@ -407,24 +358,13 @@ def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> s
         _outcome(record),
         _scores(scores),
         "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
-        f"[The report](orch:report), [all runs with this KL term](orch:{view})",
+        "[The report](orch:report), [all runs](orch:runs)",
         f"Studies: {', '.join(cell.studies)}. Run directory: `{record.directory}`",
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def describe_study(name: str, declared: Study | None, spec: Spec, records: Sequence[Record]) -> str:
-    """Describe one study: title and figure, question, claims, and progress of its cells."""
-    title = declared.title if declared and declared.title else name
-    figure = f" ({declared.figure})" if declared and declared.figure else ""
-    links = f"[Its runs and curves](orch:{view_key(f'study-{name}')}), [the report](orch:report)"
-    parts = [f"## {title}{figure}", spec.question, links, _claims(spec), _progress(records)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def describe_experiment(
-    spec: Spec, records: Sequence[Record], folder: RunFolder, num_models: int = 0
-) -> str:
+def describe_experiment(spec: Spec, records: Sequence[Record], folder: RunFolder) -> str:
     """Describe the experiment: question, description, claims, progress, and folder."""
     micro = bool(records) and records[0].cell.scale == "micro"
     parts = [
@@ -435,10 +375,7 @@ def describe_experiment(
         "[The report](orch:report), an artifact of the run [summary](orch:summary)"
         if (folder.report / "index.html").is_file()
         else "The report is an artifact of the run `summary`, once `orch report` has made it.",
-        as_markdown(views(records)),
-        f"[Evaluated checkpoints](orch:models): {num_models}, as models with their scores"
-        if num_models
-        else "",
+        "[All runs, with their curves](orch:runs)",
         _claims(spec),
         _progress(records),
         f"Run directories: `{folder.path}`",

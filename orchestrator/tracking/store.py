@@ -7,14 +7,14 @@ import re
 import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.files import telling
+from orchestrator.files import take_lock, telling
 from orchestrator.rundir import RunFolder
 from orchestrator.spec.redaction import HIDDEN, hide_userinfo
 
@@ -146,12 +146,26 @@ def _client(store: Store) -> Any:
     if store.database is not None:
         with telling(store.database):
             store.database.parent.mkdir(parents=True, exist_ok=True)
-    _probe(store)
-    client = MlflowClient(tracking_uri=store.uri)
+    with _alone(store):
+        _probe(store)
+        client = MlflowClient(tracking_uri=store.uri)
+        client.search_experiments(max_results=1)  # it makes the tables of a new store
     if store.ours and "%" in store.uri:  # MLflow makes an empty folder of the name before decoding
         with contextlib.suppress(OSError):
             os.removedirs(Path(store.uri.removeprefix(_SQLITE)).parent)
     return client
+
+
+@contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    """Let one process at a time open an SQLite file: two that make its tables get in each other's
+    way."""
+    with ExitStack() as stack:
+        if store.database is not None:
+            with contextlib.suppress(OSError):  # a folder that cannot be written has its tables
+                path = store.database.with_name(f".{store.database.name}.lock")
+                take_lock(stack.enter_context(path.open("a", encoding="utf-8")))
+        yield
 
 
 def _probe(store: Store) -> None:

@@ -58,6 +58,21 @@ def test_a_logger_changes_no_id_and_names_the_run(tmp_path: Path) -> None:
     assert not any("KEY" in name for name in added), "the key comes from the environment"
 
 
+def test_the_attempts_of_a_cell_are_one_run_of_wandb(tmp_path: Path) -> None:
+    def run_of(library: str, cell: str, attempt: str) -> tuple[str | None, str | None]:
+        place = PLACE._replace(attempt_dir=tmp_path / cell / "attempts" / attempt)
+        made = cell_of(tmp_path, library, "[wandb]")
+        env = plugins.load(library).translate(made, place).env
+        return env.get("WANDB_RUN_ID"), env.get("WANDB_RESUME")
+
+    for library in ("verl", "trl", "openrlhf"):
+        first, again, other = (run_of(library, c, a) for c, a in (("x", "1"), ("x", "2"), "y1"))
+        assert first == again
+        assert first[1] == "allow"
+        assert other[0] not in (None, first[0])
+    assert run_of("prime_rl, version: 0.5.0", "x", "1") == (None, None), "two processes log"
+
+
 @pytest.mark.parametrize(
     ("environment", "mode"),
     [

@@ -52,10 +52,9 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
     assert set(held_now) == {
         "",
         "summary",
-        "study/onpolicy",
         *(f"cell/{cell.id}" for cell in house.cells[:3]),
     }
-    assert (report.created, report.updated, report.unchanged) == (5, 0, 0)
+    assert (report.created, report.updated, report.unchanged) == (4, 0, 0)
     assert f"cell/{fourth.id}" not in held_now
     run = held_now[f"cell/{first.id}"]
     assert run["name"] == "k1.reward β0.1 s0 micro"
@@ -80,14 +79,12 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
         "state": "succeeded",
         "outcome": "unclear",
         "orch.trained_by": "micro 1",
-        "mlflow.parentRunId": "study/onpolicy",
         "orch.directory": str(house.folder.cell(first).path),
     }
     assert wanted.items() <= run["tags"].items()
     assert run["params"]["rollout.group_size"] == "5"
     assert run["params"]["optimizer.learning_rate"] == "1e-6"
     assert run["params"]["loss.clip.dual"] == "none"
-    assert "mlflow.parentRunId" not in held_now["study/onpolicy"]["tags"]
     assert "k1 in reward: " in run["tags"]["mlflow.note.content"]
     assert "| sort | mean@4 | 0.7500 | 0.0100 | 20 x 4 | 1 |" in run["tags"]["mlflow.note.content"]
     failed = held_now[f"cell/{third.id}"]
@@ -106,47 +103,6 @@ def test_curves_are_the_merged_metrics_and_scores_stand_at_their_step(house: Hou
     assert [(s, v) for s, _, v in points["eval/sort/mean_at_4"]] == [(4, "0.25"), (7, "0.625")]
     assert [(s, v) for s, _, v in points["eval/in_domain/mean_at_4"]] == [(4, "0.25"), (7, "0.625")]
     assert report.rows == (8 + 8 + 2) * 3 + 2 * 2 * 4
-
-
-def test_evaluated_checkpoints_are_models_with_their_scores(house: House) -> None:
-    from mlflow.tracking import MlflowClient
-
-    fill(house)
-    first, second, third, _ = house.cells
-    house.mirror()
-    held_now = held(house)
-    models = held_now[f"cell/{first.id}"]["models"]
-    assert set(models) == {4, 7}
-    assert set(held_now[f"cell/{second.id}"]["models"]) == {4, 7}
-    assert held_now[f"cell/{third.id}"]["models"] == {}
-    model = models[7]
-    assert (model["status"], model["type"]) == ("READY", "checkpoint")
-    assert model["params"] == {
-        "train_step": "7",
-        "model": "qwen2.5-7b",
-        "data": "math",
-        "backend": "verl",
-        "kl": "k1.reward",
-        "beta": "0.1",
-        "seed": "0",
-    }
-    assert model["tags"]["orch.cell_id"] == first.id
-    assert ("eval/sort/mean_at_4", 7, "0.625") in [(k, s, v) for k, s, _, v in model["metrics"]]
-    assert {s for _, s, _, _ in models[4]["metrics"]} == {4}
-    client = MlflowClient(tracking_uri=uri(house))
-    found = client.get_experiment_by_name(house.folder.experiment)
-    (mine,) = client.search_logged_models(
-        [found.experiment_id], f"tags.`orch.key` = 'cell/{first.id}/step/7'"
-    )
-    client.set_logged_model_tags(mine.model_id, {"orch.checkpoint": "elsewhere", "own": "kept"})
-    assert house.mirror().updated == 1
-    mended = client.get_logged_model(mine.model_id).tags
-    assert (mended["orch.checkpoint"], mended["own"]) == ("", "kept")
-    house.scores[:] = [s for s in house.scores if s.cell_id != first.id]
-    house.mirror()
-    now = held(house)
-    assert now[f"cell/{first.id}"]["models"] == {}, "the models of a run that was replaced go too"
-    assert now[f"cell/{second.id}"] == held_now[f"cell/{second.id}"]
 
 
 def test_artifacts_hold_the_cell_the_plan_the_ledger_and_the_items(house: House) -> None:
@@ -189,12 +145,12 @@ def test_mirroring_again_does_nothing_and_does_not_import_mlflow(house: House) -
     house.mirror()
     before = held(house)
     again = house.mirror()
-    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 5)
+    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 4)
     assert held(house) == before
     code = (
         "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
         "house = pickle.load(open(sys.argv[1], 'rb'))\nreport = house.mirror()\n"
-        "assert report.unchanged == 5, report\n"
+        "assert report.unchanged == 4, report\n"
         "assert not {'mlflow', 'sqlalchemy'} & set(sys.modules)\n"
     )
     import pickle
@@ -216,7 +172,7 @@ def test_without_its_note_it_asks_mlflow_and_changes_nothing(house: House) -> No
     before = held(house)
     (house.folder.path / "mirror.json").unlink()
     again = house.mirror()
-    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 5)
+    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 4)
     assert held(house) == before
 
 
@@ -300,7 +256,7 @@ def test_a_resumed_cell_has_the_values_of_its_last_attempt(house: House) -> None
     assert house.mirror().replaced == 1
     wanted = [(step, repr(1 / (1 + step))) for step in range(3)]
     assert entropies(house, cell) == wanted + [(step, "0.125") for step in range(3, 8)]
-    assert house.mirror().unchanged == 3
+    assert house.mirror().unchanged == 2
     assert_rebuilt_is_equal(house)
 
 
@@ -330,13 +286,9 @@ CALLS = [
     "create_run",
     "log_batch",
     "log_artifacts",
-    "log_inputs",
     "set_terminated",
     "set_tag",
     "set_experiment_tag",
-    "create_logged_model",
-    "log_outputs",
-    "finalize_logged_model",
 ]
 
 
@@ -390,8 +342,8 @@ def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
 
     cell = house.cells[0]
     house.attempt(cell, range(6), state="preempted")
-    # its status, after that of summary and study
-    deadly = dying(MlflowClient.set_terminated, 3, after=False)
+    # its status, after that of the summary
+    deadly = dying(MlflowClient.set_terminated, 2, after=False)
     with monkeypatch.context() as patched:
         patched.setattr(MlflowClient, "set_terminated", deadly)
         with pytest.raises(KeyboardInterrupt):
@@ -416,7 +368,7 @@ def test_what_a_person_changed_is_mended_and_their_own_tags_are_kept(house: Hous
     client.set_tag(run.info.run_id, "favourite", "yes")
     client.set_tag(run.info.run_id, "kl.beta", "0.7")
     report = house.mirror()
-    assert (report.updated, report.unchanged) == (1, 4)
+    assert (report.updated, report.unchanged) == (1, 3)
     mended = held(house)[key]
     assert mended["tags"]["kl.beta"] == "0.1"
     assert mended["tags"]["favourite"] == "yes"
@@ -482,10 +434,10 @@ def test_any_runs_folder_will_do(
     fill(house)
     house.mirror()
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert len(held(house)) == 6
+    assert len(held(house)) == 5
     assert len(held(house)[f"cell/{house.cells[0].id}"]["artifacts"]) == 8
     (house.folder.path / "mirror.json").unlink()
-    assert house.mirror().unchanged == 5
+    assert house.mirror().unchanged == 4
 
 
 def ids(house: House) -> dict[str, str]:
@@ -513,7 +465,7 @@ def test_a_runs_folder_that_was_moved_keeps_its_runs(house: House, tmp_path: Pat
     assert len(run["artifacts"]) == 8
     assert run["tags"]["orch.directory"] == str(moved.folder.cell(house.cells[0]).path)
     (moved.folder.path / "mirror.json").unlink()
-    assert moved.mirror().unchanged == 5
+    assert moved.mirror().unchanged == 4
 
 
 def test_a_copy_of_a_runs_folder_keeps_its_runs_and_leaves_the_first_alone(
@@ -606,9 +558,9 @@ def test_two_experiments_share_a_store(make_house: Callable[..., House], tmp_pat
     other = one._replace(folder=type(one.folder).of(tmp_path / "runs", "other", "full"))
     other.folder.open()
     other.attempt(other.cells[0], range(5))
-    assert other.mirror().created == 3
-    assert one.mirror().unchanged == 3
-    assert len(dump(uri(one), "one.micro")) == len(dump(uri(one), "other")) == 4
+    assert other.mirror().created == 2
+    assert one.mirror().unchanged == 2
+    assert len(dump(uri(one), "one.micro")) == len(dump(uri(one), "other")) == 3
 
 
 def test_nothing_launched_makes_no_store(house: House) -> None:

@@ -2,17 +2,21 @@
 
 import base64
 import os
+import pickle
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tracking_house import House
+from tracking_house import House, dump
 
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.rundir import RunFolder
@@ -232,3 +236,29 @@ def test_an_exclusive_lock_on_the_file_is_waited_for(house: House) -> None:
         began = time.monotonic()
         assert house.mirror().created == 1
         assert time.monotonic() - began > 5
+
+
+@pytest.mark.slow
+def test_experiments_that_start_at_once_share_a_new_store(
+    make_house: Callable[..., House], tmp_path: Path
+) -> None:
+    """Each in a process of its own, as two `orch run`."""
+    names = ("one", "other", "third")
+    house = make_house(tmp_path / "runs", name=names[0])
+    house.database.unlink()
+    code = (
+        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
+        "house = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "assert house.mirror().created == 2\n"
+    )
+    started = []
+    for name in names:
+        own = house._replace(folder=RunFolder.of(tmp_path / "runs", name, "micro"))
+        own.folder.open()
+        own.attempt(own.cells[0], range(2))
+        kept = tmp_path / f"{name}.pickle"
+        kept.write_bytes(pickle.dumps(own))
+        argv = [sys.executable, "-c", code, str(kept), str(Path(__file__).parent)]
+        started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
+    assert [process.communicate()[1] for process in started] == [""] * len(names)
+    assert all(len(dump(f"sqlite:///{house.database}", f"{n}.micro")) == 3 for n in names)

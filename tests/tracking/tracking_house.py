@@ -153,8 +153,6 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
     }
     for run in listed:
         tags = dict(run.data.tags)
-        if "mlflow.parentRunId" in tags:
-            tags["mlflow.parentRunId"] = keys[tags["mlflow.parentRunId"]]
         tags["mlflow.note.content"] = without_ids(tags["mlflow.note.content"])
         points = {
             name: sorted(
@@ -185,24 +183,9 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
             "end": run.info.end_time,
             "tags": tags,
             "params": dict(run.data.params),
-            "datasets": [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs],
             "latest": {k: repr(v) for k, v in run.data.metrics.items()},
             "points": points,
             "artifacts": artifacts,
-            "models": {},
-        }
-    for model in client.search_logged_models([found.experiment_id]):
-        (run,) = [run for run in listed if run.info.run_id == model.source_run_id]
-        (step,) = [o.step for o in run.outputs.model_outputs if o.model_id == model.model_id]
-        kept = runs[keys[run.info.run_id]]["models"]
-        assert step not in kept, "a model is there twice"
-        kept[step] = {
-            "name": model.name,
-            "status": str(model.status),
-            "tags": model.tags,
-            "params": model.params,
-            "type": model.model_type,
-            "metrics": sorted((m.key, m.step, m.timestamp, repr(m.value)) for m in model.metrics),
         }
     return runs
 
