@@ -92,7 +92,8 @@ function bounded(rows, data, { log = false }) {
 function axisEnds(rows) {
   if (!rows.some((row) => row.edge !== undefined)) return undefined;
   const ends = rows.flatMap(({ edge, value, low, high }) => (edge === undefined ? [value, low, high] : [edge])).filter(Number.isFinite);
-  return [ends.reduce((a, b) => Math.min(a, b)), ends.reduce((a, b) => Math.max(a, b))];
+  const low = ends.reduce((a, b) => Math.min(a, b)), high = ends.reduce((a, b) => Math.max(a, b));
+  return [low, high + (high - low) / 40];  // a line along the end is not cut in half
 }
 
 // Panels of curves: every configuration without a KL term is in all of them.
@@ -164,6 +165,7 @@ function completed(view, data, rows, width, theme, state) {
     return needed(narrowed(part, rows), rows);
   });
   spec.data = { values: rows };
+  if (data.mark) spec.title = { text: data.mark, anchor: "end", orient: "bottom", offset: 2, fontSize: 10, fontWeight: "normal", color: theme.$banner };
   const wide = Math.min(width, view.most || width);
   const longest = view.names ? Math.max(0, ...rows.map((row) => String(row[view.names]).length)) : 0;
   const inner = wide - (view.names ? Math.min(LETTER * longest + MARGIN, wide / 2) : LEFT) - GAP;

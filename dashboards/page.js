@@ -259,7 +259,8 @@
       caption.append(` Of up to ${most} train steps, ${drawn} are drawn, evenly spaced.`);
     });
   }
-  const finished = all.find((c) => c.scored) || all.find((c) => Object.keys(c.curves).length) || all[0];
+  const [study, setting] = data.worst || [];
+  const finished = all.find((c) => c.scored && c.study === study && c.setting === setting) || all.find((c) => c.scored) || all.find((c) => Object.keys(c.curves).length) || all[0];
   if (finished) Object.assign(state, { study: finished.study, setting: finished.setting });
   const curves = figures.find(({ kind }) => kind === "curves");
   if (curves) state.metric = curves.metrics.find((m) => inStudy().some((c) => c.curves[m])) || curves.metrics[0];

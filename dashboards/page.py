@@ -37,7 +37,7 @@ MAIN_PARTS = (
 )
 ENOUGH = 2
 """Minimum number of ended runs without a collapse for a field to have the colour of stable."""
-PLAIN = ("metrics", "main", "studies", "grids", "thinned")
+PLAIN = ("metrics", "main", "studies", "grids", "thinned", "worst", "mark")
 """Parts of Report.data that the page reads unchanged. The views contain the other parts."""
 
 

@@ -301,21 +301,23 @@ def test_every_cell_can_be_traced(synthetic: Any) -> None:
         versions="python 3.11.7, torch 2.13.0",
     )
     context = Context(origins={first.cell.id: origin}, home="/runs/x.micro/report")
-    (table,) = section(reported(synthetic, done, context=context), "provenance").tables
+    table, environments = section(reported(synthetic, done, context=context), "provenance").tables
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert [row["cell"] for row in rows] == [record.cell.id for record in done.records]
     assert table.anchors == tuple(f"cell-{record.cell.id}" for record in done.records)
     collapsed = next(row for row in rows if "collapsed" in row["outcome"])
     assert collapsed["outcome"] == "collapsed (reward at step 60)"
     row = rows[0]
-    assert (row["scored by"], row["scores"]) == ("lm-eval 0.4.13", "6")
-    assert (row["job"], row["orch"]) == ("4711_3", "0.1.0")
-    assert row["commit"] == "abcdef012345 (changed)"
-    assert row["versions"] == "python 3.11.7, torch 2.13.0"
+    assert row["scores"] == "6 by lm-eval 0.4.13"
+    assert (row["job"], row["environment"]) == ("4711_3", "1")
+    assert environments.rows == (
+        ("1", "0.1.0", "abcdef012345 (changed)", "python 3.11.7, torch 2.13.0"),
+    )
+    assert len(table.columns) <= 13, "a table that a screen shows"
     assert row["MLflow run"] == (Link("f00d", origin.mlflow_url),)
     assert row["directory"] == (Link(first.cell.directory, f"../cells/{first.cell.directory}/"),)
     assert (row["trained by"], row["declared for"]) == ("micro 1 on node1", "verl")
-    assert (rows[1]["trained by"], rows[1]["commit"]) == ("micro on node1", "")
+    assert (rows[1]["trained by"], rows[1]["environment"]) == ("micro on node1", "")
 
 
 def test_faults_of_evaluations_are_on_the_page_before_the_numbers(synthetic: Any) -> None:
@@ -386,6 +388,26 @@ def test_everything_collapsed_to_no_number(synthetic: Any) -> None:
     assert dict(found.facts)["runs collapsed"] == "2 of 2"
     assert json.dumps(found.data, allow_nan=False)
     assert "0.000 \\[0.000, 0.000\\]" not in markdown(found), "a collapse is no accuracy"
+
+
+def test_every_setting_is_on_the_first_screen_the_worst_first(synthetic: Any) -> None:
+    """A grid of three learning rates of which one died does not say that nothing collapsed."""
+    done = synthetic.none
+    for rate, accuracy, outcome in (
+        ("1e-6", 0.8, None),
+        ("1e-5", 0.02, synthetic.collapsed),
+        ("5e-6", 0.7, None),
+    ):
+        for seed in (0, 1):
+            axes = {"optimizer.learning_rate": rate}
+            done += synthetic.run(seed=seed, accuracy=accuracy, outcome=outcome, axes=axes)
+    found = reported(synthetic, done, claims={})
+    names = [name.rpartition(" ")[2] for name, _ in found.settings]
+    assert names == ["1e-5", "5e-6", "1e-6"]
+    assert found.settings[0][1].startswith("2 of 2 runs collapsed")
+    assert found.data["worst"][1].endswith("1e-5"), "figures open with it"
+    assert "1e-5**: 2 of 2 runs collapsed" in markdown(found)
+    assert found.first is None or len({r["panel"] for r in found.first.views[0]["rows"]}) == 3
 
 
 def test_no_claims(synthetic: Any) -> None:

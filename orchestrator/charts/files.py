@@ -54,7 +54,7 @@ def axis_ends(rows: Rows) -> list[float]:
         return []
     inside = [row.get(e) for row in rows if "edge" not in row for e in ("value", "low", "high")]
     ends = [v for v in (*inside, *(row.get("edge") for row in rows)) if v is not None]
-    return [min(ends), max(ends)]
+    return [min(ends), max(ends) + (max(ends) - min(ends)) / 40]  # no line is cut in half
 
 
 OF_VALUES = ("value", "low", "high", "raw", "inside")

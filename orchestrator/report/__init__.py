@@ -16,12 +16,13 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
+from orchestrator.analysis.text import listed
 from orchestrator.metrics.outcome import RULE
 from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import figure_data
 from orchestrator.report.front import answer as answer
-from orchestrator.report.front import cards, distance_figure, missing, plates
+from orchestrator.report.front import cards, distance_figure, missing, plates, worst_first
 from orchestrator.report.front import findings as findings
 from orchestrator.report.laboratory import laboratory_data
 from orchestrator.report.libraries import (
@@ -121,6 +122,9 @@ def report(
     many = len(records) > MOST_CELLS
     redrawn = () if many else tuple(plates(comparison, spec, laboratory_figure(lab), lab["rows"]))
     micro = is_micro(comparison.runs)
+    settings = worst_first(comparison)
+    if micro:
+        redrawn = tuple(map(_marked, redrawn))
     limits = limits_section(comparison, scores, spec, other.baselines)
     own_sections: tuple[Section | None, ...] = (
         faults_section(other.faults),
@@ -164,15 +168,35 @@ def report(
         findings=findings(comparison),
         first=None if many else distance_figure(comparison, micro=micro),
         missing=missing(comparison, records),
+        settings=tuple((" · ".join(filter(None, of)), text) for of, text in settings.items())
+        if len(settings) > 1
+        else (),
         facts=_facts(comparison, records),
         cards=tuple(replace(card, cells=()) if many else card for card in cards(comparison, spec)),
         sections=tuple(replace(s, folded=s.id in METHOD) for s in own_sections if s is not None),
         source=spec.published.source,
         plates=redrawn,
-        data={} if many else _data(comparison, spec, other, redrawn),
+        data={}
+        if many
+        else _data(comparison, spec, other, redrawn)
+        | {"worst": next(iter(settings), None), "mark": _scale_mark(comparison) if micro else ""},
         created=created,
         written=other.written,
     )
+
+
+def _scale_mark(comparison: Comparison) -> str:
+    """Return what stands in each figure at micro scale, also where it is cut out of the page."""
+    models = list(dict.fromkeys(run.traits.get("model", "") for run in comparison.runs))
+    return f"micro policy for {listed(models) if len(models) < 4 else 'the models'}"
+
+
+def _marked(plate: Plate) -> Plate:
+    """Return a redrawn figure whose panels say that they are of micro scale."""
+    if plate.figure is None:
+        return plate
+    panels = tuple(replace(p, title=f"{p.title} (micro)") for p in plate.figure.panels)
+    return replace(plate, figure=replace(plate.figure, panels=panels))
 
 
 def _data(

@@ -218,6 +218,29 @@ def trade_off(comparison: Comparison) -> TradeOff | None:
     return max(clear, key=lambda t: min(abs(t.inside.mean), abs(t.outside.mean)), default=None)
 
 
+def worst_first(comparison: Comparison) -> dict[tuple[str, str], str]:
+    """Return (study, setting) -> its result in short, for every setting of the grid.
+
+    Those with the largest share of collapsed runs come first, then those with the lowest accuracy.
+    """
+    groups: dict[tuple[str, str], list[Configuration]] = {}
+    every = comparison.configurations
+    for c, setting in zip(every, setting_names(every), strict=True):
+        groups.setdefault((c.study, setting), []).append(c)
+    rated = []
+    for key, own in groups.items():
+        collapsed, ended = (
+            sum(n) for n in ((c.collapse.count for c in own), (c.collapse.n for c in own))
+        )
+        means = [c.finals[m].mean for c in own if (m := comparison.in_domain) and m in c.finals]
+        text = f"{collapsed} of {ended} runs collapsed" if ended else "no curve tells of a collapse"
+        if means:
+            text += f", mean accuracy {number_text(min(means))} to {number_text(max(means))}"
+        share = collapsed / ended if ended else 0.0
+        rated.append((-share, fmean(means) if means else 2.0, key, text))
+    return {key: text for _, _, key, text in sorted(rated, key=lambda one: one[:2])}
+
+
 def trained_by_seed(c: Configuration, metric: str) -> dict[int, float]:
     """Return seed -> final value, of the runs that did not collapse."""
     collapsed = {run.seed for run in c.runs if run.finals.get(COLLAPSE)}
@@ -264,7 +287,8 @@ def _trade_off_text(comparison: Comparison) -> str:
 DISTANCES = ("eval/kl_reverse", "train/kl_reference")
 """Measures of the distance from the reference policy, best first."""
 MOST_SETTINGS = 2
-"""Maximum number of settings of the study that the first figure shows."""
+"""Maximum number of settings of the study that the first figure shows in and out of domain."""
+MOST_PANELS = 6
 
 
 def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
@@ -283,7 +307,11 @@ def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
     distance = next((m for m in DISTANCES if any(m in c.finals for _, c in own)), None)
     domains = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
     settings = setting_names(every)
-    names = list(dict.fromkeys(settings[i] for i, _ in own))[:MOST_SETTINGS]
+    names = list(dict.fromkeys(s for of, s in worst_first(comparison) if of == study))
+    if len(names) > MOST_SETTINGS:
+        domains = domains[:1]
+    of = f", worst first: {MOST_PANELS} of {len(names)}" if len(names) > MOST_PANELS else ""
+    names = names[:MOST_PANELS]
     rows = [
         row | {"panel": " · ".join([metric_title(metric), *(names[1:] and [name])])}
         for name in names
@@ -297,7 +325,7 @@ def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
     return Figure(
         "distance",
         "drawn",
-        f"Accuracy against KL to the reference policy, study {study}",
+        f"Accuracy against KL to the reference policy, study {study}{of}",
         "A line a KL term, a point a β (mean of the seeds that did not collapse); small dots are "
         "seeds." + (" Micro scale." if micro else ""),
         "Accuracy in and out of domain over KL to the reference policy, a line for each KL term.",
@@ -312,6 +340,8 @@ def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> lis
     if not points:
         return []
     one: dict[str, Any] = {"at": at, "name": c.name, "term": term_of(c), "beta": c.beta}
+    if c.beta is not None:
+        one["label"] = f"β {c.beta:g}"
     x, y = (fmean(values) for values in zip(*points.values(), strict=True))
     rows = [
         one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(points)} of {len(c.runs)}"}

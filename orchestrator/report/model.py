@@ -187,6 +187,8 @@ class Report:
     sections: tuple[Section, ...]
     missing: str = ""
     """Sentences on open claims and unfinished cells; empty without any."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Every setting of the grid and its result in short, the worst first; empty for one setting."""
     first: Figure | None = None
     """The figure above the claims; None if nothing was measured for it."""
     source: str = ""

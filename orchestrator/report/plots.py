@@ -75,6 +75,12 @@ def distances(rows: Rows, looks: Looks, x_title: str) -> ChartView:
             "encoding": {**own, "order": {"field": "beta", "type": "quantitative"}},
         },
         _dots({**own, **series("term", looks, "shape", dots=True)}, tooltip, 55, known),
+        {
+            "name": "label",
+            "transform": [known, {"filter": "isValid(datum.beta)"}],
+            "mark": {"type": "text", "dy": -9, "fontSize": 10},
+            "encoding": {**own, "text": {"field": "label"}},
+        },
     ]
     spec = faceted({"height": 150, "layer": layers})
     return {"title": "", "spec": spec, "least": SMALL, "rows": rows}

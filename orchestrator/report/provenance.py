@@ -51,6 +51,12 @@ class Origin:
     mlflow: str = ""
     mlflow_url: str = ""
 
+    @property
+    def environment(self) -> tuple[str, str, str]:
+        """Return orch's version and commit, and the versions of Python and its packages."""
+        changed = " (changed)" if self.commit.endswith(CHANGED) else ""
+        return self.orch, self.commit[:12] + changed, self.versions
+
 
 @dataclass(frozen=True)
 class Context:
@@ -426,8 +432,11 @@ def provenance_section(
         evaluated.setdefault(score.cell_id, []).append(score)
     root = os.path.commonpath([r.directory.parent for r in records])
     known = origins or {}
+    came = {r.cell.id: known.get(r.cell.id) or Origin() for r in records}
+    environments = dict.fromkeys(e for origin in came.values() if any(e := origin.environment))
+    numbers = {environment: str(i) for i, environment in enumerate(environments, start=1)}
     every = [
-        _cell_fields(r, evaluated.get(r.cell.id, []), known.get(r.cell.id) or Origin(), root, home)
+        _cell_fields(r, evaluated.get(r.cell.id, []), came[r.cell.id], numbers, root, home)
         for r in records
     ]
     keep = [name for name in every[0] if any(row[name] for row in every)]
@@ -438,43 +447,55 @@ def provenance_section(
         searchable=True,
         anchors=tuple(f"cell-{record.cell.id}" for record in records),
     )
+    trained_in = ReportTable(
+        "Environments that started them",
+        ("environment", "orch", "commit", "versions"),
+        tuple((number, *environment) for environment, number in numbers.items()),
+        searchable=True,
+    )
     text = f"Directories are below {root}. {DIRECTORY}"
-    return Section("provenance", PROVENANCE_TITLE, (text,), tables=(table,))
+    tables = (table, *([trained_in] if numbers else []))
+    return Section("provenance", PROVENANCE_TITLE, (text,), tables=tables)
 
 
 def _cell_fields(
-    record: Record, scores: Sequence[Score], came: Origin, root: str, home: str
+    record: Record,
+    scores: Sequence[Score],
+    came: Origin,
+    numbers: Mapping[tuple[str, str, str], str],
+    root: str,
+    home: str,
 ) -> dict[str, ReportText]:
     """Return column -> field. A column that is empty for all cells is not shown."""
     cell, outcome = record.cell, record.outcome
     last = record.checkpoints[-1] if record.checkpoints else None
-    ending = "" if outcome is None else str(outcome.kind)
-    if outcome is not None and outcome.kind == "collapsed":
-        at = "" if outcome.step is None else f" at step {outcome.step}"
-        ending = f"collapsed ({outcome.cause or 'unknown cause'}{at})"
+    ending: str = record.state
+    if outcome is not None:
+        ending = str(outcome.kind)
+        if outcome.kind == "collapsed":
+            at = "" if outcome.step is None else f" at step {outcome.step}"
+            ending = f"collapsed ({outcome.cause or 'unknown cause'}{at})"
     relative = os.path.relpath(record.directory, root)
-    linked = home and record.attempts
+    directory: ReportText = relative
+    if home and record.attempts:
+        below = os.path.relpath(record.directory, home)
+        directory = (Link(relative, quote(below) + "/"),)
     host = f" on {record.last.host}" if record.last is not None and record.last.host else ""
+    scorers = ", ".join(sorted({score.harness for score in scores} - {""}))
     return {
         "cell": cell.id,
         "study": ", ".join(cell.studies),
         "seed": str((cell.declared or cell.settings).seed),
-        "state": record.state,
         "outcome": ending,
         "attempts": str(len(record.attempts)),
         "trained by": (came.library or _version(cell.settings)) + host,
-        "versions": came.versions,
         "declared for": _version(cell.declared) if cell.declared else "",
         "job": came.job,
-        "orch": came.orch,
-        "commit": came.commit[:12] + (" (changed)" if came.commit.endswith(CHANGED) else ""),
+        "environment": numbers.get(came.environment, ""),
         "MLflow run": (Link(came.mlflow[:8], came.mlflow_url),) if came.mlflow_url else came.mlflow,
-        "directory": (Link(relative, quote(os.path.relpath(record.directory, home)) + "/"),)
-        if linked
-        else relative,
-        "checkpoint": "" if last is None else f"{last.path.name} (step {last.step})",
-        "scored by": ", ".join(sorted({score.harness for score in scores} - {""})),
-        "scores": str(len(scores)),
+        "directory": directory,
+        "checkpoint": "" if last is None else f"step {last.step}",
+        "scores": f"{len(scores)} by {scorers}" if scorers else str(len(scores)),
     }
 
 

@@ -259,6 +259,12 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
 # ---------------------------------------------------------------- during training
 
 
+MEANS = (
+    "Mean over seeds: with its 95 % interval as a band, or beside each seed up to "
+    f"{FEW_SEEDS} seeds."
+)
+
+
 def _drawn(comparison: Comparison, metrics: Iterable[str]) -> tuple[str, ...]:
     """Return the metrics of which a configuration has a curve."""
     return tuple(m for m in metrics if any(has_curve(c, m) for c in comparison.configurations))
@@ -276,8 +282,7 @@ def curves_section(comparison: Comparison) -> Section | None:
         "curves",
         "curves",
         "Learning curves",
-        "Mean over seeds: with its 95 % interval as a band, or beside each seed up to "
-        f"{FEW_SEEDS} seeds. Nothing is smoothed unless the box is ticked; then the figure says "
+        f"{MEANS} Nothing is smoothed unless the box is ticked; then the figure says "
         "so. Curves of a configuration are cut to the train steps that all of its seeds reached; a "
         "ring at the end marks one that a stopped or running seed has cut short. A cross marks "
         "configurations of which a seed collapsed. They do not set the axis: where one leaves it, "
@@ -400,8 +405,8 @@ def reference_section(comparison: Comparison) -> Section | None:
         "reference",
         "measures",
         title,
-        "On held-out prompts, over whole sequences. Forward KL is large where the policy has lost "
-        "what the reference policy does; reverse KL is what the penalty is meant to bound. "
+        f"{MEANS} On held-out prompts, over whole sequences. Forward KL is large where the policy "
+        "has lost what the reference policy does; reverse KL is what the penalty should bound. "
         "One panel a measure and KL term; a ring marks a curve that an unfinished seed cuts short.",
         "Curves of forward KL, reverse KL and entropy, one panel for each KL term.",
         metrics,
@@ -528,10 +533,9 @@ def beta_section(comparison: Comparison) -> Section | None:
 def _metric_figure(
     comparison: Comparison, name: str, metric: str, title: str
 ) -> tuple[Figure, ...]:
-    caption = "Mean over seeds with its 95 % interval as a band."
     alt = f"Curves of {metric} over train steps; the table holds their means."
     metrics = _drawn(comparison, (metric,))
-    return (Figure(name, "measures", title, caption, alt, metrics),) if metrics else ()
+    return (Figure(name, "measures", title, MEANS, alt, metrics),) if metrics else ()
 
 
 # ---------------------------------------------------------------- cost

@@ -335,6 +335,37 @@ def test_curves_hold_the_data(untouched: Opened, told: Report) -> None:
     assert legend == ["no KL", "β 0.1", "β 1"]
 
 
+OFF = """plots => plots.flatMap((plot) => {
+  const off = [], view = plot.drawn.view;
+  const walk = (mark) => (mark.items || []).forEach((item) => {
+    if (mark.marktype === "group") {
+      (item.items || []).forEach(walk);
+    } else if (/^(curve|seed|dot|seeds|star)_marks$/.test(mark.name || "")) {
+      const { name, value, each, step, x: at } = item.datum;
+      const shown = mark.name === "seeds_marks" ? each : value;
+      if (shown === null || shown === undefined) return;
+      const along = step !== undefined || at !== undefined;
+      const place = along ? item.y : item.x, right = view.scale(along ? "y" : "x")(shown);
+      off.push(Math.abs(right - place) > 0.6 ? [mark.name, name, shown, right, place] : null);
+    }
+  });
+  walk(view.scenegraph().root);
+  return off;
+})"""
+"""Of each mark of a value, None, or what is off: its name, and where it should and does stand."""
+
+
+def test_no_mark_stands_off_its_value(untouched: Opened) -> None:
+    """Where Vega drew a value is where its own axis has that value, also of collapsed runs."""
+    for figure in ("curves", "finals", "stability", "distance", "predicted"):
+        looked = untouched.page.locator(f"#figure-{figure} .plot").evaluate_all(OFF)
+        assert len(looked) >= 3, figure
+        assert [each for each in looked if each] == [], figure
+    mark = "plots => plots.map(p => p.drawn.vgSpec.title && p.drawn.vgSpec.title.text)"
+    said = untouched.page.locator(".plot").evaluate_all(mark)
+    assert {str(text).startswith("micro policy for ") for text in said} == {True}, "cut out, too"
+
+
 def test_dots_hold_the_data(untouched: Opened) -> None:
     inside = "#figure-finals .plot"
     first = untouched.page.locator(inside).evaluate_all(f"plots => ({DRAWN})([plots[0]])")
