@@ -10,4 +10,5 @@ figures.js for what happens in the browser. serve.py is the server of `orch dash
 """
 
 from dashboards.page import html as html
+from dashboards.pictures import picture_names as picture_names
 from dashboards.pictures import pictures as pictures

@@ -23,28 +23,28 @@ Drawn = tuple[str, str]
 """A file's name without its ending, and the picture as SVG."""
 
 
-def pictures(report: Report | None, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Write a report's pictures to `folder`. Return figure id -> picture names without endings.
+def picture_names(report: Report) -> dict[str, tuple[str, ...]]:
+    """Return figure id -> names of its pictures without endings. Draw nothing."""
+    return {
+        figure.id: tuple(name for name, _, _ in filled_views(figure, report))
+        for figure in every_figure(report)
+    }
+
+
+def pictures(report: Report | None, folder: Path) -> None:
+    """Write a report's pictures to `folder`.
 
     Remove all other PNG and PDF files from the folder. Without a report, remove all of them.
     """
-    written: dict[str, tuple[str, ...]] = {}
-    if report is not None:
-        for figure in every_figure(report):
-            drawn = draw_figure(figure, report)
-            written[figure.id] = tuple(_write(name, svg, folder) for name, svg in drawn)
-    kept = {f"{name}.{ending}" for each in written.values() for name in each for ending in FORMATS}
+    kept: set[str] = set()
+    for figure in every_figure(report) if report is not None else ():
+        for name, svg in draw_figure(figure, report):
+            for ending in FORMATS:
+                write_bytes(folder / f"{name}.{ending}", converted(svg, ending))
+                kept.add(f"{name}.{ending}")
     for path in folder.glob("*"):
         if path.suffix[1:] in FORMATS and path.name not in kept:
             path.unlink()
-    return written
-
-
-def _write(name: str, svg: str, folder: Path) -> str:
-    """Write one picture in every format. Return its name."""
-    for ending in FORMATS:
-        write_bytes(folder / f"{name}.{ending}", converted(svg, ending))
-    return name
 
 
 def draw_figure(figure: Figure, report: Report) -> Iterator[Drawn]:

@@ -61,13 +61,17 @@ OF_VALUES = ("value", "low", "high", "raw", "inside")
 
 
 def _within(spec: Any, ends: Sequence[float]) -> Any:
-    """Return a specification whose axis of values has these ends, if there are any."""
+    """Return a specification whose axis of values has these ends.
+
+    Without any, no mark is clipped: that takes ten times as long to draw as a PNG.
+    """
     if isinstance(spec, list):
         return [_within(each, ends) for each in spec]
-    if not isinstance(spec, dict) or not ends:
+    if not isinstance(spec, dict):
         return spec
-    inner = {key: _within(value, ends) for key, value in spec.items()}
-    if inner.get("field") in OF_VALUES and "scale" in inner:
+    kept = spec if ends else {key: value for key, value in spec.items() if key != "clip"}
+    inner = {key: _within(value, ends) for key, value in kept.items()}
+    if ends and inner.get("field") in OF_VALUES and "scale" in inner:
         inner["scale"] = {**inner["scale"], "domain": list(ends), "nice": False}
     return inner
 

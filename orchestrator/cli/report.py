@@ -17,6 +17,7 @@ from orchestrator.environments.extras import missing
 from orchestrator.errors import EnvironmentFault
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
+from orchestrator.records import Record, Score
 from orchestrator.tracking import MirrorReport
 
 
@@ -109,13 +110,16 @@ def command(
         output,
         faults=known.faults,
         figures=figures,
+        on_page=lambda path: None if as_json else click.echo(path),
     )
     if no_mlflow:
         code = stages.print_faults(records)
     else:
-        mirrored, code = _mirror_beside(choice, quiet=as_json)
+        known_records = None if choice.where else records
+        mirrored, code = _mirror_beside(choice, known_records, known.scores, quiet=as_json)
         shown["mlflow"] = None if mirrored is None else asdict(mirrored)
-    _show(shown, [page], as_json=as_json)
+    if as_json:
+        _show(shown, [page], as_json=True)
     return code
 
 
@@ -153,14 +157,23 @@ def _query(choice: CellChoice, query: str | None, *, as_csv: bool, as_json: bool
         common.print_table(answer.columns, answer.rows)
 
 
-def _mirror(choice: CellChoice, *, quiet: bool, dry_run: bool = False) -> tuple[MirrorReport, int]:
+def _mirror(
+    choice: CellChoice,
+    records: Sequence[Record] | None = None,
+    scores: Sequence[Score] = (),
+    *,
+    quiet: bool,
+    dry_run: bool = False,
+) -> tuple[MirrorReport, int]:
     """Copy the results of the chosen cells to MLflow. Return what was done, and the exit code for
     files that could not be read.
+
+    records: of all cells, with their scores, if they were read already; None: read them here.
     """
     experiment = choice.experiment()
     only = {cell.id for cell in experiment.chosen(choice.where).cells}
-    records = stages.collect_records(experiment)
-    scores = stages.read_scores(experiment)
+    if records is None:
+        records, scores = stages.collect_records(experiment), stages.read_scores(experiment)
     done = stages.mirror(
         experiment,
         records,
@@ -179,13 +192,15 @@ def _mirror_alone(choice: CellChoice, *, dry_run: bool, as_json: bool) -> int:
     return code
 
 
-def _mirror_beside(choice: CellChoice, *, quiet: bool) -> tuple[MirrorReport | None, int]:
+def _mirror_beside(
+    choice: CellChoice, records: Sequence[Record] | None, scores: Sequence[Score], *, quiet: bool
+) -> tuple[MirrorReport | None, int]:
     """Copy to MLflow, or say why not: the page is written all the same."""
     if find_spec("mlflow") is None:
         say(f"nothing is copied to MLflow: {missing('mlflow')}")
         return None, 0
     try:
-        return _mirror(choice, quiet=quiet)
+        return _mirror(choice, records, scores, quiet=quiet)
     except EnvironmentFault as fault:
         say(str(fault))
         return None, 1

@@ -284,12 +284,14 @@ def write_report(
     *,
     faults: Sequence[str] = (),
     figures: bool = False,
+    on_page: Callable[[Path], None] = lambda _page: None,
 ) -> Path:
     """Write index.html and report.md. Return the path of the page.
 
-    figures: also write each figure as PNG and PDF. Without it, remove the figures of an earlier
-    page, because they would differ from this page. faults: sentences about scores. The page has the
-    date of the newest result, so that the same results give the same page.
+    on_page: called as soon as the page can be read, before figures are drawn. figures: also write
+    each figure as PNG and PDF. Without it, remove the figures of an earlier page, because they
+    would differ from this page. faults: sentences about scores. The page has the date of the newest
+    result, so that the same results give the same page.
     """
     folder = target or experiment.folder.report
     built = build_report(
@@ -300,10 +302,12 @@ def write_report(
         home=folder,
         faults=faults,
     )
-    pictures = dashboards.pictures(built if figures else None, folder / "figures")
-    write_text(folder / "index.html", dashboards.html(built, pictures))
+    page = folder / "index.html"
+    write_text(page, dashboards.html(built, dashboards.picture_names(built) if figures else None))
     write_text(folder / "report.md", markdown(built))
-    return folder / "index.html"
+    on_page(page)
+    dashboards.pictures(built if figures else None, folder / "figures")
+    return page
 
 
 def report_as_markdown(
