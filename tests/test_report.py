@@ -178,11 +178,11 @@ def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
     shown = [[found.data["configurations"][i]["name"] for i in p.at] for p in second.figure.panels]
     assert shown == [["none", "k1.reward β=0.1"]] * 5
     assert [(p.title, p.metric) for p in second.figure.panels] == [
-        ("Qwen (here: exact in-domain accuracy)", "eval/accuracy_in_domain"),
-        ("KL", "eval/kl_forward"),
-        ("micro_sort", "eval/micro_sort/mean@4"),
-        ("micro_copy", "eval/micro_copy/mean@4"),
-        ("micro_reverse", "eval/micro_reverse/mean@4"),
+        ("Qwen (here: exact in-domain accuracy) (micro)", "eval/accuracy_in_domain"),
+        ("KL (micro)", "eval/kl_forward"),
+        ("micro_sort (micro)", "eval/micro_sort/mean@4"),
+        ("micro_copy (micro)", "eval/micro_copy/mean@4"),
+        ("micro_reverse (micro)", "eval/micro_reverse/mean@4"),
     ], "what a metric stands in for is drawn once, and the title says which it is"
     assert second.here[0][1].startswith("It wins. +0.105 [")
     assert (third.figure, third.missing) == (
@@ -400,7 +400,8 @@ def test_every_setting_is_on_the_first_screen_the_worst_first(synthetic: Any) ->
     ):
         for seed in (0, 1):
             axes = {"optimizer.learning_rate": rate}
-            done += synthetic.run(seed=seed, accuracy=accuracy, outcome=outcome, axes=axes)
+            more = {"accuracy": accuracy, "outcome": outcome, "axes": axes, "scored": False}
+            done += synthetic.run(seed=seed, **more)
     found = reported(synthetic, done, claims={})
     names = [name.rpartition(" ")[2] for name, _ in found.settings]
     assert names == ["1e-5", "5e-6", "1e-6"]
