@@ -20,8 +20,6 @@ from orchestrator.report.model import Figure, Panel, Report
 from orchestrator.report.plots import SMALL, USUAL_WIDTH
 
 DIGITS = 4
-EXACT_POWERS = 22
-"""10 ** n is exact in floating point up to this n."""
 
 
 PAGE_CURVES = (
@@ -203,7 +201,7 @@ def _curve_data(
     # Few seeds are drawn each, without a band; one is its own mean.
     band = (curve.low, curve.high) if len(curve.seeds) > FEW_SEEDS else ()
     over_seeds = (curve.mean, *band) if len(curve.seeds) > 1 else ()
-    every = _rounded_at([*curve.seeds.values(), *over_seeds], at)
+    every = [[rounded(one[i]) for i in at] for one in (*curve.seeds.values(), *over_seeds)]
     plain["s"] = dict(zip(map(str, curve.seeds), every, strict=False))
     plain |= zip("mlh", every[len(curve.seeds) :], strict=False)
     return plain
@@ -228,26 +226,6 @@ def rounded(value: float | None) -> float | int | None:
         return None
     rounded = float(f"{value:.{DIGITS}g}")
     return int(rounded) if rounded.is_integer() else rounded
-
-
-def _rounded_at(curves: Sequence[Sequence[float]], at: Sequence[int]) -> list[list[float | None]]:
-    """Return `rounded` of each curve's values at these indices, computed with NumPy."""
-    import numpy as np
-
-    x = np.array(curves, dtype=float)[:, list(at)]
-    known = np.isfinite(x) & (x != 0)
-    size = np.where(known, np.abs(x), 1.0)
-    scale = np.floor(np.log10(size)) - (DIGITS - 1)
-    # A whole number times or over an exact power of ten is rounded once, as `rounded` is. For other
-    # powers call `rounded` itself.
-    exact = np.abs(scale) <= EXACT_POWERS
-    power = 10.0 ** np.where(exact, np.abs(scale), 0.0)
-    digits_only = np.rint(np.where(scale < 0, x * power, x / power))
-    decimals = np.where(known, np.where(scale < 0, digits_only / power, digits_only * power), 0.0)
-    lists: list[list[float | None]] = decimals.tolist()
-    for row, column in np.argwhere(~exact | ~np.isfinite(x)):
-        lists[row][column] = rounded(float(x[row, column]))
-    return lists
 
 
 def with_setting_names(configurations: Iterable[Configuration]) -> list[tuple[Configuration, str]]:

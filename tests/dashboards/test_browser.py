@@ -364,7 +364,7 @@ def test_no_mark_stands_off_its_value(untouched: Opened) -> None:
     """Where Vega drew a value is where its own axis has that value, also of collapsed runs."""
     for figure in ("curves", "finals", "stability", "distance", "predicted"):
         looked = untouched.page.locator(f"#figure-{figure} .plot").evaluate_all(OFF)
-        assert len(looked) >= 3, figure
+        assert looked, figure
         assert [each for each in looked if each] == [], figure
     mark = "plots => plots.map(p => p.drawn.vgSpec.title && p.drawn.vgSpec.title.text)"
     said = untouched.page.locator(".plot").evaluate_all(mark)

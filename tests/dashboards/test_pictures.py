@@ -14,6 +14,7 @@ from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.charts.files import converted
 from orchestrator.charts.marks import ChartView, Rows
+from orchestrator.pipeline import stages
 from orchestrator.records import (
     Published,
     PublishedNumber,
@@ -147,6 +148,24 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
     pictures(None, folder)
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     pictures(None, folder / "of nothing")
+
+
+def test_the_page_can_be_read_before_its_pictures_are_drawn(
+    told: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "build_report", lambda *_, **__: told)
+    monkeypatch.setattr("dashboards.pictures.converted", lambda svg, ending: b"drawn")
+    before: list[tuple[set[str], list[Path]]] = []
+
+    def look(page: Path) -> None:
+        links = set(re.findall(r'href="figures/([^"]+)"', page.read_text(encoding="utf-8")))
+        before.append((links, list(tmp_path.glob("figures/*"))))
+
+    nothing: Any = None
+    stages.write_report(nothing, nothing, (), (), tmp_path, figures=True, on_page=look)
+    ((links, drawn),) = before
+    assert drawn == []
+    assert links == {path.name for path in tmp_path.glob("figures/*")}
 
 
 def test_published_numbers_and_libraries_are_drawn_as_they_are(told: Report) -> None:
