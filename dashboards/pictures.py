@@ -37,8 +37,8 @@ def pictures(report: Report | None, folder: Path) -> None:
     Remove all other PNG and PDF files from the folder. Without a report, remove all of them.
     """
     kept: set[str] = set()
-    for figure in every_figure(report) if report is not None else ():
-        for name, svg in draw_figure(figure, report):
+    if report is not None:
+        for name, svg in (drawn for f in every_figure(report) for drawn in draw_figure(f, report)):
             for ending in FORMATS:
                 write_bytes(folder / f"{name}.{ending}", converted(svg, ending))
                 kept.add(f"{name}.{ending}")

@@ -34,8 +34,11 @@ def view_tag(records: Sequence[Record]) -> tuple[str, str]:
     """Return the name and the value of the experiment's tag that holds the view."""
     last = {name for r in records for point in r.metrics[-1:] for name in point.values}
     metric = next((name for name in MAIN_METRICS if name in last), MAIN_METRICS[0])
-    charts = [name for name in CHARTS if name in last]
-    folded = sorted({name.rpartition("/")[0] for name in last})
+    # Most points of a run have the same names.
+    logged = {tuple(point.values) for r in records for point in r.metrics}
+    drawn = {name for names in logged for name in names}
+    charts = [name for name in CHARTS if name in drawn]
+    folded = sorted({name.rpartition("/")[0] for name in drawn})
     state = {
         "searchFilter": "",
         "orderByKey": f"metrics.`{allowed_name(metric)}`",
