@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +79,7 @@ def runs(
     begun = [(record, started) for record in records if (started := _started(record)) is not None]
     if not begun:
         return []
-    # Not later than a cell's, so that MLflow's first list, newest first, has it at its end.
-    first = min([*_first_event(folder), *(started for _, started in begun)])
+    first = _first_event(folder) or min(started for _, started in begun)
     every = cells or [record.cell for record in records]
     names, configurations = run_names(every), configuration_names(every)
     named_metrics = _asked_metrics(spec)
@@ -307,12 +305,13 @@ def _ended(record: Record, started: float) -> float:
     return record.metrics[-1].time if record.metrics else started
 
 
-def _first_event(folder: RunFolder) -> list[float]:
-    """Return the start of the experiment, by its ledger; empty if it cannot be read."""
+def _first_event(folder: RunFolder) -> float | None:
+    """Return the start of the experiment, by its ledger. It does not depend on the mirrored
+    cells."""
     try:
-        return [float(event["time"]) for event in islice(read_lines(folder.ledger), 1)]
+        return next((float(event["time"]) for event in read_lines(folder.ledger)), None)
     except (RunFolderError, KeyError, TypeError, ValueError):
-        return []
+        return None
 
 
 def _json(plain: Any) -> str:

@@ -1,8 +1,7 @@
 """The view of an experiment in MLflow: its runs with their curves, as one link.
 
 MLflow keeps a shared view as a tag of the experiment, and `viewStateShareKey` in an address opens
-it (read in the page of MLflow 3.17.2, and seen there). The view sorts by a metric, so that the runs
-without one come last.
+it (read in the page of MLflow 3.17.2, and seen there).
 """
 
 import json
@@ -40,7 +39,7 @@ def view_tag(records: Sequence[Record]) -> tuple[str, str]:
     charts = [name for name in CHARTS if name in drawn]
     folded = sorted({name.rpartition("/")[0] for name in drawn})
     state = {
-        "searchFilter": "",
+        "searchFilter": "tags.`orch.kind` = 'cell'",
         "orderByKey": f"metrics.`{allowed_name(metric)}`",
         "orderByAsc": False,
         "startTime": "ALL",

@@ -62,7 +62,7 @@ def test_the_attempts_of_a_cell_are_one_run_of_wandb(tmp_path: Path) -> None:
     def run_of(library: str, cell: str, attempt: str) -> tuple[str | None, str | None]:
         place = PLACE._replace(attempt_dir=tmp_path / cell / "attempts" / attempt)
         made = cell_of(tmp_path, library, "[wandb]")
-        env = plugins.load(library).translate(made, place).env
+        env = plugins.load(library.partition(",")[0]).translate(made, place).env
         return env.get("WANDB_RUN_ID"), env.get("WANDB_RESUME")
 
     for library in ("verl", "trl", "openrlhf"):

@@ -1,6 +1,7 @@
 """What a reviewer opens in MLflow: a list of runs with metrics, links; what leaves with a cell."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -24,17 +25,19 @@ def test_the_first_list_shows_runs_with_metrics(house: House) -> None:
     """As MLflow opens an experiment (newest first), and as our link does."""
     from mlflow.tracking import MlflowClient
 
-    fill(house)
+    for seconds, cell in enumerate(house.cells[:3], start=1):
+        house.attempt(cell, range(3), started=time.time() + seconds)  # the ledger began before
     house.mirror()
     client = MlflowClient(tracking_uri=f"sqlite:///{house.database}")
     known = client.get_experiment_by_name(house.folder.experiment)
     state = json.loads(known.tags["mlflow.sharedViewState.orch-all"])
     ours = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
     assert ours == "metrics.`train/reward_mean` DESC"
-    for order in ("attributes.start_time DESC", ours):
-        runs = client.search_runs([known.experiment_id], state["searchFilter"], order_by=[order])
-        kinds = [run.data.tags["orch.kind"] for run in runs]
-        assert kinds == ["cell", "cell", "cell", "summary"]
+    cells = ["cell"] * 3
+    bare = ("", "attributes.start_time DESC", [*cells, "summary"])
+    for search, order, kinds in (bare, (state["searchFilter"], ours, cells)):
+        runs = client.search_runs([known.experiment_id], search, order_by=[order])
+        assert [run.data.tags["orch.kind"] for run in runs] == kinds
         assert all("train/reward_mean" in run.data.metrics for run in runs[:3])
         assert not any("mlflow.parentRunId" in run.data.tags for run in runs), "MLflow folds those"
 
