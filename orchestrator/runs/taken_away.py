@@ -21,6 +21,8 @@ from orchestrator.library import neighbour
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, Site
 from orchestrator.spec.site_options import slurm_options
 
+MARK, PLACED = "@HERE@", ".in"
+"""The folder in a file that names it, and the end of such a file's name."""
 HERE = """\
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 [ -f "$here/launch.sh" ] || here="$SLURM_SUBMIT_DIR"  # sbatch runs a copy of this file
@@ -36,11 +38,6 @@ if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
     sleep 30
 fi
 """
-RANKS = """
-# The same program on each node, which finds its place by these two.
-export ORCH_SERVER_HOST="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 2p)"
-step=(srun --ntasks-per-node=1 bash -c 'export ORCH_NODE_RANK="$SLURM_NODEID"; exec "$@"' step)
-"""
 
 
 def take_away(cell: Cell, experiment: str, site: Site, folder: Path) -> list[str]:
@@ -55,8 +52,11 @@ def take_away(cell: Cell, experiment: str, site: Site, folder: Path) -> list[str
     plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
     if plan.entry is not None:
         raise OrchError(f"{cell.slug} trains inside orch: it has no launch of its own")
+    if plan.bring_up == "ranks" and cell.resources.num_nodes > 1:
+        raise OrchError(f"{plan.backend} on several nodes is started by orch; take one node")
     for name, text in plan.files.items():
-        write_text(folder / name, text)
+        of_place = str(folder) in text
+        write_text(folder / f"{name}{PLACED * of_place}", text.replace(str(folder), MARK))
     link_policy(cell.settings.model.path, plan, folder)
     write_text(folder / "launch.sh", script(cell, plan, experiment, site, folder))
     (folder / "launch.sh").chmod(0o755)
@@ -100,13 +100,16 @@ def script(cell: Cell, plan: LaunchPlan, experiment: str, site: Site, folder: Pa
     program = " ".join(_word(word, folder) for word in plan.argv[:num_program])
     if plan.bring_up == "ray" and nodes > 1:
         lines.append(RAY.rstrip())
-    step = ""
     if plan.bring_up == "ranks":
-        lines.append(RANKS.rstrip() if nodes > 1 else "export ORCH_NODE_RANK=0")
-        step = '"${step[@]}" ' if nodes > 1 else ""
+        lines.append("export ORCH_NODE_RANK=0")
+    lines += [
+        f'sed "s|{MARK}|$here|g" {shlex.quote(name + PLACED)} > {shlex.quote(name)}'
+        for name, text in plan.files.items()
+        if str(folder) in text
+    ]
     lines += ["", "settings=("]
     lines += [f"    {line}" for line in grouped(plan.argv[num_program:], folder)]
-    return "\n".join([*lines, ")", f'{step}{program} "${{settings[@]}}"', ""])
+    return "\n".join([*lines, ")", f'{program} "${{settings[@]}}"', ""])
 
 
 def grouped(words: Sequence[str], folder: Path) -> Iterator[str]:
