@@ -34,7 +34,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 """Rule (`data.reward`) -> its module, then those that the module imports. A rule with `@` is a file
 of the user's own: `my_reward.py:score@<digest of the file>`."""
 
-VERSIONS: dict[str, int] = {}
+VERSIONS: dict[str, int] = {"math_boxed": 2}
 """Rule -> its version, part of a cell's id. A rule that is not here has version 1. Raise it with a
 change that gives some response another reward: cells trained with the old one are other cells."""
 
@@ -52,6 +52,12 @@ _TAIL = 200
 def spoken(response: str) -> str:
     """Return a decoded response without the special tokens that end it."""
     return response[:-_TAIL] + _ENDED.sub("", response[-_TAIL:])
+
+
+def answered(response: str) -> str:
+    """Return what follows a response's reasoning: nothing where a `<think>` was never ended."""
+    opened, ended = response.rfind("<think>"), response.rfind("</think>")
+    return "" if opened > ended else response[ended + len("</think>") :] if ended >= 0 else response
 
 
 def _of_spoken(reward: Callable[[str, str], float], response: str, label: str) -> float:

@@ -44,6 +44,8 @@ def equal(gold: str, given: str) -> bool:
         return _same_solutions(one, other)
     if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
         return _same_expression(one, other)
+    if isinstance(one, sympy.Eq) and isinstance(other, sympy.Eq):
+        return _same_equation(one, other)
     return _verified(one, other)
 
 
@@ -79,6 +81,25 @@ def _same_expression(gold: sympy.Expr, given: sympy.Expr) -> bool:
     if one == other:
         return True
     return _same_function(one, other) if one.free_symbols else _same_number(one, other)
+
+
+def _same_equation(gold: sympy.Eq, given: sympy.Eq) -> bool:
+    """Return whether the difference of the sides is the same function but for a factor."""
+    one, other = (x.lhs - x.rhs for x in (gold, given))
+    if one.has(sympy.Float) or other.has(sympy.Float):
+        return _verified(gold, given)
+    if one.free_symbols != other.free_symbols:
+        other = _renamed(one, other)
+    if other is None:
+        return False
+    ratios = []
+    for point in _points(sorted(one.free_symbols, key=str), _rooted(one) & _rooted(other)):
+        values = [x.subs(point).evalf(60) for x in (one, other)]
+        if all(map(_is_finite, values)) and values[1] != 0:
+            ratios.append(values[0] / values[1])
+    if len(ratios) < POINTS // 2:
+        return _verified(gold, given)
+    return all(abs(each - ratios[0]) <= 1e-45 * abs(ratios[0]) for each in ratios)
 
 
 def _with_imaginary_unit(answer: sympy.Expr) -> sympy.Expr:
@@ -158,7 +179,8 @@ def _renamed(gold: sympy.Expr, given: sympy.Expr) -> "sympy.Expr | None":
     """Return the given answer with the gold's name of a free integer or of a constant of
     integration; None where the letters differ otherwise.
 
-    `\\frac{\\pi}{4} + n\\pi` is `\\frac{\\pi}{4} + k\\pi`: a free integer counts periods.
+    `\\frac{\\pi}{4} + n\\pi` is `\\frac{\\pi}{4} + k\\pi`, and `45 + 180n` is `45 + 180k`: a free
+    integer counts periods. `2n + 1` may speak of a given n.
     """
     missing, extra = gold.free_symbols - given.free_symbols, given.free_symbols - gold.free_symbols
     if len(missing) != 1 or len(extra) != 1:
@@ -167,8 +189,9 @@ def _renamed(gold: sympy.Expr, given: sympy.Expr) -> "sympy.Expr | None":
     slope = sympy.diff(gold, old)
     counts_periods = (
         {str(old), str(new)} <= _FREE_INTEGERS
-        and slope.has(sympy.pi)
-        and (slope / sympy.pi).is_Rational
+        and slope.is_number
+        and slope != 0
+        and ((slope / sympy.pi).is_Rational or slope % 180 == 0)
     )
     is_constant = str(old) == "C" and str(new) in _CONSTANTS and slope == 1
     return given.subs(new, old) if counts_periods or is_constant else None

@@ -1,10 +1,13 @@
 """The letter that a response to a multiple-choice question chooses.
 
-Read, in this order: the last closed \\boxed{}; the last `answer is X` or `answer: X`; a response
-that is nothing but a letter; the first line or the last one, if it starts with `X.` or `(X)`.
+Read after the reasoning, in this order: the last closed \\boxed{}; the last `answer is X` or
+`answer: X`; a response that is nothing but a letter; the first line or the last one, if it starts
+with `X.` or `(X)`.
 """
 
 import re
+
+from . import answered
 
 LONGEST_TAIL = 4000
 """Characters at the end of a response in which a statement of the answer is looked for."""
@@ -25,6 +28,7 @@ _LED = re.compile(r"\s*\**\(?([A-Z])(?:\)|\.|:|\s*$)")
 
 def extract(response: str, letters: str = "ABCD") -> str | None:
     """The chosen letter, upper case; None if none can be read."""
+    response = answered(response)
     tail = response[-LONGEST_TAIL:]
     for boxed in reversed(_BOX.findall(tail)):
         letter = _letter(boxed, letters)
@@ -61,4 +65,4 @@ def _letter(text: str, letters: str) -> str | None:
 
 def score(response: str, answer: str, letters: str = "ABCD") -> float:
     """1 if the chosen letter is `answer`, else 0."""
-    return float(extract(response, letters) == answer.strip().upper())
+    return float(extract(response, letters) == answer.strip().strip("()").upper())

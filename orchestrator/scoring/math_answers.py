@@ -17,7 +17,7 @@ than `judge.MAX_CPU_SECONDS`, is wrong: 0.
 import re
 from functools import lru_cache
 
-from . import judge
+from . import answered, judge
 from .magnitude import is_small
 from .notation import MAX_PARTS, Value, plain, read
 
@@ -42,6 +42,9 @@ _DEGREES = re.compile(
 _OPTION = re.compile(r"(?:\\text\s*\{\s*)?(?:\(([A-H])\)|([A-H])[.)](?=\s*\S))\s*\}?\s*")
 """The letter of an option before its text: `(A) 5`, `B. 12`."""
 
+_OPERATORS = tuple("+-*/^=,([")
+"""They go on with an expression after a letter in brackets."""
+
 ready = judge.ready
 num_at_once = judge.num_children
 _TOKEN = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
@@ -55,7 +58,7 @@ _TRAILING = re.compile(r"\.\s+[A-Z].*$|\.?\s*(?:I hope|Therefore|Thus|So )\b.*$"
 
 def extract(response: str, *, boxed_only: bool = False) -> str | None:
     """Return the answer as written; None if there is none."""
-    response = _after_reasoning(response[-LONGEST_RESPONSE:])
+    response = answered(response)[-LONGEST_RESPONSE:]
     boxes, box = _last_box(response)
     if boxes or boxed_only:
         return box
@@ -73,12 +76,6 @@ def extract(response: str, *, boxed_only: bool = False) -> str | None:
         return _TRAILING.sub("", text).strip(" .*") or None
     inside_all = [next(filter(None, groups)) for groups in _MATH.findall(tail)]
     return inside_all[-1].strip() if inside_all else None
-
-
-def _after_reasoning(response: str) -> str:
-    """Return what follows the reasoning: nothing where a `<think>` was never ended."""
-    opened, ended = response.rfind("<think>"), response.rfind("</think>")
-    return "" if opened > ended else response[ended + len("</think>") :] if ended >= 0 else response
 
 
 def _last_box(text: str) -> "tuple[int, str | None]":
@@ -145,12 +142,21 @@ def equal(gold: str, given: str) -> bool:
         return False
     if "\\pi" in gold and "\\pi" not in given:
         given = _DEGREES.sub(r"\\frac{\1\\pi}{180}", given)
-    if (option := _OPTION.match(given)) and (text := given[option.end() :].strip(" }")):
-        if not _OPTION.sub("", gold).strip(" }"):
-            return _OPTION.sub(r"\1\2", gold) == (option[1] or option[2])
-        if not _OPTION.match(gold):
-            return equal(gold, option[1] or option[2]) or equal(gold, text)
+    options = _option(gold), _option(given)
+    for (letter, text), other, of_other in zip(options, (given, gold), options[::-1], strict=True):
+        if of_other[0] and text:
+            return letter == of_other[0] and (not of_other[1] or equal(text, of_other[1]))
+        if text:
+            pairs = ((one, other) if other is given else (other, one) for one in (letter, text))
+            return any(equal(*pair) for pair in pairs)
     return _same(_value(gold), _value(given))
+
+
+def _option(answer: str) -> "tuple[str, str]":
+    """Return the letter of an option and the text after it: `(A) 5`; of others nothing."""
+    match = _OPTION.match(answer)
+    text = answer[match.end() :].strip(" }") if match else ""
+    return ("", "") if match is None or text[:1] in _OPERATORS else (match[1] or match[2], text)
 
 
 def _fit(text: str) -> bool:

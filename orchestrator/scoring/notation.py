@@ -24,6 +24,7 @@ _BUT = r"(?:except|other than|excluding)(?:\s+for)?"
 _REPLACED = tuple(
     (re.compile(pattern), new)
     for pattern, new in (
+        (r"(?<=\d)\s*pct\b", "%"),
         # the sine of an angle in degrees, before degrees are dropped as a unit
         (
             rf"{_OF_ANGLE}\\left\s*\(\s*{_ANGLE}\s*{_DEGREES}\s*\\right\s*\)",
@@ -202,6 +203,10 @@ _WORDS = re.compile(r"[A-Za-z][A-Za-z\s'.,/-]*")
 _MATRIX = re.compile(
     r"\\begin\{([pbvBV]?matrix|array|smallmatrix)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}"
 )
+_FREE_INTEGER = re.compile(
+    r"(?<=\S)[,;]?\s*(?:where|for|with)?\s*\(?[jklmn]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\)?$"
+)
+"""What says that the letter of a family of solutions is any integer."""
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -235,7 +240,8 @@ def plain(text: str) -> str:
         if not count:
             break
     text = _NAMED.sub(r"\\operatorname{\1}(", text)
-    text = re.sub(r"\s+", " ", text).strip().rstrip(".;,").strip()
+    text = re.sub(r"\s+", " ", text).rstrip(f".;, \\{_ROW}").strip()
+    text = _FREE_INTEGER.sub("", text)
     return re.sub(
         r"(?i)^(?:so |hence |thus )?(?:the )?(?:final |right |correct )?answer (?:is|=):? ?",
         "",
@@ -457,6 +463,8 @@ def _compound(text: str, depth: int) -> Value | None:
         return Value("set", bare, parts=tuple(flat))
     if 0 < text.count("\\pm") + text.count("\\mp") <= _MOST_SIGNS:
         return Value("set", bare, parts=parts(_both_signs(text)), mark="\\pm")
+    while text[:1] == "{" and text[-1:] == "}" and _balanced(text[1:-1]):
+        text = text[1:-1].strip()
     if match := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in match[2].split(_ROW) if row.strip()]
         cells = [cell for row in rows for cell in row]

@@ -48,6 +48,8 @@ from orchestrator.scoring.choice import extract, score
         ("The answer is Apple", None),
         ("I do not know", None),
         ("", None),
+        ("<think> the answer is B.", None),
+        ("<think> the answer is C. </think> The answer is B.", "B"),
         ("E", None),
         ("The answer is a matter of taste", None),
         ("A man walks into a bar", None),

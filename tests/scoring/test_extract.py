@@ -106,3 +106,10 @@ def test_nothing_it_is_given_makes_it_fail(text: str) -> None:
 )
 def test_braces_of_a_box_are_balanced(content: str) -> None:
     assert extract(f"so \\boxed{{{content}}}, done") == content
+
+
+@pytest.mark.parametrize("length", [1, 20_000])
+def test_reasoning_that_was_cut_is_paid_at_no_length(length: int) -> None:
+    thought = "<think>" + "so \\boxed{7} " * length
+    assert reward(thought, "7") == 0
+    assert reward(thought + "</think> \\boxed{7}", "7") == 1

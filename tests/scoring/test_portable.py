@@ -66,10 +66,10 @@ def test_it_is_what_the_oldest_python_of_a_trainer_reads(rule: str) -> None:
 
 
 FILES = {
-    ("math_boxed", 1): "b4f8e7c56913",
-    ("countdown", 1): "b12b52a479fd",
-    ("exact", 1): "c73687c19871",
-    ("reasoning_gym", 1): "2f87bc642a38",
+    ("math_boxed", 2): "547cbca6af2e",
+    ("countdown", 1): "3269d3bd7c51",
+    ("exact", 1): "91fa20726a72",
+    ("reasoning_gym", 1): "1b1124fb70a4",
 }
 """(Rule, version) -> digest of its code, without comments and layout."""
 
