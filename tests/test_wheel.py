@@ -1,7 +1,5 @@
 """What a release holds: the whole checkout as sdist; four packages and their data as wheel."""
 
-import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -71,40 +69,6 @@ def test_the_sdist_is_the_checkout(unpacked: Path) -> None:
     assert files == {
         str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()
     } - {"PKG-INFO"}
-
-
-@pytest.mark.slow
-def test_both_main_commands_start_from_the_sdist(unpacked: Path) -> None:
-    """Run bootstrap.py there, in an environment that is already made: this one."""
-    (unpacked / ".venv").mkdir()
-    (unpacked / ".venv" / "bin").symlink_to(Path(sys.prefix) / "bin")
-    wanted = hashlib.sha256()
-    for name in ("pyproject.toml", "constraints.txt", "bootstrap.py"):
-        wanted.update((unpacked / name).read_bytes())
-    (unpacked / ".venv" / "orch-installed").write_text(wanted.hexdigest())
-
-    def here(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *argv],
-            cwd=unpacked,
-            env={**os.environ, "PYTHONPATH": str(unpacked)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-
-    done = here("bootstrap.py", "run", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "372 cells" in done.stdout
-    done = here(
-        "-m",
-        "pytest",
-        "-q",
-        "tests/test_fingerprint.py",
-        "tests/test_wheel.py::test_version_changelog_and_citation_agree",
-    )
-    assert done.returncode == 0, done.stdout
 
 
 @pytest.fixture(scope="module")

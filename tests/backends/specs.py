@@ -1,7 +1,6 @@
 """The declared cells of the shipped specs, read once a process: cells are frozen."""
 
 import contextlib
-import re
 from collections.abc import Callable, Sequence, Set
 from functools import cache
 from pathlib import Path
@@ -17,8 +16,6 @@ from orchestrator.spec.expand import expand
 from orchestrator.spec.rehearse import rehearse
 
 ROOT = Path(__file__).parents[2]
-MEASURE = re.compile(r"=-?(\d*\.\d+|\d+(\.\d+)?e-?\d+)$")
-"""The end of an argument whose value is a decimal number, as of beta or a learning rate."""
 Launch = TypeVar("Launch")
 
 
@@ -81,25 +78,4 @@ def which_cover(launches: Sequence[Launch], words_of: Callable[[Launch], Set[str
         most = max(range(len(words)), key=lambda number: len(words[number] & missing))
         chosen.append(launches[most])
         missing -= words[most]
-    return chosen
-
-
-def which_ask_anew(
-    launches: Sequence[Launch], words_of: Callable[[Launch], Sequence[str]]
-) -> list[Launch]:
-    """Return the launches that ask a library something that none before them asks.
-
-    A new argument is such a thing. So are arguments that were not yet together, but for decimal
-    numbers: a library reads a beta in the same way whatever stands beside it.
-    """
-    seen: set[str] = set()
-    together: set[frozenset[str]] = set()
-    chosen = []
-    for launch in launches:
-        words = words_of(launch)
-        kind = frozenset(word for word in words if not MEASURE.search(word))
-        if kind not in together or not seen.issuperset(words):
-            chosen.append(launch)
-        together.add(kind)
-        seen.update(words)
     return chosen

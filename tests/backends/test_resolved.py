@@ -5,7 +5,6 @@ and that a library fills in from others: a model's tokenizer, its reference, eva
 a server's lengths. The cell's values are no library's defaults.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 import pytest
 
 from backends.openrlhf.flags import FLAT, FLAT_NAMES
-from backends.openrlhf.flags import VERSIONS as OPENRLHF
-from backends.skyrl.manifest import VERSIONS as SKYRL
 from orchestrator import plugins
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, LaunchPlan
@@ -22,7 +19,6 @@ from orchestrator.settings import Resources, Settings
 from tests.backends import child
 from tests.backends.environments import cpu_python
 from tests.backends.openrlhf.cells import PLACE, asked_of_library
-from tests.backends.prime_rl.conftest import asking
 from tests.backends.skyrl import library as skyrl
 from tests.backends.verl import library as verl
 from tests.backends.verl.cells import overrides
@@ -181,57 +177,6 @@ def openrlhf_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], 
     }
 
 
-def prime_rl_resolved(
-    version: str, placement: str, factory: pytest.TempPathFactory
-) -> tuple[Mapping[str, Any], Wanted]:
-    """0.5.0 samples at temperature 1 alone; 0.8.0 takes no reference policy, one step of lag."""
-    old = version == "0.5.0"
-    more: dict[str, Any] = (
-        {"rollout": {"group_size": 4, "max_response_tokens": RESPONSE}}
-        if old
-        else {"advantage": {"estimator": "dr_grpo"}, "max_staleness_steps": 1}
-    )
-    asked = cell("prime_rl", version, placement, **more)
-    plan = plugins.load("prime_rl").translate(asked, PLACE)
-    [answer] = asking(version, factory)([("rl", plan.files["rl.toml"])])
-    assert answer["ok"], answer["error"]
-    policies = ["trainer", "orchestrator", "inference"]
-    if placement != "none":
-        policies += ["orchestrator.teacher_model", "teacher_inference"]
-    servers = [each for each in policies if each.endswith("inference")]
-    whole = PROMPT + RESPONSE
-    named = "orchestrator.tokenizer.name"
-    sampling = "orchestrator.sampling" if old else "orchestrator.train.sampling"
-    longest = "max_tokens" if old else "max_completion_tokens"
-    group = "orchestrator.rollouts_per_example" if old else "orchestrator.group_size"
-    kl: Mapping[str, Any] | str = "0.8.0 takes no reference policy: orch refuses the cell"
-    if old:
-        kl = {
-            f"trainer.loss.kwargs.{key}": KLS[placement][key]
-            for key in ("estimator", "placement", "beta")
-            if placement != "none"
-        } | {"trainer.loss.import_path": "orch_prime_rl_hooks.loss", "trainer.optim.lr": RATE}
-    return answer["resolved"], {
-        "model": {f"{each}.model.name": MODEL for each in policies},
-        "tokenizer": {"trainer.tokenizer.name": MODEL} | ({} if old else {named: MODEL}),
-        "precision": {
-            "trainer.model.optimization_dtype": "float32",
-            "trainer.model.reduce_dtype": "float32",
-            **{f"{each}.model.dtype": "auto" for each in servers},
-        },
-        "seeds": {f"{each}.seed": SEED for each in servers}
-        | ({"orchestrator.buffer.seed": SEED} if old else {}),
-        "sampling": {f"{sampling}.temperature": 1.0 if old else TEMPERATURE, group: 4},
-        "lengths": {
-            f"{sampling}.{longest}": RESPONSE,
-            "trainer.model.seq_len": whole,
-            "orchestrator.seq_len": whole,
-            **{f"{each}.model.max_model_len": whole for each in servers},
-        },
-        "kl": kl,
-    }
-
-
 def verl_resolved(version: str, placement: str) -> tuple[Mapping[str, Any], Wanted]:
     plan = plugins.load("verl").translate(cell("verl", version, placement), PLACE)
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -338,12 +283,11 @@ def trl_resolved(
 RESOLVED = [
     (library, version, placement)
     for library in plugins.names()
-    if library != "micro"
+    if library not in ("micro", "prime_rl")
     for version in plugins.load(library).versions
     for placement in KLS
-    if (library, version) != ("prime_rl", "0.8.0") or placement == "none"
 ]
-"""Every release that orch drives. 0.8.0 of Prime-RL has no KL."""
+"""Every release that orch drives and a registry has."""
 
 
 @pytest.mark.parametrize(("library", "version", "placement"), RESOLVED)
@@ -352,15 +296,12 @@ def test_what_the_library_resolved_is_the_cell(
     version: str,
     placement: str,
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     match library:
         case "skyrl":
             resolved, wanted = skyrl_resolved(version, placement)
         case "openrlhf":
             resolved, wanted = openrlhf_resolved(version, placement)
-        case "prime_rl":
-            resolved, wanted = prime_rl_resolved(version, placement, tmp_path_factory)
         case "verl":
             resolved, wanted = verl_resolved(version, placement)
         case "trl":
@@ -368,48 +309,3 @@ def test_what_the_library_resolved_is_the_cell(
         case _:
             raise AssertionError(f"nothing here asks {library} what it resolves")
     compare(resolved, wanted)
-
-
-def test_trl_is_told_fp32(tmp_path: Path) -> None:
-    compare(*trl_resolved("1.16.0", "loss", tmp_path, training="fp32"))
-
-
-FORMATS = {"rollout": "fp32"}
-
-
-@pytest.mark.parametrize("version", SKYRL)
-def test_skyrls_engine_has_the_cells_format(version: str) -> None:
-    cells = [cell("skyrl", version, "loss", **more) for more in ({}, {"precision": FORMATS})]
-    launches = [plugins.load("skyrl").translate(each, PLACE).argv[2:] for each in cells]
-    resolved = [dict(leaves(answer["values"])) for answer in skyrl.ask(version, launches)]
-    key = "generator.inference_engine.model_dtype"
-    assert [each[key] for each in resolved] == ["bfloat16", "float32"]
-
-
-@pytest.mark.parametrize("version", OPENRLHF)
-def test_openrlhf_is_told_bf16_whether_the_cell_says_it_or_not(version: str) -> None:
-    formats = {"training": "bf16", "rollout": "bf16", "checkpoint": "bf16"}
-    cells = [cell("openrlhf", version, "loss", **more) for more in ({}, {"precision": formats})]
-    launches = [plugins.load("openrlhf").translate(each, PLACE).argv for each in cells]
-    key = "param_dtype" if version == FLAT else "ds.param_dtype"
-    answers = asked_of_library(version, launches)
-    assert [dict(leaves(answer["values"]))[key] for answer in answers] == ["bf16", "bf16"]
-
-
-def test_prime_rls_server_has_the_cells_format(tmp_path_factory: pytest.TempPathFactory) -> None:
-    rollout = {"group_size": 4, "max_response_tokens": RESPONSE}
-    cells = [
-        cell("prime_rl", "0.5.0", "loss", rollout=rollout, **more)
-        for more in ({}, {"precision": FORMATS})
-    ]
-    texts = [plugins.load("prime_rl").translate(each, PLACE).files["rl.toml"] for each in cells]
-    answers = asking("0.5.0", tmp_path_factory)([("rl", text) for text in texts])
-    resolved = [dict(leaves(answer["resolved"])) for answer in answers]
-    assert [each["inference.model.dtype"] for each in resolved] == ["auto", "float32"]
-    teacher = [each["teacher_inference.model.dtype"] for each in resolved]
-    assert teacher == ["auto", "float32"], "the library copies it"
-    nodes = cells[1].model_copy(update={"resources": Resources(num_nodes=2, gpus_per_node=4)})
-    files = plugins.load("prime_rl").translate(nodes, PLACE).files
-    for name in ("inference.toml", "reference.toml"):
-        assert tomllib.loads(files[name])["model"]["dtype"] == "float32"
-    assert {each["trainer.model.optimization_dtype"] for each in resolved} == {"float32"}

@@ -119,26 +119,6 @@ def test_stdout_where_there_are_no_events(attempt: Path, tmp_path: Path) -> None
     assert list(BACKEND.read_metrics(copy))[-1].values == {"eval/validation/mean": 0.25}
 
 
-def test_a_file_cut_anywhere_gives_whole_steps_only(attempt: Path, tmp_path: Path) -> None:
-    (file,) = (attempt / "tensorboard" / "global_step-x4" / CELL).iterdir()
-    whole = list(BACKEND.read_metrics(attempt))
-    copy = tmp_path / "attempt"
-    shutil.copytree(attempt, copy)
-    (copy / "stdout").unlink()
-    target = copy / "tensorboard" / "global_step-x4" / CELL / file.name
-    data = file.read_bytes()
-    counts = []
-    for cut in range(0, len(data), 7):
-        target.write_bytes(data[:cut])
-        points = list(BACKEND.read_metrics(copy))
-        assert points == whole[: len(points)]
-        counts.append(len(points))
-    assert counts == sorted(counts)
-    assert set(counts) == {0, 1, 2, 3, 4}
-    target.write_bytes(data + bytes(64))
-    assert list(BACKEND.read_metrics(copy)) == whole, "a tail of zeros, as after a lost node"
-
-
 @pytest.mark.parametrize(
     ("beta", "version"),
     [(0.0, VERSIONS[0]), (0.0, VERSIONS[1]), (0.1, VERSIONS[0]), (0.1, VERSIONS[1])],

@@ -122,9 +122,3 @@ def asking(version: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that holds Prime-RL 0.5.0's package."""
     return taken("0.5.0", tmp_path_factory.mktemp("prime_rl"), "src")
-
-
-@pytest.fixture(scope="session")
-def current_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds Prime-RL 0.8.0's trainer."""
-    return taken("0.8.0", tmp_path_factory.mktemp("prime_rl"), "src")

@@ -34,15 +34,6 @@ def ppo_utils(site):
     return ppo_utils
 
 
-def kl(lib, asked):
-    logp = torch.tensor(asked["logp"], requires_grad=True)
-    value = lib.compute_approx_kl(
-        logp, torch.tensor(asked["ref"]), kl_estimator_type=asked["estimator"]
-    )
-    (slope,) = torch.autograd.grad(value.sum(), logp)
-    return {"value": value.tolist(), "slope": slope.tolist()}
-
-
 def loss(lib, asked):
     logp = torch.tensor(asked["logp"], requires_grad=True)
     config = lib.AlgorithmConfig(**asked["config"])
@@ -86,28 +77,7 @@ def policy(lib, asked):
     return value.item(), slope.tolist()
 
 
-def advantages(lib, asked):
-    function = getattr(lib, asked["function"])
-    value, _ = function(
-        token_level_rewards=torch.tensor(asked["rewards"]),
-        response_mask=torch.tensor(asked["mask"]),
-        index=asked["groups"],
-        grpo_norm_by_std=asked.get("by_std", True),
-    )
-    return value.tolist()
-
-
-def scaled(lib, asked):
-    return lib.apply_loss_reduction_to_advantages_minibatch(
-        torch.tensor(asked["advantages"]),
-        torch.tensor(asked["mask"]),
-        asked["reduction"],
-        micro_batch_size=1,
-        max_seq_len=asked["max_seq_len"],
-    ).tolist()
-
-
-CALLS = {"kl": kl, "loss": loss, "policy": policy, "advantages": advantages, "scaled": scaled}
+CALLS = {"loss": loss, "policy": policy}
 library = ppo_utils(sys.argv[1])
 answers = [CALLS[asked["call"]](library, asked) for asked in json.load(sys.stdin)]
 print("ANSWER " + json.dumps(answers))
