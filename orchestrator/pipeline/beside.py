@@ -130,8 +130,11 @@ def _follow(
     if lines.get() != FINISH:
         return None
     report = _mirrored(spec, cells, folder, cells)
+    # A run that was made in between is not told as updated or unchanged, too.
+    runs = report.created + report.updated + report.unchanged
     report.created += created
-    report.unchanged = max(0, report.unchanged - created)
+    report.updated = min(report.updated, runs - report.created)
+    report.unchanged = runs - report.created - report.updated
     return report
 
 

@@ -583,6 +583,9 @@ def test_narrow_screens_scroll_one_way(phone: Opened) -> None:
         assert phone.fits(), width
         if width == 390:
             answers_within(phone, 2 * 844)
+            ends = "maps => maps.map((m) => m.getBoundingClientRect().right)"
+            rights = phone.page.locator(".map").evaluate_all(ends)
+            assert max(rights) <= 390, "the largest β is in sight"
     phone.ready()  # a narrower plot is drawn anew
     assert phone.page.locator(".plot canvas").count() > 9
     assert phone.said == []
