@@ -97,7 +97,7 @@ def functions(text: str) -> Mapping[str, Function]:
             if isinstance(node, ast.FunctionDef):
                 last = node.end_lineno or node.lineno
                 digest = hashlib.sha256("".join(_code(node)).encode()).hexdigest()[:16]
-                defined[prefix + node.name] = Function(digest, (node.lineno, last), _names(node))
+                defined[prefix + node.name] = Function(digest, (node.lineno, last), names_of(node))
     return defined
 
 
@@ -164,11 +164,11 @@ def uses(key: str, text: str) -> Iterator[tuple[int, bool, bool]]:
         return
     for name, node in _statements(tree.body, ""):
         own = node.test if isinstance(node, ast.If | ast.While) else node
-        if last in _read_names(own):
-            names = _read_names(node) - {last}
+        if last in names_of(own):
+            names = names_of(node) - {last}
             touches = "kl" in last or any(map(_TOUCHES.search, (*names, name)))
             divided = [d.right if isinstance(d, ast.BinOp) else d.value for d in _divisions(own)]
-            divides = any(last in _read_names(each) for each in divided)
+            divides = any(last in names_of(each) for each in divided)
             yield node.lineno, touches, divides and not any("kl" in each for each in names)
 
 
@@ -187,12 +187,12 @@ def _divisions(node: ast.AST) -> list[ast.BinOp | ast.AugAssign]:
     return [each for each in inner if isinstance(each.op, ast.Div)]
 
 
-def _read_names(node: ast.AST) -> set[str]:
+def names_of(node: ast.AST) -> frozenset[str]:
     """Return the names, attributes and texts of a piece of code."""
     names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     names |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
-    return names | {each for each in constants if isinstance(each, str)}
+    return frozenset(names | {each for each in constants if isinstance(each, str)})
 
 
 def places(keys: Iterable[str], beside: Mapping[str, str], paths: Iterable[str]) -> list[str]:
@@ -231,11 +231,6 @@ def _code(node: object) -> Iterator[str]:
 
 def _is_text(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _names(node: ast.FunctionDef) -> frozenset[str]:
-    """Return the names, attributes and short texts that a function's code has."""
-    return frozenset(_read_names(node))
 
 
 def may_decide(key: str, given: Given) -> bool:

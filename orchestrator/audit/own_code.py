@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from orchestrator.audit.checkout import functions, known_code
+from orchestrator.audit.checkout import functions, known_code, names_of
 from orchestrator.audit.libraries import NeighbourFiles, marks
 from orchestrator.library.launches import (
     AuditNote,
@@ -99,7 +99,7 @@ def own_code(
 
 def _starts_one(modules: Iterable[_Module], hooks: OwnHooks) -> bool:
     """Return True if a program names a trainer of the library, whose code is then the library's."""
-    names = {name for module in modules for name in _words(module.tree) | {*module.imported}}
+    names = {name for module in modules for name in names_of(module.tree) | {*module.imported}}
     return any(_fits(name, hooks) for name in names)
 
 
@@ -351,20 +351,7 @@ def _own(kind: Replaced, name: str, module: _Module, node: ast.AST, of: str) -> 
         for each in ast.walk(node)
     )
     how = f"around {of}'s, which it calls" if calls else f"in place of {of}'s"
-    return OwnCode(kind, name, module.path, lines, how, _words(node), calls)
-
-
-def _words(node: ast.AST) -> frozenset[str]:
-    """Return the names, attributes, keywords and short texts of a piece of code."""
-    words = set()
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            words.add(each.id)
-        elif isinstance(each, ast.Attribute):
-            words.add(each.attr)
-        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
-            words.add(each.value)
-    return frozenset(words)
+    return OwnCode(kind, name, module.path, lines, how, names_of(node), calls)
 
 
 def _registered(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
+from orchestrator.audit.checkout import names_of
 from orchestrator.audit.documents import yaml_document, yaml_node
 from orchestrator.audit.libraries import STARTS, command_calls, configuration_classes, may_launch
 from orchestrator.library.key_tables import completed, last_name
@@ -522,33 +523,15 @@ class _Reader:
         }
 
     def _environment(self) -> Iterator[str]:
-        """Yield the keys that are put into os.environ, or into a copy or a union of it."""
+        """Yield the names that stand where a program may make an environment: any of them may be a
+        variable of it."""
         for node in self.nodes:
-            keys: list[ast.expr | None] = []
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-                target = node.targets[0]
-                if "env" in ast.unparse(target.value).lower():
-                    keys = [target.slice]
-            elif isinstance(node, ast.Dict) and "environ" in ast.unparse(node):
-                keys = list(node.keys)
-            elif isinstance(node, ast.Call) and "env" in ast.unparse(node).lower():
-                yield from self._passed(node)
-            for key in keys:
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value
-
-    def _passed(self, node: ast.Call) -> Iterator[str]:
-        """Yield the variables of `dict(os.environ, K=1)`, `env={"K": 1}` and `env.update(K=1)`."""
-        function = ast.unparse(node.func)
-        of_environment = "env" in function.lower() and function.endswith(("update", "setdefault"))
-        if of_environment or (function == "dict" and "environ" in ast.unparse(node)):
-            yield from (each.arg for each in node.keywords if each.arg is not None)
-        mappings = [each.value for each in node.keywords if each.arg == "env"]
-        for each in (*mappings, *(node.args if of_environment else ())):
-            keys = each.keys if isinstance(each, ast.Dict) else [each]
-            for key in keys:
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    yield key.value
+            if not isinstance(node, ast.Assign | ast.Call | ast.Dict):
+                continue
+            if "env" in ast.unparse(node).lower():
+                yield from (each for each in names_of(node) if each.isidentifier())
+                keywords = node.keywords if isinstance(node, ast.Call) else ()
+                yield from (each.arg for each in keywords if each.arg is not None)
 
     def _text_of(self, node: ast.expr, inside: set[int]) -> list[tuple[int, str]]:
         """Return the line and the command line of a string, or nothing without a launch.
