@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from copy import copy
 from functools import cache
-from operator import ge, gt, le, lt, ne
 from pathlib import Path
 from stat import S_ISREG
+
+from packaging.specifiers import SpecifierSet
 
 from orchestrator import plugins
 from orchestrator.audit.checkout import known_code, release_of
@@ -361,7 +362,7 @@ def _bounded(text: str) -> Iterator[tuple[str, str, str]]:
             known = {
                 v for by in of_code for own in by.values() for each in own.values() for v in each
             }
-            inside = [each for each in known if _is_inside(each, match[1])]
+            inside = list(SpecifierSet(match[1].strip(" ,")).filter(known))
             if inside:
                 yield library, max(inside, key=version_tuple), match[0].strip(" ,")
 
@@ -372,22 +373,6 @@ def _bounds(distribution: str) -> re.Pattern[str]:
     return re.compile(
         rf"(?i)(?<![\w./-]){re.escape(distribution)}(?:\[[\w,-]+\])?[ ]*((?:{bound})+)"
     )
-
-
-_SIGNS = {"<": lt, "<=": le, ">": gt, ">=": ge, "!=": ne, "~=": ge}
-
-
-def _is_inside(version: str, bounds: str) -> bool:
-    at = _padded(version)
-    for sign, limit in re.findall(r"([<>~!]=?)\s*(\d[\d.]*)", bounds):
-        minor = version_tuple(limit)[:-1] if sign == "~=" else ()
-        if not _SIGNS[sign](at, _padded(limit)) or at[: len(minor)] != minor:
-            return False
-    return True
-
-
-def _padded(version: str) -> tuple[int, ...]:
-    return (*version_tuple(version), 0, 0, 0)[:4]
 
 
 @cache

@@ -58,13 +58,6 @@ _NORMALISATION: dict[str, Literal["group_std", "nothing"]] = {
 }
 
 
-_OF_A_FILE = {
-    *("num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "kl_estimator"),
-    *("apply_verifiable_reward", "dataset_mixer_list", "load_ref_policy"),
-}
-"""Keys of which two make a YAML file one of open-instruct's GRPO."""
-
-
 def tables() -> KeyTables:
     """Return the options of every release."""
     return load_tables(Path(__file__).with_name("keys.json"))
@@ -73,10 +66,8 @@ def tables() -> KeyTables:
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no GRPO of open-instruct."""
     entry, rest = _entry(launch.words)
-    if entry is None and not launch.words:
-        alone = {key for each in launch.documents for key in each.values}
-        entry = "" if len(alone & _OF_A_FILE) > 1 else None
-    if entry is None:
+    alone = any("num_unique_prompts_rollout" in each.values for each in launch.documents)
+    if entry is None and (launch.words or not alone):
         return None
     given = written_flags(rest, dashes=False)
     basis = stock(launch, "open_instruct", tables(), given)
@@ -95,7 +86,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     if file is not None and not launch.documents:
         named = shown(file.text) or next(iter(file.why), "its first argument")
         keys.opaque = f"it may come from the file {named}"
-    reading = _Reader(launch, keys, entry, basis).reading()
+    reading = _Reader(launch, keys, entry or "", basis).reading()
     return replace(reading, held=None) if basis.version == OLD else reading
 
 
@@ -116,8 +107,7 @@ class _Reader(ReleaseReader):
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        if not self.launch.words:
-            self.written = ReleaseReader.written
+        self.written = self.written if self.entry else ReleaseReader.written
         beta, loaded = self.number(BETA), keys.switch(LOADED)
         on = None if beta is None else beta != 0
         loss = InLoss(False, beta=beta)

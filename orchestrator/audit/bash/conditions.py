@@ -15,11 +15,6 @@ from orchestrator.audit.bash.values import (
 )
 
 Truth = bool | None
-LONGEST_MATCHED = 200
-"""Maximum number of characters of a text that `=~` is evaluated on."""
-_SIMPLE_PATTERN = re.compile(r"\^?\(?[\w.|-]{0,100}\)?\$?")
-"""Patterns of `=~` that are evaluated. They have no repetition and at most one group, around the
-pattern. So no pattern can make the search take very long."""
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -136,20 +131,11 @@ def _compared(
             return None
         return _COMPARISONS[operator](left, right)
 
-    def matches(texts: list[str]) -> Truth:
-        if _SIMPLE_PATTERN.fullmatch(texts[1]) is None or len(texts[0]) > LONGEST_MATCHED:
-            return None
-        flags = re.IGNORECASE if "nocasematch" in expander.options else 0
-        try:
-            return re.search(texts[1], texts[0], flags) is not None
-        except re.error:
-            return None
-
     if operator in ("=", "==", "!="):
         return _of_texts(values, equal)
     if operator in _COMPARISONS:
         return _of_texts(values, ordered)
-    return _of_texts(values, matches) if operator == "=~" else NOT_KNOWN
+    return NOT_KNOWN
 
 
 def _is_in_double_brackets(node: SyntaxNode) -> bool:

@@ -6,6 +6,7 @@
 Nothing is run. `$(...)` stays a Hole, except for a few commands that only rearrange their words.
 """
 
+import ast
 import fnmatch
 import operator
 import posixpath
@@ -684,69 +685,48 @@ def _default_of(name: str, default: ShellValue) -> ShellValue:
     )
 
 
-_TOKEN = re.compile(r"\s*(?:(\d+)(?![\w#])|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>!]))")
-_LEVELS: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
-    {"||": lambda a, b: int(bool(a or b))},
-    {"&&": lambda a, b: int(bool(a and b))},
-    {"==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b)},
-    {
-        "<": lambda a, b: int(a < b),
-        ">": lambda a, b: int(a > b),
-        "<=": lambda a, b: int(a <= b),
-        ">=": lambda a, b: int(a >= b),
-    },
-    # The bound keeps a shift from making a number of any length.
-    {"<<": lambda a, b: a << min(b, 63), ">>": lambda a, b: a >> min(b, 63)},
-    {"+": operator.add, "-": operator.sub},
+_OPERATIONS: Mapping[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
     # The shell cuts a quotient towards 0, where Python's // cuts it down.
-    {"*": operator.mul, "/": lambda a, b: int(a / b), "%": lambda a, b: a - b * int(a / b)},
-)
+    ast.Div: lambda a, b: int(a / b),
+    ast.Mod: lambda a, b: a - b * int(a / b),
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 LONGEST_ARITHMETIC = 400
 """Maximum number of characters of an expression."""
 
 
 def arithmetic_value(text: str) -> int | None:
     """Return the value of an arithmetic expression of numbers, or None for any other text."""
-    if len(text) > LONGEST_ARITHMETIC:
+    if len(text) > LONGEST_ARITHMETIC or not re.fullmatch(r"[\d\s()+\-*/%<>=!&|]+", text):
         return None
-    tokens: list[str] = []
-    at = 0
-    stripped = text.rstrip()
-    while at < len(stripped):
-        match = _TOKEN.match(stripped, at)
-        if match is None:
-            return None
-        tokens.append(match[1] or match[2])
-        at = match.end()
+    text = text.replace("&&", " and ").replace("||", " or ").replace("//", "?")
     try:
-        value = _level(tokens, 0)
-    except (IndexError, ValueError, ZeroDivisionError, OverflowError, RecursionError):
+        value = _number(ast.parse(text.strip(), mode="eval").body)
+    except (KeyError, SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
         return None
-    return value if not tokens and abs(value) < 2**63 else None
+    return value if abs(value) < 2**63 else None
 
 
-def _level(tokens: list[str], depth: int) -> int:
-    if depth == len(_LEVELS):
-        return _unit(tokens)
-    value = _level(tokens, depth + 1)
-    while tokens and tokens[0] in _LEVELS[depth]:
-        value = _LEVELS[depth][tokens.pop(0)](value, _level(tokens, depth + 1))
-    return value
-
-
-def _unit(tokens: list[str]) -> int:
-    first = tokens.pop(0)
-    if first in "+-!":
-        value = _unit(tokens)
-        return {"+": value, "-": -value, "!": int(not value)}[first]
-    if first == "(":
-        value = _level(tokens, 0)
-        if tokens.pop(0) != ")":
-            raise ValueError
-        return value
-    base = int(first, 8) if len(first) > 1 and first[0] == "0" else int(first)
-    if tokens and tokens[0] == "**":
-        tokens.pop(0)
-        power = _unit(tokens)
-        return int(base**power) if 0 <= power < 64 else 0
-    return base
+def _number(node: ast.expr) -> int:
+    """Return the number of an expression. Raise KeyError for one that the shell reads otherwise."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_number(node.operand)
+    if isinstance(node, ast.BinOp):
+        return int(_OPERATIONS[type(node.op)](_number(node.left), _number(node.right)))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        right = _number(node.comparators[0])
+        return int(_OPERATIONS[type(node.ops[0])](_number(node.left), right))
+    if isinstance(node, ast.BoolOp):
+        truths = [bool(_number(each)) for each in node.values]
+        return int(all(truths) if isinstance(node.op, ast.And) else any(truths))
+    raise KeyError(node)
