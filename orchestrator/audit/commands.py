@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from types import MappingProxyType
 
 from orchestrator.audit.bash.script import launches as shell_launches
@@ -210,24 +210,25 @@ def _shell(
 def _with_each_file(launch: Launch, files: Mapping[str, str]) -> list[Launch]:
     """Return a launch whose configuration is an argument once for each file that lies beside it and
     has settings of a KL; empty for another launch."""
-    words = launch.words
-    at = [i for i, word in enumerate(words) if word.text.endswith(".py")][:1]
-    if launch.documents or not at or not isinstance(files, NeighbourFiles):
+    pairs = enumerate(pairwise(word.text for word in launch.words), 1)
+    names_file = (".py", "--config")
+    opened = (UNSET, UNKNOWN)
+    at = next((i for i, (a, b) in pairs if b in opened and a.endswith(names_file)), 0)
+    if not at or launch.documents or not isinstance(files, NeighbourFiles):
         return []
-    after = [i for i in range(at[0] + 1, len(words)) if words[i].text in (UNSET, UNKNOWN)]
-    is_file = after and (after[0] == at[0] + 1 or words[after[0] - 1].text == "--config")
-    names = [n for n in files.named(".yaml", ".yml") if _OF_A_KL.search(files.get(n) or "")]
-    if not is_file or not names:
-        return []
-    why = f"{words[after[0]].why[0]} is one of the files beside it"
-    launches_ = []
-    for name in names[:MOST_FILES]:
-        named = replace(words[after[0]], text=name, why=())
-        given = replace(launch, words=(*words[: after[0]], named, *words[after[0] + 1 :]))
-        of_file = _configured(given, {}, files)
-        case = ", ".join(filter(None, (launch.case, f"its file is {name}")))
-        launches_.append(replace(of_file, case=case, caveats=(*of_file.caveats, why)))
-    return launches_
+    given = []
+    word = launch.words[at]
+    for name in files.named(".yaml", ".yml")[:MOST_FILES]:
+        if _OF_A_KL.search(files.get(name) or ""):
+            named = replace(word, text=name, why=())
+            own = replace(
+                launch,
+                words=(*launch.words[:at], named, *launch.words[at + 1 :]),
+                case=", ".join(filter(None, (launch.case, f"its file is {name}"))),
+                caveats=(*launch.caveats, f"{word.why[0]} is one of the files beside it"),
+            )
+            given.append(_configured(own, {}, files))
+    return given
 
 
 def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Iterator[Launch]:

@@ -84,8 +84,8 @@ def _regularises(after: AuditFinding) -> bool:
 
 def _differences(before: AuditFinding, after: AuditFinding, change: LaunchChange) -> Iterator[str]:
     """Yield one sentence for each side effect of a change."""
-    was, now = before.kl_in_loss.active, after.kl_in_loss.active
-    if now != was and after.kl_in_reward.active != before.kl_in_reward.active:
+    was, now = before.in_loss.active, after.in_loss.active
+    if now != was and after.in_reward.active != before.in_reward.active:
         where = "from the reward to the loss" if now else "from the loss to the reward"
         yield f"the KL moves {where}"
     old, new = before.effective_beta, after.effective_beta
@@ -330,5 +330,5 @@ def _cases(
             continue
         finding = judge(again, changed, file)
         when = " and ".join(named)
-        terms = terms_text(finding.kl_in_reward, finding.kl_in_loss)
+        terms = terms_text(finding.in_reward, finding.in_loss)
         yield ConditionalVerdict(when, finding.verdict, finding.term_verdict, terms)

@@ -5,7 +5,7 @@ The result is an `AuditFinding`: verdict, reasons, problems, changes.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, NamedTuple
 
 from orchestrator.analysis.text import MOST_NAMED, few
@@ -41,7 +41,6 @@ from orchestrator.library.launches import (
     NamedRelease,
     OwnCode,
     ReadSetting,
-    Rule,
     TrainingRegime,
 )
 from orchestrator.settings import AdvantageEstimator, Kl, Placement
@@ -59,42 +58,25 @@ class ConditionalVerdict:
     """The active KL terms: `k3 in the loss`; empty without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditFinding:
-    """The finding for one launch of a file, in one case it can take."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFinding(LaunchReading):
+    """The finding for one launch of a file, in one case it can take: its reading, judged.
+
+    `contradictions`, `rules` and `assumes` are the reading's, and more. `changes` has at most one:
+    the first change after which the launch, read again, is not criticised.
+    """
 
     file: str
     line: int
     case: str | None
     usual: bool
-    library: str
-    version: str
-    version_because: str
-    entry_point: str | None
-    kl_in_reward: InReward
-    kl_in_loss: InLoss
-    advantage_estimator: str | None
-    reference_policy_loaded: bool | None
-    group_size: int | None
-    inactive_flags: tuple[Inactive, ...]
-    contradictions: tuple[AuditNote, ...]
     verdict: AuditVerdict
     why: str
     lines: tuple[int, ...]
     """Lines of the file that the verdict depends on, ascending."""
-    rollout_kl: float | None = None
-    settings: tuple[ReadSetting, ...] = ()
-    rules: tuple[Rule, ...] = ()
     measured: str = ""
     """A sentence with the numbers that the KL laboratory computed for this term, or empty."""
-    changes: tuple[LaunchChange, ...] = ()
-    """Possible changes of the launch. `orchestrator.audit.audit` keeps at most one: the first
-    change after which the launch, read again, is not criticised."""
-    change_note: str = ""
-    assumes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    regime: TrainingRegime = field(default_factory=lambda: TrainingRegime(None, "not known"))
-    """On-policy, off-policy or not known, with the reason."""
     term_verdict: AuditVerdict = "undetermined"
     """The on-policy verdict on the KL terms alone, without the effects of the rest of the loss."""
     otherwise: AuditVerdict | None = None
@@ -123,8 +105,6 @@ class AuditFinding:
     """Where a comment names a release, of a launch that nothing else names one of."""
     unverified: bool = False
     """True if the release that is named is newer than every release that orch has a table of."""
-    entropy: float | None = None
-    """Coefficient of an entropy bonus; None: it is not read."""
     moving_reference: str = ""
     """How the reference of a KL that acts follows the policy, a clause; empty: it stays."""
     bound: Bound | None = None
@@ -276,34 +256,23 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         )
     )
     sentence, notes = _measurement(chosen, on_policy=chosen is on)
+    judged_too = {
+        "contradictions": contradictions,
+        "rules": (*reading.rules, *beside.equal()),
+        "changes": () if launch.own else tuple(e for e in reading.changes if beside.takes(e)),
+        "assumes": tuple(assumes),
+    }
     return AuditFinding(
+        **{each.name: getattr(reading, each.name) for each in fields(reading)} | judged_too,
         file=file,
         line=launch.line,
         case=launch.case,
         usual=launch.usual,
-        library=reading.library,
-        version=reading.version,
-        version_because=reading.version_because,
-        entry_point=reading.entry_point,
-        kl_in_reward=reading.in_reward,
-        kl_in_loss=reading.in_loss,
-        advantage_estimator=reading.advantage_estimator,
-        reference_policy_loaded=reading.reference_policy_loaded,
-        group_size=reading.group_size,
-        inactive_flags=reading.inactive,
-        contradictions=contradictions,
         verdict=chosen.name,
         why=why,
         lines=tuple(sorted({launch.line, *(n for each in cited for n in each.lines)})),
-        rollout_kl=reading.rollout_kl,
-        settings=reading.settings,
-        rules=(*reading.rules, *beside.equal()),
         measured=sentence,
-        changes=() if launch.own else tuple(each for each in reading.changes if beside.takes(each)),
-        change_note=reading.change_note,
-        assumes=tuple(assumes),
         notes=notes,
-        regime=reading.regime,
         term_verdict=_term(reading).name,
         otherwise=old.name if depends else None,
         effects=() if launch.own else effects(reading),
@@ -316,7 +285,6 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         conditional=if_left,
         unverified=_is_newer(reading, launch),
         moving_reference=_moving_reference(reading),
-        entropy=reading.surroundings.entropy if reading.surroundings else None,
         bound=bound(reading),
         bound_notes=tuple(_bound_notes(reading)),
     )

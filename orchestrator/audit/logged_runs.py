@@ -30,8 +30,8 @@ def logged_kl(
     if finding is None:
         return None
     return LoggedKl(
-        finding.kl_in_reward,
-        finding.kl_in_loss,
+        finding.in_reward,
+        finding.in_loss,
         headline(finding),
         finding.verdict,
         finding.confidence,

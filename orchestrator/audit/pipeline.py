@@ -158,8 +158,8 @@ def _outcome(finding: AuditFinding) -> object:
     return (
         finding.library,
         finding.version,
-        finding.kl_in_reward,
-        finding.kl_in_loss,
+        finding.in_reward,
+        finding.in_loss,
         finding.verdict,
         finding.rollout_kl,
         finding.advantage_estimator,

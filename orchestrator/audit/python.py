@@ -706,8 +706,8 @@ class _Reader:
         if name not in configuration_classes():
             return None
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-        known = owner.id if isinstance(owner, ast.Name) else ""
-        module = self.modules.get(known, "") or self.modules.get(name, "")
+        called = owner.id if isinstance(owner, ast.Name) else ""
+        module = self.modules.get(called, "") or self.modules.get(name, "")
         unknown = []
         for keyword in node.keywords:
             if keyword.arg is not None:
@@ -886,7 +886,9 @@ class _Reader:
             is_known = len(given) == 1 and node.id not in self.grown
             return self._load(given[0]) if is_known else None
         if isinstance(node, ast.Call):
-            of = self._known(node.func.value) if _is_get(node) else None
+            of = None
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+                of = self._known(node.func.value)
             key = node.args[0] if node.args else None
             if isinstance(of, ast.Dict) and isinstance(key, ast.Constant):
                 return _item(of, key.value) or next(iter(node.args[1:]), None)
@@ -938,11 +940,6 @@ class _Reader:
             if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == f"self.{name}"
         ]
         return own[0] if len(own) == 1 else None
-
-
-def _is_get(node: ast.Call) -> TypeGuard[ast.Call]:
-    """Return True for `x.get(...)`."""
-    return isinstance(node.func, ast.Attribute) and node.func.attr == "get"
 
 
 def _item(node: ast.Dict, key: object) -> ast.expr | None:

@@ -4,6 +4,7 @@ The short answer for people is in summary.py.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -25,17 +26,23 @@ KEYS = (
     "library",
     "version",
     "entry_point",
-    "kl_in_reward",
-    "kl_in_loss",
+    "in_reward",
+    "in_loss",
     "advantage_estimator",
     "reference_policy_loaded",
     "group_size",
-    "inactive_flags",
+    "inactive",
     "contradictions",
     "verdict",
     "why",
     "lines",
 )
+_NAMES = {"in_reward": "kl_in_reward", "in_loss": "kl_in_loss", "inactive": "inactive_flags"}
+_OF_THE_READER = (
+    *("chosen", "unknown", "possibilities", "no_gradient", "surroundings", "own_release", "held"),
+    "decided",
+)
+"""Fields of a reading from which the finding is judged, and which are in no output."""
 WORDS: dict[AuditVerdict, str] = {
     "no_kl": "no KL",
     "unbiased_reverse_kl": "the reverse KL, unbiased",
@@ -66,12 +73,13 @@ _KEY_ROWS = {
 
 def finding_as_json(finding: AuditFinding) -> dict[str, Any]:
     """Return the finding as a JSON object: the keys of KEYS first, then the reasons."""
-    plain = to_jsonable_python(finding)
-    agreed = {key: plain.pop(key) for key in KEYS}
-    agreed["inactive_flags"] = [each.flag for each in finding.inactive_flags]
+    unread = {each.name: getattr(finding, each.name) for each in fields(finding)}
+    plain = to_jsonable_python({k: v for k, v in unread.items() if k not in _OF_THE_READER})
+    agreed = {_NAMES.get(key, key): plain.pop(key) for key in KEYS}
+    agreed["inactive_flags"] = [each.flag for each in finding.inactive]
     agreed["contradictions"] = [each.text for each in finding.contradictions]
     rest = {key: value for key, value in plain.items() if key not in ("file", "line", "case")}
-    rest["inactive_because"] = {e.flag: e.why for e in finding.inactive_flags}
+    rest["inactive_because"] = {e.flag: e.why for e in finding.inactive}
     return {
         "file": finding.file,
         "line": finding.line,
@@ -94,8 +102,8 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     yield from (("if", conditional_text(each)) for each in finding.conditional)
     name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
     yield "regime", f"{name}: {finding.regime.because}"
-    yield "in reward", term_text(finding.kl_in_reward)
-    yield "in loss", term_text(finding.kl_in_loss)
+    yield "in reward", term_text(finding.in_reward)
+    yield "in loss", term_text(finding.in_loss)
     yield from _bounds(finding)
     for beta in finding.effective_beta:
         yield "effective β", beta.text
@@ -105,7 +113,7 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     yield from _settings(finding, verbose=rules)
     if rules:
         yield from (("rule", f"{rule.text}   [{rule.source}]") for rule in finding.rules)
-    for flag in finding.inactive_flags:
+    for flag in finding.inactive:
         yield "no effect", f"{flag.flag}{_at(flag)}: {flag.why}"
     for note in finding.contradictions:
         yield "conflict", f"{note.text}{_at(note)}"
@@ -308,7 +316,7 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     if edits and finding.problem:
         text += f" For {goal(finding)}: {edits}."
     yield _result(finding.verdict, level, text, finding.file, _where(finding))
-    for flag in finding.inactive_flags:
+    for flag in finding.inactive:
         line = flag.lines[-1] if flag.lines else finding.line
         yield _result(
             "inactive_flag", "note", f"{flag.flag} has no effect: {flag.why}.", finding.file, line

@@ -171,8 +171,8 @@ def _samples(finding: AuditFinding) -> str:
 
 
 _FIELDS: Mapping[str, Callable[[AuditFinding], str]] = {
-    "KL in the reward, as asked": lambda f: _term(f, f.kl_in_reward),
-    "KL in the loss, as asked": lambda f: _term(f, f.kl_in_loss),
+    "KL in the reward, as asked": lambda f: _term(f, f.in_reward),
+    "KL in the loss, as asked": lambda f: _term(f, f.in_loss),
     "advantage": lambda f: f.advantage_estimator or "not known",
     "group": lambda f: "not known" if f.group_size is None else str(f.group_size),
     "KL to the rollout policy": lambda f: "none" if not f.rollout_kl else f"{f.rollout_kl:g}",

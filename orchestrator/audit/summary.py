@@ -151,7 +151,7 @@ def instead(finding: AuditFinding) -> str:
         return _for_a_kl(finding)
     if finding.unverified:
         return f"nothing, if {finding.library} {finding.version} is as the releases before it"
-    if finding.inactive_flags:
+    if finding.inactive:
         return f"leave out what has no effect: {_named_flags(finding)}"
     if finding.bound_notes:
         return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
@@ -189,7 +189,7 @@ def _moves(finding: AuditFinding) -> Iterator[str]:
 
 def _terms(finding: AuditFinding) -> Iterator[str]:
     """Yield `k3, β = 0.001 in the loss` for each active KL term."""
-    for place, term in (("reward", finding.kl_in_reward), ("loss", finding.kl_in_loss)):
+    for place, term in (("reward", finding.in_reward), ("loss", finding.in_loss)):
         if term.active:
             yield f"{term_text(term)} in the {place}"
 
@@ -278,9 +278,9 @@ def _distance(finding: AuditFinding) -> str:
 
 
 def _named_flags(finding: AuditFinding) -> str:
-    first = finding.inactive_flags[0]
+    first = finding.inactive[0]
     at = f" (line {first.lines[-1]})" if first.lines else ""
-    more = len(finding.inactive_flags) - 1
+    more = len(finding.inactive) - 1
     return f"{first.flag}{at}" + (f" and {more} more" if more else "")
 
 
@@ -300,7 +300,7 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"known: {finding.bound.failure}"
     if not unbounded and not finding.own and finding.bound is not None:
         yield f"in one step: {finding.bound.step.partition('; ')[0].partition(': ')[0]}"
-    if finding.inactive_flags and not instead(finding).startswith("leave out"):
+    if finding.inactive and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:
         yield f"if its samples are old: {WORDS[finding.otherwise]}"

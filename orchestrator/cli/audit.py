@@ -161,7 +161,7 @@ def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -
     for each in findings:
         if each.own:
             continue
-        for term, placement in ((each.kl_in_loss, "loss"), (each.kl_in_reward, "reward")):
+        for term, placement in ((each.in_loss, "loss"), (each.in_reward, "reward")):
             if term is not None and term.active and term.estimator in choices():
                 return f"orch explain {term.estimator} {placement}"
         loss = "" if each.bound is None else each.bound.loss.removesuffix(" with a KL").lower()

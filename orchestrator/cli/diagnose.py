@@ -134,7 +134,7 @@ def _facts(
     pinned = {origin.library: origin.release} if origin.library and origin.release else {}
     _, findings = audit_file(script, pinned, Projects())
     usual = [finding for finding in findings if finding.usual]
-    terms = {(f.kl_in_reward, f.kl_in_loss, f.verdict) for f in usual}
+    terms = {(f.in_reward, f.in_loss, f.verdict) for f in usual}
     if len(terms) != 1:
         raise SelectionError(
             f"{script} has {len(usual)} launches with {len(terms)} different KL terms: give a "

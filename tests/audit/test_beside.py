@@ -70,7 +70,7 @@ def slime(
 def test_slimes_grpo_drops_a_kl_in_the_reward_and_the_change_is_judged() -> None:
     finding = slime("--kl-coef 0.01")
     assert finding.problem
-    assert "--kl-coef" in [each.flag for each in finding.inactive_flags]
+    assert "--kl-coef" in [each.flag for each in finding.inactive]
     assert "k2 in the loss" in [each.words for each in finding.changes]
 
 
@@ -382,7 +382,7 @@ def test_a_checkout_whose_actor_reads_no_weight_has_no_kl_in_the_loss(
     script = tmp_path / "a.sh"
     text = f"{SMALL} {USE_LOSS}=True {ACTOR}.kl_loss_coef=0.01"
     (finding,) = audit(text, str(script), files=NeighbourFiles(script), versions=NEWEST)
-    assert bool(finding.kl_in_loss.active) is reads
+    assert bool(finding.in_loss.active) is reads
     assert finding.problem
 
 

@@ -156,7 +156,7 @@ def test_a_file_below_an_unknown_folder_is_the_one_beside_and_said(tmp_path: Pat
         "worker.rollout.n=5\n"
     )
     _, (finding,) = audit_file(script, {}, Projects())
-    assert (finding.kl_in_loss.active, finding.kl_in_loss.beta) == (True, 0.02)
+    assert (finding.in_loss.active, finding.in_loss.beta) == (True, 0.02)
     said = "examples/kl.yaml beside it is the file that …/examples/kl.yaml names"
     assert said in finding.assumes
 

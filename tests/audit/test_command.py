@@ -240,7 +240,7 @@ def test_the_change_leads_to_a_kl_that_is_not_criticised(text: str) -> None:
     assert not left
     after = audit(changed, "x.sh")[0]
     assert not after.problem
-    assert after.kl_in_reward.active or after.kl_in_loss.active
+    assert after.in_reward.active or after.in_loss.active
     assert not after.changes
 
 

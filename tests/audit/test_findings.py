@@ -84,7 +84,7 @@ def test_a_file_that_is_an_argument_is_answered_for_each(tmp_path: Path) -> None
         "accelerate.yaml": "num_processes: 8\n",
     }
     found = audit_file(written(tmp_path, {"files": files}), {}, Projects())[1]
-    terms = {each.case: (each.kl_in_loss.estimator, each.kl_in_loss.beta) for each in found}
+    terms = {each.case: (each.in_loss.estimator, each.in_loss.beta) for each in found}
     assert terms == {"its file is one.yaml": ("k2", 0.01), "its file is two.yaml": (None, 0.0)}
 
 

@@ -95,7 +95,7 @@ def test_argparse_completes_flags(flags: str, verdict: str, beta: float) -> None
     assert finding.term_verdict == verdict
     assert not finding.problem or verdict == "token_forward_kl"
     if beta:
-        assert finding.kl_in_loss.beta == beta
+        assert finding.in_loss.beta == beta
     assert any("abbreviation" in rule.text for rule in finding.rules)
 
 

@@ -93,7 +93,7 @@ def test_gdpo_never_reads_the_shaped_reward(tmp_path: Path) -> None:
     script = script.replace("use_kl_loss=True", "use_kl_loss=False")
     (finding,) = audited(tmp_path, {"run.sh": script}, "run.sh", "verl@0.9.1")
     assert finding.verdict == "no_kl"
-    assert "algorithm.use_kl_in_reward" in [each.flag for each in finding.inactive_flags]
+    assert "algorithm.use_kl_in_reward" in [each.flag for each in finding.inactive]
 
 
 def test_a_weight_that_own_code_does_not_name_is_named(tmp_path: Path) -> None:

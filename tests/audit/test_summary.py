@@ -104,7 +104,7 @@ def test_nothing_to_change_is_said_where_that_is_true(name: str) -> None:
     for finding in audit(LAUNCHES[name], NAMES.get(name, "x.sh")):
         is_good = not finding.problem and finding.verdict not in ("undetermined", *UNBOUNDED)
         says_so = "does what its name says" in instead(finding) and not finding.problem
-        assert says_so == (is_good and not finding.inactive_flags)
+        assert says_so == (is_good and not finding.inactive)
         assert (mark(finding) == "fine") == is_good
 
 

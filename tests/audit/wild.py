@@ -129,7 +129,10 @@ def _fields(found: AuditFinding, label: dict[str, Any]) -> Iterator[tuple[str, b
         if name not in label:
             continue
         for part in ("active", "estimator", "beta"):
-            yield f"{name}.{part}", getattr(getattr(found, name), part) == label[name][part]
+            yield (
+                f"{name}.{part}",
+                getattr(getattr(found, name.removeprefix("kl_")), part) == label[name][part],
+            )
 
 
 def main() -> int:

@@ -365,8 +365,7 @@ class _Reader(ReleaseReader):
         )
 
     def _is_undated(self, loss: InLoss) -> bool:
-        """Return True if nothing says on which side of the release that changed the gradient of
-        the KL a launch is."""
+        """Return True if nothing says on which side of 0.7.0 a launch is."""
         pinned = "nemo_rl" in self.launch.versions or self.source
         return bool(loss.active) and not pinned and self.scored
 

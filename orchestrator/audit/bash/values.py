@@ -7,7 +7,7 @@ give a variable different values, it is a Hole that has the value of each arm.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.audit.bash.syntax import ShellSource, SyntaxNode
 from orchestrator.library.launches import UNKNOWN, UNSET, CommandWord
@@ -315,7 +315,7 @@ def _merged(
     is_array = any(isinstance(each, ShellArray) for each in values)
     unset: ShellValue = (Hole(f"${name}", line, unset=True),)
     if is_array:
-        arms: list[tuple[object, ...]] = [
+        arms: list[tuple[Any, ...]] = [
             () if each is None else each.elements if isinstance(each, ShellArray) else (each,)
             for each in values
         ]

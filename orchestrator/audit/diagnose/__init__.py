@@ -9,7 +9,8 @@ the quantity that it compares and the bound that it compares it with.
 """
 
 from orchestrator.audit.diagnose.facts import TrainingFacts, facts_of, facts_of_finding
-from orchestrator.audit.diagnose.rules import Diagnosis, diagnose
+from orchestrator.audit.diagnose.rules import diagnose
+from orchestrator.audit.diagnose.run import Diagnosis
 from orchestrator.audit.diagnose.trace import Trace, trace_of
 
 __all__ = [

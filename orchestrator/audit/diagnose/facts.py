@@ -80,12 +80,11 @@ def facts_of_finding(finding: AuditFinding | LoggedKl, source: str) -> TrainingF
     """Return the facts that the audit read in a script, or in the settings that a run logged."""
     facts = TrainingFacts(moving_reference=finding.moving_reference, source=source)
     if isinstance(finding, AuditFinding):
-        reward, loss, regime = finding.kl_in_reward, finding.kl_in_loss, finding.regime
+        regime, around = finding.regime, finding.surroundings
         steps = math.ceil(regime.steps) if regime.steps else None
-        entropy = finding.entropy
+        entropy = around.entropy if around is not None else None
         facts = replace(facts, on_policy=regime.on_policy, minibatches=steps, entropy=entropy)
-    else:
-        reward, loss = finding.in_reward, finding.in_loss
+    reward, loss = finding.in_reward, finding.in_loss
     if None in (reward.active, loss.active):
         return facts
     if not (reward.active or loss.active):
