@@ -18,7 +18,6 @@ from backends.micro.objective import (
     shaped_advantages,
 )
 from orchestrator.estimators import TABLE, names
-from orchestrator.kl.estimators import token_kl
 from orchestrator.settings import Clip, Kl, Loss, Optimizer
 
 GROUP = torch.tensor([[1.0, 0.0, 0.0, 1.0, 1.0]])
@@ -131,17 +130,6 @@ def test_three_losses_coincide_on_policy_and_part_off_policy() -> None:
     torch.testing.assert_close(gradient_of("sg_rho_k2"), gradient_of("rho_k3"))
 
 
-def test_straight_through_forms_have_the_value_of_one_and_the_slope_of_k2() -> None:
-    logp, batch = experience()
-    for name in ("k1", "k3", "abs"):
-        through = token_kl(f"{name}+", logp, batch.logp_ref)  # type: ignore[arg-type]  # one of the literals, from the tuple above
-        torch.testing.assert_close(through, token_kl(name, logp, batch.logp_ref))  # type: ignore[arg-type]  # one of the literals, from the tuple above
-        torch.testing.assert_close(
-            torch.autograd.grad(through.sum(), logp)[0],
-            torch.autograd.grad(token_kl("k2", logp, batch.logp_ref).sum(), logp)[0],
-        )
-
-
 def test_the_kl_of_a_reward_is_of_each_token_and_that_of_a_loss_left_out() -> None:
     _, batch = experience()
     expected = (batch.logp_old - batch.logp_ref) * batch.mask
@@ -151,14 +139,6 @@ def test_the_kl_of_a_reward_is_of_each_token_and_that_of_a_loss_left_out() -> No
         torch.testing.assert_close(lost, expected if there else torch.zeros_like(expected))
     idle = Kl(estimator="k1", placement="reward", beta=0.0)
     assert not penalty(idle, batch.logp_old, batch.logp_ref, batch.mask).any()
-
-
-def test_minibatches_are_equal_parts_in_order() -> None:
-    _, batch = experience()
-    first, second = batch.minibatches(2)
-    assert torch.equal(torch.cat([first.mask, second.mask]), batch.mask)
-    assert torch.equal(second.advantage, batch.advantage[1:])
-    assert first.batch_tokens == second.batch_tokens == batch.mask.sum() / 2
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -116,22 +116,6 @@ def test_packing_a_group_changes_no_number(flat: Tensor, prompts: Tensor) -> Non
             torch.testing.assert_close(packed.logp[group, member], expected, atol=2e-5, rtol=0)
 
 
-def test_packing_changes_no_gradient(flat: Tensor, prompts: Tensor) -> None:
-    batch = sampled(flat, prompts)
-    one, two = flat.clone().requires_grad_(), flat.clone().requires_grad_()
-    plain_policy.score(weights(one), prompts, batch.tokens, batch.mask).logp.sum().backward()
-    alone = [
-        plain_policy.score(
-            weights(two), prompts, batch.tokens[:, i : i + 1], batch.mask[:, i : i + 1]
-        ).logp.sum()
-        for i in range(3)
-    ]
-    torch.stack(alone).sum().backward()
-    assert one.grad is not None
-    assert two.grad is not None
-    assert (one.grad - two.grad).abs().max() < 1e-4 * one.grad.abs().max()
-
-
 def test_the_sampler_reports_the_log_probabilities_of_what_it_drew(
     flat: Tensor, prompts: Tensor
 ) -> None:
@@ -140,14 +124,6 @@ def test_the_sampler_reports_the_log_probabilities_of_what_it_drew(
     torch.testing.assert_close(again.logp, batch.logp, atol=2e-5, rtol=0)
     ended = (batch.tokens == EOS).float().cumsum(-1) - (batch.tokens == EOS).float()
     assert torch.equal(batch.mask, (ended == 0).float())
-
-
-def test_a_response_does_not_depend_on_its_neighbours(flat: Tensor, prompts: Tensor) -> None:
-    draws = torch.from_numpy(np.random.default_rng(1).random((6, 4, 7), np.float32))
-    together = plain_policy.sample(weights(flat), prompts, draws, 1.0, 1.0)
-    alone = plain_policy.sample(weights(flat), prompts[2:3], draws[2:3, 1:2], 1.0, 1.0)
-    length = int(alone.mask.sum())
-    assert torch.equal(together.tokens[2, 1, :length], alone.tokens[0, 0, :length])
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (1.0, 0.6), (3.0, 0.5)])

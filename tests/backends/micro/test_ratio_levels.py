@@ -83,34 +83,6 @@ def test_every_level_is_the_laboratorys(estimator: str, level: Any) -> None:
     np.testing.assert_allclose(world.gradient(rho(estimator, level)), mean, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("level", ["sequence", "sequence_mean"])
-def test_finite_differences(level: str) -> None:
-    kl, step = rho("rho_k1", level), 1e-5
-
-    def value(a: float, b: float) -> float:
-        world = Enumerated(4, policy=ToyPolicy(a, b))
-        return float((world.chance @ world.losses(kl)).detach())
-
-    a, b = POLICY
-    differences = (
-        (value(a + step, b) - value(a - step, b)) / (2 * step),
-        (value(a, b + step) - value(a, b - step)) / (2 * step),
-    )
-    np.testing.assert_allclose(Enumerated(4).gradient(kl), differences, rtol=1e-7)
-
-
-def test_samples_have_the_exact_mean_within_their_error() -> None:
-    world, kl = Enumerated(), rho("rho_k1", "sequence")
-    losses = world.losses(kl)
-    slopes = np.stack(
-        [np.asarray(torch.autograd.grad(x, world.theta, retain_graph=True)[0]) for x in losses]
-    )
-    drawn = np.random.default_rng(1).choice(len(slopes), 20_000, p=world.batch.probability)
-    sampled = slopes[drawn]
-    error = sampled.std(0) / np.sqrt(len(drawn))
-    assert (np.abs(sampled.mean(0) - world.true) < 4 * error).all()
-
-
 def test_where_policy_and_reference_are_one_nothing_pulls() -> None:
     world = Enumerated(policy=REFERENCE)
     for level in ("token", "sequence"):

@@ -327,38 +327,6 @@ def test_a_batch_is_a_function_of_seed_and_number(embedded: Make) -> None:
     assert len({tuple(tokens(*x)) for x in [(0, 0), (0, 1), (1, 0), (1, 1)]}) == 4
 
 
-@pytest.mark.slow
-def test_neighbours_do_not_change_a_result(
-    embedded: Make,
-    cell_of: Callable[..., Cell],
-    place_at: Callable[..., AttemptPaths],
-    tmp_path: Path,
-) -> None:
-    """The same cell alone in this process, and as one of three processes at once, through the
-    written launch."""
-    cell = cell_of(embedded("k1", "reward", 0.1, num_train_steps=15, batch=Batch(num_prompts=16)))
-
-    def start(name: str) -> tuple[subprocess.Popen[str], AttemptPaths]:
-        place = place_at(tmp_path / name)
-        plan = BACKEND.translate(cell, place)
-        for file, text in plan.files.items():
-            place.plan_dir.mkdir(parents=True)
-            (place.plan_dir / file).write_text(text)
-        return subprocess.Popen(plan.argv, stdout=subprocess.PIPE, text=True), place
-
-    def finish(process: subprocess.Popen[str], place: AttemptPaths) -> Tensor:
-        out, _ = process.communicate(timeout=300)
-        assert process.returncode == 0
-        assert '"kind":"unclear"' in out
-        return final_policy(place)
-
-    alone = place_at(tmp_path / "alone")
-    assert train.run(cell, alone).cause != "nan"
-    crowd = [start(f"crowd 'x' é {i}") for i in range(3)]
-    for process, place in crowd:
-        assert torch.equal(finish(process, place), final_policy(alone))
-
-
 def test_a_launch_by_hand_says_mistakes_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "cell.json").write_text('{"id": 3}')
     for name, said in (("cell.json", "fault"), ("no.json", "cannot be read as cell.json")):
