@@ -23,7 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import chdtri, digamma, ndtr, polygamma, stdtr
 
-from orchestrator.analysis.stats import ALPHA, DEGREES, SURE, level_of_look, p_between_shares
+from orchestrator.analysis.stats import (
+    ALPHA,
+    DEGREES,
+    SURE,
+    PooledEffect,
+    WeightedMean,
+    level_of_look,
+    p_between_shares,
+    variance_prior,
+)
 
 CONFIGURATIONS, DRAWS = 61, 200
 SETTINGS = (4, 2, 2, 4, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1, 1)
@@ -247,9 +256,42 @@ def shares(count: int, seeds: int, correlation: float) -> float:
         left, right = (np.where(same, common, own) < 0.3).sum(axis=2)
         key = tuple(sorted(map(int, left))), tuple(sorted(map(int, right)))
         if key not in known:
-            known[key] = 2 * min(p_between_shares(*key)) < ALPHA
+            known[key] = 2 * min(p_between_shares(*key, 4)) < ALPHA
         apart += known[key]
     return apart / count
+
+
+def promises(count: int, effect: float, settings: int) -> float:
+    """Return how often an open claim is decided by the seeds that it was told, if what three seeds
+    show is the truth."""
+    rng = np.random.default_rng([settings, int(effect * 1000)])
+    weights = [1 / settings] * settings + [-1 / settings] * settings
+    kept = told = 0
+
+    def look(values: Any) -> PooledEffect:
+        prior = variance_prior((each.var(ddof=1), len(each)) for each in values)
+        sides = zip(weights, values, strict=False)
+        means = [WeightedMean(w, x.mean(), len(x), x.var(ddof=1)) for w, x in sides]
+        return PooledEffect(means, prior)
+
+    while told < count:
+        deviations = families("normal", 1, 3, rng).deviations[0][:, None].clip(max=0.4)
+        first = rng.standard_normal((CONFIGURATIONS, 3)) * deviations
+        first[:settings] += effect
+        seen = look(first)
+        if 2 * min(seen.tails(0.0)) < LEVEL / len(SETTINGS):
+            continue
+        needed = seen.seeds_to_decide(
+            abs(seen.mean) / seen.caution, 3, lambda n: level_of_look([3, n]) / len(SETTINGS)
+        )
+        if needed is None or needed > 64:
+            continue
+        told += 1
+        more = rng.standard_normal((CONFIGURATIONS, needed - 3)) * deviations
+        more += first.mean(axis=1)[:, None]
+        p = 2 * min(look(np.concatenate([first, more], axis=1)).tails(0.0))
+        kept += p < level_of_look([3, needed]) / len(SETTINGS)
+    return kept / count
 
 
 def main() -> None:
@@ -276,6 +318,12 @@ def main() -> None:
             found = power(count // 4, seeds, effect)
             cells = " | ".join(f"{found[name]:.2f}" for name in METHODS)
             print(f"| {seeds} | {effect:g} | {cells} |", flush=True)
+    print("\n| settings | effect | decided by the seeds that are told |")
+    print("|---|---|---|")
+    for settings in (1, 2, 4):
+        for effect in (0.03, 0.1):
+            share = promises(count // 20, effect, settings)
+            print(f"| {settings} | {effect:g} | {share:.2f} |", flush=True)
     print("\nequal shares of four settings told apart, one claim")
     for seeds in (3, 5, 8, 20):
         rates = [f"{shares(count, seeds, c):.3f}" for c in (0.0, 0.6, 0.95)]
