@@ -943,6 +943,7 @@ def _evidence_of_shares(claim: Claim, contrast: Contrast) -> ClaimEvidence:
             [n * other // common for n in left],
             [n * whole // common for n in right],
             whole * other // common,
+            max(_runs_of_a_seed(contrast.settings, side) for side in _SIDES),
         ),
     )
     left_share, right_share = (_share(contrast, side, claim) for side in _SIDES)
@@ -967,6 +968,10 @@ def _seed_totals(
             shares.append(sum(means, Fraction(0)) / len(means))
     whole = math.lcm(*(share.denominator for share in shares))
     return [int(share * whole) for share in shares], whole
+
+
+def _runs_of_a_seed(settings: Sequence[PairedRuns], side: Literal["left", "right"]) -> int:
+    return sum(len(configurations_of(getattr(setting, side))) for setting in settings)
 
 
 def _share(contrast: Contrast, side: Literal["left", "right"], claim: Claim) -> Rate:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 LEVEL = 0.95
@@ -622,25 +623,38 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 
 def p_between_shares(
-    left: Sequence[int], right: Sequence[int], whole: int = 0
+    left: Sequence[int], right: Sequence[int], whole: int = 0, settings: int = 0
 ) -> tuple[float, float]:
     """Return p of "left is not above right" and of "it is not below".
 
     Each number is the total of one seed over the settings of a side, so runs that share a seed
-    count once. `whole`: the largest possible total. If each seed has all of it or nothing, the
-    test is Boschloo's (1970), else the randomisation test: it counts the ways to deal the seeds
-    of both sides to two sides. Each errs with at most its level among the seeds that lead to it,
-    so both together do.
+    count once. `whole`: the largest possible total. `settings`: the most runs of a seed on a side.
+    The randomisation test counts the ways to deal the seeds of both sides to two sides. Of few
+    seeds its own p is one of few values. So with two settings, and where each seed has all of it or
+    nothing, p is the largest probability of such a p that any distribution of totals has
+    (Boschloo 1970). Each errs with at most its level among the seeds that lead to it.
     """
+    steps = 2 if settings == 2 and max(len(left), len(right)) <= FEW_SEEDS else 1
+    if whole and all(total * steps % whole == 0 for total in (*left, *right)):
+        levels = [[total * steps // whole for total in side] for side in (left, right)]
+        one, other = (tuple(side.count(i) for i in range(1, steps + 1)) for side in levels)
+        above, below = (_boschloo(*size, steps) for size in _sizes(left, right))
+        return above[one, other], below[other, one]
+    return _dealt(left, right)
+
+
+FEW_SEEDS = 8
+"""Up to so many seeds of a side the probabilities of all totals of two settings are computed."""
+
+
+def _sizes(left: Sequence[int], right: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (len(left), len(right)), (len(right), len(left))
+
+
+def _dealt(left: Sequence[int], right: Sequence[int]) -> tuple[float, float]:
+    """Return the p of the randomisation test, in both directions."""
     import numpy as np
 
-    if whole and {*left, *right} <= {0, whole}:
-        counts = sum(map(bool, left)), sum(map(bool, right))
-        size = len(left), len(right)
-        return (
-            float(_boschloo(*size)[counts]),
-            float(_boschloo(*reversed(size))[counts[::-1]]),
-        )
     every, chosen = [*left, *right], len(left)
     # ways[k, s]: ways to choose k seeds with the total s.
     ways = np.zeros((chosen + 1, sum(every) + 1))
@@ -652,32 +666,53 @@ def p_between_shares(
     return float(dealt[sum(left) :].sum()), float(dealt[: sum(left) + 1].sum())
 
 
-@lru_cache(maxsize=64)
-def _boschloo(m: int, n: int) -> Any:
-    """Return p of "left is not above right" of x of m seeds against y of n, [m + 1, n + 1].
+Counts = tuple[int, ...]
+"""Seeds with a total of 1, and of 2 if there are two settings."""
 
-    It is the largest probability, over all common shares, of a p of Fisher's test as small.
-    Fisher's own p is larger: 1/20 for 3 of 3 against none, where this is 1/64.
+
+@lru_cache(maxsize=64)
+def _boschloo(m: int, n: int, steps: int) -> dict[tuple[Counts, Counts], float]:
+    """Return p of "left is not above right" of all counts of m seeds and of n.
+
+    It is the largest probability, over all common shares, of a p of dealing as small. Dealing's own
+    p is larger: 1/20 for 3 of 3 against none, where this is 1/64.
     """
     import numpy as np
-    from scipy.special import bdtr, comb
+    from scipy.special import gammaln
 
-    x, y = np.arange(m + 1)[:, None], np.arange(n + 1)[None]
-    dealt = comb(m, x) * comb(n, y)
-    fisher = np.zeros((m + 1, n + 1))
-    for total in range(m + n + 1):
-        at = np.flatnonzero((x[:, 0] <= total) & (total - x[:, 0] <= n))
-        ways = dealt[at, total - at]
-        fisher[at, total - at] = ways[::-1].cumsum()[::-1] / ways.sum()
-    shares = np.linspace(0, 1, 401)[1:-1, None]
-    left, right = (np.diff(bdtr(np.arange(k + 1.0), k, shares), prepend=0.0) for k in (m, n))
-    order = fisher.ravel().round(12).argsort(kind="stable")
-    sums = (left[:, :, None] * right[:, None]).reshape(len(shares), -1)[:, order].cumsum(axis=1)
-    largest = sums.max(axis=0)
-    ranked = fisher.ravel().round(12)[order]
-    p = np.empty((m + 1) * (n + 1))
-    p[order] = largest[np.searchsorted(ranked, ranked, side="right") - 1]
-    return p.reshape(m + 1, n + 1).clip(max=1.0)
+    def counts(seeds: int) -> list[Counts]:
+        every = product(range(seeds + 1), repeat=steps)
+        return [each for each in every if sum(each) <= seeds]
+
+    def ways(of: Counts, seeds: int) -> float:
+        return math.exp(-gammaln([x + 1 for x in (seeds - sum(of), *of)]).sum())
+
+    def total(of: Counts) -> int:
+        return sum(i * count for i, count in enumerate(of, start=1))
+
+    pairs = list(product(counts(m), counts(n)))
+    dealt: dict[Counts, list[tuple[int, float]]] = {}
+    for one, other in pairs:
+        both = tuple(map(sum, zip(one, other, strict=True)))
+        dealt.setdefault(both, []).append((total(one), ways(one, m) * ways(other, n)))
+    p = np.empty(len(pairs))
+    for i, (one, other) in enumerate(pairs):
+        among = dealt[tuple(map(sum, zip(one, other, strict=True)))]
+        p[i] = sum(w for t, w in among if t >= total(one)) / sum(w for _, w in among)
+    p = p.round(12)
+    fine = 400 if steps == 1 else 40
+    grid = [x for x in product(range(1, fine), repeat=steps) if sum(x) < fine]
+    shares = np.log([(fine - sum(x), *x) for x in grid]) - math.log(fine)
+    rows = [
+        np.exp(shares @ np.array([(seeds - sum(x), *x) for x in counts(seeds)], dtype=float).T)
+        * [ways(x, seeds) * math.factorial(seeds) for x in counts(seeds)]
+        for seeds in (m, n)
+    ]
+    order = p.argsort(kind="stable")
+    joint = (rows[0][:, :, None] * rows[1][:, None]).reshape(len(grid), -1)[:, order]
+    largest = joint.cumsum(axis=1).max(axis=0).clip(max=1.0)
+    last = np.searchsorted(p[order], p, side="right") - 1
+    return dict(zip(pairs, map(float, largest[last]), strict=True))
 
 
 def p_of_share(totals: Sequence[int], settings: int, bound: float) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """The test of an effect of configurations, against draws and against closed forms."""
 
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_shares_are_boschloos_for_one_setting(table: list[list[int]]) -> None:
     (a, b), (c, d) = table
     rows = [[a, c], [b, d]]  # SciPy's columns are the sides
     expected = [scipy.stats.boschloo_exact(rows, side).pvalue for side in ("greater", "less")]
-    found = p_between_shares([1] * a + [0] * b, [1] * c + [0] * d, 1)
+    found = p_between_shares([1] * a + [0] * b, [1] * c + [0] * d, 1, 1)
     assert found == pytest.approx(expected, rel=1e-3)
 
 
@@ -110,10 +111,21 @@ def test_shares_of_more_settings_count_seeds() -> None:
 def test_equal_shares_are_told_apart_at_the_level() -> None:
     """Boschloo's test and the dealing of seeds together, for totals of every kind."""
     rng = np.random.default_rng(3)
-    for chances in ([0.5, 0, 0, 0.5], [0.3, 0.2, 0.1, 0.4], [0.8, 0.1, 0, 0.1]):
-        drawn = rng.choice(4, (1500, 2, 5), p=chances)
-        apart = [2 * min(p_between_shares(*map(list, each), 3)) < ALPHA for each in drawn]
-        assert np.mean(apart) < 0.05 + 2 * 0.0056
+    for chances in ([0.5, 0, 0.5], [0.3, 0.3, 0.4], [0.8, 0.1, 0.1], [0.2, 0.6, 0.2]):
+        drawn = rng.choice(3, (1500, 2, 5), p=chances)
+        for settings in (2, 3):
+            apart = [
+                2 * min(p_between_shares(*map(list, each), 2, settings)) < ALPHA for each in drawn
+            ]
+            assert np.mean(apart) < 0.05 + 2 * 0.0056
+
+
+def test_two_settings_of_few_seeds_are_no_worse_than_dealing() -> None:
+    """For every totals of four seeds against four; all against none is 1/70 by dealing."""
+    for left, right in product(combinations_with_replacement(range(3), 4), repeat=2):
+        exact, dealt = p_between_shares(left, right, 2, 2), p_between_shares(left, right)
+        assert all(one <= other + 1e-9 for one, other in zip(exact, dealt, strict=True))
+    assert p_between_shares([2] * 4, [0] * 4, 2, 2)[0] == pytest.approx(0.00607, abs=1e-5)
 
 
 def test_a_claim_over_items_has_their_spread_as_well(synthetic: Any) -> None:
