@@ -120,9 +120,9 @@ def canonical(values: Mapping[str, float], scale: LogScale) -> dict[str, float]:
         if tokens:
             named["train/entropy"] = entropy * scale.constant_tokens / tokens
     beta = values.get("actor/reward_kl_penalty_coeff", 0.0)
-    if scale.k1_in_reward and beta and "train/shaped_reward_mean" in named:
-        penalty = named["train/reward_mean"] - named["train/shaped_reward_mean"]
-        named["train/kl_reference"] = penalty / beta
+    plain, shaped = named.get("train/reward_mean"), named.get("train/shaped_reward_mean")
+    if scale.k1_in_reward and beta and plain is not None and shaped is not None:
+        named["train/kl_reference"] = (plain - shaped) / beta
     validated = next((name for name in values if _VALIDATION.fullmatch(name)), None)
     if validated is not None:
         named[VALIDATION] = values[validated]
