@@ -1,10 +1,12 @@
 """One machine with GPUs and no scheduler: nvidia-smi is a stand-in, everything else is real."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import orch
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.local import launch
@@ -14,6 +16,8 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.doubts import doubts
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.settings import Resources
+from tests.launch.slurm import standin_verl
+from tests.launch.slurm.test_chain import house as house
 
 SPEC = """\
 defaults: [recipe: onpolicy_math, evaluation: comedy, _self_]
@@ -86,3 +90,56 @@ def test_each_cell_has_gpus_of_its_own(
     two = cell(9, code, resources=Resources(num_nodes=1, gpus_per_node=3))
     with pytest.raises(EnvironmentFault, match=r"asks for 3 GPUs.*, and 2 of the 3 that"):
         launch([two], folder)
+
+
+TRAINED = """\
+defaults: [site: gpus, recipe: onpolicy_math, _self_]
+name: here
+seeds: [0, 1]
+model: {name: qwen2.5-0.5b, path: Qwen/Qwen2.5-0.5B}
+data: {name: sums, path: sums.jsonl, num_prompts: 16, reward: exact}
+backend: verl@0.9.1
+site: {options: {environments_dir: PLACE}}
+base:
+  kl.beta: 0.05
+  num_train_steps: 30
+  batch.num_prompts: 16
+  rollout.max_response_tokens: 64
+  resources: {num_nodes: 1, gpus_per_node: 1}
+  cadence: {checkpoint_every_steps: null}
+studies: {s: {axes: {kl: [k1.reward, k3.loss]}}}
+claims: {it_learns: "eval/in_domain/mean[kl=k1.reward] >= 0.3"}
+evaluation:
+  tasks: [{name: micro_sort, domain: in, repeats: 2, max_items: 32, chat_template: none}]
+  sampling: {max_response_tokens: 7}
+  engine: {name: hf}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.long(120)
+def test_cells_are_trained_scored_and_judged_here(
+    tmp_path: Path, gpus: Callable[..., None], house: Path
+) -> None:
+    """The road of docs/gpus.md: prompts, doctor, run, compare; a second run does nothing."""
+    gpus(81000, 81000)
+    standin_verl.environment(tmp_path / "environments" / "verl-0.9.1")
+    lines = "".join(f'{{"question": "1 + {n}", "answer": "{1 + n}"}}\n' for n in range(16))
+    Path("sums.jsonl").write_text(lines)
+    Path("validation.jsonl").write_text(lines)
+    Path("here.yaml").write_text(TRAINED.replace("PLACE", str(tmp_path / "environments")))
+
+    def said(*words: str) -> str:
+        done = orch(tmp_path, *words, PYTHONPATH=str(house), PATH=os.environ["PATH"])
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    assert "on this machine with 2 GPUs (a100-80gb), 2 at a time" in said("plan", "here.yaml")
+    said("data", "prepare", "here.yaml")
+    assert "2 (a100-80gb), 2 free" in orch(tmp_path, "doctor", "here.yaml").stdout
+    assert "[4/4]" in said("run", "here.yaml")
+    cells = sorted((tmp_path / "runs" / "here" / "cells").iterdir())
+    assert len(cells) == 4
+    assert all(list((cell / "eval").glob("*.json")) for cell in cells)
+    assert "nothing to do" in said("run", "here.yaml")
+    assert "In-domain accuracy" in said("compare", "here.yaml")

@@ -44,7 +44,7 @@ __path__ = [str(_real / "verl")]
 exec((_real / "verl" / "__init__.py").read_text())
 from orchestrator.library.protocol import EmbeddedTrainer
 
-class StandIn(VerlBackend, EmbeddedTrainer):
+class StandIn(type(BACKEND), EmbeddedTrainer):
     tasks_dir = _real / "micro" / "tasks"
 
 BACKEND = StandIn()

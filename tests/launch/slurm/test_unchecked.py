@@ -3,23 +3,17 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from cluster.waiting import wait_for
 
 from orchestrator.launch.slurm import poll, scheduler, submissions, submit
 from orchestrator.records import Cell
-from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel
 from tests.launch.slurm.conftest import Site
 
@@ -95,128 +89,6 @@ def test_a_second_copy_of_a_job_starts_nothing_and_is_cancelled(site: Site, many
     assert [len(site.attempts(cell)) for cell in cells] == [1, 1], "nothing was begun twice"
     assert [site.units(cell) for cell in cells] == [60, 60]
     assert waiting not in site.cluster.run("squeue", "-h", "-o", "%F")
-
-
-def test_a_submission_that_was_given_up_never_starts(site: Site, many: Many) -> None:
-    """Its request was in the network for longer than anybody waited."""
-    (cell,) = many(1)
-    site.set(extra=["--hold"])
-    site.submit(cell)
-    (sent,) = submissions.read(site.folder).values()
-    place = site.folder.submission(sent.id)
-    shutil.rmtree(place / "array")
-    site.folder.ledger.write_text(site.folder.ledger.read_text().partition("\n")[0] + "\n")
-    site.cluster.run("scancel", sent.job)
-    late = "sbatch", "--parsable", f"--chdir={place}", place / "job.sh"
-    assert submissions.claim_array(place, submissions.NO_ARRAY) == submissions.NO_ARRAY
-    job = site.cluster.run(*late).strip()
-    site.cluster.run("scontrol", "release", job)
-    deadline = time.monotonic() + 30
-    while not (log := place / f"{job}_0.log").exists() or "was given up" not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    assert not site.attempts(cell)[0].job.exists()
-
-
-LOOK_AS = """
-import os, sys
-from pathlib import Path
-from orchestrator.launch.slurm import poll
-from orchestrator.rundir import RunFolder
-from orchestrator.runs.state import survey
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-poll._YOUNG_SECONDS = 0.0
-for cell_dir, seen in survey(RunFolder(Path(sys.argv[1]))):
-    print(seen.state, seen.fault, sep="|")
-"""
-
-
-def test_jobs_of_another_user_are_not_called_lost(site: Site, many: Many) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs the right to become another user")
-    # Not below pytest's own folder: each session that starts on the machine closes it to others.
-    with TemporaryDirectory() as home:
-        site.folder = RunFolder(Path(home) / "runs" / "test")
-        _look_as_another_user(site, many)
-
-
-def _look_as_another_user(site: Site, many: Many) -> None:
-    site.set(extra=["--hold"])
-    site.submit(*many(3))
-    sent = next(iter(submissions.read(site.folder).values()))
-    assert (sent.user, sent.uid, sent.cluster) == (submissions.user_name(), 0, "orch")
-    job = str(sent.job)
-    _open(site.folder.path)
-    # Accounting hears of a held job some seconds after its submission, and tells everybody of it.
-    wait_for(lambda: _accounted(site, job), 60, "accounting to know the job")
-    with _private_jobs(site):
-        wait_for(lambda: not _listed_to_nobody(site, job), 60, "the job to be hidden")
-        hidden = _as_nobody(site)
-    assert [line.partition("|")[0] for line in hidden] == ["unknown"] * 3
-    assert "not visible to you" in hidden[0]
-    wait_for(lambda: _listed_to_nobody(site, job), 60, "the job to be shown again")
-    shown = _as_nobody(site)
-    assert [line.partition("|")[0] for line in shown] == ["pending"] * 3, "nothing is hidden now"
-
-
-@contextmanager
-def _private_jobs(site: Site) -> Iterator[None]:
-    """Hide jobs from other users, inside the context. The controller and accounting both have to:
-    each shows what it knows, whatever the other hides."""
-    files = site.cluster.conf, site.cluster.base / "slurmdbd.conf"
-    before = [path.read_text() for path in files]
-    try:
-        _configure(
-            site,
-            [(path, f"{text}PrivateData=jobs\n") for path, text in zip(files, before, strict=True)],
-        )
-        yield
-    finally:
-        _configure(site, zip(files, before, strict=True))
-
-
-def _configure(site: Site, texts: Iterable[tuple[Path, str]]) -> None:
-    for path, text in texts:
-        path.write_text(text)
-    site.cluster.run("sacctmgr", "--immediate", "reconfigure")
-    site.cluster.run("scontrol", "reconfigure")
-
-
-def _accounted(site: Site, job: str) -> bool:
-    return bool(site.cluster.run(*_SACCT, f"--jobs={job}").strip())
-
-
-_SACCT = ("sacct", "-X", "--noheader", "--allusers", "--format=JobID")
-
-
-def _listed_to_nobody(site: Site, job: str) -> bool:
-    """Return True if squeue or sacct lists a job to another user."""
-    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    squeue = site.cluster.run(*nobody, "squeue", "--noheader", "--states=all", "--format=%F")
-    sacct = site.cluster.run(*nobody, *_SACCT, f"--jobs={job}")
-    return job in squeue.split() or bool(sacct.strip())
-
-
-def _open(path: Path) -> None:
-    """Let everybody read a folder, and reach it."""
-    for parent in path.parents:
-        if parent.stat().st_mode & 0o005 != 0o005 and parent.stat().st_uid == os.geteuid():
-            parent.chmod(parent.stat().st_mode | 0o005)
-    for each in (path, *path.rglob("*")):
-        each.chmod(each.stat().st_mode | (0o007 if each.is_dir() else 0o006))
-
-
-def _as_nobody(site: Site) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", LOOK_AS, str(site.folder.path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 def test_max_running_holds_over_all_arrays_and_later_submissions(site: Site, many: Many) -> None:
