@@ -115,7 +115,7 @@ def test_an_experimenter(
     assert states == {"succeeded": 4}
     page = Path(walk.step("report", "smoke", "--no-figures").strip())
     assert "Everything works" in page.read_text()
-    walk.ends(lines=45, words=300)
+    walk.ends(lines=52, words=340)
 
 
 def test_a_reviewer_of_the_page(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
