@@ -24,6 +24,9 @@ from orchestrator.library.logged import Place
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.rundir import CellDir
 from orchestrator.runs.experiment import is_spec, launched_cells
+from orchestrator.settings import Settings
+from orchestrator.spec.expand import expand
+from orchestrator.spec.load import load
 
 HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 
@@ -32,8 +35,8 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 @click.argument("log", metavar="LOG | CELL | SPEC", type=click.Path())
 @click.option(
     "--script",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The launch of the run, which orch audit reads.",
+    type=click.Path(exists=True, path_type=Path),
+    help="The launch of the run, which orch audit reads; or a spec of orch, or a cell's folder.",
 )
 @click.option(
     "--library",
@@ -131,6 +134,10 @@ def _facts(
     if script is None:
         facts = facts_of_finding(logged, "the logged settings") if logged else None
         return facts, place_of(logged), origin.library, origin.because
+    settings = _settings_of(script)
+    if settings is not None:
+        facts = facts_of(settings, script.name)
+        return facts, _place(facts), origin.library or settings.backend.name, origin.because
     pinned = {origin.library: origin.release} if origin.library and origin.release else {}
     _, findings = audit_file(script, pinned, Projects())
     usual = [finding for finding in findings if finding.usual]
@@ -141,10 +148,28 @@ def _facts(
             "file with the launch of this run alone"
         )
     facts = facts_of_finding(usual[0], script.name)
-    place: Place | None = "loss" if facts.placement == "loss" else None
+    return facts, _place(facts), origin.library or usual[0].library, origin.because
+
+
+def _place(facts: TrainingFacts) -> Place | None:
     if facts.placement == "reward":
-        place = "reward"
-    return facts, place, origin.library or usual[0].library, origin.because
+        return "reward"
+    return "loss" if facts.placement == "loss" else None
+
+
+def _settings_of(path: Path) -> Settings | None:
+    """Return the settings of a cell's folder, or of a spec whose cells have the same facts; None
+    for a launch."""
+    cell = _cell_of(path)
+    if cell is not None:
+        return cell.read_cell().settings
+    declares = path.suffix in (".yaml", ".yml") and "\nstudies:" in path.read_text(encoding="utf-8")
+    cells = expand(load(path)) if declares else []
+    if len({facts_of(each.settings, path.name) for each in cells}) > 1:
+        raise SelectionError(
+            f"{path} has {len(cells)} cells that differ: give the folder of this run's cell"
+        )
+    return cells[0].settings if cells else None
 
 
 def _print(answer: Diagnosis) -> None:

@@ -550,6 +550,28 @@ def test_the_command_reads_a_history_and_a_script(tmp_path: Path) -> None:
     assert json.loads(told.output)[0]["cause"] == "kl_without_effect"
 
 
+def test_a_spec_of_orch_is_a_script(tmp_path: Path) -> None:
+    spec, history = tmp_path / "one.yaml", tmp_path / "history.jsonl"
+    head = "defaults: [recipe: embedded, site: auto, _self_]\nname: one\nquestion: Does it?\n"
+    model = 'model: {name: elder, path: "micro:elder", chat_template: none}\n'
+    task = 'data: {name: sort, path: "micro:sort", reward: exact, max_prompt_tokens: 8}\n'
+    kl = "{estimator: k1, placement: loss, beta: 0.3}"
+    text = (
+        f"{head}seeds: [0, 1]\n{model}{task}backend: micro\nstudies:\n  a: {{base: {{kl: {kl}}}}}\n"
+    )
+    spec.write_text(text, encoding="utf-8")
+    rows = [{"_step": i, "reward": float(r), "loss": 0.0} for i, r in enumerate(RISING)]
+    history.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = [str(history), "--script", str(spec), "--library", "trl", "--json"]
+    done = CliRunner().invoke(command, words)
+    assert not done.exception, done.exception
+    assert json.loads(done.output)[0]["cause"] == "kl_without_effect"
+    more = text.replace("a: {base", "b: {base: {kl: {estimator: none}}}\n  a: {base")
+    spec.write_text(more, encoding="utf-8")
+    again = CliRunner().invoke(command, words)
+    assert "cells that differ" in str(again.exception)
+
+
 def test_planted_faults_are_named() -> None:
     """Runs of a base policy on which no rule was written; docs/diagnose.md has all of them."""
     runs = kept(PLANTED)
