@@ -18,72 +18,52 @@ from typing import Any
 import numpy as np
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "log_prob": (
-        *("log_prob", "log_probs", "logprob", "logprobs", "logp", "logps", "per_token_logps"),
-        *("new_log_probs", "new_logprobs", "cur_log_probs", "curr_logprobs", "current_log_probs"),
-        *(
-            "policy_logprobs",
-            "policy_log_probs",
-            "action_log_probs",
-            "trainer_logprobs",
-            "new_logps",
+    key: tuple(names.split())
+    for key, names in {
+        "log_prob": (
+            "log_prob log_probs logprob logprobs logp logps per_token_logps new_log_probs "
+            "new_logprobs cur_log_probs curr_logprobs current_log_probs policy_logprobs "
+            "policy_log_probs action_log_probs trainer_logprobs new_logps"
         ),
-    ),
-    "old_log_prob": (
-        *("old_log_prob", "old_log_probs", "old_logprob", "old_logprobs", "old_logp", "old_logps"),
-        *("old_per_token_logps", "old_action_log_probs", "prev_logprobs", "inference_logprobs"),
-        *("behavior_log_probs", "behaviour_log_probs", "olp"),
-    ),
-    "ref_log_prob": (
-        *("ref_log_prob", "ref_log_probs", "ref_logprob", "ref_logprobs", "ref_logp", "ref_logps"),
-        *("ref_per_token_logps", "reference_logprobs", "reference_policy_logprobs"),
-        *("log_probs_base", "base_log_probs", "base_action_log_probs", "teacher_logprobs"),
-        *("reference_log_probs", "logprobs_reference"),
-    ),
-    "rollout_log_prob": (
-        *("rollout_log_prob", "rollout_log_probs", "rollout_logprobs", "generation_logprobs"),
-        *("sampling_per_token_logps", "sampling_logps", "vllm_logprobs", "engine_log_probs"),
-    ),
-    "advantages": ("advantages", "advantage", "adv", "advs"),
-    "mask": (
-        *("response_mask", "loss_mask", "mask", "action_mask", "completion_mask", "token_mask"),
-        *("eos_mask", "attention_mask", "sequence_mask"),
-    ),
-    "rewards": (
-        *("token_level_rewards", "token_level_scores", "rewards", "reward", "scores", "score"),
-    ),
-    "index": ("index", "uid", "uids", "group_ids", "prompt_ids", "groups"),
-    "beta": (
-        *(
-            "beta",
-            "kl_coef",
-            "kl_ctl",
-            "kl_ctrl",
-            "kl_loss_coef",
-            "kl_beta",
-            "kl_weight",
-            "kl_ratio",
+        "old_log_prob": (
+            "old_log_prob old_log_probs old_logprob old_logprobs old_logp old_logps "
+            "old_per_token_logps old_action_log_probs prev_logprobs inference_logprobs "
+            "behavior_log_probs behaviour_log_probs olp"
         ),
-        *("init_kl_coef", "kl_loss_weight"),
-    ),
-    "group_size": ("num_generations", "group_size", "n_samples_per_prompt", "num_return_sequences"),
+        "ref_log_prob": (
+            "ref_log_prob ref_log_probs ref_logprob ref_logprobs ref_logp ref_logps "
+            "ref_per_token_logps reference_logprobs reference_policy_logprobs log_probs_base "
+            "base_log_probs base_action_log_probs teacher_logprobs reference_log_probs "
+            "logprobs_reference"
+        ),
+        "rollout_log_prob": (
+            "rollout_log_prob rollout_log_probs rollout_logprobs generation_logprobs "
+            "sampling_per_token_logps sampling_logps vllm_logprobs engine_log_probs"
+        ),
+        "advantages": "advantages advantage adv advs",
+        "mask": (
+            "response_mask loss_mask mask action_mask completion_mask token_mask eos_mask "
+            "attention_mask sequence_mask"
+        ),
+        "rewards": "token_level_rewards token_level_scores rewards reward scores score",
+        "index": "index uid uids group_ids prompt_ids groups",
+        "beta": (
+            "beta kl_coef kl_ctl kl_ctrl kl_loss_coef kl_beta kl_weight kl_ratio init_kl_coef "
+            "kl_loss_weight"
+        ),
+        "group_size": "num_generations group_size n_samples_per_prompt num_return_sequences",
+    }.items()
 }
 """What a call gives -> the names of parameters that five libraries and their users have for it."""
 CONFIG = ("config", "cfg", "args", "algorithm_cfg")
 BATCH = ("inputs", "batch", "data", "micro_batch", "experience", "loss_inputs")
+CLIPS = (
+    "clip_ratio clip_ratio_low clip_ratio_high eps_clip_low eps_clip_high clip_eps cliprange "
+    "epsilon epsilon_low epsilon_high eps_clip"
+)
 DEFAULTS: dict[str, Any] = {
-    "clip_ratio": 0.2,
-    "clip_ratio_low": 0.2,
-    "clip_ratio_high": 0.2,
+    **dict.fromkeys(CLIPS.split(), 0.2),
     "clip_ratio_c": 3.0,
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "clip_eps": 0.2,
-    "cliprange": 0.2,
-    "epsilon": 0.2,
-    "epsilon_low": 0.2,
-    "epsilon_high": 0.2,
-    "eps_clip": 0.2,
     "loss_agg_mode": "token-mean",
     "loss_reduction": "token_mean",
     "policy_loss_type": "regular",
@@ -101,8 +81,6 @@ DEFAULTS: dict[str, Any] = {
 }
 """Settings that a function may read from its configuration: the libraries' defaults, without a KL
 or a correction."""
-
-
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "ActorConfig": {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1},
     "AlgorithmConfig": {},

@@ -8,7 +8,9 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from orchestrator.exact.laboratory import LabSetting
+import torch
+
+from orchestrator.exact.laboratory import LabSetting, Sequences
 from orchestrator.kl.configuration import KlConfiguration
 
 
@@ -112,3 +114,13 @@ def _prod(values: Any) -> Any:
     for value in values:
         total = total * value
     return total
+
+
+def logp_for_autograd(batch: Sequences) -> tuple[Any, Any]:
+    """The policy's parameters [2], and its log-probabilities [N, T + 1], differentiable in them."""
+    theta = torch.tensor([*batch.setting.policy], dtype=torch.float64, requires_grad=True)
+    logits = theta[0] + theta[1] * torch.arange(batch.setting.num_tokens, dtype=torch.float64)
+    log_sigmoid = torch.nn.functional.logsigmoid
+    table = torch.stack([log_sigmoid(-logits), log_sigmoid(logits)])
+    padding = table[0, :1].expand(len(batch.tokens), 1)
+    return theta, torch.cat([batch.taken(table), padding], dim=1)

@@ -16,7 +16,6 @@ from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.table import stored_rows
 from tests.kl import enumeration
-from tests.kl.probe import distances
 
 Q, P, MU = ToyPolicy(0.31, -0.12), ToyPolicy(-0.4, 0.2), ToyPolicy(0.6, 0.07)
 T = 5
@@ -174,12 +173,3 @@ def test_a_scale_and_a_sign_are_told() -> None:
     )
     against = named(-reverse_kl())
     assert (against.kind, against.words) == (ObjectiveKind.SURROGATE, "- sequence-level reverse KL")
-
-
-def test_distances() -> None:
-    candidates = [gradients(each) for each in generic_settings(on_policy=True)]
-    found = distances(reverse_kl(), candidates)
-    assert next(iter(found)) == "sequence_reverse_kl"
-    assert found["sequence_reverse_kl"] == 0
-    assert list(found.values()) == sorted(found.values())
-    assert distances(np.zeros((3, 2)), candidates)["zero"] == 0

@@ -15,7 +15,7 @@ from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.verdicts import verdict_of
 from orchestrator.settings import Batch, Kl, Loss, Settings
-from tests.kl.probe import logp_for_autograd
+from tests.kl.enumeration import logp_for_autograd
 
 POLICY, SAMPLER, REFERENCE = ToyPolicy(0.5, -0.1), ToyPolicy(0.1, 0.05), ToyPolicy(-0.2, 0.1)
 

@@ -32,7 +32,7 @@ from orchestrator.settings import (
     Precision,
     Settings,
 )
-from tests.kl.probe import logp_for_autograd
+from tests.kl.enumeration import logp_for_autograd
 
 T = 6
 WHO = MISMATCH._replace(num_tokens=T)
