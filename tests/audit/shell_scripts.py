@@ -54,6 +54,7 @@ declare -i N; N=3+¤; X=0.0$N
 declare -i N=1; N+=¤; X=0.$N
 typeset -i N=¤; N+=2; X=0.$N
 N=¤; N+=2; X=0.$N
+eval "$(printf 'X=%q' §)"
 A=(0.1 § 0.3); X=${A[1]}
 A=(0.1 0.2 §); X=${A[-1]}
 A=(0.1 0.2); A+=(§); X=${A[2]}

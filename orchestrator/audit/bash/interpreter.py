@@ -907,7 +907,11 @@ class Interpreter(Expander):
         return None
 
     def _eval(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
-        self.run_text(self.joined(arguments, line))
+        text = self.joined(arguments, line)
+        opened = [p.why for p in text[:1] if isinstance(p, Hole) and not (p.unset or p.arms)]
+        if opened and not _SETS_UP.search(opened[0]):
+            self.sourced.append(opened[0])  # it may set any variable
+        self.run_text(text)
         return None
 
     def _source(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
