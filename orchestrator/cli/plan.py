@@ -103,20 +103,23 @@ def command(
 
 def _power(experiment: Experiment) -> "list[ClaimPower]":
     """Return which numbers of seeds decide each claim."""
-    from orchestrator.analysis.power import power_of_claims  # numpy and SciPy
-    from orchestrator.spec.claims import parse
+    from orchestrator.spec.claims import WORKS, parse
 
     spec = experiment.spec
     claims = {name: parse(text) for name, text in spec.claims.items()}
-    return power_of_claims(claims, spec.families, experiment.cells) if claims else []
+    if all(claim.left.metric == WORKS for claim in claims.values()):
+        return []
+    from orchestrator.analysis.power import power_of_claims  # numpy and SciPy
+
+    return power_of_claims(claims, spec.families, experiment.cells)
 
 
 def _print_power(experiment: Experiment) -> None:
     """Print which numbers of seeds decide each claim."""
-    if experiment.spec.claims:
+    if found := _power(experiment):
         from orchestrator.analysis.power import power_lines
 
-        title, *lines = power_lines(_power(experiment))
+        title, *lines = power_lines(found)
         click.echo("\n" + _filled(title))
         for line in lines:
             click.echo(_filled(f"  {line}"))

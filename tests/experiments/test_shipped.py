@@ -29,7 +29,7 @@ def test_the_paper_has_62_cells_a_seed() -> None:
         "both": 5,
     }
     assert len({cell.id for cell in found}) == 62
-    assert len(cells("comedy_full")) == 3 * 62
+    assert len(cells("comedy_full")) == 6 * 62
 
 
 def test_the_onpolicy_study_is_the_papers() -> None:
