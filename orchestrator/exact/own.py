@@ -463,18 +463,6 @@ class Findings:
         """Return the most by which a named gradient may differ, relative to its largest element."""
         return TOLERANCE[min(TOLERANCE, key=lambda bits: abs(bits - self.about["bits"]))]
 
-    def differs(self, other: "Findings") -> float:
-        """Return the largest difference of any gradient or value from another function's."""
-        most = 0.0
-        for key, mine in self.outputs.items():
-            theirs = other.outputs.get(key)
-            if theirs is None or theirs.shape != mine.shape:
-                return inf
-            size = max(float(np.abs(mine).max(initial=0)), 1e-300)
-            if key.endswith("/gradient") or not self.about["has_gradient"]:
-                most = max(most, float(np.abs(mine - theirs).max(initial=0)) / size)
-        return most
-
     def _moved(self, one: FloatTable, other: FloatTable) -> bool:
         size = max(float(np.abs(one).max()), float(np.abs(other).max()), 1e-300)
         # What is not finite has moved.
