@@ -8,8 +8,9 @@ import pytest
 import scipy.stats
 
 import benchmarks.claims
-from orchestrator.analysis.claims import reason, statement
+from orchestrator.analysis.claims import prior_of, reason, statement
 from orchestrator.analysis.compare import compare
+from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import (
     ALPHA,
     PooledEffect,
@@ -140,15 +141,27 @@ def test_a_claim_over_items_has_their_spread_as_well(synthetic: Any) -> None:
             sign = 0.8 if score.cell_id in left else -0.8
             items.setdefault(score.cell_id, {})[score.task] = score.value + sign * hard
 
+    for own in items.values():
+        own["another_task"] = hard[:7]  # evaluated too, and not of this metric
+
     def verdict(text: str, of: Any = None) -> Any:
         return compare(synthetic.spec({"c": text}), done.records, done.scores, of).claims[0]
 
     seeds, both = verdict(HIGHER, items), verdict(f"{HIGHER} over items", items)
     assert seeds.verdict == "holds"
-    assert "items, not of other items" in reason(seeds)
+    assert "on these 40 items, not of other items" in reason(seeds)
     assert both.evidence.effect.mean == pytest.approx(seeds.evidence.effect.mean)
     assert both.evidence.pooled.error > 3 * seeds.evidence.pooled.error
     assert both.verdict in ("seen", "too few runs")
     assert "the tasks that the items were drawn from" in reason(both)
     assert "over the population of items" in statement(both.claim)
     assert verdict(f"{HIGHER} over items").verdict == "not testable"
+
+
+def test_two_studies_of_one_name_are_two_configurations_of_the_prior(synthetic: Any) -> None:
+    """Of 100 and of 50 steps: their traits are equal, and their mixture varies by 0.3."""
+    done = synthetic.grid({"k1.reward": [0.80, 0.81, 0.82]})
+    done += synthetic.grid({"k1.reward": [0.20, 0.21, 0.22]}, steps=50)
+    prior = prior_of("eval/in_domain/mean", measure(done.records, done.scores))
+    assert prior is not None
+    assert prior.variance < 0.02**2

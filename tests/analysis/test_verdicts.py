@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.analysis.claims import JudgedClaim, reason, statement, verdict_text
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.runs import is_accuracy, looks, measure
+from orchestrator.analysis.text import metric_title
 from orchestrator.errors import SpecError
 from orchestrator.records import EvalTask, EvaluationSpec
 
@@ -495,3 +496,16 @@ def test_sides_are_compared_at_equal_values_of_another_metric(synthetic: Any) ->
     better = found(0.05, f"{text} at equal {reverse}")
     assert better.evidence.effect.mean == pytest.approx(0.05, rel=0.01)
     assert "at equal" in statement(better.claim)
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("eval/in_domain/distinct@4", "different answers among 4, in-domain"),
+        ("eval/math500/unboxed@32", "share of answers without a box, math500"),
+    ],
+)
+def test_a_count_of_answers_is_no_accuracy(synthetic: Any, name: str, title: str) -> None:
+    assert not is_accuracy(name)
+    assert metric_title(name) == title
+    assert is_accuracy(name.rpartition("/")[0] + "/boxed@4")

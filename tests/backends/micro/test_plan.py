@@ -15,6 +15,8 @@ from backends.micro.rehearsal import MOST_ROLLOUTS, policy_for
 from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.records import AttemptPaths, Cell
+from orchestrator.runs.experiment import open_experiment
+from orchestrator.runs.planned import rehearsed_values
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -257,3 +259,10 @@ def test_planning_loads_no_torch() -> None:
         "assert not {'torch', 'transformers', 'safetensors'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_plan_tells_a_rate_and_a_beta_as_declared_and_as_rehearsed() -> None:
+    spec = Path(__file__).parents[3] / "experiments" / "comedy_full.yaml"
+    told = rehearsed_values(open_experiment(spec, ["seeds=[0]"]))
+    assert "learning rate 1e-06 as 0.0012" in told
+    assert "β 0.005 with stale samples as 0.05" in told
