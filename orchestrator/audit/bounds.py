@@ -124,25 +124,14 @@ UNBOUNDED_LOSSES = ("GPG", "importance_sampling", "cross_entropy", UNCLIPPED)
 """Policy losses without a bound: their gradient is the same, or grows, however far a token moved"""
 
 
-NOT_KNOWN = "a loss not read"
-SAMPLER_KL = "KL to the sampler"
-CLIP = "PPO's clip"
-NEVER_ACTS = "a bound that never acts"
-MAY_ACT = "a bound that may never act"
-NO_BOUND = "no bound"
-ENGINE_WEIGHT = "engine weights alone"
-"""What bounds a step, where it has no name as a policy loss."""
-
-
 @dataclass(frozen=True, slots=True)
 class Bound:
     """What bounds a launch's policy, beside a KL to a reference policy.
 
     `to`: the policy that it is bound to in one step. `step`: how, in a clause. `dropped`: what
     loses its gradient without a word, empty if nothing. `failure`: what is known to go wrong.
-    `by`: what bounds it, in two or three words, by which launches are counted. `mask`: what is
-    rejected for its ratio to the engine, and by which key, in a sentence. `loss`: the policy
-    loss, empty where it is not known.
+    `mask`: what is rejected for its ratio to the engine, and by which key, in a sentence. `loss`:
+    the policy loss, empty where it is not known.
     """
 
     to: To
@@ -150,7 +139,6 @@ class Bound:
     dropped: str = ""
     failure: str = ""
     in_all: str = "no bound"
-    by: str = NOT_KNOWN
     mask: str = ""
     loss: str = ""
 
@@ -163,9 +151,9 @@ def bound(reading: LaunchReading) -> Bound | None:
         of_loss = BOUNDS.get(around.loss_mode) if around is not None else None
         if of_loss is None or not of_loss.returns or around is None or around.clip is None:
             step = f"{words}; tokens beyond its mask still have it"
-            return Bound("the policy that sampled", step, by=SAMPLER_KL)
+            return Bound("the policy that sampled", step)
         step = f"{words}; {of_loss.acts.format(high=f'{around.clip[1]:g}')}"
-        return Bound("the policy that sampled", step, of_loss.drops, of_loss.failure, by=SAMPLER_KL)
+        return Bound("the policy that sampled", step, of_loss.drops, of_loss.failure)
     if around is None or reading.decided is not None:
         return None
     own = _of_loss(around, reading.regime.on_policy)
@@ -178,7 +166,7 @@ def bound(reading: LaunchReading) -> Bound | None:
     loss = around.loss_mode or ("ppo" if around.clip else "")
     own = replace(own, step=step, mask=mask, loss=loss)
     if around.correction and own.to == "nothing":
-        return replace(own, to="the policy that sampled", by=ENGINE_WEIGHT)
+        return replace(own, to="the policy that sampled")
     return own
 
 
@@ -186,12 +174,12 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     name = around.loss_mode
     if name in UNBOUNDED_LOSSES:
         step = f"{name} has no bound: a token moves however far its ratio is"
-        return Bound("nothing", step, by=NO_BOUND)
+        return Bound("nothing", step)
     if around.ratio == "none" and not (name in BOUNDS and BOUNDS[name].returns):
         why = "no ratio to the policy that sampled: nothing weighs or stops old samples"
         if on_policy:
             why = "no ratio, and one update a batch: the learning rate alone bounds a step"
-        return Bound("nothing", why, by=NO_BOUND)
+        return Bound("nothing", why)
     if name not in BOUNDS or (not name and around.ratio is None):
         return Bound("not known", f"the policy loss {name or 'of this launch'} is not one orch has")
     if not name and around.clip is None:
@@ -209,16 +197,14 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
             f"one update a batch, so each ratio is 1 and {what} never acts: the learning rate "
             "alone bounds a step"
         )
-        return Bound("nothing", text, by=NEVER_ACTS)
+        return Bound("nothing", text)
     text = own.acts.format(span=span, high=high)
     if not own.returns:
         text += "; it moves nothing back"
-    by = name or CLIP
     if on_policy is None and not around.old_is_sampler:
         text += " (with one update a batch it never acts)"
-        by = MAY_ACT
     drops = "; ".join(filter(None, [own.drops, around.also_drops]))
-    return Bound(to, text, drops, own.failure, by=by)
+    return Bound(to, text, drops, own.failure)
 
 
 def _low_precision(reading: LaunchReading) -> Iterator[str]:

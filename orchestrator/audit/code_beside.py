@@ -14,6 +14,7 @@ class CodeBeside:
         known = known_code(reading.library)
         self._library, self._files = reading.library, launch.beside
         self._paths = known.files
+        self._at_hand = any(path in launch.beside for path in known.files)
         self._keys = reading.held.checkout if reading.held is not None else frozenset[str]()
         given = reading.held.given if reading.held is not None else {}
         values = [each.text for several in given.values() for each in several]
@@ -48,8 +49,7 @@ class CodeBeside:
         """Return True if a statement of the checkout that reads a key touches the KL, the
         reference, the advantage or the loss, and does more than to divide by it; or if none of
         this code is at hand."""
-        at_hand = any(path in self._files for path in self._paths)
-        return not at_hand or any(
+        return not self._at_hand or any(
             touches and not divides for _, touches, divides in self._uses(key)
         )
 
@@ -75,7 +75,7 @@ class CodeBeside:
         files = places(keys, self._files, self._paths)
         if files:
             return f"(read {'; '.join(files)})"
-        if any(path in self._files for path in self._paths):
+        if self._at_hand:
             return "(no file beside it that has the KL, the advantage or the loss names them)"
         return ""
 

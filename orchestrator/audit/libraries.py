@@ -157,7 +157,7 @@ def hint(text: str, library: str) -> str:
     for number, line in enumerate(text.split("\n"), 1):
         comment = re.search(r"(?:^|\s)(?:#|//)(.*)", line)
         if comment is not None and re.search(rf"(?i)\b(?:{called})\b", comment[1]):
-            named = re.search(_VERSION, comment[1]) or re.search(r"\b[0-9a-f]{7,40}\b", comment[1])
+            named = re.search(rf"{_VERSION}|\b[0-9a-f]{{7,40}}\b", comment[1])
             if named is not None:
                 return f"the comment of line {number} has {named[0]}"
     return ""

@@ -15,7 +15,6 @@ from audit.scripts import COEFFICIENT, IN_REWARD, ON_POLICY, OPENRLHF, TYPE, USE
 from audit.scripts import GRPO as VERL
 from backends.prime_rl.releases import TAU_DEFAULT
 from orchestrator.audit import AuditFinding, audit
-from orchestrator.audit.bounds import ENGINE_WEIGHT
 from orchestrator.audit.documents import container_scripts
 from orchestrator.audit.libraries import NeighbourFiles, Projects, pins, versions
 from orchestrator.audit.render import headline
@@ -405,4 +404,4 @@ def test_open_instructs_checkout_tells_its_release_by_a_setting(tmp_path: Path) 
         )
         assert ("has use_rho_correction" in finding.version_because) is is_named
         assert finding.bound is not None
-        assert finding.bound.by == ENGINE_WEIGHT
+        assert finding.bound.to == "the policy that sampled"

@@ -910,7 +910,9 @@ class Interpreter(Expander):
         text = self.joined(arguments, line)
         opened = [p.why for p in text[:1] if isinstance(p, Hole) and not (p.unset or p.arms)]
         if opened and not _SETS_UP.search(opened[0]):
-            self.sourced.append(opened[0])  # it may set any variable
+            self.sourced.append(opened[0])  # it may set any variable, and these for sure
+            for name in re.findall(r"(\w+)=", opened[0]):
+                self.scope.variables[name] = (Hole(f"${name}, which an eval sets", line),)
         self.run_text(text)
         return None
 

@@ -53,9 +53,10 @@ def _stale(run: Run) -> CauseFound | None:
     far = run.mean(MISMATCH, until) or 0.0
     if lag < _STALE or not (run.hurt or far > _FAR):
         return None
-    certainty: Certainty = "likely" if far > _FAR / 2 or run.course.fell else "possible"
+    apart = far > _FAR / 2
+    certainty: Certainty = "likely" if apart or run.course.fell else "possible"
     evidence = [_evidence(run, STALENESS, _STALE, f"samples are {lag:.3g} train steps old")]
-    if far > _FAR / 2:
+    if apart:
         text = f"engine and trainer differ by {far:.2g} nats a token"
         evidence.append(_evidence(run, MISMATCH, _FAR / 2, text))
     return CauseFound("staleness", certainty, (*evidence, *run.fall))

@@ -101,11 +101,6 @@ class Trace:
         both = np.isfinite(gradients).sum() / max(np.isfinite(rewards).sum(), 1)
         return max(round(float(both)), 1)
 
-    def smooth(self, name: str) -> Series | None:
-        """Return the mean over the last `window` logged values at each step."""
-        values = self.get(name)
-        return None if values is None else running_mean(values, self.window)
-
     def at(self, index: int) -> int:
         """Return the train step at an index."""
         return int(self.steps[index])
