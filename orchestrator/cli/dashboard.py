@@ -13,6 +13,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.pipeline import stages
 from orchestrator.runs.experiment import Experiment
+from orchestrator.tracking.links import experiment_page
 from orchestrator.tracking.server import LocalServer, serving
 from orchestrator.tracking.store import store_of
 
@@ -66,7 +67,7 @@ def _mlflow(experiment: Experiment, ends: ExitStack) -> tuple[str | None, LocalS
     if store.database is not None and not store.database.exists():
         return None, None
     server = ends.enter_context(serving(store))
-    return server.address, server
+    return server.address + experiment_page(experiment.folder, store), server
 
 
 @contextmanager

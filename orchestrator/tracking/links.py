@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.store import connected, every, store_of
+from orchestrator.tracking.store import Store, connected, every, store_of
+from orchestrator.tracking.views import runs_page
 
 _QUERY = (
     "select tags.value, runs.run_uuid from runs join tags on tags.run_uuid = runs.run_uuid "
@@ -47,6 +48,21 @@ def cell_runs(folder: RunFolder, uri: str | None, cells: Collection[str]) -> Cel
                 runs[cell] = run.info.run_id
     pages = f"{store.address}/#/experiments/{experiment.experiment_id}/runs"
     return CellRuns(runs, pages if store.is_server else "")
+
+
+def experiment_page(folder: RunFolder, store: Store) -> str:
+    """Return the address of an experiment's runs below MLflow's; empty if it is not known here.
+
+    Without it MLflow opens on a page for traces of agents.
+    """
+    if store.database is None or not store.database.exists():
+        return ""
+    with contextlib.suppress(sqlite3.Error):
+        opened = sqlite3.connect(f"{store.database.absolute().as_uri()}?mode=ro", uri=True)
+        with contextlib.closing(opened) as connection:
+            query = "select experiment_id from experiments where name = ?"
+            return "".join(runs_page(i) for (i,) in connection.execute(query, (folder.experiment,)))
+    return ""
 
 
 def _in_sqlite(database: Path, experiment: str) -> dict[str, str]:

@@ -232,6 +232,7 @@ def test_a_dashboard_prints_its_addresses_as_json(ended: Path) -> None:
         text = b"".join(iter(lambda: server.stdout.readline().rstrip(), b"}"))  # type: ignore[union-attr]  # a pipe, as asked
         addresses = json.loads(text + b"}")
         assert addresses["mlflow"].startswith("http://127.0.0.1:")
+        assert "viewStateShareKey=orch-all" in addresses["mlflow"], "not its page for agents"
         with urllib.request.urlopen(addresses["report"], timeout=60) as page:  # noqa: S310  (our own server)
             shown = page.read().decode()
         assert "math-k1.reward-b0.3" in shown
