@@ -35,7 +35,6 @@ from orchestrator.analysis.stats import (
 from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, number_text
 from orchestrator.charts.gradients import gradient_views
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
-from orchestrator.report import plots
 from orchestrator.report.figures import (
     FEW_SEEDS,
     axis_label,
@@ -54,6 +53,7 @@ from orchestrator.report.model import (
     Plate,
     as_sentences,
 )
+from orchestrator.report.plots import distance_chart
 from orchestrator.spec.claims import COLLAPSE, ClaimSide
 from orchestrator.spec.select import matches
 
@@ -329,7 +329,7 @@ def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
         "A line a KL term, a point a β (mean of the seeds that did not collapse); small dots are "
         "seeds." + (" Micro scale." if micro else ""),
         "Accuracy in and out of domain over KL to the reference policy, a line for each KL term.",
-        views=(plots.distances(rows, looks_of(every), short(axis_label(distance))),),
+        views=(distance_chart(rows, looks_of(every), short(axis_label(distance))),),
     )
 
 

@@ -26,10 +26,10 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.capabilities import STATUS_MARKS, CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.stored import objective_text
-from orchestrator.report import plots
 from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
+from orchestrator.report.plots import library_charts
 from orchestrator.spec.rehearse import verdict_on
 
 SIDE_TITLES = {"predicted": "predicted at micro scale", "observed": "observed in the libraries"}
@@ -84,7 +84,7 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
         "Mean over seeds, over rollouts seen, at progress every run has reached; one panel a "
         "question. Libraries that share one training run lie on each other.",
         "Learning curves by library, one panel a question; the tables below hold final values.",
-        views=tuple(plots.by_library(library_panels(sides))),
+        views=tuple(library_charts(library_panels(sides))),
     )
     tables = [
         _meaning_table(meaning, base),

@@ -52,7 +52,7 @@ def _intervals(encoding: Spec, axis: str, **mark: Any) -> Spec:
     }
 
 
-def distances(rows: Rows, looks: Looks, x_title: str) -> ChartView:
+def distance_chart(rows: Rows, looks: Looks, x_title: str) -> ChartView:
     """Return accuracy against KL to the reference: a line for each term, a point for each beta."""
     x = _axis("x", f"{x_title}, log scale (nats)", 4, type="log", format=".3~g")
     y = _axis("value", None, 4)
@@ -89,7 +89,7 @@ def distances(rows: Rows, looks: Looks, x_title: str) -> ChartView:
 _TRAINED = "seeds that trained"
 
 
-def predictions(rows: Rows, looks: Looks, title: str) -> ChartView:
+def prediction_chart(rows: Rows, looks: Looks, title: str) -> ChartView:
     """Return observed over predicted values, with the diagonal and intervals."""
     ends = [row[key] for row in rows for key in ("x", "value", "low", "high")]
     known = [v for v in ends if v is not None]
@@ -120,7 +120,7 @@ def predictions(rows: Rows, looks: Looks, title: str) -> ChartView:
     return {"title": title, "spec": spec, "least": USUAL_WIDTH, "most": 500, "rows": rows}
 
 
-def published(rows: Rows) -> ChartView:
+def published_chart(rows: Rows) -> ChartView:
     """Return our numbers with their intervals, and a publication's, a row a claim."""
     x = _axis("value", "relative improvement (%)", 8, zero=True)
     y = {"field": "name", "type": "nominal", "sort": None, "title": None}
@@ -144,7 +144,7 @@ def published(rows: Rows) -> ChartView:
     }
 
 
-def trials(rows: Rows, title: str, x_title: str, y_title: str) -> ChartView:
+def trial_chart(rows: Rows, title: str, x_title: str, y_title: str) -> ChartView:
     """Return a dot for each trial of searches, over β. Fields: x, value, name, of."""
     looks = series_looks([row["name"] for row in rows])
     x, y = _axis("x", x_title, 5, type="log"), quantity("value", y_title)
@@ -187,7 +187,7 @@ def lines(
     return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
 
 
-def by_library(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
+def library_charts(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
     """Yield curves by library over rollouts, a panel a question; a view for each metric.
 
     A panel: {"title", "label": of the metric, "x", "libraries": name -> values}.
@@ -202,7 +202,7 @@ def by_library(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
         yield lines(rows, x_title="rollouts seen", y_title=label, panels=True)
 
 
-def imported(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
+def imported_charts(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
     """Yield the panels of `analysis.imported.beside`: curves of imported runs, in bold lines."""
     for one in panels:
         rows = [
@@ -213,7 +213,7 @@ def imported(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
         yield lines(rows, title=one["title"], x_title="step", y_title=None, wide=True)
 
 
-def fields(
+def field_chart(
     rows: Rows, columns: Sequence[str], names: Sequence[str], title: str, x_title: str
 ) -> ChartView:
     """Return a heat map over β and another setting; see `field_map`."""

@@ -27,7 +27,6 @@ from orchestrator.imports.runs import ImportedRun, metrics_in
 from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.metrics.outcome import RULE
 from orchestrator.records import ExitRecord, Record, Score, Spec
-from orchestrator.report import plots
 from orchestrator.report.figures import (
     FEW_SEEDS,
     PAGE_CURVES,
@@ -47,6 +46,14 @@ from orchestrator.report.model import (
     ReportText,
     Section,
     cell_link,
+)
+from orchestrator.report.plots import (
+    OURS,
+    THEIRS,
+    field_chart,
+    imported_charts,
+    prediction_chart,
+    published_chart,
 )
 from orchestrator.report.provenance import is_micro
 
@@ -451,7 +458,7 @@ def predicted_section(comparison: Comparison) -> Section | None:
         "these tasks: a configuration whose gradient is that of the reverse KL should end on the "
         "line, if it trained long enough. Bars are 95 % intervals over seeds.",
         "Observed final accuracy over the predicted one, with the diagonal.",
-        views=(plots.predictions(rows, looks, axis_label(accuracy)),),
+        views=(prediction_chart(rows, looks, axis_label(accuracy)),),
     )
 
     def fields(c: Configuration) -> tuple[str, ...] | None:
@@ -617,8 +624,8 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         ends = zip(("value", "low", "high"), (ours.value, ours.low, ours.high), strict=True)
         own = {key: None if v is None else 100 * (rounded(v) or 0) for key, v in ends}
         theirs = 100 * (rounded(one.published.relative_improvement) or 0)
-        drawn.append({"name": name, "says": statement(one.claim), "whose": plots.OURS, **own})
-        place = {"name": name, "says": one.published.where, "whose": plots.THEIRS}
+        drawn.append({"name": name, "says": statement(one.claim), "whose": OURS, **own})
+        place = {"name": name, "says": one.published.where, "whose": THEIRS}
         drawn.append({**place, "value": theirs})
     figure = Figure(
         "published",
@@ -627,7 +634,7 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         "Circles: ours, with 95 % intervals over seeds. Diamonds: published. "
         + ("Not comparable: the scales differ." if micro else ""),
         "Our relative improvement with its interval and the published number, a row a claim.",
-        views=(plots.published(drawn),),
+        views=(published_chart(drawn),),
     )
     rows = tuple(_published_row(one, micro) for one in comparison.published)
     columns = ("claim", "where", "published", "ours", "seeds", "published lies")
@@ -721,7 +728,7 @@ def _phase_view(one: PhaseMap, *, several: bool) -> ChartView:
     ]
     title = f"{one.kl} · {one.study}" + (f" · {one.setting}" if several else "")
     betas = ["no KL" if beta is None else f"{beta:g}" for beta in one.betas]
-    return plots.fields(rows, [f"{float(x):g}" for x in one.xs], betas, title, axis_title(one.axis))
+    return field_chart(rows, [f"{float(x):g}" for x in one.xs], betas, title, axis_title(one.axis))
 
 
 def _severity(field: PhaseField | None) -> float | None:
@@ -782,7 +789,7 @@ def imported_section(runs: Sequence[ImportedRun], own: Sequence[Configuration]) 
         "One panel a metric: imported runs in bold lines, and the means over seeds of the first "
         f"{MOST_OWN} configurations that have it. Steps are those that each log counts.",
         "Learning curves of imported runs and of this experiment's configurations.",
-        views=tuple(plots.imported(beside(runs, own))),
+        views=tuple(imported_charts(beside(runs, own))),
     )
     meanings = dict.fromkeys(
         (f"{name} of {one['library']}", meaning)

@@ -8,7 +8,7 @@ from orchestrator.analysis.stats import estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
 from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.report.model import Figure, ReportTable, Section
-from orchestrator.report.plots import trials
+from orchestrator.report.plots import trial_chart
 from orchestrator.runs.cost import total
 from orchestrator.runs.experiment import Experiment
 from orchestrator.search.block import FIELD
@@ -80,7 +80,7 @@ def chart(outcomes: Sequence[SearchOutcome]) -> ChartView:
         for one in outcomes
         for t in one.measured
     ]
-    return trials(rows, f"{block.name}: {block.metric} over {FIELD}", FIELD, block.metric)
+    return trial_chart(rows, f"{block.name}: {block.metric} over {FIELD}", FIELD, block.metric)
 
 
 def plan_table(searches: Sequence[Search]) -> ReportTable:
