@@ -27,6 +27,7 @@ WORDS = {
     "too few runs": "open",
     "not testable": "not testable",
 }
+DECIDED = ("holds", "contradicted", "no effect")
 HEAD = "| the paper says | here | what was measured |"
 _RESULT = re.compile(r"(.*?) \(\d+ seeds?, ")
 _P = re.compile(r"; (p [=<] [\d.e-]+)(?: \(([\d.e<= -]+) corrected)?")
@@ -57,14 +58,20 @@ def result(reason: str) -> str:
 
 
 def rows(claims: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the lines of the page's table."""
-    says = {each.claim: each for each in load(SPEC).published.statements}
-    lines = [HEAD, "|---|---|---|"]
-    for each in claims:
-        one = says[each["name"]]
-        verdict = WORDS[each["verdict"]]
-        lines.append(f"| {one.says} ({one.where}) | {verdict} | {each['result']} |")
-    return lines
+    """Return the lines of the page's table of decided claims, and the names of the others."""
+    says = {each.claim: each.says for each in load(SPEC).published.statements}
+    others = [each["name"] for each in claims if each["verdict"] not in DECIDED]
+    return [
+        HEAD,
+        "|---|---|---|",
+        *(
+            f"| {says[each['name']]} | {WORDS[each['verdict']]} | {each['result']} |"
+            for each in claims
+            if each["verdict"] in DECIDED
+        ),
+        "",
+        f"Not decided: {', '.join(f'`{name}`' for name in others)}.",
+    ]
 
 
 def counts(claims: Sequence[Mapping[str, str]]) -> str:
