@@ -33,7 +33,7 @@ MOST_SHOWN = 8
 """Maximum number of allowed values that a message shows."""
 MOST_MEANT = 3
 """Maximum number of keys of other sections that a message suggests for an unknown key."""
-_ENVIRONMENTS = frozenset(("env_vars", "environment_variables", "runtime_env"))
+_ENVIRONMENTS = frozenset(("env_vars", "environment_variables"))
 """Sections that hold variables of the environment and no settings."""
 _TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
 _NOTHING = ("null", "none", "~", "")
