@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,8 @@ def test_the_page_can_be_read_before_its_pictures_are_drawn(
     told: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages, "build_report", lambda *_, **__: told)
-    monkeypatch.setattr("dashboards.pictures.converted", lambda svg, ending: b"drawn")
+    module = sys.modules["dashboards.pictures"]  # the package has its function under that name
+    monkeypatch.setattr(module, "converted", lambda svg, ending: b"drawn")
     before: list[tuple[set[str], list[Path]]] = []
 
     def look(page: Path) -> None:
