@@ -47,8 +47,8 @@ audit, shell scripts: orchestrator/ audit/bash/* tests/ audit/*shell*.py
 audit, Python and documents: orchestrator/audit/ python.py documents.py
   tests/audit/ test_python.py test_documents.py test_containers.py
 audit, what readers share: orchestrator/ audit/reading.py library/reading.py library/key_tables.py
-audit, judge and keys and fix: orchestrator/ audit/* analysis/scripts.py
-  tests/ audit/* analysis/test_script_pairs.py
+audit, judge and keys and fix: orchestrator/ audit/*
+  tests/ audit/*
 audit, read-only libraries: backends/ nemo_rl/* open_instruct/* slime/*
 audit, readers of driven libraries: backends/ */audit/* */audit.py */easyr1.py
   tests/backends/trl/ test_audit.py test_defaults.py

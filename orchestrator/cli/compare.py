@@ -18,7 +18,6 @@ from orchestrator.analysis.libraries import (
 )
 from orchestrator.cli import common, foreign
 from orchestrator.cli.common import CellChoice, print_json, print_table, say
-from orchestrator.cli.manners import set_next
 from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
@@ -68,18 +67,6 @@ WIDEST = 100
     metavar="LIBRARY",
     help="With --by backend: the library that the others are compared with.",
 )
-@click.option(
-    "--configs",
-    is_flag=True,
-    help="Compare two launch scripts, given as SPEC and the next argument.",
-)
-@click.option(
-    "--library",
-    "pinned",
-    multiple=True,
-    metavar="NAME@VERSION",
-    help="With --configs: the release that the scripts run on, if the files do not show it.",
-)
 @common.as_json
 def command(
     choice: CellChoice,
@@ -87,8 +74,6 @@ def command(
     metric: str | None,
     effect: float | None,
     against: str | None,
-    configs: bool,
-    pinned: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Print means with intervals over seeds, and the verdict on every claim.
@@ -98,18 +83,11 @@ def command(
     seeds and items. --by backend compares the same cells in several libraries: what differs,
     whether it matters for these cells, and the effect; the report has ledgers, curves, scores
     and the effective beta.
-
-    --configs compares two launch scripts: orch compare --configs a.sh b.sh
     """
-    if configs:
-        _compare_scripts((choice.spec, *choice.overrides), pinned, as_json)
-        return 0
     if axis == "backend":
         experiment = choice.experiment()
         _compare_libraries(experiment, choice.where, metric, against, as_json)
         return 0
-    if pinned:
-        raise SelectionError("--library needs --configs")
     if against:
         raise SelectionError("--against needs --by backend")
     experiment = choice.chosen()
@@ -197,32 +175,6 @@ def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", bas
 
 def _texts(table: "ReportTable") -> list[list[str]]:
     return [[text_of(field) for field in row] for row in table.rows]
-
-
-def _compare_scripts(paths: Sequence[str], pinned: Sequence[str], as_json: bool) -> None:
-    """Print how two launch scripts differ."""
-    from orchestrator.audit.scripts import read_pair, scripts_data
-    from orchestrator.cli.audit import pinned_releases
-
-    if len(paths) != 2:
-        raise SelectionError(
-            f"--configs takes two launch scripts, got {len(paths)}: "
-            "orch compare --configs a.sh b.sh"
-        )
-    left, right = read_pair(paths[0], paths[1], pinned_releases(pinned))
-    set_next(f"orch audit {paths[0]} {paths[1]}")
-    page = scripts_data(left, right)
-    if as_json:
-        print_json(page)
-        return
-    rows = [(row["what"], row["left"], row["right"]) for row in page["differences"]]
-    print_table(("what", left.name, right.name), rows)
-    if not rows:
-        click.echo("Both ask for the same KL, of libraries that mean the same by it.")
-    for name, why in page["why"].items():
-        click.echo(f"{name}: {why}")
-    for note in page["notes"]:
-        say(note)
 
 
 def print_claims(comparison: "Comparison") -> None:

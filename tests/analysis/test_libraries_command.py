@@ -1,4 +1,4 @@
-"""`orch compare --by backend` and `--configs`, as a person uses them."""
+"""`orch compare --by backend`, as a person uses it."""
 
 import json
 import shutil
@@ -141,47 +141,3 @@ def test_mistakes_are_sentences(folder: Path) -> None:
     done = orch(folder, "compare", "experiments/unknown.yaml", "--by", "backend")
     assert done.returncode == 1
     assert "verl has no release '0.8.x' here, did you mean '0.8.0'?" in done.stderr
-
-
-VERL = """#!/bin/bash
-python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo algorithm.use_kl_in_reward=True \\
-  algorithm.kl_penalty=k1 algorithm.kl_ctrl.kl_coef=0.3 actor_rollout_ref.rollout.n=5
-"""
-OPENRLHF = """#!/bin/bash
-python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator rloo --algo.kl.estimator k1 \\
-  --algo.kl.init_coef 0.3 --rollout.n_samples_per_prompt 5 --actor.model_name_or_path x
-"""
-
-
-@pytest.fixture
-def scripts(folder: Path) -> Path:
-    (folder / "a.sh").write_text(VERL)
-    (folder / "b.sh").write_text(OPENRLHF)
-    (folder / "c.sh").write_text("echo nothing\n")
-    return folder
-
-
-def test_two_scripts_in_one_table(scripts: Path) -> None:
-    done = orch(scripts, "compare", "--configs", "a.sh", "b.sh", "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    told = {row["what"]: row for row in found["differences"]}
-    assert told["library"]["left"].startswith("verl")
-    assert "inside the group's baseline" in told["KL in the reward"]["left"]
-    assert "each token with those after it" in told["KL in the reward"]["right"]
-    assert "KL in the reward, as asked" not in told, "both ask for k1 at 0.3"
-    same = orch(scripts, "compare", "--configs", "a.sh", "a.sh")
-    assert same.returncode == 0
-    assert "Both ask for the same KL" in same.stdout
-
-
-def test_scripts_that_cannot_be_compared_are_told(scripts: Path) -> None:
-    for arguments, words in (
-        (("a.sh",), "takes two launch scripts, got 1"),
-        (("a.sh", "c.sh"), "c.sh"),
-        (("a.sh", "nowhere.sh"), "nowhere.sh cannot be read"),
-    ):
-        done = orch(scripts, "compare", "--configs", *arguments)
-        assert done.returncode == 1, arguments
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
