@@ -70,8 +70,6 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name. Raise UsageError with the nearest name."""
-        if args[:1] == ["validate"]:  # `plan` checks a spec: the word that most tools have for it
-            args = ["plan", *args[1:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from orchestrator.cli.habits import command_hint
 

@@ -15,6 +15,7 @@ COMMANDS_ELSEWHERE: Mapping[str, str] = {
     "launch": "run",
     "submit": "run",
     "check": "plan",
+    "validate": "plan",
     "list": "status",
     "ps": "status",
     "stop": "cancel",
