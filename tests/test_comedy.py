@@ -51,7 +51,7 @@ def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> Non
     for model in ("qwen2.5-7b", "llama-3.1-8b-instruct"):
         assert final["onpolicy", model, "none", None]["mean"] > 0.8
         assert 0.4 < final["onpolicy", model, "k1.reward", 1.0]["mean"] < 0.7
-        assert final["onpolicy", model, "k1.reward", 0.05]["mean"] > 0.8
+        assert final["onpolicy", model, "k1.reward", 0.05]["mean"] > 0.75
 
 
 def test_one_seed_decides_nothing(compared: Any) -> None:

@@ -121,7 +121,7 @@ def test_a_library_that_is_only_read(install: Install) -> None:
         assert "toyread" in plugins.readers()
         assert "toyread" not in plugins.names()
         (finding,) = audit("BETA = 0.25\nToyConfig(beta=BETA, lr=1e-6)\n", "train.py")
-        assert (finding.library, finding.kl_in_loss.beta, finding.line) == ("toyread", 0.25, 2)
+        assert (finding.library, finding.in_loss.beta, finding.line) == ("toyread", 0.25, 2)
         assert finding.confidence == "assumed"
         assert any("orch does not read them" in each for each in finding.assumes)
         assert not finding.effective_beta

@@ -113,6 +113,9 @@ def _another(wanted: Settings, field: str) -> Settings | None:
         aggregation, tokens = SUM_OF_RESPONSE
         changed = {"aggregation": aggregation, "constant_tokens": tokens}
         return wanted.model_copy(update={"loss": wanted.loss.model_copy(update=changed)})
+    if field == "loss.ratio_level" and wanted.loss.ratio_level == "token":
+        loss = wanted.loss.model_copy(update={"ratio_level": "sequence"})
+        return wanted.model_copy(update={"loss": loss})
     return None
 
 

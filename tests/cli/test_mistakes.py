@@ -230,12 +230,12 @@ def test_cells_without_prompts_are_refused_before_anything_is_submitted(empty: P
     assert not list((empty / "runs").glob("*/cells/*"))
 
 
-def test_a_dashboard_without_its_extra(
+def test_a_report_without_the_extra_for_its_pictures(
     empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(empty)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert answer(["dashboard", "smoke"]) == 1
+    assert answer(["report", "smoke", "--no-mlflow"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("this needs vl_convert, which this installation of orch leaves out")

@@ -161,7 +161,7 @@ NEMO = {
     [
         ("verl", VERL, "token_forward_kl"),
         ("slime", SLIME, "zero_mean_noise"),
-        ("nemo_rl", NEMO, "other_objective"),
+        ("nemo_rl", NEMO, "undetermined"),
     ],
 )
 def test_logged_settings_say_the_objective(

@@ -65,7 +65,7 @@ def test_a_read_only_disk(orch: Orch, cell: Make, small: Path) -> None:
     done = orch.ended([cell(0), cell(1)], folder)
     assert done.returncode == 1
     assert done.stderr.endswith(
-        "the file system is read-only: choose another runs folder with site.runs_dir=...\n"
+        "the file system is read-only: choose another folder (--runs-dir for runs)\n"
     )
 
 

@@ -135,7 +135,9 @@ ENOUGH_SEEDS = 6
 
 
 def test_every_claim_says_what_the_paper_says(paper: Read) -> None:
-    assert check_claims(paper).keys() == {"holds"}
+    check_claims(paper)
+    of_the_paper = [each for each in paper.comparison.claims if not each.claim.equal]
+    assert {each.verdict for each in of_the_paper} == {"holds"}
 
 
 @pytest.mark.thorough

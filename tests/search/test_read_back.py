@@ -20,7 +20,7 @@ def test_a_search_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert [one.search.name for one in after] == ["k1.reward", "k3.loss"]
     for own, read in zip(before, after, strict=True):
         assert [t.beta for t in read.trials] == [t.beta for t in own.trials]
-    (section,), data, _ = experiment_sections(made.experiment)
+    (section,), _ = experiment_sections(made.experiment)
     assert section.id == "tune-one"
     assert len(section.figures) == 1
     best, contest, trials = section.tables
@@ -28,13 +28,12 @@ def test_a_search_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert contest.rows[0][0] == "k1.reward − k3.loss"
     assert contest.rows[0][3] == "those that chose"
     assert len(trials.rows) == 6
-    assert [one["name"] for one in data["tune"][0]["series"]] == ["k1.reward", "k3.loss"]
 
 
 def test_a_search_with_nothing_measured_is_told_as_such(tmp_path: Path) -> None:
     made = house(tmp_path)
     made.stopped()
-    (section,), _, _ = experiment_sections(made.experiment)
+    (section,), _ = experiment_sections(made.experiment)
     assert section.figures == ()
     assert section.tables[0].rows[0][2] == "nothing measured yet"
 
@@ -47,12 +46,12 @@ def test_a_search_of_another_wording_of_the_spec_is_left_out_with_a_sentence(
     spec = made.experiment.spec
     longer = [s.model_copy(update={"base": {**s.base, "num_train_steps": 7}}) for s in spec.studies]
     changed = replace(made.experiment, spec=spec.model_copy(update={"studies": tuple(longer)}))
-    sections, data, (fault,) = experiment_sections(changed)
-    assert (sections, data) == ([], {})
+    sections, (fault,) = experiment_sections(changed)
+    assert sections == []
     assert "the spec has changed since" in fault
     wrong = {**(spec.tune or {}), "beta": [2, 1]}
     unreadable = replace(made.experiment, spec=spec.model_copy(update={"tune": wrong}))
-    assert "cannot be shown" in experiment_sections(unreadable)[2][0]
+    assert "cannot be shown" in experiment_sections(unreadable)[1][0]
 
 
 def test_looking_changes_nothing_and_a_search_unsettles_the_report(tmp_path: Path) -> None:

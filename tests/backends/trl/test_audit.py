@@ -98,7 +98,7 @@ def test_recipes() -> None:
     flat = "model_name_or_path: m\nnum_generations: 8\nbeta: 0.01\nvllm_device: auto\n"
     assert only(flat, "config_demo.yaml").term_verdict == "token_forward_kl"
     hydra = "trainer:\n  _target_: trl.GRPOConfig\n  beta: 0.01\n  vllm_device: auto\n"
-    assert only(hydra, "grpo.yaml").kl_in_loss.beta == 0.01
+    assert only(hydra, "grpo.yaml").in_loss.beta == 0.01
     command = "accelerate launch src/open_r1/grpo.py --config recipes/c.yaml --beta 0"
     found = audit(command, "run.sh", files={"recipes/c.yaml": flat})
     assert [each.verdict for each in found] == ["no_kl"]
