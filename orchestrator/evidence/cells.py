@@ -104,18 +104,18 @@ def accepted(library: str, version: str, kl: Kl, on_policy: bool = True) -> Sett
 
 def _another(wanted: Settings, field: str) -> Settings | None:
     """Return other settings for the same measurement after a field was refused, or None."""
-    if field == "batch.num_minibatches" and wanted.batch.num_minibatches > 1:
-        batch = wanted.batch.model_copy(update={"num_minibatches": 1})
-        steps = wanted.num_train_steps // wanted.batch.num_minibatches
-        changed = {"batch": batch, "max_staleness_steps": 1, "num_train_steps": steps}
-        return wanted.model_copy(update=changed)
-    if field == "loss.aggregation" and wanted.loss.aggregation == "token_mean":
+    batch, loss = wanted.batch, wanted.loss
+    if field == "batch.num_minibatches" and batch.num_minibatches > 1:
+        return wanted.but(
+            batch=batch.but(num_minibatches=1),
+            max_staleness_steps=1,
+            num_train_steps=wanted.num_train_steps // batch.num_minibatches,
+        )
+    if field == "loss.aggregation" and loss.aggregation == "token_mean":
         aggregation, tokens = SUM_OF_RESPONSE
-        changed = {"aggregation": aggregation, "constant_tokens": tokens}
-        return wanted.model_copy(update={"loss": wanted.loss.model_copy(update=changed)})
-    if field == "loss.ratio_level" and wanted.loss.ratio_level == "token":
-        loss = wanted.loss.model_copy(update={"ratio_level": "sequence"})
-        return wanted.model_copy(update={"loss": loss})
+        return wanted.but(loss=loss.but(aggregation=aggregation, constant_tokens=tokens))
+    if field == "loss.ratio_level" and loss.ratio_level == "token":
+        return wanted.but(loss=loss.but(ratio_level="sequence"))
     return None
 
 

@@ -170,9 +170,6 @@ def test_the_validation_and_not_the_reward_is_the_accuracy_while_training(paper:
             assert value == pytest.approx(own.validation(step // updates), abs=1e-4)
 
 
-UNDECIDED = ["no effect", "seen", "too few runs", "not testable"]
-
-
 def test_each_figure_of_the_paper_shows_what_was_planted(paper: Read) -> None:
     """Its metric, its cells, its values; finals beside the models before training."""
     experiment, records, index, comparison = paper.replay.experiment, *paper[1:]
