@@ -249,16 +249,15 @@ class _Curve:
 def _noise(rewards: "NDArray[Any]") -> tuple[float, float]:
     """Return the variance of one step's reward, and the correlation of consecutive steps.
 
-    Differences of neighbours know nothing of what is learnt slowly. The correlation follows from
-    those over one and over two steps, cut so that a fall does not count. It is counted only as far
-    as it exceeds 1.5 standard errors, and then half as much again: a short run tells it badly.
+    Differences over one and two steps, cut so that a fall does not count, know nothing of what is
+    learnt slowly. The correlation follows from both. It is counted only as far as it exceeds 1.5
+    standard errors, and then half as much again: a short run tells it badly.
     """
     import numpy as np
 
     one, two = np.diff(rewards), rewards[2:] - rewards[:-2]
     cut = 8 * np.median(np.abs(one))
-    correlation = 0.0
-    if cut:
-        ratio = np.mean(np.abs(two).clip(0, cut) ** 2) / np.mean(np.abs(one).clip(0, cut) ** 2)
-        correlation = float(np.clip(1.5 * (ratio - 1 - 1.5 / math.sqrt(len(rewards))), 0, 0.9))
-    return float(np.mean(one**2)) / 2 / (1 - correlation), correlation
+    size, over_two = (np.mean(np.abs(x).clip(0, cut or np.inf) ** 2) for x in (one, two))
+    ratio = over_two / size if cut else 1.0
+    correlation = float(np.clip(1.5 * (ratio - 1 - 1.5 / math.sqrt(len(rewards))), 0, 0.9))
+    return float(size) / 2 / (1 - correlation), correlation
