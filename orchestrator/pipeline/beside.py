@@ -1,7 +1,7 @@
 """MLflow beside a run: a process that copies each cell as it ends, and again when it is scored.
 
 MLflow's client takes CPU time and sets variables of its whole process, so it has a process of its
-own. It works while the trainers and the evaluation work, and does the rest when it is told that all
+own. It works while the trainers and the evaluation work, and does the rest when it hears that all
 is there. If it or the run is killed, the next `orch report` completes the store.
 
     python -m orchestrator.pipeline.beside      reads the experiment, then `finish`, from its input
@@ -114,7 +114,7 @@ def _follow(
     copied: dict[str, tuple[str, ...]] = {}
     before: dict[str, tuple[str, ...]] = {}
     created = 0
-    with suppress(EnvironmentFault):  # MLflow may answer at the end; if it does not, that is told
+    with suppress(EnvironmentFault):  # MLflow may answer at the end; else the run reports it
         while lines.empty():
             began = time.monotonic()
             now = {cell.id: files for cell in cells if (files := _files_of_ended(folder, cell))}
