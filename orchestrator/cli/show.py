@@ -12,8 +12,8 @@ from orchestrator.identity import flatten
 from orchestrator.pipeline.messages import say
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.runs.experiment import is_spec
+from orchestrator.runs.launch_folder import write_launch_folder
 from orchestrator.runs.shown import of_runs, of_spec
-from orchestrator.runs.taken_away import take_away
 from orchestrator.spec.rehearse import verdict_on
 
 
@@ -73,7 +73,7 @@ def command(
     cell, plan = shown.cell, shown.plan
     if out is not None:
         declared = shown.declared or cell
-        for sentence in take_away(
+        for sentence in write_launch_folder(
             declared, shown.folder.experiment.removesuffix(".micro"), shown.site, out
         ):
             say(sentence)

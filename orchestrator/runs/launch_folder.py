@@ -40,7 +40,7 @@ fi
 """
 
 
-def take_away(cell: Cell, experiment: str, site: Site, folder: Path) -> list[str]:
+def write_launch_folder(cell: Cell, experiment: str, site: Site, folder: Path) -> list[str]:
     """Write the launch of a cell into a new folder. Return what is still to do, in sentences.
 
     Raise OrchError if the folder has something in it, or for a cell that trains inside orch.
