@@ -82,7 +82,7 @@ environments: orchestrator/ environments/* tests/ environments/*
 data: orchestrator/ data/* tests/ data/*
 MLflow, own writer and new store: orchestrator/tracking/ bulk.py new_store.py
   tests/tracking/ test_bulk.py test_new_store.py
-MLflow: orchestrator/ tracking/* pipeline/beside.py tests/ tracking/*
+MLflow: orchestrator/ tracking/* tests/ tracking/*
 search: orchestrator/ search/* pipeline/search.py tests/ search/*
 sharing of cells: orchestrator/ sharing/* tests/ cli/test_sharing.py
 verify: orchestrator/ */repetition.py tests/ */test_repetition.py */test_verify.py

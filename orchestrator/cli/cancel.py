@@ -18,8 +18,8 @@ from orchestrator.runs.operations import cancel, would_cancel
 def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> int:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
-    Cells that have succeeded or failed do not change. On a cluster, the address in
-    site.options.on_end gets a message.
+    Cells that have succeeded or failed do not change. On a cluster, the program in
+    site.options.on_end is called.
     """
 
     if pilot:

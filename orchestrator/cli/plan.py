@@ -18,11 +18,11 @@ from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.pipeline.messages import counted, is_verbose
-from orchestrator.runs.cost import measured_rates, scoring_line, total, validation_line
+from orchestrator.runs.cost import scoring_line, total, validation_line
 from orchestrator.runs.doubts import Doubt, doubts
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import fillable
-from orchestrator.runs.pilot import pilot_rates
+from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
     PlannedGroup,
@@ -174,7 +174,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
 
 def _print_cost(experiment: Experiment, plan: "Plan", unfinished: "Sequence[Cell]") -> None:
     """Print what training, validation and scoring would take."""
-    rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
+    rates = known_rates(plan.rows, experiment.folder)
     click.echo(f"still to spend: {total(unfinished, rates)}" if unfinished else "nothing to do")
     if line := validation_line(unfinished):
         click.echo(_filled(f"of this, validation while it trains: {line}"))

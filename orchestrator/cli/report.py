@@ -53,7 +53,6 @@ from orchestrator.tracking import MirrorReport
     help="Print the rows of a query in DuckDB's SQL, with --format csv as CSV; write no report.",
 )
 @click.option("--tables", is_flag=True, help="List the tables and columns of --query, and stop.")
-@common.dry_run
 @common.as_json
 def command(
     choice: CellChoice,
@@ -63,12 +62,10 @@ def command(
     no_mlflow: bool,
     query: str | None,
     tables: bool,
-    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Write the report from the results on disk, print the paths of its files, and copy what
-    MLflow does not have yet. To run it twice changes nothing in MLflow. --dry-run says what it
-    would change there.
+    MLflow does not have yet. To run it twice changes nothing in MLflow.
 
     Exit code 1: a file could not be read; all others were.
 
@@ -84,8 +81,11 @@ def command(
     if query is not None or tables:
         _query(choice, None if tables else query, as_csv=kind == "csv", as_json=as_json)
         return 0
-    if kind == "mlflow" or dry_run:
-        return _mirror_alone(choice, dry_run=dry_run, as_json=as_json)
+    if kind == "mlflow":
+        done, code = _mirror(choice, quiet=as_json)
+        if as_json:
+            print_json(asdict(done))
+        return code
     experiment = choice.chosen()
     records = stages.collect_records(experiment)
     known = stages.scores_and_faults(experiment)
@@ -163,33 +163,17 @@ def _mirror(
     scores: Sequence[Score] = (),
     *,
     quiet: bool,
-    dry_run: bool = False,
 ) -> tuple[MirrorReport, int]:
-    """Copy the results of the chosen cells to MLflow. Return what was done, and the exit code for
-    files that could not be read.
+    """Copy the results of all cells to MLflow. Return what was done, and the exit code for files
+    that could not be read.
 
     records: of all cells, with their scores, if they were read already; None: read them here.
     """
     experiment = choice.experiment()
-    only = {cell.id for cell in experiment.chosen(choice.where).cells}
     if records is None:
         records, scores = stages.collect_records(experiment), stages.read_scores(experiment)
-    done = stages.mirror(
-        experiment,
-        records,
-        scores,
-        only if choice.where else None,
-        quiet=quiet,
-        dry_run=dry_run,
-    )
-    return done, stages.print_faults([each for each in records if each.cell.id in only])
-
-
-def _mirror_alone(choice: CellChoice, *, dry_run: bool, as_json: bool) -> int:
-    done, code = _mirror(choice, quiet=as_json, dry_run=dry_run)
-    if as_json:
-        print_json(asdict(done))
-    return code
+    done = stages.mirror(experiment, records, scores, quiet=quiet)
+    return done, stages.print_faults(records)
 
 
 def _mirror_beside(

@@ -47,7 +47,7 @@ from orchestrator.site.forecast import unprepared_cells
     "--budget-gpu-hours",
     "budget",
     type=click.FloatRange(min=0),
-    help="Start no cell with which the experiment would use more GPU-hours than this.",
+    help="Start nothing if the whole experiment would use more GPU-hours than this.",
 )
 @common.pilot
 @common.as_json

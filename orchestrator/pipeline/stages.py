@@ -4,7 +4,7 @@ them all."""
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,6 @@ from orchestrator.evaluate import (
 from orchestrator.files import write_text
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import training
-from orchestrator.pipeline.beside import MirrorBeside
 from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.notify import RunEnd, notify
 from orchestrator.records import (
@@ -204,51 +203,25 @@ def mirror(
     experiment: Experiment,
     records: Sequence[Record],
     scores: Sequence[Score],
-    only: Collection[str] | None = None,
     *,
     quiet: bool = False,
-    dry_run: bool = False,
 ) -> MirrorReport:
-    """Update MLflow (`only`: the runs of these cells). Print the address of the runs, unless
-    `quiet`.
-
-    dry_run: only count the changes.
-    """
+    """Update MLflow. Print the address of the runs, unless `quiet`."""
     every = _milestones()
 
     def show(done: int, total: int) -> None:
         if not quiet and every(done, total):
             say(f"mirrored {done} of {total} runs")
 
-    mirrored = tracking.mirror(
-        records,
-        scores,
-        experiment.spec,
-        experiment.folder,
-        on_progress=show,
-        only=only,
-        dry_run=dry_run,
-    )
-    if quiet:
-        return mirrored
-    if dry_run:
+    done = tracking.mirror(records, scores, experiment.spec, experiment.folder, on_progress=show)
+    if not quiet:
+        removed = f", {done.deleted} of pruned cells deleted" if done.deleted else ""
         say(
-            f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs would be made, "
-            f"{mirrored.updated} updated, {mirrored.deleted} deleted; {mirrored.unchanged} would "
-            "stay as they are"
+            f"MLflow experiment {done.experiment}: {done.created} runs made, "
+            f"{done.updated} updated, {done.unchanged} unchanged{removed}\n"
+            f"  {done.view}"
         )
-    else:
-        _print_mirrored(mirrored)
-    return mirrored
-
-
-def _print_mirrored(mirrored: MirrorReport) -> None:
-    removed = f", {mirrored.deleted} of pruned cells deleted" if mirrored.deleted else ""
-    say(
-        f"MLflow experiment {mirrored.experiment}: {mirrored.created} runs made, "
-        f"{mirrored.updated} updated, {mirrored.unchanged} unchanged{removed}\n"
-        f"  {mirrored.view}"
-    )
+    return done
 
 
 def compare_records(
@@ -426,23 +399,17 @@ def run(
     whose jobs another user submitted and this user cannot see. budget: the limit of GPU-hours of
     training.
 
-    `site.options.on_end` gets a message once the scheduler has no chosen cell and none is left to
+    `site.options.on_end` is called once the scheduler has no chosen cell and none is left to
     submit, if this run did anything.
     """
-    with (
-        _failure_notified(chosen),
-        MirrorBeside(experiment) as beside,
-    ):
-        stays = wait or chosen.where == "local"
-        if stays and not train_only and any(map(training.may_run, plan.rows)):
-            beside.start()
+    with _failure_notified(chosen):
         code, over = training.train(
             experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
         )
         if train_only or code == 130 or not over:
             result = PipelineResult(code, ended=bool(plan.pending) and over)
         else:
-            result = _after_training(experiment, chosen, plan, code, beside)
+            result = _after_training(experiment, chosen, plan, code)
     if result.ended:
         page = None if result.review is None else result.review.page
         notify(chosen, _ENDS.get(result.code), page)
@@ -467,11 +434,7 @@ def _failure_notified(chosen: Experiment) -> Iterator[None]:
 
 
 def _after_training(
-    experiment: Experiment,
-    chosen: Experiment,
-    plan: Plan,
-    code: int,
-    beside: MirrorBeside,
+    experiment: Experiment, chosen: Experiment, plan: Plan, code: int
 ) -> PipelineResult:
     """Do the later stages, unless nothing has changed since they were done. code: of training."""
     store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
@@ -483,21 +446,15 @@ def _after_training(
     if is_up_to_date(experiment, after, store):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return PipelineResult(code, ended=bool(plan.pending))
-    reviewed = review(experiment, chosen, beside)
+    reviewed = review(experiment, chosen)
     if reviewed.code == 0:
         mark_complete(experiment, after, store)
     return PipelineResult(max(code, reviewed.code), reviewed, ended=True)
 
 
-def review(
-    experiment: Experiment,
-    chosen: Experiment,
-    beside: MirrorBeside,
-) -> Review:
+def review(experiment: Experiment, chosen: Experiment) -> Review:
     """Do all stages after training, from disk: score the chosen cells, then report and mirror all
-    cells. beside: copies scores to
-    MLflow as they appear."""
-    beside.start()
+    cells."""
     records = collect_records(experiment)
     code = print_faults(records)
     ids = {cell.id for cell in chosen.cells}
@@ -516,7 +473,7 @@ def review(
     comparison = compare_records(experiment, records, index.scores, index.items)
     page = write_report(experiment, comparison, records, index.scores, faults=index.faults)
     try:
-        _print_mirrored(beside.finish())
+        mirror(experiment, records, index.scores)
     except EnvironmentFault as fault:
         say(str(fault))
         code = 1

@@ -1,13 +1,12 @@
 """Train the missing cells on this machine, or with jobs of a cluster."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from shutil import rmtree
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
 from orchestrator.files import write_text
 from orchestrator.launch.local import launch
 from orchestrator.launch.ray.look import is_ray
@@ -19,9 +18,9 @@ from orchestrator.launch.slurm.submit import preview, submission_lock
 from orchestrator.pipeline.messages import counted, say
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
-from orchestrator.runs.cost import afford, evaluation_hours
+from orchestrator.runs.cost import evaluation_hours, price, total_left, used_gpu_hours
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.pilot import pilot_rates
+from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan as read_plan
 from orchestrator.runs.state import one_look
 from orchestrator.runs.wait import evaluation_states, num_waiting
@@ -81,22 +80,18 @@ def train(
 ) -> tuple[int, bool]:
     """Train the chosen cells that are missing, where the site says.
 
-    See `on_this_machine` and `on_cluster`.
+    See `on_this_machine` and `on_cluster`. budget: the most GPU-hours of the whole experiment.
     """
+    if budget is not None:
+        whole = read_plan(experiment.cells, experiment.folder)
+        say(refuse_over_budget(budget, plan, whole, experiment.folder))
     if chosen.where != "local":
-        return on_cluster(experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget)
-    affordable = paid_part(budget, experiment, chosen, plan)
-    return on_this_machine(affordable, plan), True
+        return on_cluster(chosen, plan, wait=wait, take_over=take_over)
+    return on_this_machine(chosen, plan), True
 
 
 def on_cluster(
-    experiment: Experiment,
-    chosen: Experiment,
-    plan: "Plan",
-    *,
-    wait: bool,
-    budget: float | None,
-    take_over: bool = False,
+    chosen: Experiment, plan: "Plan", *, wait: bool, take_over: bool = False
 ) -> tuple[int, bool]:
     """Submit the missing cells. With `wait`, return only when the jobs have ended.
 
@@ -107,9 +102,8 @@ def on_cluster(
     if plan.pending and isinstance(options, SlurmOptions):
         _refuse_impossible(chosen, options)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
-    admit = None if budget is None else _admission(budget, experiment)
     request = cluster.SubmitRequest(
-        chosen.cells, chosen.folder, options, scored, say, take_over=take_over, admit=admit
+        chosen.cells, chosen.folder, options, scored, say, take_over=take_over
     )
     with _leaving_nothing_refused(chosen.folder):
         keep_spec(chosen)
@@ -138,11 +132,9 @@ def on_cluster(
             "(site.options.max_submit_jobs): run again, or with --wait"
         )
     if not wait:
-        if options.on_end is not None and sent.cells:
+        if options.on_end and sent.cells:
             say(f"`orch run {source} --wait` calls site.options.on_end, which may follow")
-        unpaid = {cell.id for cell in sent.unpaid}
-        affordable = replace(chosen, cells=tuple(c for c in chosen.cells if c.id not in unpaid))
-        return _print_what_is_left(affordable, source)
+        return _print_what_is_left(chosen, source)
     with watch(chosen.cells) as display:
         done = cluster.wait(request._replace(on_event=display.show))
     if done.interrupted:
@@ -157,6 +149,32 @@ def on_cluster(
     return max(code, _print_failed_evaluations(chosen, done.states)), True
 
 
+_AT_WORK: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
+
+
+def refuse_over_budget(budget: float, wanted: "Plan", whole: "Plan", folder: "RunFolder") -> str:
+    """Return what the missing cells take of a budget of GPU-hours for the whole experiment.
+
+    The hours that are used, evaluations among them, and those of cells at work count too. Raise
+    SelectionError if the budget is too little, or if the price of a cell is not known.
+    """
+    rates = known_rates(whole.rows, folder)
+    spent = used_gpu_hours(whole.rows) + evaluation_hours(folder)
+    busy = total_left([row for row in whole.rows if row.state in _AT_WORK], rates).gpu_hours
+    rest = total_left(wanted.pending, rates)
+    sentence = (
+        f"budget of {budget:g} GPU-hours: {spent:.3g} used, {busy:.3g} at work, and the missing "
+        f"cells take {rest}"
+    )
+    is_known = all(price(row.cell, rates) for row in wanted.pending if row.cell)
+    if is_known and spent + busy + rest.gpu_hours <= budget:
+        return sentence
+    why = "that is more" if is_known else "a cell has no known price (resources.hours)"
+    raise SelectionError(
+        f"{sentence}: {why}. Nothing was started: choose fewer cells with --where, or give more"
+    )
+
+
 def scripts_of(chosen: Experiment, plan: "Plan", arguments: Sequence[str]) -> list[str]:
     """Return the batch scripts that `orch run` would send now; on a Ray, a RayJob of KubeRay that
     runs `orch run ARGUMENTS` there."""
@@ -167,28 +185,6 @@ def scripts_of(chosen: Experiment, plan: "Plan", arguments: Sequence[str]) -> li
         shapes = [shape_of(c, p, options) for c, p in expressible(cells, chosen.folder)]
         return [rayjob_text(chosen.folder, arguments, shapes, options)] if cells else []
     return preview(cells, chosen.folder, options, evaluate=scored)
-
-
-def _admission(budget: float, experiment: Experiment) -> "Callable[[Sequence[Cell]], set[str]]":
-    """Return a function that is called at each submission and returns the cells that a budget
-    covers.
-
-    The function prints its sentence only if the sentence has changed.
-    """
-    last = ""
-
-    def admit(cells: "Sequence[Cell]") -> set[str]:
-        nonlocal last
-        now = read_plan(experiment.cells, experiment.folder)
-        scored = evaluation_hours(experiment.folder)
-        pilots = pilot_rates(experiment.folder)
-        afforded = afford(now.only({cell.id for cell in cells}), budget, now, scored, pilots)
-        if afforded.sentence != last:
-            say(afforded.sentence)
-            last = afforded.sentence
-        return {cell.id for cell in afforded.paid}
-
-    return admit
 
 
 def _refuse_impossible(chosen: Experiment, options: SlurmOptions) -> None:
@@ -292,22 +288,6 @@ def keep_spec(experiment: Experiment) -> None:
         experiment.folder.append("claims", "", digests=claims)
     plain = experiment.spec.model_dump_json(indent=1)
     write_text(experiment.folder.spec, hide_userinfo(plain) + "\n")
-
-
-def paid_part(
-    budget: float | None, whole: Experiment, experiment: Experiment, plan: "Plan"
-) -> Experiment:
-    """Return the experiment without the pending cells that the budget does not cover. Print
-    which."""
-    if budget is None:
-        return experiment
-    wanted = {row.cell.id for row in plan.pending if row.cell is not None}
-    every = read_plan(whole.cells, whole.folder)
-    scored, pilots = evaluation_hours(whole.folder), pilot_rates(whole.folder)
-    afforded = afford(plan.only(wanted), budget, every, scored, pilots)
-    say(afforded.sentence)
-    unpaid = {cell.id for cell in afforded.unpaid}
-    return replace(experiment, cells=tuple(c for c in experiment.cells if c.id not in unpaid))
 
 
 def _print_failed_and_cancelled(experiment: Experiment, failed: int, cancelled: int) -> int:

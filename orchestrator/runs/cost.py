@@ -1,4 +1,4 @@
-"""The price of a cell in hours, and where it comes from; what was used; what a budget pays.
+"""The price of a cell in hours, and where it comes from; what was used.
 
 A price is measured where cells of this shape have run, or a pilot of them. Else it is what
 `resources.hours` declares, else an estimate. On GPUs that is FLOPs / (peak x utilisation), with,
@@ -31,7 +31,7 @@ from orchestrator.library.memory import saves
 from orchestrator.library.model_size import declared_parameters
 from orchestrator.records import ENDED, Cell, EvaluationSpec
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.runs.plan import Plan, PlanRow
+from orchestrator.runs.plan import PlanRow
 from orchestrator.runs.watch import latest_metrics
 
 ASSUMED_UTILISATION = 0.2
@@ -105,10 +105,8 @@ def cost_shape(cell: Cell) -> CellShape:
     )
 
 
-def measured_rates(
-    rows: Iterable[PlanRow], pilots: Mapping[CellShape, StepRate] | None = None
-) -> dict[CellShape, StepRate]:
-    """Return the rate of each shape that has run: the mean of its cells, else its pilot's.
+def measured_rates(rows: Iterable[PlanRow]) -> dict[CellShape, StepRate]:
+    """Return the rate of each shape that has run: the mean of its cells.
 
     Cells that collapsed or were retried are left out: their hours are not those of their train
     steps.
@@ -121,7 +119,7 @@ def measured_rates(
             continue
         hours = row.exit.gpu_hours if _gpus(row.cell) else row.exit.cpu_seconds / 3600
         rates.setdefault(cost_shape(row.cell), []).append(hours / row.cell.settings.num_train_steps)
-    return {**(pilots or {}), **{k: StepRate(sum(v) / len(v)) for k, v in rates.items()}}
+    return {shape: StepRate(sum(each) / len(each)) for shape, each in rates.items()}
 
 
 def price(cell: Cell, rates: Mapping[CellShape, StepRate] | None = None) -> Price | None:
@@ -344,59 +342,3 @@ def _process_alive(attempt: AttemptDir) -> tuple[object, float]:
     last = max(times, default=0.0)
     process = tuple(job.get(key) for key in ("host", "pid", "birth")) if "pid" in job else attempt
     return process, max(0.0, last - float(job.get("started", last)))
-
-
-# ---------------------------------------------------------------- what a budget pays
-
-BUSY: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
-
-
-class Afforded(NamedTuple):
-    """The cells that a budget covers and those that it does not cover, in the order of the spec."""
-
-    paid: tuple[Cell, ...]
-    unpaid: tuple[Cell, ...]
-    sentence: str
-    """The part of the budget that is used, and what remains of it or of the cells."""
-
-
-def afford(
-    wanted: Plan,
-    budget: float,
-    whole: Plan,
-    scored: float = 0.0,
-    pilots: Mapping[CellShape, StepRate] | None = None,
-) -> Afforded:
-    """Return which cells of `wanted` fit into a budget of GPU-hours for the whole experiment.
-
-    The hours that are used, and those of submitted cells, are subtracted first. A cell of unknown
-    price is never paid for.
-
-    wanted: cells to train or to try again; rows at work or over are left out. scored: the hours of
-    evaluations that have ended.
-    """
-    rates = measured_rates(whole.rows, pilots)
-    spent = used_gpu_hours(whole.rows) + scored
-    busy = total_left([row for row in whole.rows if row.state in BUSY], rates).gpu_hours
-    room = budget - spent - busy
-    paid: list[Cell] = []
-    unpaid: list[Cell] = []
-    sent = 0.0
-    for row in wanted.rows:
-        if row.cell is None or row.state in BUSY or row.state in ("succeeded", "cancelled"):
-            continue
-        rest = total_left([row], rates)
-        known = price(row.cell, rates) is not None
-        if known and not unpaid and sent + rest.gpu_hours <= room:
-            paid.append(row.cell)
-            sent += rest.gpu_hours
-        else:
-            unpaid.append(row.cell)
-    sentence = (
-        f"budget of {budget:g} GPU-hours: {spent:.3g} used, {busy:.3g} with the scheduler, "
-        f"{sent:.3g} to be submitted, {room - sent:.3g} left"
-    )
-    if unpaid:
-        more = f"{len(unpaid)} more cell{'s' * (len(unpaid) > 1)}"
-        sentence += f", too little for {more}: {total(unpaid, rates)}"
-    return Afforded(tuple(paid), tuple(unpaid), sentence)

@@ -14,7 +14,7 @@ from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.records import Cell, Site, Spec
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.state import state_of
+from orchestrator.runs.state import read_state
 from orchestrator.settings import Resources
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
@@ -52,7 +52,7 @@ class Experiment:
             cell
             for cell in self.cells
             if matches(
-                selection, cell, state_of(self.folder.cell(cell))[0] if needs_state else None
+                selection, cell, read_state(self.folder.cell(cell)).state if needs_state else None
             )
         )
         if not cells:

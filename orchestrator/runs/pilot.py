@@ -5,7 +5,7 @@ It trains two rollout batches and scores a few items, in a folder beside the exp
 have ids of their own, since they train fewer steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +18,9 @@ from orchestrator.launch.node.gpus import PEAK
 from orchestrator.records import Cell, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
-from orchestrator.runs.cost import CellShape, StepRate, cost_shape
+from orchestrator.runs.cost import CellShape, StepRate, cost_shape, measured_rates
 from orchestrator.runs.experiment import Experiment
+from orchestrator.runs.plan import PlanRow
 from orchestrator.runs.watch import duration
 from orchestrator.settings import Cadence
 
@@ -96,6 +97,11 @@ def pilot_rates(folder: RunFolder) -> dict[CellShape, StepRate]:
         shape = cost_shape(record.cell)
         rates[shape] = StepRate(timed.step_seconds * units, timed.start_seconds * units, False)
     return rates
+
+
+def known_rates(rows: Iterable[PlanRow], folder: RunFolder) -> dict[CellShape, StepRate]:
+    """Return the rate of each shape that has run: the mean of its cells, else its pilot's."""
+    return pilot_rates(folder) | measured_rates(rows)
 
 
 def pilot_lines(folder: RunFolder) -> list[str]:

@@ -20,7 +20,6 @@ from orchestrator.library import neighbour
 from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.cost import (
     Price,
-    measured_rates,
     price,
     scoring_line,
     total,
@@ -28,7 +27,7 @@ from orchestrator.runs.cost import (
 )
 from orchestrator.runs.doubts import Doubt
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.pilot import pilot_rates
+from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import BackendRef, Settings, without_seed
 from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
@@ -296,7 +295,7 @@ def _some(slugs: Sequence[str], most: int = 4) -> str:
 
 def plan_data(experiment: Experiment, plan: Plan, all_doubts: Sequence[Doubt]) -> dict[str, object]:
     """Return a plan as plain data: counts, cost, a row a cell."""
-    rates = measured_rates(plan.rows, pilot_rates(experiment.folder))
+    rates = known_rates(plan.rows, experiment.folder)
     pending = [row.cell for row in plan.pending if row.cell is not None]
     evaluation = experiment.spec.evaluation
     scored = replaced_tasks(experiment.cells, evaluation) or evaluation.tasks

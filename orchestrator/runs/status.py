@@ -16,14 +16,13 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.cost import (
     evaluation_hours,
-    measured_rates,
     total_left,
     used_cpu_seconds,
     used_gpu_hours,
 )
 from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentences
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.pilot import pilot_rates
+from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.watch import (
@@ -58,7 +57,7 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     yield ", ".join([whole, *states])
     spent = used_cpu_seconds(plan.rows)
     rows = [row for row in plan.rows if row.cell and row.state in _LEFT]
-    remaining = total_left(rows, measured_rates(plan.rows, pilot_rates(experiment.folder)))
+    remaining = total_left(rows, known_rates(plan.rows, experiment.folder))
     collapsed = sum(map(_is_collapsed, plan.rows))
     yield f"  {collapsed} collapsed; spent {_number(spent)} CPU-seconds; left {remaining}"
     if line := _hours_text(plan, experiment.folder):
@@ -131,7 +130,7 @@ def _gpu_hours(plan: Plan, folder: RunFolder) -> tuple[float, float] | None:
     ):
         return None
     unfinished = [row for row in plan.rows if row.state not in ("succeeded", "cancelled")]
-    rates = measured_rates(plan.rows, pilot_rates(folder))
+    rates = known_rates(plan.rows, folder)
     spent = used_gpu_hours(plan.rows) + evaluation_hours(folder)
     return spent, total_left(unfinished, rates).gpu_hours
 

@@ -38,8 +38,6 @@ class SubmitRequest(NamedTuple):
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
     take_over: bool = False
     """Also submit cells whose jobs another user submitted and this user cannot see."""
-    admit: Callable[[Sequence[Cell]], Collection[str]] | None = None
-    """A function: the ids of all cells to submit -> the ids that a budget covers."""
 
 
 def _submit(request: SubmitRequest, cells: Sequence[Cell]) -> Submitted:
@@ -68,14 +66,16 @@ def start(request: SubmitRequest) -> Submitted:
                 request.tell(f"{cell.slug}: {state.state} too often; see `orch logs`, then retry")
         elif state.state in _BUSY:
             busy.append(cell)  # an intent that was cut short is among these
-    paid, unpaid = _admitted(request, wanted)
-    sent = _submit(request, [*busy, *paid])
+    for cell, state in wanted:
+        if state.state == "failed":
+            _begin_again(folder, cell, state)
+    sent = _submit(request, [*busy, *(cell for cell, _ in wanted)])
     cancelled = [
         folder.cell(cell).path.name for cell, state in states if state.state == "cancelled"
     ]
     slurm.end_waiting_evaluations(folder, cancelled)
     _evaluate_again(request, {c.id for c in sent.cells})
-    return sent._replace(unpaid=unpaid)
+    return sent
 
 
 def _compare_clocks(request: SubmitRequest) -> None:
@@ -90,23 +90,13 @@ def _compare_clocks(request: SubmitRequest) -> None:
         )
 
 
-def _admitted(
-    request: SubmitRequest, wanted: Sequence[tuple[Cell, CellState]]
-) -> tuple[list[Cell], tuple[Cell, ...]]:
-    """Return the cells that may be submitted, with a new attempt where they failed; the others."""
-    may = {cell.id for cell, _ in wanted}
-    if request.admit is not None and wanted:
-        may &= set(request.admit([cell for cell, _ in wanted]))
-    for cell, state in wanted:
-        if cell.id in may and state.state == "failed":
-            cell_dir = request.folder.cell(cell)
-            last = cell_dir.attempts()[-1]
-            if state.exit is not None and last.read_exit() is None:
-                last.write_exit(state.exit)  # only the scheduler knew, and it must count as a try
-            cell_dir.new_attempt()
-            request.folder.append("retry", cell.id, why=state.exit.failure if state.exit else "")
-    paid = [cell for cell, _ in wanted if cell.id in may]
-    return paid, tuple(cell for cell, _ in wanted if cell.id not in may)
+def _begin_again(folder: RunFolder, cell: Cell, state: CellState) -> None:
+    """Make a new attempt of a cell that failed."""
+    last = folder.cell(cell).attempts()[-1]
+    if state.exit is not None and last.read_exit() is None:
+        last.write_exit(state.exit)  # only the scheduler knew, and it must count as a try
+    folder.cell(cell).new_attempt()
+    folder.append("retry", cell.id, why=state.exit.failure if state.exit else "")
 
 
 def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
@@ -177,7 +167,6 @@ def wait(request: SubmitRequest) -> Launched:
     Ctrl-C ends only the waiting: jobs continue.
     """
     seen_before: dict[str, str] = {}
-    unpaid: set[str] = set()
     full_until = 0.0
     with processes.Stop().listening() as stop:
         while True:
@@ -185,8 +174,7 @@ def wait(request: SubmitRequest) -> Launched:
                 looks = [(cell, look.state_of(request.folder.cell(cell))) for cell in request.cells]
             for cell, state in looks:
                 if seen_before.get(cell.id) != state.state:
-                    unpaid.clear()  # what has ended may have cost less than expected
-                    full_until = 0.0  # and it may have made room
+                    full_until = 0.0  # what has ended may have made room
                     _tell_change(request, cell, state)
                     seen_before[cell.id] = state.state
             if stop.asked:
@@ -199,7 +187,7 @@ def wait(request: SubmitRequest) -> Launched:
                 continue
             states, scores = evaluation_states(request.folder, looks)
             evaluation_jobs.record_ends(request.folder, states, scores)
-            if any(_goes_again(request, cell, state, unpaid) for cell, state in looks) or (
+            if any(_goes_again(request, cell, state) for cell, state in looks) or (
                 request.evaluate
                 and (
                     any(evaluation_jobs.may_repeat(s, request.options) for s in scores.values())
@@ -208,7 +196,6 @@ def wait(request: SubmitRequest) -> Launched:
             ):
                 if time.monotonic() > full_until:
                     sent = start(request)
-                    unpaid |= {cell.id for cell in sent.unpaid}
                     full_until = time.monotonic() + FULL_SECONDS if sent.no_room else 0.0
             elif not (any(_is_busy(state) for _, state in looks) or num_waiting(scores)):
                 return Launched(tuple(looks))
@@ -247,12 +234,9 @@ def num_waiting(scores: Mapping[str, EvaluationState]) -> int:
     return sum(each.state in ("pending", "unknown") for each in scores.values())
 
 
-def _goes_again(
-    request: SubmitRequest, cell: Cell, state: CellState, unpaid: Collection[str]
-) -> bool:
-    if cell.id in unpaid or (state.state not in RESUMABLE and state.state != "failed"):
-        return False
-    return may_retry(request.folder.cell(cell), state, request.options)
+def _goes_again(request: SubmitRequest, cell: Cell, state: CellState) -> bool:
+    stopped = state.state in RESUMABLE or state.state == "failed"
+    return stopped and may_retry(request.folder.cell(cell), state, request.options)
 
 
 def _tell_change(request: SubmitRequest, cell: Cell, state: CellState) -> None:
@@ -260,7 +244,7 @@ def _tell_change(request: SubmitRequest, cell: Cell, state: CellState) -> None:
     last = attempts[-1].path if attempts else None
     if state.state == "running" and last is not None:
         request.on_event(LaunchEvent("started", cell, last))
-    elif state.state == "failed" and _goes_again(request, cell, state, ()):
+    elif state.state == "failed" and _goes_again(request, cell, state):
         why = _reason(state.exit) if state.exit else ""
         request.tell(f"{cell.slug}: failed ({why}); it is tried again")
     elif state.cut:

@@ -219,26 +219,6 @@ class EvaluationJob(Frozen):
     """None: that of training, and at most 4: a job at its limit is requeued and goes on."""
 
 
-class OnEnd(Frozen):
-    """The receiver of a message when `orch run` or `orch cancel` ends a run: one of the three."""
-
-    command: tuple[str, ...] = Field(default=(), strict=False)
-    """A program with its arguments; the message, as JSON, is its standard input."""
-    webhook: str | None = None
-    """An address that the message is posted to. It is kept in files: not for one that is secret."""
-    webhook_variable: VariableName | None = None
-    """The variable that holds the webhook's address where orch is started."""
-
-    @model_validator(mode="after")
-    def _one_way(self) -> "OnEnd":
-        ways = [name for name in ("command", "webhook", "webhook_variable") if getattr(self, name)]
-        if len(ways) != 1:
-            raise ValueError(
-                f"on_end is one of command, webhook, webhook_variable; got {ways or 'none'}"
-            )
-        return self
-
-
 SMALL_GIB = 2.0
 """Memory of the evaluation harness with an embedded policy, and some room."""
 
@@ -259,8 +239,8 @@ class ClusterOptions(NodeOptions):
     evaluate: bool = True
     """True: each cell's evaluation is a job that starts when the cell is trained."""
     evaluation: EvaluationJob = EvaluationJob()
-    on_end: OnEnd | None = None
-    """The receiver of a message when a run has ended: a command or a webhook."""
+    on_end: tuple[str, ...] = Field(default=(), strict=False)
+    """A program with its arguments, called when a run has ended; its input is a message in JSON."""
     python: _FILE | None = None
     """The Python of orch's environment on the nodes; None: the one that submits."""
 

@@ -2,11 +2,9 @@
 
     mirror     makes MLflow equal to the run directories; the only writer to it
     runs       the runs that MLflow should have, and the Markdown on the page of each
-    content    the content of one run, and its marks: its last step and its hash
+    content    the content of one run, the points that MLflow lacks, and marks of those it has
     names      names and texts as MLflow allows them
     store      the MLflow store: its address, its errors in sentences, its searches page by page
-    mark       mirror.json: what a store held after the last mirror, and the lock on it
-    points     the points that a run lacks
     views      the view of the runs, and the links in notes
     server     an mlflow server to look at it, for as long as the dashboard runs
 

@@ -3,16 +3,13 @@
 import hashlib
 import json
 import math
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.identity import digest
-from orchestrator.metrics.points import stretches
 from orchestrator.records import MetricPoint
 from orchestrator.tracking.names import allowed_name, param_text, tag_text
 
@@ -23,28 +20,38 @@ and time."""
 KEY = "orch.key"
 """Tag of a run or a model: which of orch's it is."""
 NOTE = "mlflow.note.content"
+INGESTING = "orch.ingesting"
+"""Tag with the marks of the points that may be in MLflow."""
+INGESTED = "orch.ingested"
+"""Tag with the marks of the points that are in MLflow."""
 
 RunStatus = str
 """RUNNING, SCHEDULED, FINISHED, FAILED or KILLED, as in MLflow."""
 
 
-class Mark(NamedTuple):
-    """The last step of a stream of points, and the hash of all points up to that step."""
+class Point(NamedTuple):
+    """One value of a metric. It has the field names of mlflow.entities.Metric."""
 
+    key: str
+    value: float
+    timestamp: int
     step: int
-    digest: str
+
+
+Points = Mapping[str, Sequence[Point]]
+"""Metric, by its name in MLflow -> its points by step."""
 
 
 class Marks(NamedTuple):
     """The parts of a run's content that are in MLflow. Its JSON is the value of a tag."""
 
-    curves: Mark | None = None
-    scores: Mark | None = None
-    artifacts: str = ""
-    tags: tuple[str, ...] = ()
+    counts: Mapping[str, int]
+    """Metric -> the number of its points."""
+    points: str
+    """The hash of these points."""
+    artifacts: str
+    tags: Sequence[str]
     """Names of the tags that orch has set. Other tags of the run were set by a person."""
-    names: tuple[str, ...] = ()
-    """Names of the logged metrics, of curves and scores."""
 
     @property
     def text(self) -> str:
@@ -52,25 +59,18 @@ class Marks(NamedTuple):
         return json.dumps(self._asdict(), separators=(",", ":"))
 
     @classmethod
-    def of(cls, text: str | None) -> "Marks | None":
-        """Parse a tag. Return None without a tag, or for a tag that orch did not write."""
+    def of(cls, run: Any, tag: str) -> "Marks":
+        """Parse a tag of a run. Return empty marks without a tag, or for one that orch did not
+        write."""
         try:
-            plain = json.loads(text or "null")
-            curves, scores = (
-                None
-                if plain[stream] is None
-                else Mark(int(plain[stream][0]), str(plain[stream][1]))
-                for stream in ("curves", "scores")
-            )
-            tags, names = tuple(plain["tags"]), tuple(plain["names"])
-            return cls(curves, scores, str(plain["artifacts"]), tags, names)
-        except (ValueError, KeyError, TypeError, IndexError):
-            return None
+            return cls(**json.loads(run.data.tags[tag]))
+        except (ValueError, KeyError, TypeError):
+            return cls({}, "", "", ())
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of one MLflow run. Times are in milliseconds; metrics have orch's own names."""
+    """The content of one MLflow run. Times are in milliseconds."""
 
     key: str
     """`summary` or `cell/<id>`. It never changes, and is unique in an experiment."""
@@ -80,54 +80,37 @@ class Content:
     ended: int | None
     tags: Mapping[str, str]
     params: Mapping[str, str] = field(default_factory=dict)
-    curves: Sequence[MetricPoint] = ()
-    """Every metric of training, as it is on disk."""
-    names: frozenset[str] = frozenset()
-    """The metrics of `curves` that MLflow holds."""
-    scores: Sequence[MetricPoint] = ()
+    points: Points = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     """Artifact path -> text."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """Artifact path -> file."""
 
-    @property
-    def cell_id(self) -> str | None:
-        """Return the id of the run's cell; None for the summary."""
-        kind, _, name = self.key.partition("/")
-        return name if kind == "cell" else None
-
-    @property
-    def scored(self) -> frozenset[str]:
-        """Return the metrics of `scores`. MLflow holds all of them."""
-        return frozenset(name for point in self.scores for name in point.values)
-
     @cached_property
     def marks(self) -> Marks:
         """Return the marks of a run that has all of this content."""
-        artifacts = self._artifacts_digest() if self.texts or self.files else ""
+        counts = {name: len(points) for name, points in self.points.items()}
         return Marks(
-            last_mark(self.curves, self.names),
-            last_mark(self.scores, self.scored),
-            artifacts,
+            counts,
+            _hash_of(self.points, counts),
+            self._artifacts_digest() if self.texts or self.files else "",
             tuple(self.tags),
-            tuple(sorted(self.names | self.scored)),
         )
 
-    @cached_property
-    def digest(self) -> str:
-        """Return a digest that changes whenever any of this content changes."""
-        return digest(
-            [
-                self.key,
-                self.name,
-                self.status,
-                self.started,
-                self.ended,
-                dict(self.tags),
-                dict(self.params),
-                self.marks.text,
-            ]
-        )
+    def lacking(self, run: Any) -> list[Point]:
+        """Return the points that a run does not have yet."""
+        done = Marks.of(run, INGESTED).counts
+        return [p for name, points in self.points.items() for p in points[done.get(name, 0) :]]
+
+    def is_rewritten(self, run: Any) -> bool:
+        """Return True if points or params that may be in MLflow differ from these."""
+        if INGESTING not in run.data.tags:
+            return True
+        begun = Marks.of(run, INGESTING)
+        if begun.points != _hash_of(self.points, begun.counts):
+            return True
+        # MLflow never changes a param that is logged.
+        return any(run.data.params.get(name, v) != v for name, v in self.params.items())
 
     def _artifacts_digest(self) -> str:
         texts = [[path, text] for path, text in sorted(self.texts.items())]
@@ -135,45 +118,26 @@ class Content:
         return digest([texts, files])
 
 
-def last_mark(points: Sequence[MetricPoint], names: Collection[str]) -> Mark | None:
-    """Return the mark of a whole stream, at its last step; None for an empty one."""
-    return Mark(points[-1].step, digest_to(points, points[-1].step, names)) if points else None
-
-
-def digest_to(points: Iterable[MetricPoint], step: int, names: Collection[str]) -> str:
-    """Return the hash of these metrics' points up to and including a step: names, values, times as
-    logged."""
+def _hash_of(points: Points, counts: Mapping[str, int]) -> str:
+    """Return the hash of the first points of each metric."""
     hashed = hashlib.sha256()
-    for stretch in stretches(takewhile(lambda point: point.step <= step, points)):
-        places = [i for i, name in enumerate(stretch.names) if name in names]
-        places.sort(key=stretch.names.__getitem__)
-        if not places:
-            continue
-        ordered = f"{[stretch.names[i] for i in places]}"
-        # Little-endian, so that the hash is the same on every machine.
-        raw, width = stretch.values[:, places].astype("<f8").tobytes(), 8 * len(places)
-        for number, point in enumerate(stretch.points):
-            hashed.update(f"{point.step} {milliseconds(point.time)} {ordered}".encode())
-            hashed.update(raw[number * width : (number + 1) * width])
+    for name, count in sorted(counts.items()):
+        for point in points.get(name, ())[:count]:
+            hashed.update(f"{name} {point.step} {point.timestamp} {point.value!r}\n".encode())
     return hashed.hexdigest()[:16]
 
 
-def constants(points: Iterable[MetricPoint]) -> dict[str, float]:
-    """Return name -> value of each metric that has the same value at all of its steps, at least
-    two."""
-    import numpy as np
+def add_points(points: dict[str, list[Point]], logged: Iterable[MetricPoint]) -> None:
+    """Add logged values to `points`.
 
-    values: dict[str, set[float]] = defaultdict(set)
-    counts: dict[str, int] = defaultdict(int)
-    for stretch in stretches(points):
-        for name, column in zip(stretch.names, stretch.values.T, strict=True):
-            values[name].update(np.unique(column)[:2].tolist())
-            counts[name] += len(column)
-    return {
-        name: next(iter(distinct))
-        for name, distinct in values.items()
-        if len(distinct) == 1 and counts[name] > 1 and all(map(math.isfinite, distinct))
-    }
+    Infinities become NaN, because MLflow would store the largest float, which no curve can show.
+    """
+    for each in logged:
+        at = milliseconds(each.time)
+        for name, value in each.values.items():
+            shown = float(value) if math.isfinite(value) else math.nan
+            key = allowed_name(name)
+            points.setdefault(key, []).append(Point(key, shown, at, each.step))
 
 
 def milliseconds(seconds: float) -> int:
@@ -190,20 +154,6 @@ def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def safe_params(params: Mapping[str, str]) -> dict[str, str]:
     """Return params in the form that MLflow accepts."""
     return {allowed_name(name): param_text(value) for name, value in params.items()}
-
-
-def by_step(values: Iterable[tuple[int, str, float]]) -> dict[int, dict[str, float]]:
-    """Return step -> name -> mean of the values of that name, steps in order.
-
-    values: (step, name, value).
-    """
-    groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for step, name, value in values:
-        groups[step][name].append(value)
-    return {
-        step: {name: math.fsum(group) / len(group) for name, group in groups[step].items()}
-        for step in sorted(groups)
-    }
 
 
 def _state_of(file: Path) -> list[object]:

@@ -1,9 +1,9 @@
 """The mirror: makes MLflow equal to the run directories, through MLflow's public client.
 
 Mirroring twice changes nothing, for two reasons. Timestamps come from the metrics file. And before
-any point is logged, the tag `orch.ingesting` records up to which step points may exist in MLflow,
-and their hash. After logging, `orch.ingested` records the same, and the next mirror logs only later
-points.
+any point is logged, the tag `orch.ingesting` records how many points of each metric may exist in
+MLflow, and their hash. After logging, `orch.ingested` records the same, and the next mirror logs
+only the others.
 
 MLflow cannot delete a point. If the history on disk is another than the logged one (a cell resumed
 from a checkpoint and trained some steps again, its directory was removed, its scores were made
@@ -16,21 +16,26 @@ they stay right if the runs folder is moved, copied, or reached by another path.
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.identity import digest
-from orchestrator.records import Cell, Record, Score, Spec
+from orchestrator.files import take_lock, telling
+from orchestrator.records import Record, Score, Spec
 from orchestrator.rundir import RunFolder
-from orchestrator.tracking.backpressure import PatientClient
-from orchestrator.tracking.content import KEY, NOTE, Content, Marks
-from orchestrator.tracking.mark import locked_mark, noted
+from orchestrator.tracking.content import (
+    INGESTED,
+    INGESTING,
+    KEY,
+    NOTE,
+    Content,
+    Marks,
+    Point,
+)
 from orchestrator.tracking.names import tag_text
-from orchestrator.tracking.points import INGESTED, INGESTING, Point, is_rewritten, lacking
 from orchestrator.tracking.runs import SUMMARY, pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
 from orchestrator.tracking.views import resolved, runs_page, view_tag
@@ -38,6 +43,8 @@ from orchestrator.tracking.views import resolved, runs_page, view_tag
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 """MLflow's limits for one log_batch."""
+LOCK = "mirror.lock"
+"""Two mirrors of one experiment wait for each other."""
 
 MirrorProgress = Callable[[int, int], None]
 
@@ -64,15 +71,9 @@ class Wanted(NamedTuple):
     """What MLflow should have of an experiment."""
 
     runs: Sequence[Content]
+    """The summary first."""
     view: tuple[str, str]
     pruned: frozenset[str]
-    partial: bool = False
-    """True for some cells of a running experiment: what sums all of them up comes later."""
-
-    @property
-    def digest(self) -> str:
-        """Return a digest that changes whenever any of this changes."""
-        return digest([[run.digest for run in self.runs], self.view, sorted(self.pruned)])
 
 
 def mirror(
@@ -82,45 +83,28 @@ def mirror(
     folder: RunFolder,
     uri: str | None = None,
     on_progress: MirrorProgress = lambda _done, _total: None,
-    only: Collection[str] | None = None,
-    dry_run: bool = False,
-    cells: Sequence[Cell] = (),
 ) -> MirrorReport:
     """Make MLflow equal to these records and scores. A second call changes nothing.
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
     `mlflow.db` in the runs folder. Only launched cells have runs. Runs of pruned
-    cells are deleted. Runs of other cells that are not among the records, or not among `only`, are
+    cells are deleted. Runs of other cells that are not among the records are
     left unchanged. The files in `folder.report` become artifacts of the run `summary`. Raise
-    EnvironmentFault if MLflow does not answer.
-
-    dry_run: count the runs that would be created, updated and deleted, and write nothing. cells:
-    all cells of the experiment, if the records are of some alone: runs are named by what varies.
+    EnvironmentFault if MLflow does not answer, and RunFolderError if the folder cannot be written.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
     report = MirrorReport(folder.experiment, store.shown, _command(store))
-    every_run = runs(records, scores, spec, folder, cells)
-    chosen = [r for r in every_run if only is None or r.cell_id is None or r.cell_id in only]
-    if not chosen:
+    every_run = runs(records, scores, spec, folder)
+    if not every_run:
         return report
-    partial = len(records) < len(cells)
-    wanted = Wanted(chosen, view_tag(records), pruned_cells(folder), partial)
-    if dry_run:
-        if noted(folder, store, wanted.digest):
-            report.unchanged = len(chosen)
-        elif store.database is not None and not store.database.exists():
-            report.created = len(chosen)
-        else:
-            with connected(store) as client:
-                _Writer(client, store, folder, report).foresee(wanted)
-        return report
-    with locked_mark(folder, store) as mark:
-        if mark.matches(wanted.digest):
-            report.unchanged = len(chosen)
-            return report
+    wanted = Wanted(every_run, view_tag(records), pruned_cells(folder))
+    path = folder.path / LOCK
+    with telling(path):
+        lock = path.open("a", encoding="utf-8")
+    with lock:
+        take_lock(lock)
         with connected(store) as client:
             _Writer(client, store, folder, report).make(wanted, on_progress)
-        mark.write(wanted.digest)
     return report
 
 
@@ -128,8 +112,7 @@ class _Writer:
     """The runs of one experiment in an open store."""
 
     def __init__(self, client: Any, store: Store, folder: RunFolder, report: MirrorReport):
-        self.client = PatientClient(client) if store.is_server else client
-        self.store, self.folder, self.report = store, folder, report
+        self.client, self.store, self.folder, self.report = client, store, folder, report
         self._experiment: Any = None
         self._present: dict[str, Any] = {}
         """Key -> run."""
@@ -148,29 +131,10 @@ class _Writer:
             self.report.deleted += 1
         for done, content in enumerate(wanted.runs):
             on_progress(done, len(wanted.runs))
-            if content is summary and wanted.partial and SUMMARY in self._present:
-                continue
             self._complete(content)
             if content is summary:
                 self._describe(summary, wanted.view)
         on_progress(len(wanted.runs), len(wanted.runs))
-
-    def foresee(self, wanted: Wanted) -> None:
-        """Count what `make` would do. Write nothing."""
-        self._experiment = self.client.get_experiment_by_name(self.folder.experiment)
-        if self._experiment is None:
-            self.report.created = len(wanted.runs)
-            return
-        self._read_runs()
-        self.report.deleted = len(self._gone(wanted))
-        for content in wanted.runs:
-            run = self._present.get(content.key)
-            if run is None or is_rewritten(run, content):
-                self.report.created += 1
-            elif self._is_held(run, content):
-                self.report.unchanged += 1
-            else:
-                self.report.updated += 1
 
     # -------------------------------------------------------------- the experiment
 
@@ -261,7 +225,7 @@ class _Writer:
         if run is not None and self._is_held(run, content):
             self.report.unchanged += 1
             return
-        if run is not None and is_rewritten(run, content):
+        if run is not None and content.is_rewritten(run):
             self.client.delete_run(run.info.run_id)
             self.report.replaced += 1
             run = None
@@ -270,8 +234,7 @@ class _Writer:
         if not self._has_artifacts(run, content):
             self._upload(run, content)
         params = {k: v for k, v in content.params.items() if k not in run.data.params}
-        done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
-        self._log(run_id, lacking(content, done), params)
+        self._log(run_id, content.lacking(run), params)
         if content.ended is not None:
             self.client.set_terminated(run_id, content.status, content.ended)
         elif run.info.status != content.status:
@@ -302,8 +265,7 @@ class _Writer:
             self.client.update_run(run_id, name=content.name)
         changed = [RunTag(k, v) for k, v in tags.items() if before.get(k) != v]
         self.client.log_batch(run_id, tags=changed)
-        done = Marks.of(before.get(INGESTED)) or Marks()
-        for stale in set(done.tags) & before.keys() - tags.keys():
+        for stale in set(Marks.of(run, INGESTED).tags) & before.keys() - tags.keys():
             self.client.delete_tag(run_id, stale)
         self.report.updated += 1
         return run
@@ -320,7 +282,7 @@ class _Writer:
         self.report.rows += len(points)
 
     def _has_artifacts(self, run: Any, content: Content) -> bool:
-        done = Marks.of(run.data.tags.get(INGESTED)) or Marks()
+        done = Marks.of(run, INGESTED)
         if done.artifacts != content.marks.artifacts:
             return False
         where = self.store.artifacts

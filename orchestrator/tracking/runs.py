@@ -4,9 +4,10 @@ These are one summary and one run per launched cell. The summary comes first.
 """
 
 import json
+import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,18 @@ from orchestrator.files import read_json, read_lines
 from orchestrator.identity import flatten
 from orchestrator.library.neighbour import UNVERIFIED
 from orchestrator.metrics.names import in_mlflow
-from orchestrator.records import Cell, MetricPoint, Record, Score, Spec, State, Study
+from orchestrator.records import ENDED, MetricPoint, Record, Score, Spec, State, Study
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.runs.state import is_ended
 from orchestrator.spec.fields import text_of
 from orchestrator.spec.redaction import hide
 from orchestrator.spec.rehearse import verdict_on
 from orchestrator.tracking.content import (
     NOTE,
     Content,
+    Point,
+    Points,
     RunStatus,
-    by_step,
-    constants,
+    add_points,
     milliseconds,
     safe_params,
     safe_tags,
@@ -61,13 +62,8 @@ def runs(
     scores: Iterable[Score],
     spec: Spec,
     folder: RunFolder,
-    cells: Sequence[Cell] = (),
 ) -> list[Content]:
-    """Return the runs of these records, the summary first. Empty if none was launched yet.
-
-    cells: every cell of the experiment, if there are others than these records': names of runs
-    depend on all of them.
-    """
+    """Return the runs of these records, the summary first. Empty if none was launched yet."""
     scores = list(scores)
     # The caller may have added the means of domains already.
     if not any(score.task in TASK.values() for score in scores):
@@ -80,7 +76,7 @@ def runs(
     if not begun:
         return []
     first = _first_event(folder) or min(started for _, started in begun)
-    every = cells or [record.cell for record in records]
+    every = [record.cell for record in records]
     names, configurations = run_names(every), configuration_names(every)
     named_metrics = _asked_metrics(spec)
     of_cells = [
@@ -129,7 +125,7 @@ def _logged_metrics(
         for name in recorded
         if named_metrics is None or in_mlflow(name, off_policy=off_policy) or name in named_metrics
     }
-    constant = {n: v for n, v in constants(record.metrics).items() if n in chosen}
+    constant = {n: v for n, v in _constants(record.metrics).items() if n in chosen}
     # A prediction is one number of a run, and no curve.
     constant |= {
         n: v
@@ -184,14 +180,12 @@ def _cell(
         name=name,
         status=STATUS[record.state],
         started=milliseconds(started),
-        ended=milliseconds(_ended(record, started)) if is_ended(record.state) else None,
+        ended=milliseconds(_ended(record, started)) if record.state in ENDED else None,
         tags=safe_tags(tags),
         params=safe_params(
             {name: text_of(value) for name, value in flatten(settings.model_dump())} | never_varied
         ),
-        curves=record.metrics,
-        names=logged,
-        scores=_score_points(scores, record, started),
+        points=_points(record, logged, _score_points(scores, record, started)),
         texts=_texts(record, scores, plan),
         files=_items(record, scores),
     )
@@ -236,6 +230,32 @@ def _study_tags(names: Sequence[str], studies: Mapping[str, Study]) -> dict[str,
     }
 
 
+def _constants(points: Iterable[MetricPoint]) -> dict[str, float]:
+    """Return name -> value of each metric with one value at all of its steps, at least two."""
+    counts: Counter[str] = Counter()
+    values: dict[str, set[float]] = defaultdict(set)
+    for point in points:
+        counts.update(point.values.keys())
+        for name, value in point.values.items():
+            values[name].add(value)
+    return {
+        name: value
+        for name, (value, *others) in values.items()
+        if not others and counts[name] > 1 and math.isfinite(value)
+    }
+
+
+def _points(record: Record, logged: Collection[str], scores: Iterable[MetricPoint]) -> Points:
+    points: dict[str, list[Point]] = {}
+    curves = (
+        MetricPoint(p.step, p.time, {n: v for n, v in p.values.items() if n in logged})
+        for p in record.metrics
+    )
+    add_points(points, curves)
+    add_points(points, scores)
+    return points
+
+
 def _score_points(
     scores: Iterable[Score], record: Record, started: float
 ) -> tuple[MetricPoint, ...]:
@@ -244,11 +264,14 @@ def _score_points(
     A score has no time of its own that a rebuilt mirror would compute again. So it gets the time of
     the train step after which its checkpoint was saved.
     """
-    steps = by_step((s.step, f"eval/{s.task}/{s.metric}", s.value) for s in scores)
+    steps: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for score in scores:
+        steps[score.step][f"eval/{score.task}/{score.metric}"].append(score.value)
     points = []
-    for step, values in steps.items():
+    for step, values in sorted(steps.items()):
         times = [point.time for point in record.metrics if point.step <= step]
-        points.append(MetricPoint(step, times[-1] if times else started, values))
+        means = {name: math.fsum(each) / len(each) for name, each in values.items()}
+        points.append(MetricPoint(step, times[-1] if times else started, means))
     return tuple(points)
 
 

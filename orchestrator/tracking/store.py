@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, str] = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     # mlflow 3.17.2 writes this, by default ./mlruns, into raw SQL for its experiment `Default`,
     # which a quote in the working directory breaks; orch gives its experiments their own place

@@ -1,4 +1,4 @@
-"""GPU-hours used and left, and which cells a budget still pays."""
+"""GPU-hours used and left, and a budget that is too little."""
 
 import json
 import os
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import SelectionError
 from orchestrator.launch.slurm import submissions
+from orchestrator.pipeline.training import refuse_over_budget
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import (
-    afford,
     evaluation_hours,
     total_left,
     used_gpu_hours,
@@ -44,19 +45,16 @@ def rows(synthetic: Any, tmp_path: Path) -> Callable[..., Plan]:
     return made
 
 
-def test_a_budget_pays_cells_in_order_and_says_what_is_left(rows: Callable[..., Plan]) -> None:
-    plan = rows("running", "planned", "planned", "planned")
-    afforded = afford(plan, 10, plan)
-    assert [c.settings.seed for c in afforded.paid] == [1]
-    assert [c.settings.seed for c in afforded.unpaid] == [2, 3]
-    assert "budget of 10 GPU-hours" in afforded.sentence
-    assert "4 with the scheduler, 4 to be submitted" in afforded.sentence
-    assert afforded.sentence.endswith(
-        "2 left, too little for 2 more cells: 8 GPU-hours [2 declared]"
-    )
-    sentence = afford(plan, 17, plan).sentence
-    assert sentence.endswith("0 used, 4 with the scheduler, 12 to be submitted, 1 left")
-    assert afford(plan, 17, plan).unpaid == ()
+def test_a_budget_that_is_too_little_starts_nothing(
+    rows: Callable[..., Plan], tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "x")
+    plan = rows("running", "planned", "planned", "failed")
+    said = refuse_over_budget(12, plan, plan, folder)
+    assert said.startswith("budget of 12 GPU-hours: 0 used, 4 at work, and the missing cells take")
+    assert said.endswith("8 GPU-hours [2 declared]")
+    with pytest.raises(SelectionError, match="that is more"):
+        refuse_over_budget(11, plan, plan, folder)
 
 
 def test_evaluation_jobs_that_ended_are_paid(rows: Callable[..., Plan], tmp_path: Path) -> None:
@@ -69,10 +67,9 @@ def test_evaluation_jobs_that_ended_are_paid(rows: Callable[..., Plan], tmp_path
         submissions.write_end(folder, "one", index, end)
     (folder.submission("one") / "ends" / "2.succeeded.json").write_text("{")  # cut
     assert evaluation_hours(folder) == 3
-    plan = rows("succeeded", "running", "planned", "planned")
-    afforded = afford(plan, 14, plan, 3.0)
-    assert "3 used, 4 with the scheduler, 4 to be submitted, 3 left" in afforded.sentence
-    assert [c.settings.seed for c in afforded.paid] == [2]
+    plan = rows("succeeded", "running", "planned")
+    said = refuse_over_budget(14, plan, plan, folder)
+    assert "3 used, 4 at work, and the missing cells take 4 GPU-hours" in said
 
 
 def test_used_counts_every_attempt_also_one_that_left_no_word(rows: Callable[..., Plan]) -> None:

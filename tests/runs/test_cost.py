@@ -9,6 +9,7 @@ from orchestrator.library.model_size import declared_parameters
 from orchestrator.records import Cell, EvalTask, EvaluationSpec, ExitRecord, Outcome
 from orchestrator.report.results import wall_seconds
 from orchestrator.rundir import RunFolder
+from orchestrator.runs import pilot
 from orchestrator.runs.cost import (
     ASSUMED_UTILISATION,
     CPU_SECONDS_PER_UPDATE,
@@ -21,6 +22,7 @@ from orchestrator.runs.cost import (
     used_cpu_seconds,
     validation_line,
 )
+from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan
 from orchestrator.settings import BackendRef, Batch, Cadence, Data, Kl, Model, Resources, Rollout
 from tests.launch.kit import ended, leave, make_cell
@@ -129,14 +131,17 @@ def test_measured_cells_replace_the_estimate_for_their_shape_only(tmp_path: Path
     assert total([cells[2], other], rates).cells == {"measured": 1, "estimated": 1}
 
 
-def test_a_pilot_is_taken_until_a_whole_cell_has_run(tmp_path: Path) -> None:
+def test_a_pilot_is_taken_until_a_whole_cell_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = RunFolder(tmp_path / "runs")
     cells = [micro(0), micro(1)]
     pilots = {cost_shape(cells[0]): StepRate(0.01, 0.5)}
-    rates = measured_rates(plan(cells, folder).rows, pilots)
+    monkeypatch.setattr(pilot, "pilot_rates", lambda _folder: pilots)
+    rates = known_rates(plan(cells, folder).rows, folder)
     assert price(cells[1], rates) == (pytest.approx(1.5), "measured")
     leave(folder, cells[0], ended(cpu_seconds=2.0))
-    rates = measured_rates(plan(cells, folder).rows, pilots)
+    rates = known_rates(plan(cells, folder).rows, folder)
     assert price(cells[1], rates) == (pytest.approx(2 / 3600), "measured")
 
 

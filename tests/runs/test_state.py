@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.rundir import CellDir, RunFolder
-from orchestrator.runs.state import is_ended, read_state, state_of, survey
+from orchestrator.runs.state import read_state
 from tests.launch.kit import ended, leave, make_cell
 
 
@@ -61,23 +61,7 @@ def test_what_cannot_be_read_is_unknown_with_a_reason(folder: RunFolder) -> None
     assert "exit.json is not a JSON object" in seen.fault
     attempt.exit.write_text('{"state": "levitating", "started": 1.0, "ended": 2.0}')
     assert "@ $.state. It was changed by hand" in read_state(cell_dir).fault
-    assert state_of(cell_dir) == ("unknown", None)
 
 
 def test_a_directory_that_is_gone_is_planned(folder: RunFolder) -> None:
     assert read_state(CellDir(folder.path / "cells" / "x-0")).state == "planned"
-
-
-def test_survey_sees_every_cell_without_its_spec(folder: RunFolder) -> None:
-    leave(folder, make_cell(0), ended())
-    leave(folder, make_cell(1), None)
-    leave(folder, make_cell(2)).cell.write_text("not even JSON")
-    assert [seen.state for _, seen in survey(folder)] == ["succeeded", "preempted", "planned"]
-    assert survey(RunFolder(folder.path / "nowhere")) == []
-
-
-def test_is_ended() -> None:
-    assert [s for s in ("planned", "running", "failed", "succeeded") if is_ended(s)] == [
-        "failed",
-        "succeeded",
-    ]

@@ -7,14 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import pytest
 from tracking_house import T0, House, curve, dump, dying, grow
 
 from orchestrator.records import Cell
-from orchestrator.tracking.mirror import MirrorReport
 
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
@@ -140,40 +138,19 @@ def test_no_secret_of_a_plan_leaves_the_run_directory(house: House) -> None:
     assert not any(b"hush" in raw for raw in [*everything, house.database.read_bytes()])
 
 
-def test_mirroring_again_does_nothing_and_does_not_import_mlflow(house: House) -> None:
+def test_mirroring_again_does_nothing(house: House) -> None:
     fill(house)
     house.mirror()
     before = held(house)
     again = house.mirror()
     assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 4)
     assert held(house) == before
-    code = (
-        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
-        "house = pickle.load(open(sys.argv[1], 'rb'))\nreport = house.mirror()\n"
-        "assert report.unchanged == 4, report\n"
-        "assert not {'mlflow', 'sqlalchemy'} & set(sys.modules)\n"
-    )
-    import pickle
-
-    kept = house.folder.path.parent / "house.pickle"
-    kept.write_bytes(pickle.dumps(house))
-    python(code, str(kept), str(Path(__file__).parent))
 
 
 def python(code: str, *argv: str) -> str:
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
-
-
-def test_without_its_note_it_asks_mlflow_and_changes_nothing(house: House) -> None:
-    fill(house)
-    house.mirror()
-    before = held(house)
-    (house.folder.path / "mirror.json").unlink()
-    again = house.mirror()
-    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 4)
-    assert held(house) == before
 
 
 def test_a_growing_cell_is_appended_to(house: House) -> None:
@@ -190,35 +167,6 @@ def test_a_growing_cell_is_appended_to(house: House) -> None:
     assert (report.created, report.rows) == (0, 2 * 3)
     points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
     assert [step for step, _, _ in points] == list(range(6))
-
-
-def test_a_dry_run_counts_what_the_mirror_then_does(house: House) -> None:
-    """At each stage of a cell's life, and nothing is written meanwhile."""
-
-    def counts(report: MirrorReport) -> tuple[int, ...]:
-        return report.created, report.updated, report.unchanged, report.deleted
-
-    def both() -> tuple[int, ...]:
-        """Foresee, then mirror."""
-        before = house.database.read_bytes()
-        foreseen = counts(house.foreseen())
-        assert house.database.read_bytes() == before
-        assert counts(house.mirror()) == foreseen
-        return foreseen
-
-    cell = house.cells[0]
-    attempt = house.attempt(cell, range(4), state=None)
-    assert both()[0] > 0
-    assert both()[:2] == (0, 0)
-    grow(attempt, range(4, 6))
-    assert both()[1] > 0
-    house.score(cell, 3, 0.5)
-    assert both()[1] > 0
-    (house.folder.path / "mirror.json").unlink()
-    assert both()[:2] == (0, 0), "MLflow itself is asked"
-    rmtree(attempt.path.parent)
-    house.attempt(cell, range(3), started=T0 + 9000)
-    assert both()[0] == 1, "another history"
 
 
 def test_scores_that_come_later_are_appended(house: House) -> None:
@@ -436,7 +384,6 @@ def test_any_runs_folder_will_do(
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert len(held(house)) == 5
     assert len(held(house)[f"cell/{house.cells[0].id}"]["artifacts"]) == 8
-    (house.folder.path / "mirror.json").unlink()
     assert house.mirror().unchanged == 4
 
 
@@ -464,7 +411,6 @@ def test_a_runs_folder_that_was_moved_keeps_its_runs(house: House, tmp_path: Pat
     run = held(moved)[f"cell/{house.cells[0].id}"]
     assert len(run["artifacts"]) == 8
     assert run["tags"]["orch.directory"] == str(moved.folder.cell(house.cells[0]).path)
-    (moved.folder.path / "mirror.json").unlink()
     assert moved.mirror().unchanged == 4
 
 
@@ -514,7 +460,6 @@ def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
     assert [step for step, _, _ in run["points"]["train/policy_loss"]] == [0, 1, 2, 3]
     assert [step for step, _, _ in run["points"]["train/reward_mean"]] == [0, 1, 2, 3]
     assert run["params"]["train/learning_rate"] == "0.5"
-    assert house.mirror().rows == 0
 
 
 def test_nan_infinity_and_foreign_names(house: House) -> None:

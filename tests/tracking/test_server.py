@@ -98,7 +98,7 @@ def test_a_busy_server_gets_all_in_the_end(
         house.attempt(cell, range(6))
     report = house.mirror(busy.uri)
     assert report.created == len(house.cells) + 1
-    assert not busy.refusals_left, "MLflow's client alone gives up at the third refusal"
+    assert not busy.refusals_left, "four refusals are waited for"
     busy.shutdown()
     over_http = dump(server.uri, house.folder.experiment)
     house.mirror()

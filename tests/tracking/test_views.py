@@ -4,7 +4,6 @@ import json
 import time
 from typing import Any
 
-import pytest
 from tracking_house import House, dump
 
 from orchestrator.runs.operations import prune
@@ -66,15 +65,12 @@ def test_only_links_of_ours_are_resolved() -> None:
     )
 
 
-@pytest.mark.parametrize("noted", [True, False], ids=["after-a-mirror", "asking-mlflow"])
-def test_a_pruned_cell_takes_its_run_along(house: House, noted: bool) -> None:
+def test_a_pruned_cell_takes_its_run_along(house: House) -> None:
     fill(house)
     house.mirror()
     first = house.cells[0]
     (done,) = prune(house.folder, [house.folder.cell(first)])
     assert done.done
-    if not noted:
-        (house.folder.path / "mirror.json").unlink()
     report = house._replace(cells=house.cells[1:]).mirror()
     assert report.deleted == 1
     now = held(house)

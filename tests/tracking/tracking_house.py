@@ -33,11 +33,6 @@ class House(NamedTuple):
         """Collects and mirrors what is on disk now."""
         return mirror(collect(self.cells, self.folder), self.scores, self.spec, self.folder, uri)
 
-    def foreseen(self, uri: str | None = None) -> MirrorReport:
-        """What a mirror would do, which is not done."""
-        records = collect(self.cells, self.folder)
-        return mirror(records, self.scores, self.spec, self.folder, uri, dry_run=True)
-
     def attempt(
         self,
         cell: Cell,

@@ -130,7 +130,7 @@ class BusyProxy(ThreadingHTTPServer):
 
     def __init__(self, behind: int):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind, self.refusals_left = behind, 5
+        self.behind, self.refusals_left = behind, 4
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property

@@ -74,8 +74,6 @@ class Submitted(NamedTuple):
     """Ids of the arrays."""
     no_room: tuple[Cell, ...] = ()
     """Cells for which the queue has no room at present (`max_submit_jobs`)."""
-    unpaid: tuple[Cell, ...] = ()
-    """Cells that the budget does not cover."""
 
 
 class ArrayCells(NamedTuple):
