@@ -6,7 +6,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.metrics.points import PointValues, compact, stretches
+from orchestrator.metrics.points import PointValues, compact
 from orchestrator.records import MetricPoint
 
 mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.integers(-9, 9))
@@ -33,18 +33,3 @@ def test_what_is_no_number_is_left_as_it_is() -> None:
     for values in ({"a": None}, {"a": "1"}, {"a": 10**400}):
         point = MetricPoint(1, 2.0, values)  # type: ignore[arg-type]  # values of no number, on purpose
         assert compact(point) is point
-
-
-def test_stretches_are_the_points_in_order() -> None:
-    points = [
-        MetricPoint(1, 1.0, {"b": 1.0, "a": 2.0}),
-        compact(MetricPoint(2, 1.5, {"b": 3.0, "a": 4.0})),
-        MetricPoint(3, 2.0, {"b": 5.0}),
-        MetricPoint(5, 2.0, {}),
-        MetricPoint(6, 3.0, {"b": 6.0, "a": 7.0}),
-    ]
-    parts = list(stretches(points))
-    assert [part.names for part in parts] == [("b", "a"), ("b",), (), ("b", "a")]
-    assert [point for part in parts for point in part.points] == points
-    rows = [dict(zip(p.names, row, strict=True)) for p in parts for row in p.values.tolist()]
-    assert rows == [dict(point.values) for point in points]

@@ -16,11 +16,11 @@ from orchestrator.runs.status import (
     COLUMNS,
     cell_rows,
     counted_faults,
-    keep_showing,
     status_data,
     status_lines,
     stretches_without_gradient,
 )
+from orchestrator.runs.watch import keep_showing
 
 if TYPE_CHECKING:
     from orchestrator.runs.plan import Plan
@@ -63,7 +63,8 @@ def command(
     if not experiments:
         click.echo(f"no experiment has run yet below {runs_dir}", err=True)
     if watch and experiments and not as_json:
-        keep_showing(experiments, where)
+        chosen = [experiment.chosen(where) for experiment in experiments]
+        keep_showing([(each.folder.experiment, each.cells, each.folder) for each in chosen])
         return 0
     states = _show(experiments, where, everything, as_json)
     own = " --pilot" if pilot else ""

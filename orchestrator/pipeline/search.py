@@ -45,7 +45,7 @@ def search(experiment: Experiment, searches: Sequence[Search], journal: SearchJo
 def _run(experiment: Experiment, cells: Sequence[Cell], scored: bool) -> bool:
     """Train cells to their end, and score them. Return False after Ctrl-C."""
     folder, spec = experiment.folder, experiment.spec
-    with watch(cells) as display:
+    with watch(cells, folder, local=experiment.where == "local") as display:
         if experiment.where == "local":
             site = spec.site
             done = launch(

@@ -1,15 +1,8 @@
-"""The contents of `orch status`: states, cost and progress, once or again and again.
-
-The live view is a table on a terminal, and lines elsewhere.
-"""
+"""The contents of `orch status`: states, cost and progress."""
 
 import json
-import sys
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from orchestrator.metrics.zero_gradient import zero_gradient_stretch
 from orchestrator.rundir import RunFolder
@@ -24,28 +17,12 @@ from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentenc
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import Plan, PlanRow
-from orchestrator.runs.plan import plan as plan_of
-from orchestrator.runs.watch import (
-    MOVING,
-    CellLine,
-    ProgressSnapshot,
-    duration,
-    latest_metrics,
-    progress_line,
-    take_snapshot,
-)
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from orchestrator.runs.watch import LISTED, latest_metrics
 
 _LEFT = ("planned", "submitted", "pending", "running", "unknown", "preempted", "timed_out")
 """States of cells that are still to be trained, wholly or from where they are."""
-_LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
 COLUMNS = ("cell", "state", "step", "reward", "detail")
 """The columns of `cell_rows`."""
-
-
-# ---------------------------------------------------------------- once
 
 
 def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
@@ -90,7 +67,7 @@ def cell_rows(experiment: Experiment, plan: Plan, everything: bool) -> list[tupl
 
 
 def _listed(plan: Plan, everything: bool) -> list[PlanRow]:
-    return [row for row in plan.rows if everything or row.state in _LISTED]
+    return [row for row in plan.rows if everything or row.state in LISTED]
 
 
 def _cell_row(row: PlanRow, where: str) -> tuple[str, ...]:
@@ -109,13 +86,6 @@ def _cell_row(row: PlanRow, where: str) -> tuple[str, ...]:
 def named(state: str, where: str) -> str:
     """Return a state in words: on this machine nobody preempts, a person interrupts."""
     return "interrupted" if state == "preempted" and where == "local" else state
-
-
-def hours_line(experiment: Experiment) -> str:
-    """Return GPU-hours used and remaining as text; empty where cells take no GPU."""
-    if experiment.scale == "micro":
-        return ""
-    return _hours_text(plan_of(experiment.cells, experiment.folder), experiment.folder)
 
 
 def _hours_text(plan: Plan, folder: RunFolder) -> str:
@@ -172,129 +142,3 @@ def status_data(experiment: Experiment, plan: Plan, everything: bool) -> dict[st
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
-
-
-# ---------------------------------------------------------------- again and again
-
-
-SECONDS = 2.0
-QUIET_SECONDS = 30.0
-"""Without a terminal: seconds between two lines if nothing has changed."""
-
-_SHARE = 0.2
-"""At most this share of the time is spent looking."""
-
-
-def keep_showing(experiments: Sequence[Experiment], where: Sequence[str]) -> None:
-    """Show the experiments again and again until all their cells have ended, or Ctrl-C."""
-    experiments = [experiment.chosen(where) for experiment in experiments]
-    summaries = [_Summary(experiment) for experiment in experiments]
-    ticks = _ticks(experiments)
-    with suppress(KeyboardInterrupt):
-        if sys.stdout.isatty():
-            _on_terminal(summaries, ticks)
-        else:
-            _as_lines(summaries, ticks)
-
-
-def _ticks(experiments: Sequence[Experiment]) -> Iterator[list[ProgressSnapshot]]:
-    """Yield a snapshot of each experiment; the last when all have ended."""
-    while True:
-        began = time.monotonic()
-        snapshots = [take_snapshot(e.cells, e.folder) for e in experiments]
-        yield snapshots
-        if all(one.over for one in snapshots):
-            return
-        time.sleep(max(SECONDS, (time.monotonic() - began) / _SHARE))
-
-
-class _Summary:
-    """The line below an experiment's table."""
-
-    def __init__(self, experiment: Experiment):
-        self._experiment = experiment
-        self._began: tuple[float, int] | None = None
-        """When the watch began, and the train steps that were done then."""
-        self._said, self._asked = "", float("-inf")
-
-    def of(self, snapshot: ProgressSnapshot) -> str:
-        now = time.monotonic()
-        seconds = self.seconds_left(snapshot, now)
-        if now - self._asked > QUIET_SECONDS:
-            self._asked, self._said = now, hours_line(self._experiment)
-        parts = [f"{self._experiment.folder.experiment}: {progress_line(snapshot)}", self._said]
-        parts.append(f"about {duration(seconds)} left" if seconds is not None else "")
-        return "; ".join(part for part in parts if part)
-
-    def seconds_left(self, snapshot: ProgressSnapshot, now: float) -> float | None:
-        """Return the seconds left at the speed since the watch began; None before one is known."""
-        if self._began is None:
-            self._began = (now, snapshot.steps)
-        spent, gained = now - self._began[0], snapshot.steps - self._began[1]
-        is_known = gained > 0 and spent > 2 and snapshot.live
-        return spent * snapshot.steps_left / gained if is_known else None
-
-
-def _as_lines(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
-    """Print what became of each cell and, now and then, how far all are."""
-    states: dict[str, str] = {}
-    printed, at = [""] * len(summaries), [float("-inf")] * len(summaries)
-    for snapshots in ticks:
-        for i, one in enumerate(snapshots):
-            for line in one.lines:
-                if states.get(line.cell.id, line.state) != line.state:
-                    detail = line.detail or (line.outcome if line.state == "succeeded" else "")
-                    _write(f"{line.cell.slug}: {line.state}{detail and f' ({detail})'}")
-                states[line.cell.id] = line.state
-            summary = summaries[i].of(one)
-            late = time.monotonic() - at[i] >= QUIET_SECONDS
-            if summary != printed[i] and (late or one.over):
-                _write(summary)
-                printed[i], at[i] = summary, time.monotonic()
-        sys.stdout.flush()
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-
-
-def _on_terminal(summaries: Sequence[_Summary], ticks: Iterable[list[ProgressSnapshot]]) -> None:
-    from rich.console import Console, Group
-    from rich.live import Live
-
-    console = Console()
-    shown: Group | None = None
-    try:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            for snapshots in ticks:
-                room = max(3, (console.height - 2) // max(1, len(snapshots)) - 3)
-                parts = (
-                    _drawn(one, summary.of(one), room)
-                    for one, summary in zip(snapshots, summaries, strict=True)
-                )
-                shown = Group(*parts)
-                live.update(shown, refresh=True)
-    finally:
-        if shown is not None:
-            console.print(shown)
-
-
-def _drawn(snapshot: ProgressSnapshot, summary: str, room: int) -> "RenderableType":
-    """Return the cells that are neither planned nor done, as many as fit, and the summary."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    listed = [line for line in snapshot.lines if line.state in _LISTED]
-    listed.sort(key=lambda line: line.state not in MOVING)
-    table = Table.grid(padding=(0, 2))
-    for line in listed[:room]:
-        reward = "" if line.reward is None else f"reward {_number(line.reward)}"
-        steps = f"step {line.step}/{line.total}"
-        table.add_row(Text(line.cell.slug), Text(line.state, _style(line)), steps, reward)
-    more = len(listed) - room
-    return Group(table, *([Text(f"... and {more} more")] if more > 0 else []), Text(summary))
-
-
-def _style(line: CellLine) -> str:
-    return "bold red" if line.state in ("failed", "unknown") else ""

@@ -1,4 +1,4 @@
-"""Progress of cells: a snapshot of an experiment from disk, and the events of a launch."""
+"""Progress of cells: a snapshot from disk, drawn again and again, and lines as cells end."""
 
 import json
 import sys
@@ -10,16 +10,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from orchestrator.files import read_tail
-from orchestrator.identity import digest
 from orchestrator.launch import LaunchEvent
 from orchestrator.records import Cell, State
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.state import one_look
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MOVING: frozenset[str] = frozenset({"submitted", "pending", "running"})
+LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
+"""States that are listed cell by cell."""
+_OVER: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at cells on this machine."""
+QUIET_SECONDS = 30.0
+"""Seconds between two lines if nothing has changed, and between two questions to a scheduler."""
+_SHARE_LOOKING = 0.2
+"""At most this share of the time is spent looking."""
+_TAIL_BYTES = 4096
+
+
+class LatestMetrics(NamedTuple):
+    """The last line of a running cell's metrics."""
+
+    step: int = 0
+    reward: float | None = None
 
 
 @dataclass(frozen=True)
@@ -32,8 +48,6 @@ class CellLine:
     reward: float | None = None
     outcome: str = ""
     detail: str = ""
-    trace: str = ""
-    """A digest that changes with any file of the cell."""
 
     @property
     def total(self) -> int:
@@ -59,30 +73,14 @@ class ProgressSnapshot:
         return sum(min(line.step, line.total) for line in self.lines)
 
     @property
-    def steps_total(self) -> int:
-        """Return the train steps of all cells."""
-        return sum(line.total for line in self.lines)
-
-    @property
     def steps_left(self) -> int:
         """Return the number of steps left in cells that continue without a person."""
-        ended = ("succeeded", "failed", "cancelled")
-        return sum(max(0, line.total - line.step) for line in self.lines if line.state not in ended)
+        return sum(max(0, one.total - one.step) for one in self.lines if one.state not in _OVER)
 
     @property
     def over(self) -> bool:
         """Return True if every cell has ended for good."""
-        return all(line.state in ("succeeded", "failed", "cancelled") for line in self.lines)
-
-    @property
-    def live(self) -> bool:
-        """Return True if a cell is in a state that can change without a person."""
-        return any(line.state in MOVING for line in self.lines)
-
-    @property
-    def digest(self) -> str:
-        """Return a digest of the cells' states and files."""
-        return digest([[line.cell.id, line.state, line.trace] for line in self.lines])
+        return all(line.state in _OVER for line in self.lines)
 
 
 def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
@@ -92,39 +90,16 @@ def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
     with one_look(folder) as answer:
         states = [(cell, answer.state_of(folder.cell(cell))) for cell in cells]
     for cell, look in states:
-        cell_dir = folder.cell(cell)
-        attempts = cell_dir.attempts() if look.attempts else []
-        outcome = look.exit.outcome if look.exit else None
         now = LatestMetrics(cell.settings.num_train_steps)
         if look.state != "succeeded":
+            attempts = folder.cell(cell).attempts() if look.attempts else []
             started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
             now = latest_metrics(started[-1].path) if started else LatestMetrics()
+        outcome = look.exit.outcome if look.exit else None
         message = look.exit.message if look.exit and look.state != "succeeded" else look.fault
-        lines.append(
-            CellLine(
-                cell,
-                look.state,
-                now.step,
-                now.reward,
-                outcome.kind if outcome else "",
-                message.strip().partition("\n")[0],
-                _trace(attempts, cell_dir.evaluations),
-            )
-        )
+        kind = outcome.kind if outcome else ""
+        lines.append(CellLine(cell, look.state, now.step, now.reward, kind, _first_line(message)))
     return ProgressSnapshot(tuple(lines))
-
-
-def _trace(attempts: Sequence[AttemptDir], evaluations: Path) -> str:
-    """Return sizes and times of the files from which a cell's report is made. Read none of them."""
-    trace: list[object] = [len(attempts)]
-    files = [f for a in attempts[-1:] for f in (a.metrics, a.stdout, a.exit, a.path / "logs")]
-    for path in (*files, evaluations):
-        try:
-            stat = path.stat()
-            trace += [stat.st_size, stat.st_mtime_ns]
-        except OSError:
-            trace.append(0)
-    return ",".join(map(str, trace))
 
 
 def progress_line(snapshot: ProgressSnapshot) -> str:
@@ -136,110 +111,49 @@ def progress_line(snapshot: ProgressSnapshot) -> str:
     collapsed = sum(line.outcome == "collapsed" for line in snapshot.lines)
     if collapsed:
         parts.append(f"{collapsed} collapsed")
-    return f"{', '.join(parts)}; {snapshot.steps / max(1, snapshot.steps_total):.0%} of steps"
+    total = sum(line.total for line in snapshot.lines)
+    return f"{', '.join(parts)}; {snapshot.steps / max(1, total):.0%} of steps"
 
 
-_HEARTBEAT_SECONDS = 30.0
-_TAIL_BYTES = 4096
+class Summary:
+    """The line below the cells: how many are done, and how long the others take."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None
+        """When the watch began, and the train steps that were done then."""
+
+    def of(self, snapshot: ProgressSnapshot) -> str:
+        """Return `3 of 8 cells done, 5 running; 41% of steps; about 12 min left`."""
+        seconds = self.seconds_left(snapshot, time.monotonic())
+        left = "" if seconds is None else f"; about {duration(seconds)} left"
+        return progress_line(snapshot) + left
+
+    def seconds_left(self, snapshot: ProgressSnapshot, now: float) -> float | None:
+        """Return the seconds left at the speed since the watch began; None before one is known."""
+        if self._began is None:
+            self._began = (now, snapshot.steps)
+        spent, gained = now - self._began[0], snapshot.steps - self._began[1]
+        is_moving = any(line.state in MOVING for line in snapshot.lines)
+        is_known = gained > 0 and spent > 2 and is_moving
+        return spent * snapshot.steps_left / gained if is_known else None
 
 
-class LatestMetrics(NamedTuple):
-    """The last line of a running cell's metrics."""
+def drawn(snapshot: ProgressSnapshot, summary: str, room: int) -> "RenderableType":
+    """Return the cells that are neither planned nor done, as many as fit, and the summary."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
 
-    step: int = 0
-    reward: float | None = None
-
-
-class LaunchProgress:
-    """A count of the events that `launch` reports of the cells it has to train."""
-
-    def __init__(self, cells: Iterable[Cell], clock: Callable[[], float] = time.monotonic):
-        self.cells = list(cells)
-        self.running: dict[str, tuple[Cell, Path]] = {}
-        self.done = self.failed = self.collapsed = 0
-        self._clock, self._began = clock, clock()
-        self._known = {cell.id for cell in self.cells}
-        self._steps_total = sum(cell.settings.num_train_steps for cell in self.cells)
-        self._steps_done = 0
-        self._steps_found: dict[str, int] = {}
-        """Train steps that resumed cells already had: they do not count for the speed of this
-        run."""
-
-    def take(self, event: LaunchEvent) -> str:
-        """Count an event; return the line to print for it, or nothing."""
-        cell = event.cell
-        if cell is None:
-            return ""
-        if cell.id not in self._known:  # another orch was training it when this one began
-            self._known.add(cell.id)
-            self.cells.append(cell)
-            self._steps_total += cell.settings.num_train_steps
-        if event.kind == "started" and event.attempt_dir is not None:
-            self.running[cell.id] = (cell, event.attempt_dir)
-            # The attempt before has the steps that this one resumes from. Attempt 0 has no folder,
-            # and no steps.
-            earlier = event.attempt_dir.with_name(str(int(event.attempt_dir.name) - 1))
-            step = max(latest_metrics(earlier).step, latest_metrics(event.attempt_dir).step)
-            self._steps_found.setdefault(cell.id, step)
-            return ""
-        self.running.pop(cell.id, None)
-        if event.kind == "lost":
-            what = "it is started again" if event.again else "it is left for the next run"
-            return f"{cell.slug}: its process was killed; {what}, from its last checkpoint if any"
-        if event.kind == "elsewhere":
-            return f"{cell.slug}: another orch is training it"
-        return self._ended(cell, event)
-
-    def _ended(self, cell: Cell, event: LaunchEvent) -> str:
-        ended = event.exit
-        if ended is None or ended.state == "preempted":
-            return f"{cell.slug}: stopped; it goes on from its last checkpoint when run again"
-        self.done += 1
-        self._steps_done += cell.settings.num_train_steps
-        head = f"[{self.done}/{len(self.cells)}] {cell.slug}"
-        if ended.state != "succeeded":
-            self.failed += ended.state == "failed"
-            kind = f"({ended.failure}) " if ended.failure else ""
-            return f"{head}: {ended.state} {kind}{_first_line(ended.message)}".rstrip()
-        outcome, reward = ended.outcome, None
-        if event.attempt_dir is not None:
-            reward = latest_metrics(event.attempt_dir).reward
-        if outcome is not None and outcome.kind in ("collapsed", "unstable"):
-            self.collapsed += outcome.kind == "collapsed"
-            return f"{head}: {outcome.kind} ({outcome.cause}) at step {outcome.step}"
-        seconds = ended.ended - ended.started
-        return f"{head}: trained in {seconds:.1f} s{_reward(reward)}"
-
-    def steps(self) -> int:
-        """Return the number of train steps done in all these cells together."""
-        reached = (
-            max(latest_metrics(path).step, self._steps_found.get(id_, 0))
-            for id_, (_, path) in self.running.items()
-        )
-        return min(self._steps_total, self._steps_done + sum(reached))
-
-    def fraction(self) -> float:
-        """Return the train steps done, divided by all train steps of this run, between 0 and 1."""
-        return self.steps() / max(1, self._steps_total)
-
-    def seconds_left(self) -> float | None:
-        """Return the seconds left at the speed of this run so far; None before a speed is known."""
-        done, spent = self.steps(), self._clock() - self._began
-        gained = done - sum(self._steps_found.values())
-        return spent * (self._steps_total - done) / gained if gained > 0 and spent > 1 else None
-
-    def summary(self) -> str:
-        """Return a line with the cells done, running, collapsed and failed, and the time left."""
-        parts = [f"{self.done} of {len(self.cells)} cells done", f"{len(self.running)} running"]
-        parts += [
-            f"{n} {word}"
-            for n, word in ((self.collapsed, "collapsed"), (self.failed, "failed"))
-            if n
-        ]
-        seconds = self.seconds_left()
-        if seconds is not None and self.running:
-            parts.append(f"about {duration(seconds)} left")
-        return ", ".join(parts)
+    listed = [line for line in snapshot.lines if line.state in LISTED]
+    listed.sort(key=lambda line: line.state not in MOVING)
+    table = Table.grid(padding=(0, 2))
+    for line in listed[:room]:
+        style = "bold red" if line.state in ("failed", "unknown") else ""
+        reward = "" if line.reward is None else f"reward {line.reward:.3g}"
+        steps = f"step {line.step}/{line.total}"
+        table.add_row(Text(line.cell.slug), Text(line.state, style), steps, reward)
+    more = len(listed) - room
+    return Group(table, *([Text(f"... and {more} more")] if more > 0 else []), Text(summary))
 
 
 class Watch(NamedTuple):
@@ -249,58 +163,146 @@ class Watch(NamedTuple):
 
 
 @contextmanager
-def watch(cells: Iterable[Cell], stream: TextIO | None = None) -> Iterator[Watch]:
-    """Show the progress of these cells on `stream` (None: stderr).
+def watch(
+    cells: Sequence[Cell], folder: RunFolder, stream: TextIO | None = None, *, local: bool = True
+) -> Iterator[Watch]:
+    """Show the progress of these cells on `stream` (None: stderr): a line as each ends, and how
+    far all are, on a terminal as a table that is drawn anew.
 
-    A live table on a terminal, plain lines elsewhere. Use the display as launch's on_event.
+    local: no scheduler has to be asked.
     """
     stream = stream or sys.stderr
-    count = LaunchProgress(cells)
-    if not (stream.isatty() and count.cells):
-        yield Watch(_plain(count, stream))
+    lines, summary = _EventLines(len(cells)), Summary()
+    if not (stream.isatty() and cells):
+        quiet_since = time.monotonic()
+
+        def tell(event: LaunchEvent) -> None:
+            nonlocal quiet_since
+            line = lines.of(event)
+            if not line and time.monotonic() - quiet_since >= QUIET_SECONDS:
+                line = summary.of(take_snapshot(cells, folder))
+            if line:
+                quiet_since = time.monotonic()
+                print(line, file=stream, flush=True)
+
+        yield Watch(tell)
         return
     from rich.console import Console
     from rich.live import Live
 
-    console = Console(file=stream)
+    console, due = Console(file=stream), 0.0
 
     def show(event: LaunchEvent) -> None:
-        if line := count.take(event):
+        nonlocal due
+        if line := lines.of(event):
             console.print(line, markup=False, highlight=False)
-        live.update(_table(count), refresh=True)
+        began = time.monotonic()
+        if began >= due:
+            snapshot = take_snapshot(cells, folder)
+            live.update(drawn(snapshot, summary.of(snapshot), console.height // 2), refresh=True)
+            spent = time.monotonic() - began
+            due = began + max(LOOK_SECONDS if local else QUIET_SECONDS, spent / _SHARE_LOOKING)
 
     # no refresh thread: launch ticks often enough
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield Watch(show)
 
 
-def _plain(count: LaunchProgress, stream: TextIO) -> Callable[[LaunchEvent], None]:
-    last = time.monotonic()
+class _EventLines:
+    """A line for each event of a launch that a person wants to know."""
 
-    def show(event: LaunchEvent) -> None:
-        nonlocal last
-        line = count.take(event)
-        if not line and time.monotonic() - last >= _HEARTBEAT_SECONDS:
-            line = count.summary()
-        if line:
-            last = time.monotonic()
-            print(line, file=stream, flush=True)
+    def __init__(self, total: int):
+        self._done, self._total = 0, total
 
-    return show
+    def of(self, event: LaunchEvent) -> str:
+        """Return the line of an event; empty for one without."""
+        cell, ended = event.cell, event.exit
+        if cell is None or event.kind == "started":
+            return ""
+        if event.kind == "lost":
+            what = "it is started again" if event.again else "it is left for the next run"
+            return f"{cell.slug}: its process was killed; {what}, from its last checkpoint if any"
+        if event.kind == "elsewhere":
+            return f"{cell.slug}: another orch is training it"
+        if ended is None or ended.state == "preempted":
+            return f"{cell.slug}: stopped; it goes on from its last checkpoint when run again"
+        self._done += 1
+        head = f"[{self._done}/{max(self._done, self._total)}] {cell.slug}"
+        if ended.state != "succeeded":
+            kind = f"({ended.failure}) " if ended.failure else ""
+            return f"{head}: {ended.state} {kind}{_first_line(ended.message)}".rstrip()
+        outcome = ended.outcome
+        if outcome is not None and outcome.kind in ("collapsed", "unstable"):
+            return f"{head}: {outcome.kind} ({outcome.cause}) at step {outcome.step}"
+        reward = latest_metrics(event.attempt_dir).reward if event.attempt_dir else None
+        shown = "" if reward is None else f", reward {reward:.3f}"
+        return f"{head}: trained in {ended.ended - ended.started:.1f} s{shown}"
 
 
-def _table(count: LaunchProgress) -> "RenderableType":
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
+def keep_showing(cells: Sequence[tuple[str, Sequence[Cell], RunFolder]]) -> None:
+    """Show experiments again and again until all their cells have ended, or Ctrl-C.
 
-    table = Table.grid(padding=(0, 2))
-    for cell, attempt_dir in count.running.values():
-        now, total = latest_metrics(attempt_dir), cell.settings.num_train_steps
-        table.add_row(Text(cell.slug), f"step {now.step}/{total}", _reward(now.reward).strip(", "))
-    bar = ProgressBar(total=1.0, completed=count.fraction(), width=40)
-    return Group(table, bar, Text(count.summary()))
+    cells: name, cells and folder of each experiment. A table on a terminal, and lines elsewhere.
+    """
+    summaries = [Summary() for _ in cells]
+
+    def ticks() -> Iterator[list[tuple[ProgressSnapshot, str]]]:
+        while True:
+            began = time.monotonic()
+            snapshots = [take_snapshot(own, folder) for _, own, folder in cells]
+            yield [
+                (one, f"{name}: {summary.of(one)}")
+                for one, summary, (name, *_) in zip(snapshots, summaries, cells, strict=True)
+            ]
+            if all(one.over for one in snapshots):
+                return
+            spent = time.monotonic() - began
+            time.sleep(max(2 * LOOK_SECONDS, spent / _SHARE_LOOKING))
+
+    try:
+        if sys.stdout.isatty():
+            _on_terminal(ticks())
+        else:
+            _as_lines(ticks())
+    except KeyboardInterrupt:
+        pass
+
+
+def _as_lines(ticks: Iterable[list[tuple[ProgressSnapshot, str]]]) -> None:
+    """Print what became of each cell and, now and then, how far all are."""
+    states: dict[str, str] = {}
+    printed: dict[int, tuple[str, float]] = {}
+    for snapshots in ticks:
+        for i, (snapshot, summary) in enumerate(snapshots):
+            for line in snapshot.lines:
+                if states.get(line.cell.id, line.state) != line.state:
+                    detail = line.detail or (line.outcome if line.state == "succeeded" else "")
+                    why = f" ({detail})" if detail else ""
+                    sys.stdout.write(f"{line.cell.slug}: {line.state}{why}\n")
+                states[line.cell.id] = line.state
+            before, at = printed.get(i, ("", float("-inf")))
+            is_late = time.monotonic() - at >= QUIET_SECONDS
+            if summary != before and (is_late or snapshot.over):
+                sys.stdout.write(f"{summary}\n")
+                printed[i] = summary, time.monotonic()
+        sys.stdout.flush()
+
+
+def _on_terminal(ticks: Iterable[list[tuple[ProgressSnapshot, str]]]) -> None:
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    console = Console()
+    shown: Group | None = None
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            for snapshots in ticks:
+                room = max(3, (console.height - 2) // max(1, len(snapshots)) - 3)
+                shown = Group(*(drawn(one, summary, room) for one, summary in snapshots))
+                live.update(shown, refresh=True)
+    finally:
+        if shown is not None:
+            console.print(shown)
 
 
 def latest_metrics(attempt_dir: Path) -> LatestMetrics:
@@ -321,10 +323,6 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _reward(reward: float | None) -> str:
-    return "" if reward is None else f", reward {reward:.3f}"
 
 
 def _first_line(message: str) -> str:
