@@ -7,6 +7,7 @@ import click
 from orchestrator.cli import common as options
 from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
 from orchestrator.pipeline.search import cancel_trials, review_searches, search
+from orchestrator.runs.doubts import refuse_faults
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.search import section
 from orchestrator.search.design import chosen, design
@@ -57,6 +58,8 @@ def command(
     """
     experiment = open_experiment(spec, overrides)
     searches = chosen(design(experiment), where)
+    if not (cancel or report_only):
+        refuse_faults(experiment, experiment)
     block = searches[0].block
     if experiment.scale == "micro":
         say(MICRO_BANNER)

@@ -227,4 +227,5 @@ def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
             near = did_you_mean(metric, known | DOMAINS - {metric})
             if metric in DOMAINS:
                 near = ": no task of `evaluation` scores the cells in that domain"
-            yield Doubt(field, f"nothing measures '{metric}'{near}", fault=metric not in METRICS)
+            fault = metric not in METRICS or field.startswith("tune.")
+            yield Doubt(field, f"nothing measures '{metric}'{near}", fault)

@@ -10,17 +10,13 @@ A configuration is a cell of the study without its β and its seed. `read_block`
 `distributions` and `sampler` translate it for Optuna.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from orchestrator.environments.extras import install_line
-from orchestrator.errors import EnvironmentFault, Fault, SpecError, did_you_mean
+from orchestrator.errors import Fault, SpecError, did_you_mean
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Spec
 from orchestrator.settings import Frozen, Name, NonNegativeInt, PositiveFloat, PositiveInt
@@ -32,9 +28,8 @@ SIGNIFICANT_DIGITS = 4
 """Significant digits of a proposed β. A rounded number stays readable in names, and a value that is
 proposed twice is one cell."""
 
-Sampler = Literal["tpe", "gp", "random", "qmc"]
-"""tpe: cheap at any number of trials; gp: a Gaussian process, which needs fewer trials, and
-PyTorch; random and qmc (Sobol) learn nothing from earlier trials."""
+Sampler = Literal["tpe", "random"]
+"""random learns nothing from earlier trials."""
 
 
 class TuneBlock(Frozen):
@@ -181,36 +176,8 @@ def sampler(block: TuneBlock, trial: int) -> Any:
     from optuna import samplers
 
     seed = block.sampler_seed + 1_000_003 * trial
+    if block.sampler == "random":
+        return samplers.RandomSampler(seed=seed)
     # if all trials before the model miss an optimum, the model finds it late
     startup = max(3, min(10, 2 * block.trials // 5))
-    if block.sampler == "gp" and find_spec("torch") is None:  # Optuna says so at its first fit
-        raise EnvironmentFault(
-            "sampler gp needs PyTorch, which is not installed here; take sampler tpe, or install "
-            f"orch with it: {install_line('micro')}"
-        )
-    with _without_experimental_warnings():
-        if block.sampler == "tpe":
-            return samplers.TPESampler(seed=seed, n_startup_trials=startup)
-        if block.sampler == "random":
-            return samplers.RandomSampler(seed=seed)
-        if block.sampler == "gp" and trial >= startup:
-            return samplers.GPSampler(
-                seed=seed, n_startup_trials=startup, deterministic_objective=False
-            )
-        # qmc, and what gp begins with: it covers the whole range; a few random values may not
-        return samplers.QMCSampler(
-            seed=block.sampler_seed,
-            scramble=True,
-            warn_asynchronous_seeding=False,
-            warn_independent_sampling=False,
-        )
-
-
-@contextmanager
-def _without_experimental_warnings() -> Iterator[None]:
-    """Silence Optuna 5's warnings that a sampler may change in a later release."""
-    from optuna.exceptions import ExperimentalWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield
+    return samplers.TPESampler(seed=seed, n_startup_trials=startup)

@@ -1,7 +1,7 @@
 """The searches of an experiment: one for each configuration of a study, and the cells of a β.
 
-`design` checks everything before anything is trained: the ends of the range, the objective, and
-whether the backend can express the cells.
+`design` checks the block, the ends of the range, and whether the backend can express the cells.
+Whether they will have the metric, `runs.doubts` says.
 """
 
 import re
@@ -11,13 +11,10 @@ from operator import attrgetter
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.errors import Fault, OrchError, SelectionError, SpecError, did_you_mean
-from orchestrator.evaluate.survey import divergence_tasks, tasks_of
+from orchestrator.errors import Fault, OrchError, SelectionError, SpecError
 from orchestrator.identity import flatten, identity
 from orchestrator.library import neighbour
-from orchestrator.library.protocol import EmbeddedTrainer
-from orchestrator.metrics.names import METRICS, VALIDATION
-from orchestrator.records import Cell, EvaluationSpec, Study
+from orchestrator.records import Cell, Study
 from orchestrator.runs.experiment import Experiment, at_scale
 from orchestrator.search.block import FIELD, TuneBlock, faulty, read_block, tune_fault
 from orchestrator.spec.expand import expand
@@ -130,18 +127,16 @@ class Search:
         }
 
     def faults(self) -> list[Fault]:
-        """Return the faults of the ends of the range and of the metrics."""
+        """Return the faults of the ends of the range."""
         try:
-            ends = self.ends()
-            for cell in ends:
+            for cell in self.ends():
                 paths = self.experiment.folder.cell(cell).first_paths()
                 neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
         except SpecError as error:
             return [replace(fault, path="$.tune.beta") for fault in error.faults]
         except OrchError as error:
             return [tune_fault(str(error), "beta")]
-        message = metric_fault(self.block.metric, ends[0], self.experiment.spec.evaluation)
-        return [tune_fault(message, self.block.direction)] if message else []
+        return []
 
 
 def _leaf(cell: Cell, field: str) -> Any:
@@ -150,52 +145,3 @@ def _leaf(cell: Cell, field: str) -> Any:
         return attrgetter(field)(cell.settings)
     except AttributeError:
         return None
-
-
-# ------------------------------------------------------------------ the metrics of its cells
-
-_DIVERGENCES = (
-    "kl_reverse",
-    "kl_forward",
-    "kl_reverse_per_token",
-    "kl_forward_per_token",
-    "entropy",
-    "entropy_per_sequence",
-)
-
-
-def metric_fault(metric: str, cell: Cell, evaluation: EvaluationSpec) -> str:
-    """Return a sentence for a metric that the cell will not have; empty if it will."""
-    backend = plugins.load(cell.settings.backend.name)
-    scored = scores_of(cell, evaluation)
-    names = [name for name in METRICS if not name.startswith("eval/")]
-    own = backend.own_evaluation if isinstance(backend, EmbeddedTrainer) else (VALIDATION,)
-    names += [*own, *scored]
-    if metric in names:
-        return ""
-    if metric in METRICS:
-        giver = "a library" if metric == VALIDATION else "the embedded trainer"
-        return f"cells of {backend.name} have no '{metric}': only {giver} gives it"
-    family = metric.rpartition("/")[0] + "/"
-    near = [name for name in names if name.startswith(family) and family.count("/") > 1]
-    known = near or [name for name in scored if "_domain/" in name]
-    return (
-        f"no metric is called '{metric}'{did_you_mean(metric, names)} (there are: "
-        f"{', '.join(known)})"
-    )
-
-
-def scores_of(cell: Cell, evaluation: EvaluationSpec) -> list[str]:
-    """Return the names of the scores that evaluation gives a cell, at its scale."""
-    names: dict[str, None] = {}
-    for task in tasks_of(cell, evaluation):
-        for kind in ("mean", "pass"):
-            names[f"eval/{task.name}/{kind}@{task.repeats}"] = None
-        if task.domain is not None:
-            domain = "in_domain" if task.domain == "in" else "out_of_domain"
-            for kind in ("mean", "pass"):
-                names[f"eval/{domain}/{kind}@{task.repeats}"] = None
-            names[f"eval/{domain}/mean"] = None
-    for task in divergence_tasks(cell, evaluation):
-        names.update(dict.fromkeys(f"eval/{task.name}/{what}" for what in _DIVERGENCES))
-    return list(names)

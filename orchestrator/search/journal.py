@@ -3,7 +3,6 @@
 runs/<experiment>/tune/
   cells.jsonl                 every cell of a trial, before it is launched
   <name>/journal.log          Optuna's journal: all searches of this name
-         <search>.json        the parts of the search that must not change any more
          lock                 locked by the process that searches
 
 Studies, trials and their attributes are Optuna's. One process writes at a time, so Optuna's own
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import RunFolderError
-from orchestrator.files import read_json, take_lock, telling, write_text
+from orchestrator.files import take_lock, telling
 from orchestrator.identity import flatten
 from orchestrator.rundir import RunFolder
 from orchestrator.search.design import Search
@@ -26,6 +25,10 @@ from orchestrator.search.design import Search
 if TYPE_CHECKING:
     import optuna
     from optuna.storages import JournalStorage
+
+
+DECLARED = "declared"
+"""Attribute of a study with the parts of the search that must not change any more."""
 
 
 class SearchJournal:
@@ -66,13 +69,25 @@ class SearchJournal:
         """
         import optuna
 
-        self._declare(search)
-        return optuna.create_study(
-            study_name=search.name,
-            storage=self.storage,
-            load_if_exists=True,
-            direction=search.block.direction,
-        )
+        declaration = _through_json(search.declaration())
+        study = self.studies().get(search.name)
+        if study is None:
+            study = optuna.create_study(
+                study_name=search.name, storage=self.storage, direction=search.block.direction
+            )
+            study.set_user_attr(DECLARED, declaration)
+        elif study.user_attrs.get(DECLARED) != declaration:
+            old, new = dict(flatten(study.user_attrs.get(DECLARED, {}))), dict(flatten(declaration))
+            changed = "; ".join(
+                f"{name}: {old.get(name, 'nothing')} there, {new.get(name, 'nothing')} here"
+                for name in {**old, **new}
+                if old.get(name) != new.get(name)
+            )
+            raise RunFolderError(
+                f"{self.log} holds another search ({changed}). Nothing was changed: undo that, or "
+                "give this search a name of its own (tune.name=second)"
+            )
+        return study
 
     def trial(self, study: "optuna.Study", number: int) -> "optuna.Trial":
         """Return the open trial of this number, which takes attributes."""
@@ -109,33 +124,14 @@ class SearchJournal:
             _remove_torn_line(self.log)
             yield
 
-    def is_of(self, search: Search) -> bool:
-        """Return True if the journal holds exactly this search. The spec may have changed since."""
-        declared = read_json(self.path / f"{search.name}.json")
-        return bool(declared == _through_json(search.declaration()))
-
-    def _declare(self, search: Search) -> None:
-        """Write the declaration of a search, or compare it with the one written before."""
-        target, declaration = self.path / f"{search.name}.json", search.declaration()
-        self._make_folder()
-        declared = read_json(target)
-        if declared is None:
-            write_text(target, json.dumps(declaration, indent=1) + "\n")
-        elif declared != _through_json(declaration):
-            old, new = dict(flatten(declared)), dict(flatten(_through_json(declaration)))
-            changed = "; ".join(
-                f"{name}: {old.get(name, 'nothing')} there, {new.get(name, 'nothing')} here"
-                for name in {**old, **new}
-                if old.get(name) != new.get(name)
-            )
-            raise RunFolderError(
-                f"{self.log} holds another search ({changed}). Nothing was changed: undo that, or "
-                "give this search a name of its own (tune.name=second)"
-            )
-
     def _make_folder(self) -> None:
         with telling(self.path, passing=()):
             self.path.mkdir(parents=True, exist_ok=True)
+
+
+def is_of(study: "optuna.Study", search: Search) -> bool:
+    """Return True if a study is exactly this search. The spec may have changed since."""
+    return bool(study.user_attrs.get(DECLARED) == _through_json(search.declaration()))
 
 
 class _NoLock:

@@ -17,7 +17,7 @@ from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
 from orchestrator.search.block import FIELD, TuneBlock
 from orchestrator.search.design import Search, design
-from orchestrator.search.journal import SearchJournal
+from orchestrator.search.journal import SearchJournal, is_of
 from orchestrator.search.optimum import Recommended, recommend
 
 # ------------------------------------------------------------------ one trial
@@ -247,7 +247,7 @@ def read_searches(experiment: Experiment) -> tuple[list[SearchOutcome], list[str
         studies = journal.studies()
     except OrchError as error:
         return [], [f"the search in {journal.path} cannot be shown: {error}"]
-    fitting = [n for n in studies if n in searches and journal.is_of(searches[n])]
+    fitting = [n for n in studies if n in searches and is_of(studies[n], searches[n])]
     faults = [
         f"{journal.path}: the spec has changed since search {name} began, so the search is not "
         "shown; `orch tune` with another tune.name begins a new one"

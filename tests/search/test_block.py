@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.errors import SpecError
 from orchestrator.runs.experiment import Experiment, open_experiment
-from orchestrator.search.design import design, metric_fault, scores_of
+from orchestrator.search.design import design
 from tests.search.rehearsed import ROOT, experiment, house
 
 
@@ -20,8 +20,6 @@ from tests.search.rehearsed import ROOT, experiment, house
         ({"beta": [0, 1]}, "$.tune.beta"),
         ({"maximize": ""}, "got neither"),
         ({"minimize": "eval/kl_reverse"}, "got maximize and minimize"),
-        ({"maximize": "eval/in_domain/meen"}, "did you mean 'eval/in_domain/mean'"),
-        ({"maximize": "eval/math500/mean@32"}, "no metric is called"),
         ({"study": "bta"}, "did you mean 'beta'"),
         ({"seeds": [1, 1]}, "names a seed twice"),
         ({"seeds": [1], "confirm_seeds": [1]}, "cannot confirm it"),
@@ -74,18 +72,3 @@ def test_a_proposal_is_rounded_once_and_stays_inside(tmp_path: Path) -> None:
     assert block.value(0.123456) == 0.1235
     assert block.value(0.1235) == 0.1235
     assert block.value(0.00999999) == 0.01
-
-
-def test_a_metric_is_one_that_the_cells_will_have(tmp_path: Path) -> None:
-    for site, has, lacks in (
-        ("local", "eval/micro_sort/kl_reverse", "eval/math500/mean@32"),
-        ("slurm_a100", "eval/math500/mean@32", "eval/accuracy/sort"),
-    ):
-        opened = open_experiment(ROOT / "experiments" / "comedy_full.yaml", [f"site={site}"])
-        cell, evaluation = opened.cells[0], opened.spec.evaluation
-        for metric in (has, "train/reward_mean", "eval/in_domain/mean"):
-            assert metric_fault(metric, cell, evaluation) == ""
-        assert "no metric is called" in metric_fault(lacks, cell, evaluation)
-        names = scores_of(cell, evaluation)
-        assert len(names) == len(set(names))
-    assert "only the embedded trainer" in metric_fault("eval/kl_reverse", cell, evaluation)
