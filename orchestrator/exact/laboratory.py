@@ -15,10 +15,7 @@ If a token's score is multiplied by the KL of some tokens only, `credited` compu
 sequence's gradient is then sum_t s_t R_t + l_t, with R_t = own k_t + later (k_{t+1} + ...). R_t is
 the KL to go (own = later = 1), the KL of later tokens (own = 0), or the token's own (later = 0).
 Let S be the sum of the scores so far. Then a token adds own s k + later k S + l to the gradient A.
-So the moments of (S, A) follow by dynamic programming over the count, too. In a group of n, the
-baseline of R_t is the mean of R_t over the other n - 1 sequences. It adds a U-statistic of second
-order to the variance: a sum over s_t and R_u of two different sequences. The formula uses
-E[s_t | state] = 0, which holds on-policy and for scores weighted by the token ratio.
+So the moments of (S, A) follow by dynamic programming over the count, too.
 
 `Sequences` lists every sequence of the model as one batch, for functions of whole batches.
 """
@@ -253,8 +250,7 @@ class Exact(NamedTuple):
     mean: FloatTable
     """The expected gradient."""
     variance: FloatTable
-    """The variance of one sequence's gradient. With centring: the variance of a group's mean, times
-    the group's size."""
+    """The variance of one sequence's gradient."""
     magnitude: FloatTable
     """Root mean square of one sequence's gradient. A mean far below it counts as zero."""
 
@@ -352,19 +348,6 @@ def averaged(estimator: str, table: Tables) -> FloatTable:
     return np.asarray((np.exp(table.logp) * inner * table.score).sum(1, keepdims=True))
 
 
-def _credited(
-    configuration: KlConfiguration, sums: ConfigurationSums, table: Tables
-) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Return mean, variance and root mean square for a credit other than `sequence`."""
-    group = None if configuration.centring == "none" else configuration.group_size
-    shrink = 1.0
-    if configuration.centring == "same_batch_mean" and group is not None:
-        shrink = 1 - 1 / group
-    return credited(
-        np.exp(table.logp_rollout), sums.f[0], sums.s, sums.l, configuration.credit, group, shrink
-    )
-
-
 def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> list[SequenceMoments]:
     """Return the moments of each configuration's (F, S, L), weighted by W^power.
 
@@ -417,45 +400,7 @@ def _statistics(
     # E[W (F S + L)] and E[W^2 (F S + L)^2], multiplied out.
     mean = at_1.fs[1, 1] + at_1.fsl[0, 0]
     square = at_2.fs[2, 2] + 2 * at_2.fsl[1, 1] + at_2.ll
-    n = configuration.group_size
-    if configuration.centring == "none" or n is None:
-        return mean, square - mean**2, np.sqrt(square)
-    shrink = 1 - 1 / n if configuration.centring == "same_batch_mean" else 1.0
-    covariance, variance, joint = _covariance(at_0, at_1, at_2, n)
-    inner = at_0.fsl[0, 0]
-    mean = shrink * covariance + inner
-    spread = at_0.ll - inner**2
-    return mean, n * shrink**2 * variance + spread + 2 * shrink * joint, np.sqrt(square)
-
-
-def _covariance(
-    at_0: SequenceMoments, at_1: SequenceMoments, at_2: SequenceMoments, n: int
-) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Return mean and variance over groups of n of a centred KL, and its covariance with L.
-
-    With X = W S, the mean over a group of X (F - mean of the others' F) is the sample covariance of
-    X and F. Source of its variance: Kendall and Stuart, vol. 1, §13.
-    """
-    x, y, xy = at_1.fs[0, 1], at_0.fs[1, 0], at_1.fs[1, 1]
-    xx, yy = at_2.fs[0, 2], at_0.fs[2, 0]
-    c11, c20, c02 = xy - x * y, xx - x**2, yy - y**2
-    # E[(X - x)^2 (Y - y)^2] with X = W S and Y = F, multiplied out.
-    c22 = (
-        at_2.fs[2, 2]
-        - 2 * y * at_2.fs[1, 2]
-        - 2 * x * at_1.fs[2, 1]
-        + y**2 * xx
-        + x**2 * yy
-        + 4 * x * y * xy
-        - 3 * x**2 * y**2
-    )
-    variance = c22 / n - c11**2 * (n - 2) / (n * (n - 1)) + c20 * c02 / (n * (n - 1))
-    inner = at_0.fsl
-    # Cov((X - x)(Y - y), L), multiplied out.
-    third = (
-        inner[1, 1] - y * inner[0, 1] - x * inner[1, 0] + x * y * inner[0, 0] - c11 * inner[0, 0]
-    )
-    return c11, variance, third
+    return mean, square - mean**2, np.sqrt(square)
 
 
 class Sequences:
@@ -483,44 +428,14 @@ class Sequences:
         return table[..., self.tokens, self.counts]
 
 
-def credited(
-    chance: FloatTable,
-    kl: FloatTable,
-    score: FloatTable,
-    inner: FloatTable,
-    credit: str,
-    group: int | None,
-    shrink: float = 1.0,
+def _credited(
+    configuration: KlConfiguration, sums: ConfigurationSums, table: Tables
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Return mean, variance and root mean square of one sequence's gradient, [parameters] each.
-
-    `chance` and `kl` are [V, T], by token and count. `score` and `inner` are [parameters, V, T].
-    `group`: the number of sequences in a group with a leave-one-out baseline; the variance is then
-    the variance of a group's mean times `group`. None: no baseline. `shrink` multiplies the KL in
-    the reward.
-    """
-    own, later = (shrink * part for part in PARTS[credit])
-    num_tokens = chance.shape[1]
-    bare = inner + own * kl * score
-    raw = _sums(chance, later * kl, score, [bare] * num_tokens)
-    if group is None:
-        return raw[0], raw[1] - raw[0] ** 2, np.sqrt(raw[1])
-    walk = _Walk(chance, kl, score, own, later)
-    mean, square = _sums(
-        chance, later * kl, score, [bare - score * walk.expected[t] for t in range(num_tokens)]
-    )
-    variance = square - mean**2 + walk.between() / (group - 1)
-    return mean, variance, np.sqrt(raw[1])
-
-
-def _sums(
-    chance: FloatTable, kl: FloatTable, score: FloatTable, own: list[FloatTable]
-) -> tuple[FloatTable, FloatTable]:
-    """Return E[A] and E[A^2], [parameters] each.
-
-    `own`: one array [parameters, V, T] for each of T steps, the part of A that depends on no other
-    token.
-    """
+    """Return mean, variance and root mean square for a credit other than `sequence`."""
+    of_own, of_later = PARTS[configuration.credit]
+    chance, score = np.exp(table.logp_rollout), sums.s
+    # What a token adds that depends on no other token, and what multiplies the scores before it.
+    own, kl = sums.l + of_own * sums.f[0] * score, of_later * sums.f[0]
     rows, num_tokens = len(score), chance.shape[1]
     m = np.zeros((6, rows, num_tokens + 1))  # E of 1, S, S^2, A, S A, A^2, for each count
     m[0, :, 0] = 1
@@ -529,7 +444,7 @@ def _sums(
         one, s1, s2, a1, sa, a2 = m[:, :, :n]
         new = np.zeros_like(m)
         for y, weight in enumerate(chance[:, :n]):
-            s, k, o = score[:, y, :n], kl[y, :n], own[t][:, y, :n]
+            s, k, o = score[:, y, :n], kl[y, :n], own[:, y, :n]
             added = k * s1 + o * one  # E of k S + o
             both = k * s2 + o * s1
             # The moments of S + s and of A + k S + o, multiplied out.
@@ -544,81 +459,5 @@ def _sums(
             # An odd token raises the count by one, so its moments move one place up.
             new[:, :, y % 2 : n + y % 2] += np.stack(step) * weight
         m = new
-    total = m.sum(-1)
-    return total[3], total[5]
-
-
-class _Walk:
-    """The moments of R_t and s_t R_u over the states that the sampling policy visits."""
-
-    def __init__(
-        self, chance: FloatTable, kl: FloatTable, score: FloatTable, own: float, later: float
-    ) -> None:
-        num_tokens = chance.shape[1]
-        first = np.zeros(num_tokens + 1)
-        second = np.zeros(num_tokens + 1)
-        occupancy = _occupancies(chance)
-        self.expected = np.empty(num_tokens)
-        variance = np.empty(num_tokens)
-        for t in reversed(range(num_tokens)):
-            ahead, ahead2 = (_after(each, chance) for each in (first, second))
-            mean = (chance * (own * kl + later * ahead)).sum(0) @ occupancy[t]
-            squares = own**2 * kl**2 + 2 * own * later * kl * ahead + later**2 * ahead2
-            variance[t] = (chance * squares).sum(0) @ occupancy[t] - mean**2
-            self.expected[t] = mean
-            first = np.append((chance * (kl + ahead)).sum(0), 0.0)
-            # The second moment of k + ahead, multiplied out.
-            second = np.append((chance * (kl**2 + 2 * kl * ahead + ahead2)).sum(0), 0.0)
-        self._spread = (chance * score**2).sum(1) @ occupancy.T @ variance  # [parameters]
-        self._joint = self._covariances(chance, kl, score, occupancy, own, later)
-
-    def between(self) -> FloatTable:
-        """Return the sum over t, u of E[s_t s_u] Cov(R_t, R_u) + Cov(s_t, R_u) Cov(s_u, R_t)."""
-        crossed = (self._joint * self._joint.transpose(0, 2, 1)).sum((1, 2))
-        return np.asarray(self._spread + crossed)
-
-    @staticmethod
-    def _covariances(
-        chance: FloatTable,
-        kl: FloatTable,
-        score: FloatTable,
-        occupancy: FloatTable,
-        own: float,
-        later: float,
-    ) -> FloatTable:
-        """Return Cov(s_t, R_u), [parameters, T, T]."""
-        num_tokens = chance.shape[1]
-        carried = np.zeros((len(score), num_tokens, num_tokens + 1))  # E[s_t; count], t < u
-        met = np.zeros((len(score), num_tokens, num_tokens))  # E[s_t k_u], t <= u
-        mean = (chance * kl).sum(0)
-        for u in range(num_tokens):
-            met[:, :, u] = carried[:, :, :-1] @ mean
-            met[:, u, u] = (chance * kl * score).sum(1) @ occupancy[u]
-            moved = np.zeros_like(carried)
-            for y, weight in enumerate(chance):
-                to = slice(y % 2, num_tokens + y % 2)
-                moved[:, :, to] += carried[:, :, :-1] * weight
-                moved[:, u, to] += occupancy[u] * weight * score[:, y]
-            carried = moved
-        # The sum over all tokens after u.
-        beyond = met[:, :, ::-1].cumsum(-1)[:, :, ::-1] - met
-        return np.asarray(own * met + later * beyond)
-
-
-def _occupancies(chance: FloatTable) -> FloatTable:
-    """Return the probability of each count before each token, [T, counts]."""
-    num_tokens = chance.shape[1]
-    result = np.zeros((num_tokens, num_tokens))
-    at = np.eye(1, num_tokens + 1)[0]
-    for t in range(num_tokens):
-        result[t] = at[:-1]
-        at = np.zeros(num_tokens + 1)
-        for y, weight in enumerate(chance):
-            at[y % 2 : num_tokens + y % 2] += result[t] * weight
-    return result
-
-
-def _after(value: FloatTable, chance: FloatTable) -> FloatTable:
-    """Return the value at the count that follows each token, [V, T]. `value`: [T + 1], by count."""
-    num_tokens = chance.shape[1]
-    return np.stack([value[y % 2 : num_tokens + y % 2] for y in range(len(chance))])
+    mean, square = m.sum(-1)[[3, 5]]
+    return mean, square - mean**2, np.sqrt(square)

@@ -61,16 +61,12 @@ def monte_carlo(
 ) -> MonteCarloEstimate:
     """Estimate every configuration's gradient from the same `trials` x `sequences` samples.
 
-    Raise LaboratoryError for a configuration with centring, and for a policy over more than two
-    tokens: only the exact laboratory has these.
+    Raise LaboratoryError for a policy over more than two tokens: only the exact laboratory has it.
     """
     if trials < 2 or sequences < 1:
         raise LaboratoryError(
             f"trials must be at least 2 and sequences at least 1, got {trials} and {sequences}"
         )
-    centred = [c.label for c in configurations if c.centring != "none"]
-    if centred:
-        raise LaboratoryError(f"{centred[0]} is centred over a group; sample it with centring none")
     if not isinstance(setting.sampler, ToyPolicy):
         raise LaboratoryError("sampling is of the paper's model, of two tokens; use two tokens")
     whole = [i for i, c in enumerate(configurations) if c.credit == "sequence"]

@@ -1,11 +1,11 @@
-"""The KL configurations of the laboratory: estimator, placement, ratio, baseline and clamp."""
+"""The KL configurations of the laboratory: estimator, placement, ratio and clamp."""
 
 from dataclasses import dataclass
 from typing import get_args
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import NONE, TABLE, Credit, entry
-from orchestrator.kl.estimators import UNCLAMPED, Centring, Clamp, Ratio
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, Ratio
 from orchestrator.settings import Placement
 
 
@@ -23,16 +23,10 @@ class KlConfiguration:
     placement: Placement
     ratio: Ratio = "token"
     """Importance ratio of a reward's policy-gradient term, and of a rho estimator in a loss."""
-    centring: Centring = "none"
-    """Baseline of the KL in the reward, over a group of `group_size` rollouts."""
-    group_size: int | None = None
     reward_kl_of: str = "policy"
     """The policy whose log-probabilities give the KL in the reward: the updated `policy` (paper
     eq. 7), or the `rollout` policy (libraries compute it once per rollout batch)."""
     clamp: Clamp = UNCLAMPED
-    charge: Credit | None = None
-    """The tokens whose KL in the reward multiplies a token's score; None: the choice of the
-    estimator's entry."""
 
     def __post_init__(self) -> None:
         if self.estimator == NONE:
@@ -52,12 +46,11 @@ class KlConfiguration:
                 f"clamp {tuple(self.clamp)}: leave it out"
             )
         self._check_ratio()
-        self._check_centring()
 
     @property
     def credit(self) -> Credit:
         """Return the tokens whose KL in the reward multiplies a token's score."""
-        return self.charge or entry(self.estimator).credit
+        return entry(self.estimator).credit
 
     def _check_ratio(self) -> None:
         weighted = entry(self.estimator).is_weighted
@@ -71,36 +64,17 @@ class KlConfiguration:
                 "'token', or rho_k1 in loss, which is k1 in both places under the sequence ratio"
             )
 
-    def _check_centring(self) -> None:
-        if self.centring == "none":
-            return
-        if self.placement == "loss":
-            raise LaboratoryError(
-                f"centring '{self.centring}' applies to a KL in the reward; got placement loss: "
-                "use centring 'none'"
-            )
-        if self.group_size is None or self.group_size < 2:
-            raise LaboratoryError(
-                f"centring '{self.centring}' needs a group of at least 2 rollouts; "
-                f"got group_size {self.group_size}"
-            )
-
     @property
     def label(self) -> str:
         """Return the label, such as `k1.reward`, `k3.both` or `rho_k3.loss@sequence`.
 
-        Append the KL's policy, its centring and its clamp if they are not the default:
-        `k1.reward-leave_one_out(4)`.
+        Append the KL's policy and its clamp if they are not the default.
         """
         text = f"{self.estimator}.{self.placement.replace('reward_and_loss', 'both')}"
         if self.ratio != "token":
             text += f"@{self.ratio}"
         if self.reward_kl_of != "policy":
             text += "@rollout_kl"
-        if self.charge is not None:
-            text += f"@{self.charge}"
-        if self.centring != "none":
-            text += f"-{self.centring}({self.group_size})"
         return text + ("" if self.clamp == UNCLAMPED else f"-clamped{tuple(self.clamp)}")
 
 

@@ -20,10 +20,6 @@ Ratio = Literal["token", "sequence", "sequence_mean", "none"]
 """The importance ratio pi_theta / pi_rollout that weights a term: each token's own, the product
 over its sequence, their geometric mean (GSPO), or none."""
 
-Centring = Literal["none", "leave_one_out", "same_batch_mean"]
-"""The baseline of a rollout's KL: none, the mean over the other rollouts of its group, or the mean
-over all rollouts of its group."""
-
 
 class Clamp(NamedTuple):
     """A library's bounds: on |log r| before the estimate, and on |estimate| after it."""

@@ -1,8 +1,7 @@
-"""The factors by which a group's mean and standard deviation rescale beta.
+"""The factors by which GRPO's division by a group's standard deviation rescales beta.
 
-`group_std` returns the factors of GRPO's division, by difficulty of the prompt, `group_mean` those
-of Dr. GRPO, which subtracts the mean and divides nothing. Every factor is an exact sum over the
-number of solved rollouts; no NumPy.
+They depend on the difficulty of the prompt. Every factor is an exact sum over the number of solved
+rollouts; no NumPy.
 """
 
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ class GroupFactors:
     equal: float
     """The share of groups with equal rewards. In them a KL in the reward has unit deviation for
     every beta, and a KL in the loss is the only force."""
-    divides: bool = True
-    """True if the deviation divides the advantage."""
 
     def over_all(self, beta: float, deviation: float = 1.0) -> float:
         """Return effective beta over beta for a KL in the reward, over all groups, for small beta.
@@ -38,8 +35,6 @@ class GroupFactors:
         `deviation`: the standard deviation of a response's KL. In a group of equal rewards the
         advantage is the KL over its own deviation, so that its force does not shrink with beta.
         """
-        if not self.divides:
-            return self.beta_in_reward
         n = self.group_size
         # The mean of the standard deviation of n normal values, over that of one (c4 of n).
         mean_deviation = sqrt(2 / (n - 1)) * exp(lgamma(n / 2) - lgamma((n - 1) / 2))
@@ -69,16 +64,3 @@ def group_std(success: float, group_size: int) -> GroupFactors:
         divided += chance * (1 - 2 / n) / deviation
     reward /= p * (1 - p)
     return GroupFactors(n, reward, 1 / reward, divided / reward, p**n + (1 - p) ** n)
-
-
-def group_mean(success: float, group_size: int) -> GroupFactors:
-    """Return the factors of Dr. GRPO, which subtracts the group's mean and divides nothing.
-
-    The mean contains the rollout itself. So reward and KL in the reward lose the share 1 / G, at
-    every difficulty, and a KL in the loss loses nothing. The constant length divides the policy
-    loss and a KL in the loss equally and changes no factor. Raise LaboratoryError as `group_std`
-    does.
-    """
-    known = group_std(success, group_size)
-    kept = 1 - 1 / group_size
-    return GroupFactors(group_size, kept, 1 / kept, 1.0, known.equal, divides=False)

@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import TABLE
 from orchestrator.exact.laboratory import (
     Exact,
     LabSetting,
@@ -33,38 +32,10 @@ XP = SimpleNamespace(exp=math.exp, log=math.log, mpf=float)
 ON = LabSetting(ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), 7)
 OFF = LabSetting(ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), 7, ToyPolicy(0.6, -0.05))
 FIGURE = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), 32)
-OTHERS = (
-    KlConfiguration("k3+", "loss"),
-    KlConfiguration("abs+", "reward_and_loss"),
-    KlConfiguration("k3", "reward", ratio="none"),
-    KlConfiguration("k3", "reward", ratio="sequence"),
-    KlConfiguration("k3", "reward", ratio="sequence_mean"),
-    KlConfiguration("rho_k3", "loss", ratio="sequence_mean"),
-    KlConfiguration("sg_rho_k2", "loss", ratio="sequence_mean"),
-    KlConfiguration("rho_k3", "reward"),
-    KlConfiguration("rho_k2", "reward_and_loss"),
-    KlConfiguration("sg_rho_k1", "loss"),
-    KlConfiguration("sg_rho_k3", "loss", ratio="sequence"),
-    KlConfiguration("k1", "reward", reward_kl_of="rollout"),
-    KlConfiguration("k2", "reward_and_loss", reward_kl_of="rollout"),
-)
 
 
 def close(found: Any, wanted: Any, scale: Any, tolerance: float = 1e-12) -> bool:
     return bool(np.all(np.abs(np.asarray(found) - wanted) <= tolerance * np.asarray(scale)))
-
-
-@pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])
-def test_mean_and_variance_equal_brute_force(setting: LabSetting) -> None:
-    of_tokens = (each for each in extended() if TABLE[each.estimator].is_of_a_token)
-    configurations = (*of_tokens, *OTHERS)  # the others: test_vocabulary.py
-    found = exact(setting, configurations)
-    for i, configuration in enumerate(configurations):
-        for j in (0, 1):
-            mean, variance = enumeration.mean_and_variance(configuration, setting, j, XP)
-            size = found.magnitude[i, j]
-            assert close(found.mean[i, j], mean, size), configuration.label
-            assert close(found.variance[i, j], variance, max(variance, 1e-3)), configuration.label
 
 
 def test_there_are_21_distinct_configurations() -> None:
@@ -143,70 +114,6 @@ def _in_forty_digits(configuration: KlConfiguration) -> Any:
     if configuration.placement == "loss":
         s = s * 0
     return measure, f, s, inner
-
-
-@pytest.mark.parametrize("setting", [ON, OFF], ids=["on", "off"])
-@pytest.mark.parametrize(
-    ("ratio", "placement"),
-    [
-        ("token", "reward"),
-        ("none", "reward"),
-        ("sequence", "reward"),
-        ("token", "reward_and_loss"),
-        ("none", "reward_and_loss"),
-    ],
-)
-def test_centring_equals_brute_force_over_groups(
-    setting: LabSetting, ratio: Any, placement: Any
-) -> None:
-    """Every group of three sequences of T = 2."""
-    setting = LabSetting(setting.policy, setting.reference, 2, setting.rollout)
-    n = 3
-    for centring in ("leave_one_out", "same_batch_mean"):
-        configuration = KlConfiguration(
-            "k3", placement, ratio=ratio, centring=centring, group_size=n
-        )
-        loss = KlConfiguration("k3", "loss")
-        found = exact(setting, [configuration])
-        every = list(enumeration.sequences(setting, XP))
-        for j in (0, 1):
-            mean = square = 0.0
-            for group in product(every, repeat=n):
-                kls = [enumeration.kl_sum(configuration, each, XP) for each in group]
-                gradient = 0.0
-                for i, each in enumerate(group):
-                    others = [kl for k, kl in enumerate(kls) if k != i]
-                    base = sum(kls) / n if centring == "same_batch_mean" else sum(others) / (n - 1)
-                    score = enumeration.score_sum(configuration, each, j)
-                    gradient += (kls[i] - base) * score / n
-                    if placement == "reward_and_loss":
-                        gradient += enumeration.gradient(loss, each, j, XP) / n
-                chance = math.prod(each.probability for each in group)
-                mean += chance * gradient
-                square += chance * gradient**2
-            assert found.mean[0, j] == pytest.approx(mean, rel=1e-12)
-            assert found.variance[0, j] / n == pytest.approx(square - mean**2, rel=1e-11)
-
-
-@given(n=st.integers(2, 64), a=st.floats(-1.5, 1.5), b=st.floats(-0.15, 0.15))
-@settings(max_examples=30, deadline=None)
-def test_the_same_batch_mean_shrinks_by_one_minus_one_over_n(n: int, a: float, b: float) -> None:
-    """Blog §8.1: leave-one-out keeps the expectation, the group's own mean shrinks it."""
-    setting = LabSetting(ToyPolicy(a, b), ToyPolicy(0.2, -0.03), 8)
-    bare, left, same = (
-        exact(setting, [KlConfiguration("k1", "reward", centring=c, group_size=n)])
-        for c in ("none", "leave_one_out", "same_batch_mean")
-    )
-    size = bare.magnitude
-    assert close(left.mean, bare.mean, size)
-    assert close(same.mean, (1 - 1 / n) * bare.mean, size)
-    assert close(same.variance, (1 - 1 / n) ** 2 * left.variance, size**2)
-
-
-def test_leave_one_out_lowers_the_variance() -> None:
-    group = KlConfiguration("k1", "reward", centring="leave_one_out", group_size=5)
-    bare, left = exact(FIGURE, [KlConfiguration("k1", "reward"), group]).variance
-    assert (left < 0.5 * bare).all()
 
 
 @given(
@@ -301,8 +208,6 @@ def test_a_clamp_takes_the_gradient_away_where_it_binds(clamp: Clamp) -> None:
         (lambda: KlConfiguration("none", "loss"), "no gradient to measure"),
         (lambda: KlConfiguration("k1", "reward_and_loss", ratio="sequence"), "use ratio 'token'"),
         (lambda: KlConfiguration("rho_k1", "reward", ratio="sequence"), "rho_k1 in loss"),
-        (lambda: KlConfiguration("k1", "loss", centring="leave_one_out", group_size=4), "centring"),
-        (lambda: KlConfiguration("k1", "reward", centring="leave_one_out"), "at least 2 rollouts"),
         (lambda: KlConfiguration("k1", "reward", reward_kl_of="me"), "'policy' or 'rollout'"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.errors import LaboratoryError
 from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.exact.montecarlo import monte_carlo, sample_visits
-from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
+from orchestrator.kl.configuration import FIGURE_1, extended
 
 ON = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), 32)
 OFF = LabSetting(ON.policy, ON.reference, 32, ToyPolicy(-0.2, -0.07))
@@ -65,9 +65,3 @@ def test_a_seed_gives_the_same_numbers() -> None:
 def test_too_few_samples_are_refused(kind: dict[str, int]) -> None:
     with pytest.raises(LaboratoryError, match="at least"):
         monte_carlo(ON, FIGURE_1, **kind)
-
-
-def test_a_centred_configuration_is_refused() -> None:
-    centred = KlConfiguration("k1", "reward", centring="leave_one_out", group_size=4)
-    with pytest.raises(LaboratoryError, match="centred over a group"):
-        monte_carlo(ON, [centred])

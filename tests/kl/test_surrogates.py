@@ -19,7 +19,7 @@ from orchestrator.exact.surrogates import (
 )
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.kl.groups import group_mean, group_std
+from orchestrator.kl.groups import group_std
 
 P = MISMATCH.policy
 
@@ -115,25 +115,6 @@ def standardised(values: Any) -> list[float]:
     return [(v - mean) / deviation for v in values]
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5])
-@pytest.mark.parametrize("n", [2, 4])
-def test_dr_grpos_factors_are_those_of_groups_written_out(n: int, p: float) -> None:
-    """No division, the mean of the whole group; KL and score of one more coin, independent."""
-    found = group_mean(p, n)
-    by_reward = by_kl = 0.0
-    for rewards in product((0, 1), repeat=n):
-        chance = p ** sum(rewards) * (1 - p) ** (n - sum(rewards))
-        mean = sum(rewards) / n
-        by_reward += chance * sum((r - mean) * (r - p) for r in rewards) / n
-        for signs in product((-1, 1), repeat=n):
-            middle = sum(signs) / n
-            by_kl += chance / 2**n * sum((z - middle) * z for z in signs) / n
-    assert found.reward == pytest.approx(by_reward / (p * (1 - p)), rel=1e-12)
-    assert found.beta_in_loss == pytest.approx(p * (1 - p) / by_reward, rel=1e-12)
-    assert found.beta_in_reward == pytest.approx(by_kl * p * (1 - p) / by_reward, rel=1e-12)
-    assert found.equal == group_std(p, n).equal
-
-
 @pytest.mark.parametrize(
     ("p", "n", "beta", "deviation"),
     [(0.1, 4, 0.01, 0.75), (0.5, 8, 0.002, 1.0), (0.02, 2, 0.01, 4)],
@@ -166,7 +147,6 @@ def test_the_referees_factors_over_all_groups_of_four() -> None:
         for beta, factor in betas.items():
             assert group_std(p, 4).over_all(beta, 0.75) == pytest.approx(factor, rel=0.15)
     assert group_std(0.02, 8).over_all(0.001, 4) == pytest.approx(75, rel=0.01)
-    assert group_mean(0.02, 8).over_all(0.001) == 1
 
 
 def test_what_is_refused() -> None:
