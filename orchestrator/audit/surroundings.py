@@ -11,7 +11,7 @@ from functools import cache
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, PolicyRatio
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.kl.groups import group_std
 from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surroundings
 from orchestrator.settings import Placement
@@ -171,7 +171,7 @@ def by_weight(
 
 @cache
 def by_clip(
-    kind: PolicyRatio, clip: tuple[float, float], estimator: str, *, in_reward: bool
+    kind: str, clip: tuple[float, float], estimator: str, *, in_reward: bool
 ) -> NumberWords:
     """Return the factor on β next to a clipped policy loss, at a short and at a long lag."""
     from orchestrator.exact.surrogates import (  # NumPy
@@ -302,7 +302,7 @@ def _clip(
     if around.clip is None or around.ratio != "token" or around.loss_mode not in ("", "CISPO"):
         return
     low, high = around.clip
-    kind: PolicyRatio = "cispo" if around.loss_mode else "ppo_clip"
+    kind = "cispo" if around.loss_mode else "ppo"
     span = f"[{1 - low:g}, {1 + high:g}]"
     if in_reward is not None and estimator_name(in_reward) in TABLE:
         number, short = by_clip(kind, around.clip, estimator_name(in_reward), in_reward=True)

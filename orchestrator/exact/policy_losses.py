@@ -14,9 +14,9 @@ import numpy as np
 
 from orchestrator.exact.derivation import ROUNDING
 from orchestrator.exact.figures import Curves
-from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences, ToyPolicy, tables
-from orchestrator.exact.surrogates import PolicyLoss, ThreePolicies, forces
-from orchestrator.kl.estimators import EngineWeight, weights
+from orchestrator.exact.laboratory import FloatTable, ToyPolicy
+from orchestrator.exact.surrogates import PolicyLoss, Step, ThreePolicies, forces
+from orchestrator.kl.estimators import EngineWeight
 from orchestrator.losses.table import Bounds, PolicyLossEntry, Tokens
 
 SAMPLER, AHEAD = ToyPolicy(0.1, 0.01), ToyPolicy(0.25, -0.02)
@@ -73,22 +73,13 @@ def effect(
     task reward is 1 if more than half the tokens are ones, and its baseline is its mean over the
     policy. `bounds`: None for the usual ones of the entry.
     """
-    batch = Sequences(LabSetting(who.policy, who.reference, who.num_tokens, who.engine))
-    table = tables(batch.setting)
-    logp, logp_engine = batch.taken(table.logp), batch.taken(table.logp_rollout)
-    logp_old = batch.taken(who.proximal.logp(who.num_tokens))
-    score = batch.taken(table.score)  # [parameters, N, T]
-    own = np.exp(logp.sum(1))
-    reward = (batch.tokens.sum(1) * 2 > who.num_tokens).astype(float)
-    gained = (reward - own @ reward)[:, None]
-    tokens = Tokens(logp, logp_old, gained, np.ones_like(logp), bounds or entry.usual or Bounds())
-    slope = entry.compute(tokens).slope
-    each = -(score * slope * weights(weight, logp_old - logp_engine)).sum(2)  # [parameters, N]
-    mean, true = each @ batch.probability, score.sum(2) @ (own * gained[:, 0])
-    size = float(true @ true)
+    step = Step(who)
+    slope, true = step.slope(entry, bounds or entry.usual or Bounds()), step.true
+    each = -(step.score * slope * step.corrected(weight)).sum(2)  # [parameters, N]
+    mean, size = each @ step.chance, float(true @ true)
     off = float(np.linalg.norm(mean - true)) / sqrt(size)
-    variance = (each - mean[:, None]) ** 2 @ batch.probability
-    signal = batch.probability[:, None] * np.abs(gained) * np.ones_like(logp)
+    variance = (each - mean[:, None]) ** 2 @ step.chance
+    signal = step.chance[:, None] * np.abs(step.gained) * np.ones_like(slope)
 
     def dropped(side: FloatTable) -> float:
         return float((signal * (slope == 0) * side).sum() / (signal * side).sum())
@@ -97,9 +88,9 @@ def effect(
         float(mean @ true) / size,
         off if off > ROUNDING else 0.0,
         sqrt(float(variance.sum()) / size),
-        dropped(gained > 0),
-        dropped(gained < 0),
-        float(own @ (logp - logp_old).sum(1)),
+        dropped(step.gained > 0),
+        dropped(step.gained < 0),
+        float(step.own @ (step.logp - step.logp_old).sum(1)),
     )
 
 

@@ -10,7 +10,7 @@ group's statistics are in orchestrator/kl/groups.py.
 """
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -32,11 +32,11 @@ from orchestrator.kl.estimators import (
     Clamp,
     Correction,
     EngineWeight,
-    PolicyRatio,
     ratio_of_unit,
     slope,
     weights,
 )
+from orchestrator.losses.table import Bounds, PolicyLossEntry, Tokens, policy_loss_entry
 from orchestrator.settings import Placement
 
 
@@ -52,12 +52,12 @@ class ThreePolicies(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyLoss:
-    """The weights of samples in a policy loss: ratio, clip and engine correction."""
+    """The weights of samples in a policy loss: an entry of the table, its bounds, a correction."""
 
-    ratio: PolicyRatio = "token"
-    low: float = 0.2
-    high: float = 0.2
-    """The clip: ratios stay within [1 - low, 1 + high]."""
+    name: str = "ppo"
+    low: float = inf
+    high: float = inf
+    """The bounds, in the measure of the entry; infinite: no clip."""
     correction: Correction = "none"
     least: float = 0.0
     most: float = 2.0
@@ -109,47 +109,73 @@ FAR_AHEAD = MISMATCH._replace(policy=ToyPolicy(0.6, -0.03), proximal=ToyPolicy(0
 binds."""
 
 
+class Step:
+    """Every response of a step of three policies, as arrays [N, T] or [N].
+
+    The task reward is 1 if more than half the tokens are ones, and its baseline is its mean.
+    """
+
+    def __init__(self, who: ThreePolicies) -> None:
+        batch = Sequences(LabSetting(who.policy, who.reference, who.num_tokens, who.engine))
+        table = tables(batch.setting)
+        self.logp, self.logp_ref, self.logp_engine, self.logp_old, self.score = map(
+            batch.taken,
+            (
+                table.logp,
+                table.logp_ref,
+                table.logp_rollout,
+                who.proximal.logp(who.num_tokens),
+                table.score,  # [parameters, N, T]
+            ),
+        )
+        self.chance = batch.probability
+        """That the engine writes a response."""
+        self.own = np.exp(self.logp.sum(1))
+        reward = (batch.tokens.sum(1) * 2 > who.num_tokens).astype(float)
+        self.gained = (reward - self.own @ reward)[:, None]
+        self.whole = self.score.sum(2)
+        self.true = self.whole @ (self.own * self.gained[:, 0])
+        """The gradient of the policy's expected task reward."""
+
+    def slope(self, of: PolicyLossEntry, bounds: Bounds) -> FloatTable:
+        """Return the slope of a policy loss in the log-probability of each token."""
+        given = (self.logp, self.logp_old, self.gained, np.ones_like(self.logp), bounds)
+        return np.asarray(of.compute(Tokens(*given)).slope)
+
+    def corrected(self, weight: EngineWeight) -> FloatTable:
+        """Return the weight of each token, or of each response, against the engine."""
+        return np.asarray(weights(weight, self.logp_old - self.logp_engine))
+
+
 def forces(
     who: ThreePolicies, how: PolicyLoss, estimator: str = "k1", placement: Placement = "reward"
 ) -> Forces:
     """Return the forces of the task reward and of a KL term, to first order in beta.
 
-    The task reward is 1 if more than half the tokens are ones, and its baseline is its mean. A KL
-    in the reward is the proximal policy's KL minus its mean, and the clip uses the sign of the task
-    reward's advantage. A KL in the loss is the policy's KL; the ratio of a rho form is policy /
-    proximal policy. Raise LaboratoryError for an estimator over the vocabulary.
+    A KL in the reward is the proximal policy's KL minus its mean, and the clip uses the sign of the
+    task reward's advantage. A KL in the loss is the policy's KL; the ratio of a rho form is policy
+    / proximal policy. Raise LaboratoryError for an estimator over the vocabulary.
     """
     form = entry(estimator)
     if not form.is_of_a_token:
         raise LaboratoryError(f"forces are of estimators of a token, got {estimator}: use k1 or k3")
-    batch = Sequences(LabSetting(who.policy, who.reference, who.num_tokens, who.engine))
-    table = tables(batch.setting)
-    logp, logp_ref, logp_engine = (
-        batch.taken(each) for each in (table.logp, table.logp_ref, table.logp_rollout)
-    )
-    logp_old = batch.taken(who.proximal.logp(who.num_tokens))
-    score = batch.taken(table.score)  # [parameters, N, T]
-    own = np.exp(logp.sum(1))
-    reward = (batch.tokens.sum(1) * 2 > who.num_tokens).astype(float)
-    gained = reward - own @ reward
-    kept = _policy_weight(how, logp - logp_old, gained[:, None])
-    weight = EngineWeight(how.correction, how.least, how.most)
-    corrected = weights(weight, logp_old - logp_engine)
-    weighted = (score * kept * corrected).sum(2)  # [parameters, N]
-    lag = form.value(logp_old - logp_ref).sum(1)
-    by_kl = np.zeros(len(score))
+    step = Step(who)
+    kept = -step.slope(policy_loss_entry(how.name), Bounds(how.low, how.high)) / step.gained
+    corrected = step.corrected(EngineWeight(how.correction, how.least, how.most))
+    weighted = (step.score * kept * corrected).sum(2)  # [parameters, N]
+    lag = form.value(step.logp_old - step.logp_ref).sum(1)
+    by_kl = np.zeros(len(step.score))
     if placement != "loss":
-        by_kl = weighted @ (batch.probability * (lag - batch.probability @ lag))
+        by_kl = weighted @ (step.chance * (lag - step.chance @ lag))
+    x = step.logp - step.logp_ref
     if placement != "reward":
-        x, ratio = logp - logp_ref, np.exp(logp - logp_old)
         inner = slope(estimator, x) + (form.value(x) if form.form == "ratio_attached" else 0.0)
-        inner = inner * (ratio if form.is_weighted else 1.0)
+        inner = inner * (np.exp(step.logp - step.logp_old) if form.is_weighted else 1.0)
         inner = inner * (corrected if how.corrects_kl else 1.0)
-        by_kl = by_kl + (score * inner).sum(2) @ batch.probability
-    whole = score.sum(2)
+        by_kl = by_kl + (step.score * inner).sum(2) @ step.chance
     return Forces(
-        _force(weighted @ (batch.probability * gained), whole @ (own * reward)),
-        _force(by_kl, whole @ (own * (logp - logp_ref).sum(1))),
+        _force(weighted @ (step.chance * step.gained[:, 0]), step.true),
+        _force(by_kl, step.whole @ (step.own * x.sum(1))),
     )
 
 
@@ -158,23 +184,6 @@ def _force(gradient: FloatTable, true: FloatTable) -> Force:
     return Force(
         float(gradient @ true) / length, float(np.linalg.norm(gradient - true)) / sqrt(length)
     )
-
-
-def _policy_weight(how: PolicyLoss, log_ratio: FloatTable, gained: FloatTable) -> FloatTable:
-    """Return the factor of each token's score in the policy gradient, [N, T]."""
-    if how.ratio == "none":
-        return np.ones_like(log_ratio)
-    if how.ratio == "gspo":
-        log_ratio = log_ratio.mean(1, keepdims=True) + np.zeros_like(log_ratio)
-    ratio = np.exp(log_ratio)
-    if how.ratio == "cispo":
-        return np.asarray(np.clip(ratio, 1 - how.low, 1 + how.high))
-    if how.ratio == "token":
-        return np.asarray(ratio)
-    # The gradient of PPO's clip: a token has none once its ratio is beyond the bound on the side to
-    # which its advantage pushes.
-    cut = np.where(gained > 0, ratio > 1 + how.high, ratio < 1 - how.low)
-    return np.where(cut, 0.0, ratio)
 
 
 class WeightEffect(NamedTuple):
@@ -205,18 +214,14 @@ def weight_effect(
     )
     if with_it.reward.pull < 1e-9 or abs(without.kl.pull) < 1e-9:
         raise LaboratoryError(f"{weight} leaves no gradient, or {estimator} has none: no beta")
-    batch = Sequences(
-        LabSetting(MISMATCH.policy, MISMATCH.reference, MISMATCH.num_tokens, MISMATCH.engine)
-    )
-    log_engine = batch.taken(tables(batch.setting).logp_rollout)
-    log_ratio = batch.taken(MISMATCH.proximal.logp(MISMATCH.num_tokens)) - log_engine
-    ratio = ratio_of_unit(weight.kind, log_ratio)
+    step = Step(MISMATCH)
+    ratio = ratio_of_unit(weight.kind, step.logp_old - step.logp_engine)
     out = ((ratio < weight.least) | (ratio > weight.most)).mean(1)
     return WeightEffect(
         with_it.beta_factor / without.beta_factor,
         float(ratio.min()),
         float(ratio.max()),
-        float(batch.probability @ out),
+        float(step.chance @ out),
     )
 
 

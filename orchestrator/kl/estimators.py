@@ -210,12 +210,6 @@ def where(condition: Array, x: Array) -> Array:
 Correction = Literal["none", CorrectionKind]
 """The kind of weight, from the ratio proximal policy / engine; or none. See CorrectionKind."""
 
-PolicyRatio = Literal["token", "ppo_clip", "cispo", "gspo", "none"]
-"""The ratio policy / proximal policy in the policy loss. `token`: each token's ratio. `ppo_clip`:
-the token's ratio with PPO's clip. `cispo`: the token's ratio, bounded, and the token keeps its
-gradient. `gspo`: the clipped geometric mean over the sequence. `none`: 1."""
-
-
 class EngineWeight(NamedTuple):
     """A kind of weight with its bounds."""
 

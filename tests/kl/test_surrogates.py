@@ -13,7 +13,6 @@ from orchestrator.exact.objectives import gradients
 from orchestrator.exact.surrogates import (
     MISMATCH,
     PolicyLoss,
-    PolicyRatio,
     forces,
     weight_effect,
 )
@@ -24,11 +23,11 @@ from orchestrator.kl.groups import group_std
 P = MISMATCH.policy
 
 
-@pytest.mark.parametrize("ratio", get_args(PolicyRatio))
+@pytest.mark.parametrize("name", ["ppo", "cispo", "gspo", "reinforce"])
 @pytest.mark.parametrize("correction", get_args(Correction))
-def test_where_all_policies_agree_nothing_is_rescaled(ratio: Any, correction: Any) -> None:
+def test_where_all_policies_agree_nothing_is_rescaled(name: str, correction: Any) -> None:
     same = MISMATCH._replace(proximal=P, engine=P)
-    found = forces(same, PolicyLoss(ratio, correction=correction))
+    found = forces(same, PolicyLoss(name, 0.2, 0.2, correction=correction))
     assert found.reward == pytest.approx((1, 0), abs=1e-12)
     assert found.kl == pytest.approx((1, 0), abs=1e-12)
     assert found.beta_factor == pytest.approx(1, abs=1e-12)
@@ -49,10 +48,10 @@ def test_two_policies_are_the_laboratorys(label: str) -> None:
 
 def test_the_whole_weight_of_a_sequence_is_exact_and_truncating_it_is_not() -> None:
     own = MISMATCH._replace(proximal=P)
-    whole = PolicyLoss("none", correction="tis_sequence", most=inf)
+    whole = PolicyLoss("reinforce", correction="tis_sequence", most=inf)
     assert forces(own, whole).reward.off < 1e-12
     for correction in ("tis_sequence", "mis_sequence", "tis_token", "none"):
-        how = PolicyLoss("none", correction=correction, most=1.2)
+        how = PolicyLoss("reinforce", correction=correction, most=1.2)
         assert forces(own, how).reward.off > 1e-3, correction
 
 

@@ -91,7 +91,7 @@ def test_where_policy_and_reference_are_one_nothing_pulls() -> None:
     assert np.abs(world.gradient(rho("rho_k1", "sequence_mean"))).max() > 1e-3
 
 
-@pytest.mark.parametrize(("level", "ratio"), [("sequence_mean", "gspo"), ("token", "token")])
+@pytest.mark.parametrize(("level", "ratio"), [("sequence_mean", "gspo"), ("token", "ppo")])
 def test_the_policy_loss_of_a_level_is_the_laboratorys(level: Any, ratio: Any) -> None:
     """GSPO and PPO without a clip, on the task reward, against `forces`."""
     who = FAR_AHEAD._replace(num_tokens=5)
