@@ -100,7 +100,6 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
         "orchestrator/report/report.md.j2",
         "orchestrator/kl/verdicts.json",
         "orchestrator/kl/ensemble.json",
-        "orchestrator/kl/sentences.yaml",
         "orchestrator/experiments/comedy_full.yaml",
         "orchestrator/experiments/recipe/rehearsal.yaml",
     ):

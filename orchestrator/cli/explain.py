@@ -18,11 +18,14 @@ from orchestrator.imports.names import explained_metrics
 from orchestrator.kl.table import GROUP_SIZE
 from orchestrator.kl.verdicts import (
     COLUMNS,
+    FORM_COLUMNS,
     PLACEMENTS,
     SYMBOLS,
+    behind,
     every_explanation,
     explanation,
-    labelled_sentences,
+    form_caption,
+    form_rows,
     summary_row,
 )
 from orchestrator.losses.table import ALSO, POLICY_LOSSES, policy_loss_entry
@@ -311,16 +314,22 @@ def _draw(estimator: str, path: Path) -> None:
 
 def _print_one(explained: Mapping[str, Any]) -> None:
     """Print the answer, and with -v what is behind it."""
-    everything = is_verbose()
     click.echo(common.wrapped(explained["summary"]))
     click.echo(common.wrapped(f"In plain words: {explained['plain']}"))
-    for label, text in labelled_sentences(explained, everything=everything):
+    click.echo(common.hanging("advice", explained["advice"]["text"]))
+    for note in explained["notes"]:
+        click.echo(common.hanging("note", note))
+    if rows := form_rows(explained):
+        click.echo()
+        print_table(FORM_COLUMNS, rows)
+        click.echo(common.wrapped(form_caption(explained)))
+    click.echo()
+    if not is_verbose():
+        click.echo("-v: equation, bias, reasons, checks")
+        return
+    for label, text in behind(explained):
         click.echo(common.hanging(label, text))
-    if everything:
-        click.echo("\n" + SYMBOLS)
-    else:
-        noise = "Noise: of one response's gradient, in lengths of the KL's"
-        click.echo(f"-v: equation, bias, reasons, checks. {noise}")
+    click.echo("\n" + SYMBOLS)
 
 
 def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:

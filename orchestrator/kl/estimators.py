@@ -210,6 +210,7 @@ def where(condition: Array, x: Array) -> Array:
 Correction = Literal["none", CorrectionKind]
 """The kind of weight, from the ratio proximal policy / engine; or none. See CorrectionKind."""
 
+
 class EngineWeight(NamedTuple):
     """A kind of weight with its bounds."""
 

@@ -275,9 +275,7 @@ class AdvisedForm(NamedTuple):
 ADVISABLE = (
     AdvisedForm("k1", "reward"),
     AdvisedForm("k1_to_go", "reward"),
-    AdvisedForm(
-        "rb", "reward_and_loss", "the vocabulary's probabilities, and one β in both places"
-    ),
+    AdvisedForm("rb", "reward_and_loss", "the vocabulary's probabilities, one β in both places"),
     AdvisedForm("k3", "reward_and_loss", "one β in both places"),
     AdvisedForm("k2", "loss"),
     AdvisedForm("rho_k3", "loss"),

@@ -1,19 +1,15 @@
-"""Verdicts on KL terms in words: the objective of a term's gradient, its pull, and advice.
+"""Verdicts on KL terms: the row of the table for the configuration that was asked for, in words.
 
-`verdict` puts the row of the table (table.py) for the configuration that was asked for into the
-sentences of sentences.yaml: headline, bias, plain words, advice, notes. So they change together.
-Each sentence lists what it was checked under. `verdict_of` judges a cell. `explanation` and the
-functions after it answer `orch explain`. The module does not import NumPy, because `orch plan`
-needs thousands of verdicts quickly.
+`verdict` judges a term: the objective of its gradient, its bias and noise, the forms that do
+better, and what the advantage, the clip and old samples do to it. `verdict_of` judges a cell.
+`explanation` and the functions after it answer `orch explain`. The numbers are those of table.py.
+The module does not import NumPy, because `orch plan` needs thousands of verdicts quickly.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
-from typing import Any, NamedTuple
-
-import yaml
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 from orchestrator.estimators import NONE, TABLE, choices, entry
 from orchestrator.kl import table
@@ -39,8 +35,20 @@ from orchestrator.settings import (
     Settings,
 )
 
+CHECKED = """
+objective: finite differences on random models of 2 to 5 words and 1 to 5 tokens, with and without \
+an end token, of three policies
+the headline's numbers and noise: exact, on the laboratory's model of two parameters, 32 tokens, \
+0.08 (near) and 18 nats (far) from the reference policy, old samples from one tenth nearer it
+signs, medians and cosines: random models of 2 to 5 words and 1 to 5 tokens, or of the laboratory, \
+with a rollout policy that lags, leads or stands aside; a tenth of the true pull is a sign
+groups: written out, rewards of 0 and 1, the deviation with the divisor G - 1
+advice: by bias near the reference policy, then bias far from it, then noise""".strip().split("\n")
+"""What the sentences and numbers were checked under."""
 
-class Bias(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Bias:
     """The distance of the expected gradient from the gradient of the sequence reverse KL.
 
     Its unit is the length of the gradient of the sequence reverse KL; 0 is unbiased. It is exact on
@@ -54,13 +62,29 @@ class Bias(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """A term of the comparison behind advice: medians of biases over random models, where the term
+    that was asked for has them, else those of the laboratory."""
+
+    term: str
+    near: float
+    far: float
+    noise: float
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """Advice in words, with the labels of the recommended terms (none: keep the term)."""
 
     text: str
-    use: tuple[str, ...]
+    use: tuple[str, ...] = ()
     because: str = ""
     """The part of the order of advice (table.ORDER) that decided; empty to keep the term."""
+    forms: tuple[Form, ...] = ()
+    """The term that was asked for, and the forms that the order of advice puts before it."""
+    over_models: bool = False
+    """True if the biases of `forms` are medians over random models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +100,6 @@ class GradientVerdict:
     advice: Remedy
     notes: tuple[str, ...] = ()
     """The effects of the advantage, the group, the clip and the correction on the term."""
-    reasons: tuple[str, ...] = ()
-    """What stands behind the notes: conditions, and how an effect comes about."""
     terms: tuple[tuple[int, str], ...] = ()
     """The signed candidates (catalogue.py) whose sum is the expected gradient, before a group's
     mean or deviation rescales a part of it."""
@@ -89,39 +111,6 @@ class GradientVerdict:
     noise: float = 0.0
     """Standard deviation of one sequence's gradient near the reference policy, without a baseline,
     in lengths of the gradient of the sequence reverse KL."""
-    checked: tuple[str, ...] = ()
-    """The conditions under which its sentences were checked."""
-
-
-class _Page:
-    """The sentences of one verdict; it collects the conditions under which they were checked."""
-
-    def __init__(self) -> None:
-        self._conditions: dict[str, None] = {}
-        self.reasons: list[str] = []
-        """What stands behind the sentences so far."""
-
-    def say(self, part: str, name: str, **slots: object) -> str:
-        """Return a sentence of sentences.yaml with its slots filled, and keep its reason."""
-        sentence = sentences()[part][name]
-        self._conditions |= dict.fromkeys(sentence["checked"])
-        if why := sentence.get("why"):
-            self.reasons.append(why.format(**slots))
-        return str(sentence["text"]).format(**slots)
-
-    @property
-    def checked(self) -> tuple[str, ...]:
-        """Return the conditions of all sentences so far, in the file's order."""
-        known: Mapping[str, str] = sentences()["conditions"]
-        return tuple(text for name, text in known.items() if name in self._conditions)
-
-
-@cache
-def sentences() -> Mapping[str, Any]:
-    """Return the texts of sentences.yaml."""
-    text = files("orchestrator.kl").joinpath("sentences.yaml").read_text(encoding="utf-8")
-    loaded: Mapping[str, Any] = yaml.safe_load(text)
-    return loaded
 
 
 @lru_cache(maxsize=4096)
@@ -140,13 +129,10 @@ def verdict(
 ) -> GradientVerdict:
     """Return the verdict on a KL term.
 
-    `ratio`: the importance ratio, `token` (PPO), `sequence` or `sequence_mean` (GSPO).
-    `reward_kl_of`: the policy whose log-probabilities give the KL in the reward: `rollout` (once
-    per rollout batch, as in libraries) or `policy` (paper eq. 7). `regimes`: the paper's
-    experiments to cite (empty: all on- or off-policy ones). `reference_at_one`: the temperature of
-    the policy's log-probabilities where the reference policy's are at 1 instead. Raise
-    LaboratoryError for a combination without meaning, for example the sequence ratio with both
-    placements.
+    `ratio` and `reward_kl_of`: see table.Case. `regimes`: the paper's experiments to cite (empty:
+    all on- or off-policy ones). `reference_at_one`: the temperature of the policy's
+    log-probabilities where the reference policy's are at 1 instead. Raise LaboratoryError for a
+    combination without meaning, for example the sequence ratio with both placements.
 
     Derive an estimator that verdicts.json lacks now. That loads NumPy and takes some tenths of a
     second.
@@ -155,37 +141,28 @@ def verdict(
     if kl.placement is None or kl.beta == 0:
         return _no_kl(kl, _studied("none", advantage, like))
     case = Case(on_policy, ratio, reward_kl_of, advantage, group_size)
-    term, page = table.judged(kl.estimator, kl.placement, case), _Page()
+    term = table.judged(kl.estimator, kl.placement, case)
+    row = term.row
     paper = _observed(kl, case, like) if ratio == "token" else NOT_STUDIED
-    headline = _headline(term, page)
-    by_prompt, row = term.by_prompt, term.row
-    of_options = (
-        *_advantage_notes(kl, case, page),
-        *(() if on_policy else _off_policy_notes(kl, clip, case, page)),
-        *_other_notes(kl, correction, page),
-        *(
-            ()
-            if reference_at_one is None
-            else [page.say("note", "reference_at_one", temperature=f"{reference_at_one:g}")]
-        ),
-    )
-    notes = tuple(filter(None, of_options))
+    notes = [*_of_advantage(kl, case), *_of_old_samples(kl, clip, case)]
+    if correction is not None:
+        notes.append(_of_correction(correction))
+    if not table.is_stored(kl.estimator):
+        notes.append(f"derived now by the laboratory: verdicts.json has no row on {kl.estimator}")
+    if reference_at_one is not None:
+        notes.append(_REFERENCE_AT_ONE.format(f"{reference_at_one:g}"))
     return GradientVerdict(
         objective=row.objective,
-        summary=f"{_asked(kl, case)}: {headline}. Paper: {paper}",
-        bias=Bias(
-            _bias(term, page), *((None, None) if by_prompt else (row.bias_near, row.bias_far))
-        ),
+        summary=f"{_asked(kl, case)}: {_headline(term)}. Paper: {paper}",
+        bias=_bias(term),
         paper=paper,
         equation=equation(term, kl.estimator, kl.placement),
-        advice=advice(term, page),
-        notes=notes,
-        reasons=tuple(page.reasons),
+        advice=advice(term),
+        notes=tuple(notes),
         terms=row.terms,
-        plain=_plain(term, page),
+        plain=_plain(term),
         pull=row.pull_near,
         noise=row.noise_near,
-        checked=page.checked,
     )
 
 
@@ -231,17 +208,15 @@ def _of_policy(settings: Settings, dialect: Dialect) -> bool:
 
 
 def _no_kl(kl: Kl, paper: Observation) -> GradientVerdict:
-    page = _Page()
     why = "no KL term" if kl.estimator == NONE else f"{kl.label} with β = 0: no KL term"
     return GradientVerdict(
         objective=ObjectiveKind.NONE,
-        summary=f"{page.say('headline', 'none', why=why)}. Paper: {paper}",
-        bias=Bias(page.say("bias", "none"), 0.0, 0.0),
+        summary=f"{why}: nothing keeps the policy near the reference policy. Paper: {paper}",
+        bias=Bias("there is no KL term whose gradient could be biased", 0.0, 0.0),
         paper=paper,
         equation="0",
-        advice=Remedy(page.say("advice", "none"), ()),
-        plain=page.say("plain", "none"),
-        checked=page.checked,
+        advice=Remedy("Keep it as the baseline of the others."),
+        plain="Nothing pulls the policy back.",
     )
 
 
@@ -279,54 +254,51 @@ def _asked(kl: Kl, case: Case) -> str:
 def _kept(case: Case) -> str:
     """Return the share that the group's mean leaves: `1 - 1/8 = 0.875`."""
     if case.group_size is None:
-        return f"1 - 1/G ({case.kept:.3g}{_assumed(case)})"
+        return f"1 - 1/G ({case.kept:.3g} with G = {GROUP_SIZE})"
     return f"1 - 1/{case.group_size} = {case.kept:.3g}"
 
 
-def _assumed(case: Case) -> str:
-    """Return the group size behind a number, if none was given."""
-    return "" if case.group_size else f" with G = {GROUP_SIZE}"
-
-
-def _headline(term: Judged, page: _Page) -> str:
+def _headline(term: Judged) -> str:
     row, case = term.row, term.case
-    biased = (
-        f"; biased: in the laboratory {row.pull_near:.2g} × the reverse KL's gradient near the "
-        f"reference policy ({percent(row.across_near)} beside it) and {row.pull_far:.2g} × far "
-        f"from it ({percent(row.across_far)} beside it)"
-    )
-    slots = {"words": term.words, "bias": ", unbiased" if row.is_unbiased else biased}
-    slots |= {"kept": _kept(case), "more": f"{1 / case.kept:.3g}{_assumed(case)}"}
     if row.is_noise:
-        return page.say("headline", "noise")
+        return "no gradient in expectation: noise, and no regularisation"
+    if term.by_prompt and term.is_mixed:
+        own = "each prompt has its own a: the group's deviation divides the reward's part"
+        return f"{term.words}, where {own}"
     if term.by_prompt:
-        name = "mixed_by_prompt" if term.is_mixed else "by_prompt"
-    elif term.is_mixed:
-        name = "mixed"
-    elif case.kept == 1:
-        name = "whole"
-    elif row.placement != "loss":
-        name = "unbiased_kept" if row.is_unbiased else "biased_kept"
-    else:
-        name = "loss_by_prompt" if case.advantage == "grpo" else "loss_not_kept"
-    return page.say("headline", name, **slots)
-
-
-def _bias(term: Judged, page: _Page) -> str:
-    row, kept = term.row, term.case.kept != 1 and term.row.placement != "loss"
-    if row.is_unbiased and kept and not term.by_prompt:
-        return page.say("bias", "unbiased_kept", kept=_kept(term.case))
+        return f"{term.words}, divided by the group's deviation: each prompt has a β of its own"
+    text = f"{term.words}, a = {_kept(case)}" if term.is_mixed else term.words
     if row.is_unbiased:
-        text = page.say("bias", "unbiased")
+        text += ", unbiased"
     else:
-        slots = {name: percent(getattr(row, name)) for name in ("pull_near", "pull_far")}
-        slots |= {"near": percent(row.bias_near), "far": percent(row.bias_far)}
-        text = page.say("bias", "biased", **slots)
+        text += (
+            f"; biased: in the laboratory {row.pull_near:.2g} × the reverse KL's gradient near the "
+            f"reference policy ({percent(row.across_near)} beside it) and {row.pull_far:.2g} × far "
+            f"from it ({percent(row.across_far)} beside it)"
+        )
+    if case.kept == 1 or term.is_mixed:
+        return text
+    if row.placement != "loss":
+        return f"{text}; scaled by {_kept(case)}, as the task reward is"
+    if case.advantage == "grpo":
+        return f"{text}, against rewards that are divided by the group's deviation"
+    assumed = "" if case.group_size else f" with G = {GROUP_SIZE}"
+    return f"{text}, and β counts × {1 / case.kept:.3g}{assumed}"
+
+
+def _bias(term: Judged) -> Bias:
+    row = term.row
+    if row.is_unbiased:
+        text = "unbiased: in expectation it is the gradient of the sequence-level reverse KL"
+    else:
+        near, far = percent(row.bias_near), percent(row.bias_far)
+        text = f"off by {near} of that gradient's length near the reference policy and {far} far"
         if (medians := term.over_models) is not None:
             near, far = map(percent, medians)
-            models = f"{table.models():,}"
-            text += page.say("bias", "over_models", near=near, far=far, models=models)
-    return page.say("bias", "by_prompt", before=text, **_with_a(term)) if term.by_prompt else text
+            text += f"; over {table.models():,} random models by {near} and {far} (medians)"
+    if term.by_prompt:
+        return Bias(f"before the group's deviation divides it: {text}", None, None)
+    return Bias(text, row.bias_near, row.bias_far)
 
 
 MOST = 0.9
@@ -338,38 +310,35 @@ _SIGNS = {
 }
 
 
-def _plain(term: Judged, page: _Page) -> str:
+def _plain(term: Judged) -> str:
     row = term.row
     if row.is_noise:
-        return page.say("plain", "noise")
-    text = page.say("plain", "unbiased") if row.is_unbiased else _signs(term, page)
-    if any(key == "sampled_k1" for _, key in row.terms):
-        part = "away_from_sampler" if len(row.terms) == 1 else "partly_away_from_sampler"
-        text = page.say("plain", part, rest=text)
-    return page.say("plain", "by_prompt", before=text, **_with_a(term)) if term.by_prompt else text
-
-
-def _with_a(term: Judged) -> dict[str, str]:
-    """Return the weight of the reward's part that the group's mean leaves, where one is needed."""
-    share = f" (a = {term.case.kept:.3g}{_assumed(term.case)})"
-    return {"with_a": share if term.is_mixed else ""}
-
-
-def _signs(term: Judged, page: _Page) -> str:
-    """Return the sign of the pull near and far: over random models if they have it."""
-    row = term.row
-    slots = {name: percent(getattr(row, name)) for name in ("pull_near", "pull_far")}
+        return "Does not pull at all: it only adds noise."
     shares = None if term.is_mixed else table.signs(row)
-    if shares is None:
-        return page.say("plain", "laboratory", **slots)
-    near, far = (_sign(shares[at], getattr(row, f"pull_{at}")) for at in _REGIMES)
-    slots = {"near_words": near[0], "near_share": near[1], "far_share": far[1]}
-    slots |= {"models": f"{table.models():,}", "far_words": far[0]}
-    return page.say("plain", "one_sign" if near[0] == far[0] else "two_signs", **slots)
+    if row.is_unbiased:
+        text = "Pulls as the true KL does, near the reference policy and far from it."
+    elif shares is None:
+        near, far = percent(row.pull_near), percent(row.pull_far)
+        text = (
+            f"In the laboratory's model of two parameters it has {near} of the true pull near the "
+            f"reference policy and {far} far from it."
+        )
+    else:
+        (near, of_near), (far, of_far) = (
+            _sign(shares[at], getattr(row, f"pull_{at}")) for at in ("near", "far")
+        )
+        of = f"{of_near} of {table.models():,} random models of 2 to 5 words"
+        text = f"Near the reference policy {near} ({of}). Far from it, {far} ({of_far})."
+    if any(key == "sampled_k1" for _, key in row.terms):
+        it = "It" if len(row.terms) == 1 else "A part of it"
+        text = f"{it} pushes away from the rollout policy, wherever that is. {text}"
+    if term.by_prompt:
+        return f"Pulls with a strength of each prompt's own. Before the division: {text}"
+    return text
 
 
 def _sign(shares: Mapping[str, float], in_laboratory: float) -> tuple[str, str]:
-    """Return the sign in words and its share, or both shares where no sign is a rule.
+    """Return the sign in words and its share, or the shares where no sign is a rule.
 
     It is none if the laboratory's own model has another sign.
     """
@@ -389,8 +358,8 @@ def percent(share: float) -> str:
 def equation(term: Judged, estimator: str, placement: Placement) -> str:
     """Return the equation of the term's expected gradient, with its source."""
     case, form = term.case, entry(estimator)
-    samples, on_policy = "q" if case.on_policy else "μ", case.on_policy
-    loss, score = "Σ_t ∇KL_t", "s_t" if on_policy else "w_t s_t"
+    samples, score = ("q", "s_t") if case.on_policy else ("μ", "w_t s_t")
+    loss = "Σ_t ∇KL_t"
     if case.ratio == "sequence_mean":
         reward = "(Π_t w_t)^(1/T) (Σ_t KL_t)(Σ_t s_t)"
     elif case.ratio == "sequence":
@@ -399,10 +368,10 @@ def equation(term: Judged, estimator: str, placement: Placement) -> str:
         reward = f"(Σ_t KL_t)(Σ_t {score})"
     else:
         reward = f"Σ_t {score} Σ_(u{'≥' if form.credit == 'to_go' else '>'}t) KL_u"
-    mixed = f"a {reward} + {loss}" if term.is_mixed else f"{reward} + {loss}"
-    expectation = {"reward": reward, "loss": loss, "reward_and_loss": mixed}[placement]
+    both = f"{'a ' if term.is_mixed else ''}{reward} + {loss}"
+    expectation = {"reward": reward, "loss": loss, "reward_and_loss": both}[placement]
     known = case.ratio == "token" and not term.is_mixed
-    known = known and (on_policy or (form.is_weighted and placement == "loss"))
+    known = known and (case.on_policy or (form.is_weighted and placement == "loss"))
     source = EQUATIONS.get(f"{estimator}.{placement}") if known else None
     where = f"KL_t = {estimator}; {source or 'the laboratory'}"
     return f"E_{samples}[{expectation}] = {term.formula}   ({where})"
@@ -411,242 +380,190 @@ def equation(term: Judged, estimator: str, placement: Placement) -> str:
 # Advice: the first of table.ORDER in which the best form differs decides, and is named.
 
 
-class _Choice(NamedTuple):
-    """The forms that advice may name, the best first, and the measure that ranks them."""
-
-    term: Judged
-    forms: tuple[tuple[Judged, str], ...]
-    over_models: bool
-
-    @classmethod
-    def of(cls, term: Judged, case: Case) -> "_Choice":
-        """Return the forms of a case, ranked by a measure that the term has too."""
-        over = term.over_models is not None
-        return cls(term, table.advised(case, over_models=over), over)
-
-    def order(self, each: Judged) -> tuple[float, ...]:
-        """Return what the order of advice compares."""
-        return each.order(over_models=self.over_models)
-
-    def off(self, each: Judged) -> str:
-        """Return the bias of a term in words, near the reference policy first."""
-        near, far = map(percent, each.off(over_models=self.over_models))
-        return f"{near} off near the reference policy and {far} far from it"
-
-    @property
-    def best(self) -> Judged:
-        """Return the best form."""
-        return self.forms[0][0]
-
-    @property
-    def equal(self) -> list[tuple[Judged, str]]:
-        """Return the forms that only noise tells from the best."""
-        return [each for each in self.forms if self.order(each[0])[:2] == self.order(self.best)[:2]]
-
-    @property
-    def listed(self) -> str:
-        """Return the best forms in words."""
-        return _either([_form(*each) for each in self.equal])
-
-    @property
-    def keeps(self) -> bool:
-        """Return True if no form has less bias than the term."""
-        return self.order(self.term)[:2] <= self.order(self.best)[:2]
-
-    @property
-    def where(self) -> str:
-        """Return the measure in words."""
-        if self.over_models:
-            return f" (medians of {table.models():,} random models)"
-        return " (in the laboratory)"
+_GOOD_FOR = {
+    "token_reverse_kl": "It is a reverse KL of each token at the states visited, and leaves out "
+    "what a token does to later states. ",
+    "token_forward_kl": "It pulls towards covering the reference policy, token by token. ",
+    "zero": "It regularises nothing. ",
+}
+"""An objective -> what is said of it before another is advised."""
 
 
-def advice(term: Judged, page: _Page | None = None) -> Remedy:
-    """Return advice on a term: keep it, or the best forms by the order of advice, and why."""
-    page = page or _Page()
+def advice(term: Judged) -> Remedy:
+    """Return advice on a term: keep it, or the best forms by the order of advice."""
     if term.by_prompt:
-        return _without_deviation(term, page)
-    choice, own_kl = _Choice.of(term, term.case), _own_kl(term, page)
-    if choice.keeps:
-        return Remedy(_keep(choice, page, own_kl), ())
-    more = _simpler(choice, page) + _under_rloo(term, page)
-    slots = {"reason": _reason(choice), "trade": more, "own_kl": own_kl}
-    text = page.say("advice", "use", first=_first(term, page), use=f" {choice.listed}", **slots)
-    by = table.decides(choice.best, term, over_models=choice.over_models)
-    return Remedy(text, tuple(each.row.label for each, _ in choice.equal), by)
+        return _without_deviation(term)
+    over, row = term.over_models is not None, term.row
+    order = term.order(over_models=over)
+    before = [
+        each
+        for each in table.advised(term.case, over_models=over)
+        if each[0].order(over_models=over) < order
+    ]
+    forms = [_form("this", term, over)]
+    forms += [_form(each.row.label, each, over, needs) for each, needs in before]
+    forms += _elsewhere(term, over)
+    less = [each for each, _ in before if each.order(over_models=over)[:2] < order[:2]]
+    if not less:
+        so = "it is unbiased" if row.is_unbiased else "no form that orch advises has less bias"
+        while_ = " while training stays on-policy" if term.case.on_policy else ""
+        less_noise = [each for each, _ in before]
+        quieter = f" With less noise: {_listed(less_noise)}." if before else ""
+        return Remedy(f"Keep it{while_}: {so}.{quieter}", forms=tuple(forms), over_models=over)
+    least = less[0].order(over_models=over)[:2]
+    best = [each for each in less if each.order(over_models=over)[:2] == least]
+    lead = _GOOD_FOR.get(str(row.objective), "")
+    if entry(row.estimator).credit == "later" and row.placement != "reward_and_loss":
+        lead = f"{row.estimator} is made for the reward and the loss together. {lead}"
+    how = "it is unbiased" if best[0].row.is_unbiased else "it has the least bias"
+    text = f"{lead}For the response's reverse KL use {_listed(best)}: {how}."
+    because = table.decides(best[0], term, over_models=over)
+    use = tuple(each.row.label for each in best)
+    return Remedy(text, use, because, tuple(forms), over)
 
 
-def _keep(choice: _Choice, page: _Page, own_kl: str) -> str:
-    term = choice.term
-    quieter = [_form(*each) for each in choice.equal if choice.order(each[0]) < choice.order(term)]
-    more = f" With less noise than its {term.row.noise_near:.2g}: {_either(quieter)}."
-    reason = f"no form that orch advises has less bias; it is {choice.off(term)}{choice.where}"
-    slots = {
-        "while": " while training stays on-policy" if term.case.on_policy else "",
-        "reason": "it is unbiased" if term.row.is_unbiased else reason,
-        "quieter": more if quieter else "",
-        "own_kl": own_kl,
-    }
-    return page.say("advice", "keep", **slots)
+def _form(name: str, each: Judged, over: bool, needs: str = "") -> Form:
+    return Form(name, *each.off(over_models=over), each.row.noise_near, needs)
 
 
-def _without_deviation(term: Judged, page: _Page) -> Remedy:
+def _elsewhere(term: Judged, over: bool) -> Iterator[Form]:
+    """Yield the term under another option, where it has less bias."""
+    row, case = term.row, term.case
+    if term.is_mixed:
+        other, needs = case._replace(advantage="rloo"), "the advantage rloo"
+    elif not case.on_policy and row.reward_kl_of == "rollout":
+        other, needs = case._replace(reward_kl_of="policy"), "--reward-kl-of policy"
+    else:
+        return
+    each = table.judged(row.estimator, row.placement, other)
+    if each.order(over_models=over)[:2] < term.order(over_models=over)[:2]:
+        yield _form(row.label, each, over, needs)
+
+
+def _without_deviation(term: Judged) -> Remedy:
     """Return advice on a term that the group's deviation divides: what to use under rloo."""
     row = term.row
-    plain = table.judged(row.estimator, row.placement, term.case._replace(advantage="rloo"))
-    instead, divided = _Choice.of(plain, plain.case), _Choice.of(term, term.case)
-    if plain.row.is_unbiased:
-        text = page.say("advice", "undivided", reason="then it is unbiased, with one β")
-    elif instead.keeps:
-        reason = f"then it has one β, and is {instead.off(plain)}{instead.where}"
-        text = page.say("advice", "undivided", reason=reason)
-    else:
-        text = page.say("advice", "other", use=instead.listed, reason=_reason(instead))
-    text += page.say("advice", "under_grpo", use=divided.listed)
-    return Remedy(text, tuple(each.row.label for each, _ in divided.equal), table.ORDER[0])
+    plain = advice(table.judged(row.estimator, row.placement, term.case._replace(advantage="rloo")))
+    over = term.over_models is not None
+    divided = [each for each, _ in table.advised(term.case, over_models=over)]
+    least = divided[0].order(over_models=over)[:2]
+    best = [each for each in divided if each.order(over_models=over)[:2] == least]
+    instead = f" with {_either(list(map(_in_words, plain.use)))}" if plain.use else ""
+    text = (
+        f"Use the advantage rloo{instead}: then β is one number. Under grpo use {_listed(best)}: "
+        "there the deviation divides the task reward alone."
+    )
+    return Remedy(
+        text,
+        tuple(each.row.label for each in best),
+        table.ORDER[0],
+        tuple(replace(each, term=f"{each.term} under rloo") for each in plain.forms)
+        + tuple(_form(f"{each.row.label} under grpo", each, over) for each in best),
+        over,
+    )
 
 
-def _simpler(choice: _Choice, page: _Page) -> str:
-    """Return the best forms that need nothing, if the best of all need something."""
-    order = choice.order
-    free = [e for e, needs in choice.forms if not needs and order(e)[:2] < order(choice.term)[:2]]
-    if not free or not all(needs for _, needs in choice.equal):
-        return ""
-    equal = [_form(each, "") for each in free if order(each)[:2] == order(free[0])[:2]]
-    return page.say("advice", "simpler", use=_either(equal), off=choice.off(free[0]))
+def _listed(best: list[Judged]) -> str:
+    return _either([_in_words(each.row.label) for each in best])
 
 
-def _under_rloo(term: Judged, page: _Page) -> str:
-    """Return what a sum of unequal parts is where the group's mean leaves its parts whole."""
-    if not term.is_mixed:
-        return ""
-    row = term.row
-    plain = table.judged(row.estimator, row.placement, term.case._replace(advantage="rloo"))
-    if not plain.row.is_unbiased:
-        return ""
-    instead = f"{row.estimator} in {_place(row.placement)} is unbiased"
-    return page.say("advice", "under_rloo", instead=instead)
+def _in_words(label: str) -> str:
+    """Return `k1 in the reward` for k1.reward."""
+    estimator, _, place = label.partition(".")
+    return f"{estimator} in {'both' if place == 'both' else f'the {place}'}"
 
 
-def _own_kl(term: Judged, page: _Page) -> str:
-    """Return what the policy's own KL in the reward makes of a term with the sampler's KL.
-
-    It is empty unless that is less.
-    """
-    case, row = term.case, term.row
-    if case.on_policy or row.reward_kl_of != "rollout":
-        return ""
-    own = table.judged(row.estimator, row.placement, case._replace(reward_kl_of="policy"))
-    of_own = _Choice.of(own, own.case)
-    if of_own.order(own)[:2] >= _Choice.of(term, case).order(term)[:2]:
-        return ""
-    less = of_own.off(own)
-    words = f"{row.estimator} in {_place(row.placement)} is"
-    instead = f"{words} {'unbiased' if own.row.is_unbiased else less}"
-    return page.say("advice", "own_kl", instead=instead)
-
-
-def _first(term: Judged, page: _Page) -> str:
-    """Return what the objective asked for is good for, before another is advised."""
-    form, row = entry(term.row.estimator), term.row
-    if form.credit == "later" and row.placement != "reward_and_loss":
-        lead = page.say("advice", "both_parts", estimator=row.estimator)
-    else:
-        lead = ""
-    kind = str(row.objective)
-    name = kind if kind in sentences()["first"] else "other"
-    return lead + page.say("first", "zero" if row.is_noise else name)
-
-
-def _form(each: Judged, needs: str) -> str:
-    """Return `rb in both (noise 0.33; needs the vocabulary's probabilities)`."""
-    row, more = each.row, f"; needs {needs}" if needs else ""
-    return f"{row.estimator} in {_place(row.placement)} (noise {row.noise_near:.2g}{more})"
-
-
-def _place(placement: Placement) -> str:
-    return "both" if placement == "reward_and_loss" else f"the {placement}"
-
-
-def _either(texts: Sequence[str]) -> str:
+def _either(texts: list[str]) -> str:
     return " or ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-def _reason(choice: _Choice) -> str:
-    """Return the biases of the best form and of the term."""
-    best, term = choice.best, choice.term
-    if best.row.is_unbiased:
-        return f"unbiased, where this is {choice.off(term)}{choice.where}"
-    near, far = map(percent, term.off(over_models=choice.over_models))
-    return f"{choice.off(best)}, where this is {near} and {far} off{choice.where}"
+# Notes: what the rest of a loss does to the term.
+
+_REFERENCE_AT_ONE = (
+    "the KL is of the policy at temperature {0} to the reference policy at temperature 1: it is "
+    "not 0 where the two are equal, and is least where the policy's logits are {0} times the "
+    "reference's"
+)
 
 
-# Notes.
-
-
-def _advantage_notes(kl: Kl, case: Case, page: _Page) -> Iterator[str]:
-    """Yield the effects of the advantage's baseline and normalisation on the term."""
+def _of_advantage(kl: Kl, case: Case) -> Iterator[str]:
+    """Yield what the advantage's baseline and normalisation do to the term."""
     in_reward, in_loss = kl.placement != "loss", kl.placement != "reward"
     if case.advantage == "reinforce" and in_reward:
-        yield page.say("note", "no_baseline")
+        yield "reinforce subtracts no baseline: the KL keeps its full variance"
     if case.kept != 1:
-        places = {(True, False): "reward", (False, True): "loss"}
-        name = f"mean_in_{places.get((in_reward, in_loss), 'both')}"
-        yield page.say("note", name, kept=_kept(case))
+        shrunk = "the task reward and the KL in the reward" if in_reward else "the task reward"
+        own = ", but not a KL in the loss: its β counts that much more" if in_loss else ""
+        yield f"the group's mean, its own rollout included, shrinks {shrunk} to {_kept(case)}{own}"
     if case.advantage != "grpo":
         return
     size = case.group_size or GROUP_SIZE
     half, tenth = (group_std(solved, size) for solved in (0.5, 0.1))
     if in_reward:
-        yield page.say(
-            "note",
-            "std_in_reward",
-            group=size,
-            half=f"{half.beta_in_reward:.2g}",
-            tenth=f"{tenth.beta_in_reward:.2g}",
-            equal_half=percent(half.equal),
-            equal_tenth=percent(tenth.equal),
-            all_half=f"{half.over_all(0.01):.2g}",
-            all_tenth=f"{tenth.over_all(0.01):.2g}",
+        yield (
+            f"in the reward β 0.01 counts × {half.over_all(0.01):.2g} at 50% solved and × "
+            f"{tenth.over_all(0.01):.2g} at 10% in groups of {size}, for a normal KL of deviation "
+            f"1: in groups of equal rewards ({percent(half.equal)} at 50%, {percent(tenth.equal)} "
+            "at 10%) the KL is scaled to unit size, whatever β; with a filter of such groups × "
+            f"{half.beta_in_reward:.2g} and × {tenth.beta_in_reward:.2g} at every β"
         )
     if in_loss:
-        numbers = {"half": f"{half.beta_in_loss:.2g}", "tenth": f"{tenth.beta_in_loss:.2g}"}
-        yield page.say("note", "std_in_loss", group=size, **numbers)
-    cosines = (table.fact(f"length_cosine_{name}") for name in ("reward", "loss"))
-    texts = [f"{median:.2g} ({worst:.2g} in one of twenty)" for median, worst in cosines]
-    which = {"reward": f"{texts[0]} for k1 in the reward", "loss": f"{texts[1]} for k3 in the loss"}
-    cosines_of = [which[each] for each in which if kl.placement in (each, "reward_and_loss")]
-    yield page.say("note", "lengths", asked=", ".join(cosines_of))
+        yield (
+            f"in the loss β counts in units of the group's deviation: × {half.beta_in_loss:.2g} at "
+            f"50% solved and × {tenth.beta_in_loss:.2g} at 10% in groups of {size}"
+        )
+    cosines = []
+    for place, which in (("reward", "k1 in the reward"), ("loss", "k3 in the loss")):
+        if kl.placement in (place, "reward_and_loss"):
+            median, worst = table.fact(f"length_cosine_{place}")
+            cosines.append(f"{median:.2g} ({worst:.2g} in one of twenty) for {which}")
+    yield (
+        "GRPO's 1 / length turns the gradient where lengths vary: its cosine with that of token "
+        f"sums is {', '.join(cosines)}"
+    )
 
 
-def _off_policy_notes(kl: Kl, clip: Clip | None, case: Case, page: _Page) -> Iterator[str]:
-    """Yield the effects of importance ratio, clip and staleness on the term, off-policy."""
-    form = entry(kl.estimator)
-    if kl.placement != "loss":
-        if case.ratio == "token":
-            yield page.say("note", "token_ratio")
-        if case.ratio == "token" and clip is not None:
-            yield page.say("note", "clip", low=1 - clip.low, high=1 + clip.high)
-        if case.reward_kl_of == "rollout":
-            yield page.say("note", "lag_of_k1" if form.base == "k1" else "lag")
-    if kl.placement != "reward" and not (form.is_weighted or form.is_of_vocabulary):
-        yield page.say("note", "no_ratio")
+def _of_old_samples(kl: Kl, clip: Clip | None, case: Case) -> Iterator[str]:
+    """Yield what importance ratio, clip and staleness do to the term, off-policy."""
+    if case.on_policy:
+        return
+    form, by_token = entry(kl.estimator), case.ratio == "token"
+    if kl.placement != "loss" and by_token:
+        yield (
+            "the token-level ratio biases a KL in the reward: it corrects a token, but not the "
+            "states before it"
+        )
+    if kl.placement != "loss" and by_token and clip is not None:
+        yield (
+            f"a token whose ratio the clip [{1 - clip.low:g}, {1 + clip.high:g}] cuts gets no "
+            "gradient at all from a KL in the reward"
+        )
+    if kl.placement != "loss" and case.reward_kl_of == "rollout":
+        k1 = ", and is k1 to the reference policy minus k1 to the rollout policy"
+        yield (
+            "the KL in the reward is the rollout policy's, computed once per batch: it lags by "
+            f"the staleness{k1 if form.base == 'k1' else ''}"
+        )
     if kl.placement != "reward" and form.is_weighted:
-        near, far = (percent(table.fact("old_policy_ratio_off", at)[0]) for at in _REGIMES)
-        yield page.say("note", "three_policies", near=near, far=far)
+        near, far = (percent(table.fact("old_policy_ratio_off", at)[0]) for at in ("near", "far"))
+        yield (
+            "its ratio must be policy / rollout policy: a ratio to the trainer's old policy, on "
+            f"samples of an engine that rounds otherwise, is {near} off near the reference policy "
+            f"and {far} far from it (medians of the random models); times old policy / engine it "
+            "is exact"
+        )
+    elif kl.placement != "reward" and not form.is_of_vocabulary:
+        yield "a loss without an importance ratio is a mean over the rollout policy"
 
 
-_REGIMES = ("near", "far")
-_MULTIPLIED = {"policy_loss": "the policy loss", "kl": "the KL in the loss"}
-
-
-def _other_notes(kl: Kl, correction: EngineCorrection | None, page: _Page) -> Iterator[str]:
-    if correction is not None:
-        both = "the policy loss and the KL in the loss"
-        what = _MULTIPLIED.get(correction.applies_to, both)
-        yield page.say("note", "correction", kind=correction.kind, what=what)
-    if not table.is_stored(kl.estimator):
-        yield page.say("note", "derived_now", estimator=kl.estimator)
+def _of_correction(correction: EngineCorrection) -> str:
+    what = {"policy_loss": "the policy loss", "kl": "the KL in the loss"}.get(
+        correction.applies_to, "the policy loss and the KL in the loss"
+    )
+    return (
+        f"the correction of the engine's mismatch ({correction.kind}) multiplies {what}, and so "
+        "changes how much β counts"
+    )
 
 
 # `orch explain`.
@@ -664,14 +581,10 @@ PLACEMENTS: Mapping[str, Placement] = {
     "reward_and_loss": "reward_and_loss",
 }
 """A person's word for a placement -> the placement."""
-_NOISE = (
-    "near the reference policy one sequence's gradient scatters by {:.2g} lengths of the "
-    "sequence-level reverse KL's"
-)
-_TRAINED = {"of": "as", "under": "under"}
-"""What the paper trained, if it is not what was asked for -> the word before it."""
 COLUMNS = ("estimator", "in", "policy", "gradient of", "bias near", "far", "noise", "paper")
 """The columns of `summary_row`."""
+FORM_COLUMNS = ("", "bias near", "far", "noise", "needs")
+"""The columns of `form_rows`."""
 
 
 def explanation(
@@ -692,23 +605,20 @@ def explanation(
         kl = Kl(estimator=NONE)
     else:
         kl = Kl(estimator=estimator, placement=PLACEMENTS[placement], beta=1.0)
-    result = verdict(
-        kl,
-        on_policy=not off_policy,
-        advantage=advantage,
-        group_size=group_size,
-        clip=Clip(),
-        ratio=ratio,
-        reward_kl_of=reward_kl_of,
-    )
-    term = {"estimator": kl.estimator, "placement": kl.placement, "on_policy": not off_policy}
+    case = Case(not off_policy, ratio, reward_kl_of, advantage, group_size)
+    result = verdict(kl, clip=Clip(), **case._asdict())
     words = ""
     if kl.placement is not None:
-        case = Case(not off_policy, ratio, reward_kl_of, advantage, group_size)
         words = table.judged(kl.estimator, kl.placement, case).words
-    paper = asdict(result.paper) | {"source": result.paper.source}
-    own = {"bias": result.bias._asdict(), "gradient_of": words, "paper": paper}
-    return term | asdict(result) | own
+    return {
+        "estimator": kl.estimator,
+        "placement": kl.placement,
+        "on_policy": not off_policy,
+        **asdict(result),
+        "gradient_of": words,
+        "paper": asdict(result.paper) | {"source": result.paper.source},
+        "checked": CHECKED,
+    }
 
 
 def every_explanation(*, off_policy: bool, **options: Any) -> list[dict[str, Any]]:
@@ -725,21 +635,33 @@ def every_explanation(*, off_policy: bool, **options: Any) -> list[dict[str, Any
     ]
 
 
-def labelled_sentences(
-    explained: Mapping[str, Any], *, everything: bool = True
-) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each part of an explanation, in the order to print.
+def form_rows(explained: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the rows of FORM_COLUMNS: what the term and the forms before it are."""
+    return [
+        (
+            each["term"],
+            percent(each["near"]),
+            percent(each["far"]),
+            f"{each['noise']:.2g}",
+            each["needs"],
+        )
+        for each in explained["advice"]["forms"]
+    ]
 
-    The answer comes first: advice and notes. `everything`: what is behind it follows.
-    """
-    yield "advice", explained["advice"]["text"]
-    for note in explained["notes"]:
-        yield "note", note
-    if everything:
-        yield from _behind(explained)
+
+def form_caption(explained: Mapping[str, Any]) -> str:
+    """Return what the numbers of `form_rows` are."""
+    biases = "in the laboratory"
+    if explained["advice"]["over_models"]:
+        biases = f"the median of {table.models():,} random models"
+    return (
+        f"Bias: in lengths of the reverse KL's gradient, {biases}; near the reference policy and "
+        "far from it. Noise: one response's standard deviation, near, in the same lengths."
+    )
 
 
-def _behind(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def behind(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield label and text of what stands behind an explanation."""
     if explained["placement"]:
         form = TABLE[explained["estimator"]]
         yield "estimator", f"{form.name} = {form.formula}, with r = p/q ({form.source})"
@@ -747,32 +669,24 @@ def _behind(explained: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if explained["placement"]:
         yield "equation", explained["equation"]
         yield "bias", explained["bias"]["text"]
-        divided = ", before the deviation divides it" if explained["bias"]["near"] is None else ""
-        yield "noise", _NOISE.format(explained["noise"]) + divided
     paper = explained["paper"]
     source = f" ({paper['source']})" if paper["source"] else ""
     yield "paper", f"{paper['behaviour']}: {paper['text']}{source}"
-    for reason in explained["reasons"]:
-        yield "because", reason
-    for condition in explained["checked"]:
-        yield "checked", condition
+    yield from (("checked", condition) for condition in explained["checked"])
 
 
 def summary_row(explained: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one explanation as a row of the table with the columns COLUMNS."""
-    placement, paper = explained["placement"], explained["paper"]
+    paper = explained["paper"]
     biases = (explained["bias"]["near"], explained["bias"]["far"])
+    trained = [f"as {paper['of']}"] if paper["of"] else []
+    trained += [f"under {paper['under']}"] if paper["under"] else []
     return (
         explained["estimator"],
-        (placement or "-").replace("reward_and_loss", "both"),
+        (explained["placement"] or "-").replace("reward_and_loss", "both"),
         "on" if explained["on_policy"] else "off",
         explained["gradient_of"] or "-",
         *("by prompt" if bias is None else percent(bias) for bias in biases),
         f"{explained['noise']:.2g}",
-        ", ".join(
-            (
-                paper["behaviour"],
-                *(f"{word} {paper[each]}" for each, word in _TRAINED.items() if paper[each]),
-            )
-        ),
+        ", ".join((paper["behaviour"], *trained)),
     )
