@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeGuard
 
 from orchestrator.audit.checkout import names_of
 from orchestrator.audit.documents import yaml_document, yaml_node
@@ -201,10 +200,6 @@ class _Reader:
         """The options that its parsers take (`add_argument`)."""
         self.changed: dict[str, int] = {}
         self.attributes: dict[str, list[tuple[str, ast.expr]]] = {}
-        self.copied: dict[str, list[tuple[str, ast.expr]]] = {}
-        """Name -> the attributes that a copy of its object has (`replace(x, a=1)`)."""
-        self.renewed: dict[int, list[tuple[str, ast.expr]]] = {}
-        """Call that `replace` takes -> the attributes that its result has."""
         self.classes: dict[str, ast.ClassDef] = {}
         self.annotated: dict[str, set[str]] = {}
         self.modules: dict[str, str] = {}
@@ -224,6 +219,10 @@ class _Reader:
             if isinstance(inner, ast.expr)
         }
         self.names = {id(value): name for name, given in self.values.items() for value in given}
+        for name, given in self.values.items():
+            for value in given:
+                if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+                    self.names[id(value.func.value)] = name  # of "a b".split()
         self.remade: dict[str, int] = {}
         """Name -> the line where another list is made of its own, or a function changes it."""
         self.loads: dict[str, int] = {}
@@ -278,13 +277,12 @@ class _Reader:
         """
         if isinstance(node, ast.NamedExpr):
             self.values.setdefault(node.target.id, []).append(node.value)
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            if not isinstance(node.ctx, ast.Load) and not _path(node):
+                self.grown.setdefault(node.value.id, node.lineno)
         elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
             self.values.setdefault(node.optional_vars.id, []).append(None)
             self.opened[node.optional_vars.id] = self._path_of(node.context_expr)
-        elif isinstance(node, ast.Delete):
-            for target in node.targets:
-                if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-                    self.grown[target.value.id] = node.lineno
         elif isinstance(node, ast.Call):
             self._replaced(node)
             if isinstance(node.func, ast.Attribute):
@@ -294,7 +292,6 @@ class _Reader:
         """Record which lists are only parts of others, and which are copied or remade."""
         loads = self.loads
         joined: dict[str, int] = {}
-        functions = {n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef)}
         for node in self.nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 loads[node.id] = loads.get(node.id, 0) + 1
@@ -303,8 +300,6 @@ class _Reader:
                 operands = [node.left, node.right]
             elif isinstance(node, ast.List | ast.Tuple):
                 operands = [each.value for each in node.elts if isinstance(each, ast.Starred)]
-            elif isinstance(node, ast.Call):
-                self._note_copies(node, functions)
             for each in operands:
                 if isinstance(each, ast.Name):
                     joined[each.id] = joined.get(each.id, 0) + 1
@@ -317,21 +312,6 @@ class _Reader:
                     self.remade.setdefault(name, value.lineno)
             if name in joined and joined[name] == loads.get(name):
                 self.parts |= {id(value) for value in given if value is not None}
-
-    def _note_copies(self, node: ast.Call, functions: Mapping[str, ast.FunctionDef]) -> None:
-        """Record a list that is copied into a name that changes, or given to a function that
-        changes it.
-        """
-        copied = _copied(node)
-        # `y = list(x)` and later `y.append()`: the launch has y's words, and not those of x.
-        if isinstance(copied, ast.Name) and self.names.get(id(node), "") in self.grown:
-            self.remade.setdefault(copied.id, node.lineno)
-        called = functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
-        if called is None:
-            return
-        for parameter, each in zip(called.args.args, node.args, strict=False):
-            if isinstance(each, ast.Name) and parameter.arg in self.grown:
-                self.remade.setdefault(each.id, node.lineno)
 
     def _parameters(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Record the parameters of a function that have a default."""
@@ -352,13 +332,22 @@ class _Reader:
             n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
         }
         for node in self.nodes:
-            function = functions.get(last_name(node.func)) if isinstance(node, ast.Call) else None
-            if not isinstance(node, ast.Call) or function is None:
+            if not isinstance(node, ast.Call):
+                continue
+            copied = _copied(node) if self.names.get(id(node), "") in self.grown else None
+            if isinstance(copied, ast.Name):
+                # `y = list(x)` and later `y.append()`: the launch has y's words, and not x's.
+                self.remade.setdefault(copied.id, node.lineno)
+            function = functions.get(last_name(node.func))
+            if function is None:
                 continue
             names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
             is_method = names[:1] == ["self"]
             if isinstance(node.func, ast.Attribute) and not is_method:
                 continue  # another object's function of the same name
+            for parameter, each in zip(names, node.args, strict=False):
+                if isinstance(each, ast.Name) and parameter in self.grown:
+                    self.remade.setdefault(each.id, node.lineno)  # the function changes its list
             if any(isinstance(each, ast.Starred) for each in node.args):
                 given = names
             else:
@@ -366,9 +355,9 @@ class _Reader:
             keywords = [each.arg for each in node.keywords]
             if None in keywords:  # `**values` may give any of them
                 keywords = [*names, *(each.arg for each in function.args.kwonlyargs)]
-            for name in (*given, *keywords):
-                if name in self.parameters:
-                    self.parameters[name] = None
+            for each_name in (*given, *keywords):
+                if each_name in self.parameters:
+                    self.parameters[each_name] = None
 
     def _hydra(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Give the parameter of a function of `@hydra.main` its configuration."""
@@ -418,8 +407,6 @@ class _Reader:
                     self.values.setdefault(each.id, []).append(one)
         elif path := _path(target):
             self.changed.setdefault(path, line)
-        elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-            self.grown.setdefault(target.value.id, line)
         elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and value:
             self.attributes.setdefault(target.value.id, []).append((target.attr, value))
 
@@ -432,22 +419,20 @@ class _Reader:
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 self.attributes.setdefault(owner.id, []).append((name.value, node.args[2]))
         elif function in ("replace", "dataclasses.replace", "copy.replace"):
-            given = [(each.arg, each.value) for each in node.keywords if each.arg is not None]
-            if isinstance(owner, ast.Name):
-                self.copied.setdefault(owner.id, []).extend(given)
-            elif owner is not None:
-                self.renewed[id(owner)] = given
+            # The original or its copy trains: the call that stands for the values is unknown. A
+            # configuration without a name may be the copied one.
+            changed = owner.id if isinstance(owner, ast.Name) else ""
+            given = [(each.arg, node) for each in node.keywords if each.arg is not None]
+            self.attributes.setdefault(changed, []).extend(given)
 
     def _called(self, node: ast.Call, func: ast.Attribute) -> None:
         """Record `x.append(...)`, and `add_argument("--x", default=...)`."""
         if isinstance(func.value, ast.Name) and func.attr in _GROWS:
             self.grown[func.value.id] = node.lineno
         if func.attr in _GROWS and (path := _path(func.value)):
-            self._changes(path, node.args, node.lineno)
-        if ast.unparse(func) in ("OmegaConf.update", "omegaconf.OmegaConf.update"):
-            key = node.args[1] if len(node.args) > 1 else None
-            if isinstance(key, ast.Constant) and str(key.value).startswith(_HEADS):
-                self.changed.setdefault(str(key.value), node.lineno)
+            self.changed.setdefault(path, node.lineno)
+        if ast.unparse(func).endswith("OmegaConf.update"):
+            self.changed |= dict.fromkeys(_HEADS, node.lineno)
         if func.attr != "add_argument":
             return
         names = [
@@ -460,16 +445,6 @@ class _Reader:
                 self.declared.add(option)
             if each.startswith("--") and default is not None:
                 self.defaults[option] = default
-
-    def _changes(self, path: str, arguments: Sequence[ast.expr], line: int) -> None:
-        """Record `config["a"].update({"b": 1})`: its keys, or all of `a` for another argument."""
-        keys: list[ast.expr | None] = [None]
-        if arguments and isinstance(arguments[0], ast.Dict):
-            keys = list(arguments[0].keys)
-        for key in keys:
-            below = key.value if isinstance(key, ast.Constant) else None
-            name = f"{path}.{below}" if isinstance(below, str) else path
-            self.changed.setdefault(name, line)
 
     def file(self) -> PythonFile:
         """Return all commands and configurations, each only once."""
@@ -487,7 +462,7 @@ class _Reader:
 
     def _read(self, node: ast.AST, program: PythonFile, inside: set[int]) -> None:
         """Add the command or the configuration of a node, whose parts are then `inside`."""
-        if isinstance(node, ast.List | ast.Tuple | ast.BinOp) or _is_split(node):
+        if isinstance(node, ast.List | ast.Tuple | ast.BinOp):
             command = self._command(node)
             if command is not None:
                 inside |= {id(child) for child in ast.walk(node)}
@@ -607,8 +582,6 @@ class _Reader:
     def _command(self, node: ast.expr) -> PythonCommand | None:
         """Return the command in a list of words, or None if the list holds no launch."""
         words, more = self._list(node, 0)
-        if _is_split(node) and not STARTS.search(" ".join(word.text for word in words)):
-            return None
         if not any(may_launch(word.text) for word in words):
             return None
         if not any("=" in word.text or _RUNS.search(word.text) for word in words):
@@ -635,22 +608,12 @@ class _Reader:
             given = self.values.get(node.id, [])
             if len(given) == 1 and given[0] is not None and node.id not in self.grown:
                 return self._list(given[0], depth + 1)
-            given_default = self._script_default(node)
-            if given_default is not None and node.id not in self.grown:
-                inner, why = self._list(given_default[1], depth + 1)
-                names = [
-                    replace(word, default_of=(given_default[0], *word.default_of)) for word in inner
-                ]
-                return names, why
             line = self.grown.get(node.id, node.lineno)
             return [], f"Python puts words into '{node.id}' (line {line})"
         if isinstance(node, ast.Call) and depth < DEEPEST:
             copied = _copied(node)
             if copied is not None:
                 return self._list(copied, depth + 1)
-            string = node.func.value if isinstance(node.func, ast.Attribute) else None
-            if _is_split(node) and isinstance(string, ast.Constant):
-                return [CommandWord(each, (node.lineno,)) for each in str(string.value).split()], ""
         if not isinstance(node, ast.List | ast.Tuple):
             line = getattr(node, "lineno", 0)
             return [], f"Python puts more words into it (line {line})"
@@ -735,11 +698,6 @@ class _Reader:
                     UNKNOWN, word.lines, (f"Python, which sets it from line {line}",)
                 )
             values[key] = _given(word, value)
-        for key, value in self.renewed.get(id(node), ()):
-            values[key] = _given(self._word(value), value)
-        for key, value in self.copied.get(self.names.get(id(node), ""), ()):
-            why = f"replace() at line {value.lineno}, which makes a copy of it"
-            values[key] = Given(UNKNOWN, (value.lineno,), (why,))
         return ConfigDocument(name, values, tuple(unknown), "call", module, self._imports())
 
     def _derived(self, name: str) -> tuple[str, dict[str, Given]]:
@@ -815,11 +773,10 @@ class _Reader:
         if formatted := _is_formatted(node):
             text = _PLACES.sub(UNKNOWN, formatted).replace("{{", "{").replace("}}", "}")
             return CommandWord(text, line, (PUT_IN,))
-        if isinstance(node, ast.Call) and _is_joined(node):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "' '.join" and node.args:
             words, more = self._list(node.args[0], depth + 1)
-            why = tuple(dict.fromkeys(reason for word in words for reason in word.why))
-            texts = [word.text for word in words] + ([UNKNOWN] if more else [])
-            return CommandWord(" ".join(texts), line, (*why, more) if more else why)
+            words += [CommandWord(UNKNOWN, line, (more,))] if more else []
+            return _one_word(words, line, " ")
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and self._is_text(node):
             both = [self._word(part, depth + 1) for part in (node.left, node.right)]
             return _one_word(both, line)
@@ -848,9 +805,7 @@ class _Reader:
             return self._is_text(node.left, depth + 1) or self._is_text(node.right, depth + 1)
         if isinstance(node, ast.Call):
             is_string = isinstance(node.func, ast.Name) and node.func.id == "str"
-            return (
-                is_string or bool(_is_formatted(node)) or _is_joined(node) or _is_environment(node)
-            )
+            return is_string or bool(_is_formatted(node)) or _is_environment(node)
         if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and depth < DEEPEST:
             return self._is_text(self._known(node), depth + 1)
         string = isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -976,30 +931,6 @@ def _copied(node: ast.Call) -> ast.expr | None:
     return None
 
 
-def _is_split(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Return True for `"a b".split()`."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "split"
-        and not node.args
-        and isinstance(node.func.value, ast.Constant)
-        and isinstance(node.func.value.value, str)
-    )
-
-
-def _is_joined(node: ast.Call) -> bool:
-    """Return True for `" ".join(x)`."""
-    function = node.func
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr == "join"
-        and isinstance(function.value, ast.Constant)
-        and function.value.value == " "
-        and len(node.args) == 1
-    )
-
-
 def _is_formatted(node: ast.AST) -> str:
     """Return the string that `.format(...)` or `%` puts values into, or an empty text."""
     string: ast.AST | None = None
@@ -1030,11 +961,13 @@ def _given(word: CommandWord, value: ast.expr) -> Given:
     return Given(word.text, lines, word.why, default_of=word.default_of, file=word.file)
 
 
-def _one_word(parts: Sequence[CommandWord], lines: tuple[int, ...]) -> CommandWord:
-    """Return the word that parts make without blanks between them."""
+def _one_word(
+    parts: Sequence[CommandWord], lines: tuple[int, ...], between: str = ""
+) -> CommandWord:
+    """Return the word that parts make."""
     why = tuple(dict.fromkeys(reason for part in parts for reason in part.why))
     default_of = tuple(dict.fromkeys(name for part in parts for name in part.default_of))
-    return CommandWord("".join(part.text for part in parts), lines, why, default_of)
+    return CommandWord(between.join(part.text for part in parts), lines, why, default_of)
 
 
 def _is_environment(node: ast.Call) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -32,11 +32,14 @@ from orchestrator.library.launches import (
     Given,
     HeldKeys,
     Inactive,
+    InLoss,
+    InReward,
     Launch,
     LaunchChange,
     LaunchReading,
     Possibility,
     ReadSetting,
+    Rule,
     TrainingRegime,
 )
 from orchestrator.library.logged import LoggedMetrics
@@ -164,9 +167,14 @@ class Keys:
         values = self.given.get(key)
         return values[-1] if values else None
 
-    def text(self, key: str) -> str | None:
-        """Return the value of a key, else the release's default, or None if that is unknown."""
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """Return the value of a key, else `default`, else the release's default.
+
+        Return None if none of them is known.
+        """
         given = self.last(key)
+        if given is None and default is not None:
+            return default
         if given is None:
             if self.opaque or key not in self.defaults:
                 return None
@@ -186,21 +194,21 @@ class Keys:
         if all(each.key != setting.key for each in self.settings):
             self.settings.append(setting)
 
-    def switch(self, key: str) -> bool | None:
+    def switch(self, key: str, *, default: bool | None = None) -> bool | None:
         """Return a boolean as YAML and Hydra read it. Any other text is True, as in Python."""
-        text = self.text(key)
+        text = self.text(key, None if default is None else str(default))
         if text is None:
             return None
         return text.strip().lower() not in _FALSE
 
-    def number(self, key: str) -> float | None:
+    def number(self, key: str, default: float | None = None) -> float | None:
         """Return a number; None if the value is unknown or not a number."""
-        text = self.text(key)
+        text = self.text(key, None if default is None else str(default))
         return None if text is None else as_number(text)
 
-    def integer(self, key: str) -> int | None:
+    def integer(self, key: str, default: int | None = None) -> int | None:
         """Return a whole number; None if the value is unknown or not whole."""
-        number = self.number(key)
+        number = self.number(key, default)
         return int(number) if number is not None and number == int(number) else None
 
     def lines(self, *keys: str) -> tuple[int, ...]:
@@ -382,17 +390,56 @@ class ReadLibrary:
 
 
 class ReleaseReader:
-    """A reader of one launch under the rules of one release."""
+    """A reader of one launch under the rules of one release.
 
+    entry: the program that the launch runs; empty for a configuration file alone. because: why it
+    is read as of this release.
+    """
+
+    library = ""
+    title = ""
+    """The library's name before a release, in the source of a rule."""
     written = "{key}={value}"
     """The form of a key in the library's launches."""
 
-    def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
-        self.launch, self.keys, self.basis = launch, keys, basis
-        self.entry = entry
-        """The program that the launch runs; empty for a configuration file alone."""
+    def __init__(
+        self, launch: Launch, keys: Keys, entry: str | None, version: str, because: str
+    ) -> None:
+        self.launch, self.keys, self.entry = launch, keys, entry or ""
+        self.version, self.because = version, because
         self.unknown: list[str] = []
         """Reasons why the KL cannot be determined."""
+        self.rules: list[Rule] = []
+        self.notes: list[AuditNote] = []
+        """Contradictions in the launch."""
+
+    def found(self, in_reward: InReward, in_loss: InLoss, **facts: Any) -> LaunchReading:
+        """Return the reading with these facts, and with all that was noted so far."""
+        noted = {
+            "settings": tuple(self.keys.settings),
+            "contradictions": tuple(self.notes),
+            "rules": tuple(self.rules),
+            "assumes": tuple(self.keys.assumes),
+            "unknown": tuple(self.unknown),
+            "possibilities": self.keys.possibilities(self.put),
+        }
+        return LaunchReading(
+            self.library,
+            self.version,
+            self.because,
+            self.entry or None,
+            in_reward,
+            in_loss,
+            **(noted | facts),
+        )
+
+    def rule(self, text: str, source: str) -> None:
+        """Note a rule of this release, with its file and function."""
+        self.rules.append(Rule(text, f"{self.title} {self.version}, {source}"))
+
+    def stops(self, why: str, source: str, *names: str) -> None:
+        """Note that the release refuses the launch. names: the keys that decide it."""
+        self.notes.append(AuditNote(f"{why} ({source})", self.keys.lines(*names), stops=True))
 
     def number(self, key: str) -> float | None:
         """Return a number that decides the KL. If it is None, note that the KL is unknown."""
@@ -408,19 +455,19 @@ class ReleaseReader:
             self.unknown.append(self.keys.leave_open(key, SWITCHES))
         return on
 
-    def estimator(self, key: str, names: Mapping[str, str]) -> str | None:
+    def estimator(
+        self, key: str, meanings: Mapping[Any, Any], names: Iterable[str] = ()
+    ) -> str | None:
         """Return orch's name of an estimator, or None for a name that the library does not have.
 
-        Note then that the KL is unknown.
+        Note then that the KL is unknown. names: the library's own, one for each estimator; all that
+        have a meaning unless given.
         """
         name = self.keys.text(key) or ""
-        if name not in names:
-            self.unknown.append(self.keys.leave_open(key, {each: each for each in names}))
-        return names.get(name)
-
-    def possibilities(self) -> tuple[Possibility, ...]:
-        """Return the possible values of the first key that decides the KL and is unknown."""
-        return self.keys.possibilities(self.put)
+        if name not in meanings:
+            plain = {each: each for each in names or meanings}
+            self.unknown.append(self.keys.leave_open(key, plain))
+        return str(meanings[name]) if name in meanings else None
 
     def put(self, key: str, value: str) -> Edit:
         """Return the edit that sets a key to this value, on the line that sets it now."""
@@ -431,6 +478,14 @@ class ReleaseReader:
         """Return the discounts that are not 1, in words. `names`: key -> its name for a user."""
         values = {shown: self.keys.number(key) for key, shown in names.items()}
         return ", ".join(f"{name} {v:g}" for name, v in values.items() if v not in (None, 1.0))
+
+
+class StockReader(ReleaseReader):
+    """A reader that checks its keys against the tables of `stock`."""
+
+    def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
+        super().__init__(launch, keys, entry, basis.version, basis.because)
+        self.basis = basis
 
 
 def clip_range(
@@ -518,11 +573,6 @@ def group_of_one(
         return []
     text = f"{advantage} {named} with {group} 1: a group of one rollout has no baseline"
     return [AuditNote(text, keys.lines(advantage, group), apart=True)]
-
-
-def will_not_start(keys: Keys, why: str, source: str, *names: str) -> AuditNote:
-    """Return the remark on a launch that the release refuses. `source`: its file and function."""
-    return AuditNote(f"{why} ({source})", keys.lines(*names), stops=True)
 
 
 def stock(

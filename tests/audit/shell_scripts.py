@@ -22,7 +22,6 @@ X=$'\060.§§'
 X=$'0.\x31§§'
 export X=§
 declare X=§
-readonly X=§
 A=§; X=$A
 A=§; X="${A}"
 A=kl§; X=${A#kl}
@@ -266,7 +265,6 @@ X=§; [[ x ]] || { X=0.9; }
 X=§; if [[ x -eq 0 ]]; then X=0.0¤; fi
 X=§ Y=$X; X=$Y
 A=0.9; A=§ X=$A
-time X=§
 ! X=§
 X=§; wait
 X=$((16#1f)); X=0.$X

@@ -19,8 +19,8 @@ from typing import Literal
 from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
-    ReleaseReader,
     Stock,
+    StockReader,
     clip_range,
     program_of,
     shown,
@@ -40,7 +40,6 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
@@ -135,8 +134,11 @@ def _bases(
     return values, ""
 
 
-class _Reader(ReleaseReader):
+class _Reader(StockReader):
     """A reader of one launch of NeMo-RL under the rules of one release."""
+
+    library = "nemo_rl"
+    title = "NeMo-RL"
 
     def __init__(self, launch: Launch, keys: Keys, entry: str, basis: Stock) -> None:
         super().__init__(launch, keys, entry, basis)
@@ -184,8 +186,14 @@ class _Reader(ReleaseReader):
             reward = InReward(on, self._estimator(), beta)
         elif not in_reward and on is not False:
             loss = self._in_loss(on, beta)
-        notes = [] if not (dropped and beta) else [self._drop(advantage)]
-        possibilities = self.possibilities()
+        if dropped and beta:
+            text = (
+                f"{IN_REWARD} is true, which takes the KL out of the loss, and the advantage "
+                f"estimator {advantage} does not read it: there is no KL"
+            )
+            self.notes.append(AuditNote(text, keys.lines(IN_REWARD, BETA)))
+        self.notes += keys.doubled((BETA, TYPE, IN_REWARD))
+        possibilities = keys.possibilities(self.put)
         if self._is_undated(loss) and not self.unknown:
             self.unknown.append("0.7.0 changed the gradient of the KL, and nothing names a release")
             possibilities = (
@@ -193,27 +201,19 @@ class _Reader(ReleaseReader):
                 Possibility("NeMo-RL is 0.7.0 or later", release="0.7.0"),
             )
         in_files = {key for each in self.launch.documents for key in each.values}
-        because = self.basis.because
         if self.source:
-            because = f"{because}; the KL's weight is that of {self.source} beside it"
-        return LaunchReading(
-            library="nemo_rl",
-            version=self.basis.version,
-            version_because=because,
+            self.because += f"; the KL's weight is that of {self.source} beside it"
+        self._rules(loss)
+        return self.found(
+            reward,
+            loss,
             own_release=self.basis.is_own or bool(self.source),
-            entry_point=self.entry or None,
-            in_reward=reward,
-            in_loss=loss,
             advantage_estimator=advantage,
             reference_policy_loaded=on,
             group_size=keys.integer(GROUP),
             inactive=tuple(self._inactive(on, in_reward)),
-            contradictions=(*notes, *keys.doubled((BETA, TYPE, IN_REWARD))),
             settings=tuple(keys.settings),
-            rules=tuple(self._rules(loss)),
             changes=tuple(self._changes(loss, dropped=dropped)),
-            assumes=tuple(self.keys.assumes),
-            unknown=tuple(self.unknown),
             possibilities=possibilities,
             regime=self.regime,
             surroundings=self._surroundings(advantage),
@@ -270,13 +270,6 @@ class _Reader(ReleaseReader):
                 f"sampled, which is a KL's on-policy only; {APPROXIMATION}=true puts the ratio in"
             )
         return None
-
-    def _drop(self, advantage: str) -> AuditNote:
-        return AuditNote(
-            f"{IN_REWARD} is true, which takes the KL out of the loss, and the advantage estimator "
-            f"{advantage} does not read it: there is no KL",
-            self.keys.lines(IN_REWARD, BETA),
-        )
 
     def _inactive(self, on: bool | None, in_reward: bool) -> Iterator[Inactive]:
         keys = self.keys
@@ -369,24 +362,24 @@ class _Reader(ReleaseReader):
         pinned = "nemo_rl" in self.launch.versions or self.source
         return bool(loss.active) and not pinned and self.scored
 
-    def _rules(self, loss: InLoss) -> Iterator[Rule]:
-        where = f"NeMo-RL {self.basis.version}, {self.source or SOURCES[0]}"
-        yield Rule("the KL is on unless its weight is set to 0; it is 0.01 in the base file", where)
+    def _rules(self, loss: InLoss) -> None:
+        where = self.source or SOURCES[0]
+        self.rule("the KL is on unless its weight is set to 0; it is 0.01 in the base file", where)
         if loss.active and self.scored:
-            yield Rule(
+            self.rule(
                 "since 0.7.0 the KL is multiplied by exp(log π - sg(log π)): value 1, gradient the "
                 "score; k3 then has k2's gradient, k1 that of the reverse KL, and k2 becomes the "
                 "mean of k2",
                 f"{where}: ClippedPGLossFn.__call__",
             )
         elif loss.active:
-            yield Rule(
+            self.rule(
                 "up to 0.6.0 the KL's weight has no gradient; since 0.7.0 it has",
                 f"{where}: ClippedPGLossFn.__call__",
             )
-        yield Rule(
+        self.rule(
             f"with {IN_REWARD} the loss has no KL, and only reinforce_plus_plus and gae read it",
-            f"NeMo-RL {self.basis.version}, nemo_rl/algorithms/advantage_estimator.py",
+            "nemo_rl/algorithms/advantage_estimator.py",
         )
 
     def _changes(self, loss: InLoss, *, dropped: bool) -> Iterator[LaunchChange]:

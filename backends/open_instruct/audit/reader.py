@@ -14,7 +14,7 @@ from typing import Literal
 from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
-    ReleaseReader,
+    StockReader,
     clip_range,
     shown,
     stock,
@@ -31,7 +31,6 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
@@ -100,37 +99,39 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
     return None, ()
 
 
-class _Reader(ReleaseReader):
+class _Reader(StockReader):
     """A reader of one launch of open-instruct under the rules of one release."""
 
+    library = "open_instruct"
+    title = "open-instruct"
     written = "--{key} {value}"
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        self.written = self.written if self.entry else ReleaseReader.written
+        self.written = self.written if self.entry else StockReader.written
         beta, loaded = self.number(BETA), keys.switch(LOADED)
         on = None if beta is None else beta != 0
         loss = InLoss(False, beta=beta)
         if on is not False and loaded is not False:
             loss = InLoss(on, self.estimator(TYPE, ESTIMATORS), beta)
-        return LaunchReading(
-            library="open_instruct",
-            version=self.basis.version,
-            version_because=self.basis.because,
+        if on and loaded is False and keys.has(BETA):
+            text = f"--{BETA} asks for a KL, and --{LOADED} false leaves no reference policy for it"
+            self.notes.append(AuditNote(text, keys.lines(BETA, LOADED)))
+        self.notes += keys.doubled((BETA, TYPE))
+        self.rule(
+            "the KL is in the loss, on unless --beta is 0: β is 0.05 and the estimator k3 (2) "
+            "unless given; 0 is k1, 1 is k2, 3 is k1 times the ratio to the old policy",
+            "open_instruct/model_utils.py: estimate_kl",
+        )
+        return self.found(
+            InReward(False),
+            loss,
             own_release=self.basis.is_own,
-            entry_point=self.entry or None,
-            in_reward=InReward(False),
-            in_loss=loss,
             advantage_estimator="grpo",
             reference_policy_loaded=loaded,
             group_size=keys.integer(GROUP),
-            contradictions=(*self._without(on=on, loaded=loaded), *keys.doubled((BETA, TYPE))),
             settings=tuple(keys.settings),
-            rules=tuple(self._rules()),
             changes=tuple(self._changes(loss)),
-            assumes=tuple(keys.assumes),
-            unknown=tuple(self.unknown),
-            possibilities=self.possibilities(),
             regime=self._regime(),
             surroundings=self._surroundings(),
             held=self.basis.held(keys.given, "argparse", "open-instruct"),
@@ -148,11 +149,6 @@ class _Reader(ReleaseReader):
             f"old samples ({regime.why}): the gradient is (k + 1) ∇log π without a ratio to the "
             "policy that sampled, which is the reverse KL's on-policy only"
         )
-
-    def _without(self, *, on: bool | None, loaded: bool | None) -> Iterator[AuditNote]:
-        if on and loaded is False and self.keys.has(BETA):
-            text = f"--{BETA} asks for a KL, and --{LOADED} false leaves no reference policy for it"
-            yield AuditNote(text, self.keys.lines(BETA, LOADED))
 
     def _regime(self) -> TrainingRegime:
         keys = self.keys
@@ -209,14 +205,6 @@ class _Reader(ReleaseReader):
             clamp=Clamp(log_ratio=40.0),
             moving_reference=moves,
             unread=tuple(unread),
-        )
-
-    def _rules(self) -> Iterator[Rule]:
-        release = f"open-instruct {self.basis.version}"
-        yield Rule(
-            "the KL is in the loss, on unless --beta is 0: β is 0.05 and the estimator k3 (2) "
-            "unless given; 0 is k1, 1 is k2, 3 is k1 times the ratio to the old policy",
-            f"{release}, open_instruct/model_utils.py: estimate_kl",
         )
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:

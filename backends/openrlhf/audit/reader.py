@@ -6,7 +6,7 @@ release. In all of them the KL is on by default: in the reward, as k1 with coeff
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,12 +17,11 @@ from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
 from orchestrator.audit.checkout import parser_keys
 from orchestrator.audit.reading import (
-    KL_WEIGHTS,
     LONGEST_ENTRY,
     Keys,
+    ReleaseReader,
     as_number,
     truncated,
-    will_not_start,
     written_flags,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
@@ -52,93 +51,49 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.manifest import ReleaseTable
 
-FLAT = {
-    "coefficient": "init_kl_coef",
-    "estimator": "kl_estimator",
-    "in_loss": "use_kl_loss",
-    "old_k3": "use_kl_estimator_k3",
-    "unbiased": "unbiased_gradient",
-    "advantage": "advantage_estimator",
-    "group": "n_samples_per_prompt",
-    "target": "kl_target",
-    "rollouts": "rollout_batch_size",
-    "batch": "train_batch_size",
-    "epochs": "max_epochs",
-    "async": "async_train",
-    "partial": "partial_rollout",
-    "mode": "policy_loss_type",
-    "no_std": "no_advantage_std_norm",
-    "entropy": "entropy_loss_coef",
-    "clip": "eps_clip",
-    "aggregation": "loss_agg_mode",
-    "correction": "enable_vllm_is_correction",
-    "correction_kind": "vllm_is_correction_type",
-    "correction_threshold": "vllm_is_truncated_threshold",
-    "lambd": "lambd",
-    "gamma": "gamma",
-    "gpus": "actor_num_gpus_per_node",
-    "nodes": "actor_num_nodes",
-    "micro_train": "micro_train_batch_size",
-    "micro_rollout": "micro_rollout_batch_size",
-    "ring": "ring_attn_size",
-    "tensor": "ds_tensor_parallel_size",
-    "dynamic": "use_dynamic_batch",
-    "top_p": "top_p",
+LEVEL, LEVEL_MODE = "algo.advantage.is_correction_level", "algo.advantage.is_correction_mode"
+GATING = "algo.advantage.is_correction_gating"
+LEVEL_BOUNDS = "algo.advantage.is_correction_threshold"
+OPTIONS: Mapping[str, tuple[str, str, str | None]] = {
+    "coefficient": ("init_kl_coef", "algo.kl.init_coef", "0.01"),
+    "estimator": ("kl_estimator", "algo.kl.estimator", "k1"),
+    "in_loss": ("use_kl_loss", "algo.kl.use_loss", "false"),
+    "old_k3": ("use_kl_estimator_k3", "use_kl_estimator_k3", "false"),
+    "unbiased": ("unbiased_gradient", "algo.kl.unbiased_gradient", "false"),
+    "advantage": ("advantage_estimator", "algo.advantage.estimator", "gae"),
+    "group": ("n_samples_per_prompt", "rollout.n_samples_per_prompt", "1"),
+    "target": ("kl_target", "algo.kl.target", None),
+    "rollouts": ("rollout_batch_size", "rollout.batch_size", "1024"),
+    "batch": ("train_batch_size", "train.batch_size", "128"),
+    "epochs": ("max_epochs", "train.max_epochs", "1"),
+    "async": ("async_train", "train.async_enable", "false"),
+    "partial": ("partial_rollout", "train.partial_rollout_enable", "false"),
+    "mode": ("policy_loss_type", "actor.policy_loss_type", "ppo"),
+    "no_std": ("no_advantage_std_norm", "algo.advantage.no_std_norm", "false"),
+    "entropy": ("entropy_loss_coef", "actor.entropy_coef", "0"),
+    "clip": ("eps_clip", "actor.eps_clip", "0.2"),
+    "aggregation": ("loss_agg_mode", "actor.loss_agg_mode", "token-mean"),
+    "correction": ("enable_vllm_is_correction", "algo.advantage.is_correction_enable", "false"),
+    "correction_kind": ("vllm_is_correction_type", "algo.advantage.is_correction_type", "tis"),
+    "correction_threshold": (
+        "vllm_is_truncated_threshold",
+        "algo.advantage.is_correction_threshold",
+        None,
+    ),
+    "lambd": ("lambd", "algo.advantage.lambd", None),
+    "gamma": ("gamma", "algo.advantage.gamma", None),
+    "gpus": ("actor_num_gpus_per_node", "actor.num_gpus_per_node", None),
+    "nodes": ("actor_num_nodes", "actor.num_nodes", None),
+    "micro_train": ("micro_train_batch_size", "train.micro_batch_size", None),
+    "micro_rollout": ("micro_rollout_batch_size", "rollout.micro_batch_size", None),
+    "ring": ("ring_attn_size", "ds.ring_attn_size", None),
+    "tensor": ("ds_tensor_parallel_size", "ds.tensor_parallel_size", None),
+    "dynamic": ("use_dynamic_batch", "train.dynamic_batch_enable", None),
+    "top_p": ("top_p", "rollout.top_p", None),
 }
-DOTTED = {
-    "coefficient": "algo.kl.init_coef",
-    "estimator": "algo.kl.estimator",
-    "in_loss": "algo.kl.use_loss",
-    "old_k3": "use_kl_estimator_k3",
-    "unbiased": "algo.kl.unbiased_gradient",
-    "advantage": "algo.advantage.estimator",
-    "group": "rollout.n_samples_per_prompt",
-    "target": "algo.kl.target",
-    "rollouts": "rollout.batch_size",
-    "batch": "train.batch_size",
-    "epochs": "train.max_epochs",
-    "async": "train.async_enable",
-    "partial": "train.partial_rollout_enable",
-    "mode": "actor.policy_loss_type",
-    "no_std": "algo.advantage.no_std_norm",
-    "entropy": "actor.entropy_coef",
-    "clip": "actor.eps_clip",
-    "aggregation": "actor.loss_agg_mode",
-    "correction": "algo.advantage.is_correction_enable",
-    "correction_kind": "algo.advantage.is_correction_type",
-    "correction_threshold": "algo.advantage.is_correction_threshold",
-    "lambd": "algo.advantage.lambd",
-    "gamma": "algo.advantage.gamma",
-    "gpus": "actor.num_gpus_per_node",
-    "nodes": "actor.num_nodes",
-    "micro_train": "train.micro_batch_size",
-    "micro_rollout": "rollout.micro_batch_size",
-    "ring": "ds.ring_attn_size",
-    "tensor": "ds.tensor_parallel_size",
-    "dynamic": "train.dynamic_batch_enable",
-    "top_p": "rollout.top_p",
-}
-DEFAULTS = {
-    "coefficient": "0.01",
-    "estimator": "k1",
-    "in_loss": "false",
-    "old_k3": "false",
-    "unbiased": "false",
-    "advantage": "gae",
-    "group": "1",
-    "rollouts": "1024",
-    "batch": "128",
-    "epochs": "1",
-    "async": "false",
-    "partial": "false",
-    "mode": "ppo",
-    "no_std": "false",
-    "entropy": "0",
-    "clip": "0.2",
-    "aggregation": "token-mean",
-    "correction": "false",
-    "correction_kind": "tis",
-}
+"""Name here -> the flag without dots, the flag with dots, and the default that decides a KL."""
+FLAT = {name: flat for name, (flat, _, _) in OPTIONS.items()}
+DOTTED = {name: dotted for name, (_, dotted, _) in OPTIONS.items()}
 SWITCHES = (
     *("use_kl_loss", "algo.kl.use_loss", "use_kl_estimator_k3", "algo.kl.unbiased_gradient"),
     *(
@@ -148,15 +103,11 @@ SWITCHES = (
     ),
 )
 """Flags without a value."""
-LEVEL, LEVEL_MODE = "algo.advantage.is_correction_level", "algo.advantage.is_correction_mode"
-GATING = "algo.advantage.is_correction_gating"
-LEVEL_BOUNDS = "algo.advantage.is_correction_threshold"
 THRESHOLD = 0.5, 5.0
 """The default bounds of the weights against the rollout engine (models/loss.py: PolicyLoss)."""
 GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
-_PLAIN = {name: name for name in PLAIN_ESTIMATORS}
 FIRST_ESTIMATOR = "0.6.1"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
@@ -198,11 +149,12 @@ def audit(launch: Launch) -> LaunchReading | None:
         for name, values in flags.items()
         if name in SWITCHES
     }
-    keys = Keys({names[k]: v for k, v in DEFAULTS.items()}, flags | switched_on)
+    defaults = {names[k]: each for k, (_, _, each) in OPTIONS.items() if each is not None}
+    keys = Keys(defaults, flags | switched_on)
     if launch.open_end:
         keys.opaque = launch.open_end
     version, because = _release(launch, keys, dotted)
-    reading = _Judge(keys, names, entry, version, because).reading()
+    reading = _Reader(launch, keys, entry, version, because, names).reading()
     return replace(
         reading,
         held=_held(_whole(flags, rest), version, launch),
@@ -298,21 +250,28 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
     return known_releases.versions[at], "the newest release that fits its flags"
 
 
-class _Judge:
+class _Reader(ReleaseReader):
     """The reading of one command line under one release's rules."""
 
+    library = "openrlhf"
+    title = "OpenRLHF"
+    written = "--{key} {value}"
+
     def __init__(
-        self, keys: Keys, names: dict[str, str], entry: str, version: str, because: str
+        self,
+        launch: Launch,
+        keys: Keys,
+        entry: str,
+        version: str,
+        because: str,
+        names: Mapping[str, str],
     ) -> None:
-        self.keys, self.names, self.entry = keys, names, entry
-        self.version, self.because = version, because
-        self.unknown: list[str] = []
+        super().__init__(launch, keys, entry, version, because)
+        self.names = names
 
     def reading(self) -> LaunchReading:
         keys, names = self.keys, self.names
-        beta = keys.number(names["coefficient"])
-        if beta is None:
-            self.unknown.append(keys.leave_open(names["coefficient"], KL_WEIGHTS))
+        beta = self.number(names["coefficient"])
         estimator = self._estimator()
         in_loss = bool(keys.switch(names["in_loss"]))
         straight = in_loss and bool(keys.switch(names["unbiased"]))
@@ -322,30 +281,25 @@ class _Judge:
             loss = InLoss(on, estimator, beta, straight, weighted=straight)
         elif on is not False:
             reward = InReward(on, estimator, beta)
-        return LaunchReading(
-            library="openrlhf",
-            version=self.version,
-            version_because=self.because,
-            entry_point=self.entry,
-            in_reward=reward,
-            in_loss=loss,
+        self._doubled()
+        self._refused()
+        self._rules(in_loss, straight)
+        return self.found(
+            reward,
+            loss,
             advantage_estimator=keys.text(names["advantage"]),
             reference_policy_loaded=on,
             group_size=keys.integer(names["group"]),
             inactive=tuple(self._inactive(on, in_loss)),
-            contradictions=(*self._doubled(), *self._refused()),
             settings=tuple(keys.settings),
-            rules=tuple(self._rules(in_loss, straight)),
             changes=tuple(self._changes(beta, estimator, bool(loss.active))),
             assumes=tuple(self._assumed()),
-            unknown=tuple(self.unknown),
-            possibilities=keys.possibilities(lambda key, value: Edit(key, f"--{key} {value}")),
             regime=self._regime(),
             surroundings=self._surroundings(),
         )
 
-    def _refused(self) -> Iterator[AuditNote]:
-        """Yield a remark for each size with which OpenRLHF's own trainer does not start."""
+    def _refused(self) -> None:
+        """Note each size with which OpenRLHF's own trainer does not start."""
         if "train_ppo_ray" not in self.entry:
             return
         keys, names = self.keys, self.names
@@ -354,14 +308,14 @@ class _Judge:
         since = FIRST_GROUPS.get(estimator)
         if since is not None and is_since(self.version, since) and group == 1:
             why = f"--{names['group']} is 1: '{estimator} requires n_samples_per_prompt > 1'"
-            yield will_not_start(keys, why, source, names["advantage"], names["group"])
+            self.stops(why, source, names["advantage"], names["group"])
         if self._size("tensor", 1) != 1:
             return
-        yield from self._too_few(group, source)
-        yield from self._uneven()
+        self._too_few(group, source)
+        self._uneven()
 
-    def _too_few(self, group: int | None, source: str) -> Iterator[AuditNote]:
-        """Yield a remark if some process of the actor gets no micro-batch of rollouts."""
+    def _too_few(self, group: int | None, source: str) -> None:
+        """Note if some process of the actor gets no micro-batch of rollouts."""
         gpus, ring = self._gpus(), self._size("ring", 1)
         rollouts, micro = self._size("rollouts", 1024), self._micro("micro_rollout", 8)
         if not (group and gpus and ring and rollouts and micro):
@@ -375,10 +329,10 @@ class _Judge:
                 f"fewer than the actor's {gpus // ring} processes: 'The number of sample batches "
                 "must be greater than or equal to the effective number of actor processes.'"
             )
-            yield will_not_start(self.keys, why, source, *names)
+            self.stops(why, source, *names)
 
-    def _uneven(self) -> Iterator[AuditNote]:
-        """Yield a remark if DeepSpeed refuses to part the batch over the actor's GPUs."""
+    def _uneven(self) -> None:
+        """Note if DeepSpeed refuses to part the batch over the actor's GPUs."""
         gpus, ring = self._gpus(), self._size("ring", 1)
         batch, micro = self._size("batch", 128), self._micro("micro_train", 4)
         if self.keys.has(self.names["dynamic"]) or not (gpus and ring and batch and micro):
@@ -396,7 +350,7 @@ class _Judge:
         )
         sizes = f"--{names[0]} {batch} does not divide over {over} with --{names[1]} {micro}"
         source = "deepspeed/runtime/config.py: _batch_assertion"
-        yield will_not_start(self.keys, f"{sizes}: '{refusal}'", source, *names)
+        self.stops(f"{sizes}: '{refusal}'", source, *names)
 
     def _gpus(self) -> int | None:
         """Return the number of GPUs of the actor, or None if it is unknown."""
@@ -412,7 +366,7 @@ class _Judge:
         keys, key = self.keys, self.names[name]
         if keys.opaque and not keys.has(key):
             return None
-        return keys.integer(key) if keys.has(key) else default
+        return keys.integer(key, default)
 
     def _regime(self) -> TrainingRegime:
         """Return the regime: on-policy if each batch of rollouts serves one train step."""
@@ -501,7 +455,7 @@ class _Judge:
         first = 1.0 if is_since(self.version, "0.5") else 0.95
         for name, default in (("lambd", first), ("gamma", 1.0)):
             key = self.names[name]
-            value = self.keys.number(key) if self.keys.has(key) else default
+            value = self.keys.number(key, default)
             if value is not None and value != 1:
                 readings.append(f"--{key} {value:g}")
         return ", ".join(readings)
@@ -512,7 +466,7 @@ class _Judge:
         if keys.has(LEVEL):
             level = keys.text(LEVEL)
             if level in ("token", "seq"):
-                mode = keys.text(LEVEL_MODE) if keys.has(LEVEL_MODE) else "mask"
+                mode = keys.text(LEVEL_MODE, "mask")
                 kind = "masked" if mode == "mask" else "truncated"
                 return f"{level}-level {kind} importance sampling"
             return ""
@@ -542,7 +496,7 @@ class _Judge:
     def _level_weight(self) -> EngineWeight | None:
         """Return the weight of a correction by level (since 0.11.1); None for one of responses."""
         keys = self.keys
-        gating = keys.text(GATING) if keys.has(GATING) else "ratio"
+        gating = keys.text(GATING, "ratio")
         if keys.text(LEVEL) != "token" or gating != "ratio":
             return None
         least, most = THRESHOLD
@@ -553,7 +507,7 @@ class _Judge:
                 return None
             # OpenRLHF's parser reads one number as the upper bound.
             least, most = (0.0, *numbers)[-2:]
-        mode = keys.text(LEVEL_MODE) if keys.has(LEVEL_MODE) else "mask"
+        mode = keys.text(LEVEL_MODE, "mask")
         return EngineWeight("tis_token" if mode == "clip" else "mis_token", least, most)
 
     def _assumed(self) -> Iterator[str]:
@@ -561,21 +515,15 @@ class _Judge:
         if not re.match(r"openrlhf[./]cli[./]", self.entry.lstrip("./")):
             yield f"{self.entry} is not OpenRLHF's own: that it reads these flags as its trainer"
 
-    def _doubled(self) -> Iterator[AuditNote]:
+    def _doubled(self) -> None:
         wanted = [self.names[k] for k in ("coefficient", "estimator", "in_loss")]
         for note in self.keys.doubled(wanted):
-            yield AuditNote(f"--{note.text}", note.lines)
+            self.notes.append(AuditNote(f"--{note.text}", note.lines))
 
     def _estimator(self) -> str | None:
-        keys, names = self.keys, self.names
-        if keys.has(names["old_k3"]):
+        if self.keys.has(self.names["old_k3"]):
             return "k3"
-        name = keys.text(names["estimator"])
-        meant = ESTIMATORS.get(name)
-        if meant is not None:
-            return str(meant)
-        self.unknown.append(keys.leave_open(names["estimator"], _PLAIN))
-        return None
+        return self.estimator(self.names["estimator"], ESTIMATORS, PLAIN_ESTIMATORS)
 
     def _inactive(self, on: bool | None, in_loss: bool) -> Iterator[Inactive]:
         names = self.names
@@ -591,40 +539,40 @@ class _Judge:
         for each in self.keys.inert(self.names[name], why):
             yield Inactive(f"--{each.flag}", each.why, each.lines)
 
-    def _rules(self, in_loss: bool, straight: bool) -> Iterator[Rule]:
+    def _rules(self, in_loss: bool, straight: bool) -> None:
         names = self.names
         maker = "openrlhf/trainer/ppo_utils/experience_maker.py"
-        actor = "openrlhf/trainer/ray/ppo_actor.py: training_step"
-        moved = f"--{names['in_loss']} moves the KL from the reward to the loss"
-        always = "the KL is subtracted from the reward of each token, whether or not a flag says so"
-        rule = (moved, actor) if in_loss else (always, "openrlhf/models/utils.py: compute_reward")
-        yield self._rule(*rule)
-        yield self._rule(
+        if in_loss:
+            self.rule(
+                f"--{names['in_loss']} moves the KL from the reward to the loss",
+                "openrlhf/trainer/ray/ppo_actor.py: training_step",
+            )
+        else:
+            self.rule(
+                "the KL is subtracted from the reward of each token, whether or not a flag says so",
+                "openrlhf/models/utils.py: compute_reward",
+            )
+        self.rule(
             f"--{names['coefficient']} is 0.01 unless given; at 0 there is no reference model",
             "openrlhf/cli/train_ppo_ray.py" if not in_loss else maker,
         )
-        yield self._rule("k1, k2, k3 are computed", "openrlhf/models/utils.py: compute_approx_kl")
+        self.rule("k1, k2, k3 are computed", "openrlhf/models/utils.py: compute_approx_kl")
         if straight:
-            yield self._rule(
+            self.rule(
                 "the gradient is k2's times the importance ratio, whatever the estimator",
                 "openrlhf/models/utils.py",
             )
-
-    def _rule(self, text: str, source: str) -> Rule:
-        return Rule(text, f"OpenRLHF {self.version}, {source}")
 
     def _changes(
         self, beta: float | None, estimator: str | None, in_loss: bool
     ) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""
-        keys, names = self.keys, self.names
+        names = self.names
         older = tuple(self._removed("old_k3"))
         kind = names["estimator"]
         named = is_since(self.version, FIRST_ESTIMATOR)
-        to_k1 = Edit(kind, f"--{kind} k1", keys.lines(kind)[:1])
-        to_k2 = Edit(kind, f"--{kind} k2", keys.lines(kind)[:1])
-        weight = names["coefficient"]
-        on = () if beta else (Edit(weight, f"--{weight} 0.01", keys.lines(weight)[:1]),)
+        to_k1, to_k2 = self.put(kind, "k1"), self.put(kind, "k2")
+        on = () if beta else (self.put(names["coefficient"], "0.01"),)
         if in_loss:
             if is_read(self.version):
                 flag = names["unbiased"]

@@ -9,21 +9,20 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
 from orchestrator.audit.reading import (
-    KL_WEIGHTS,
     LONGEST_ENTRY,
     Keys,
+    ReleaseReader,
     as_number,
     reference_at_one,
     truncated,
     unquoted,
-    will_not_start,
 )
 from orchestrator.library.key_tables import Releases, load_releases, nearest
 from orchestrator.library.launches import (
@@ -40,7 +39,6 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
@@ -163,7 +161,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     if not launch.words and _is_orchestrator(keys.given):
         _add_trainers_half(keys, launch)
     at, because, spread = _release(launch, keys)
-    reading = _Judge(keys, entry, at, because, spread, launch).reading()
+    reading = _Reader(launch, keys, entry, at, because, spread).reading()
     return replace(reading, held=_held(keys, launch, at))
 
 
@@ -339,37 +337,34 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     return at, "the newest release that fits its keys", fitting
 
 
-def _put(launch: Launch, key: str, value: str) -> Edit:
-    return Edit(key, f"--{key} {value}" if launch.words else f"{key} = {value}")
-
-
-class _Judge:
+class _Reader(ReleaseReader):
     """The reading of one configuration under one release's rules."""
+
+    library = "prime_rl"
+    title = "Prime-RL"
 
     def __init__(
         self,
+        launch: Launch,
         keys: Keys,
         entry: str | None,
         at: int,
         because: str,
         spread: list[int],
-        launch: Launch,
     ) -> None:
-        self.stops: list[AuditNote] = []
-        self.keys, self.entry, self.at, self.because, self.launch = keys, entry, at, because, launch
-        self.spread, self.version = spread, releases().versions[at]
+        super().__init__(launch, keys, entry, releases().versions[at], because)
+        self.at, self.spread = at, spread
         self.dated = bool({"prime_rl", "prime-rl", TAU_DEFAULT} & launch.versions.keys())
-        self.unknown: list[str] = []
         self.possibilities: tuple[Possibility, ...] = ()
-        self.rules: list[Rule] = []
+        self.written = "--{key} {value}" if launch.words else "{key} = {value}"
         keys.opaque = launch.open_end
 
-    def _negative(self) -> Iterator[AuditNote]:
-        """Yield a remark for each number below 0 that the configuration bounds by 0."""
+    def _negative(self) -> None:
+        """Note each number below 0 that the configuration bounds by 0."""
         for key in self.keys.given:
             if _AT_LEAST_0.search(key) and (self.keys.number(key) or 0) < 0:
                 why = f"{key} {self.keys.number(key):g} is below 0"
-                yield will_not_start(self.keys, why, "prime_rl configs: ge=0", key)
+                self.stops(why, "prime_rl configs: ge=0", key)
 
     def _find(self, *names: str) -> str | None:
         """Return the first of these keys that is given, or None.
@@ -392,7 +387,7 @@ class _Judge:
         if decided is not None:
             pass
         elif _is_sft(keys.given) and not self.launch.words:
-            self._rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
+            self.rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
         elif self.at <= OLD:
             in_loss, dead, rollout = self._zeroband()
         elif _is_orchestrator(keys.given) and not self.launch.words and not self._is_whole():
@@ -414,48 +409,35 @@ class _Judge:
         )
         sft = _is_sft(keys.given) and not self.launch.words
         half = _is_orchestrator(keys.given) and not self.launch.words
-        whole = (
-            "sft"
-            if sft
-            else "orchestrator"
-            if half
-            else "zeroband/train.py"
-            if self.at <= OLD
-            else "rl"
-        )
-        return LaunchReading(
-            library="prime_rl",
-            version=self.version,
-            version_because=self.because,
-            entry_point=self.entry or whole,
-            in_reward=in_reward,
-            in_loss=in_loss,
+        whole = "zeroband/train.py" if self.at <= OLD else "rl"
+        self.entry = self.entry or ("sft" if sft else "orchestrator" if half else whole)
+        return self.found(
+            in_reward,
+            in_loss,
             advantage_estimator=None if sft else self._advantage(),
             reference_policy_loaded=bool(in_loss.active or in_reward.active),
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
-            contradictions=(
-                *self.stops,
-                *self._refused(),
-                *self._negative(),
-                *self._of_two_temperatures(in_loss),
-            ),
+            contradictions=self._contradictions(in_loss),
             settings=tuple(keys.settings),
-            rules=tuple(self.rules),
             changes=() if decided else tuple(self._changes(in_loss)),
             change_note=note,
             assumes=tuple(self._assumed()),
-            unknown=tuple(self.unknown),
-            possibilities=self.possibilities or keys.possibilities(partial(_put, self.launch)),
+            possibilities=self.possibilities or keys.possibilities(self.put),
             no_gradient=dead,
             decided=decided,
             regime=self._regime(),
             surroundings=self._surroundings(pulls=bool(rollout)),
         )
 
-    def _refused(self) -> Iterator[AuditNote]:
-        """Yield a remark if the orchestrator refuses its batch, which must hold whole groups."""
+    def _contradictions(self, in_loss: InLoss) -> tuple[AuditNote, ...]:
+        self._refused()
+        self._negative()
+        return (*self.notes, *self._of_two_temperatures(in_loss))
+
+    def _refused(self) -> None:
+        """Note if the orchestrator refuses its batch, which must hold whole groups."""
         keys, half = self.keys, _is_orchestrator(self.keys.given) and not self.launch.words
         section = "" if half else "orchestrator."
         batch_key = f"{section}batch_size"
@@ -470,7 +452,7 @@ class _Judge:
                 "divisible by the number of samples per problem'"
             )
             source = f"Prime-RL {self.version}, the orchestrator's configuration"
-            yield will_not_start(keys, why, source, batch_key, group_key)
+            self.stops(why, source, batch_key, group_key)
 
     def _of_two_temperatures(self, in_loss: InLoss) -> Iterator[AuditNote]:
         """Yield a remark if the KL is to a teacher at another temperature."""
@@ -552,10 +534,10 @@ class _Judge:
         paths = self._paths()
         named = ", ".join(sorted(paths))
         if paths and paths <= _SFT:
-            self._rule("the sft path has the cross-entropy of its samples alone", _LOSS)
+            self.rule("the sft path has the cross-entropy of its samples alone", _LOSS)
             return "no_kl", "its path is sft: the loss is a cross-entropy, and kl_tau is not read"
         if paths and paths <= _DISTILLED:
-            self._rule(
+            self.rule(
                 "the path's per-token signal is log teacher - log policy at weight 1; reward, "
                 "advantage and kl_tau are not read",
                 _LOSS,
@@ -636,7 +618,7 @@ class _Judge:
     def _half(self) -> None:
         """Note the facts about the KL that the orchestrator's file has without the trainer's."""
         if any(key.startswith("environment.") for key in self.keys.given):
-            self._rule(
+            self.rule(
                 "no release with [environment] has a KL (October 2025 and before)",
                 "trainer/rl/loss.py",
             )
@@ -660,7 +642,7 @@ class _Judge:
         rollout = None
         if (kind := self._find("grpo.off_policy.type")) and keys.text(kind) == "kl_cov":
             rollout = as_number((keys.last("grpo.off_policy.kl_coef") or Given("1.0")).text)
-            self._rule(
+            self.rule(
                 "kl_cov weighs a distance to the policy that sampled, on some tokens",
                 "src/zeroband/training/loss.py: grpo_loss_kl_cov",
             )
@@ -668,7 +650,7 @@ class _Judge:
             self.unknown.append(keys.why_unknown("kl_coef"))
             return InLoss(None, "k3"), "", rollout
         if key is None:
-            self._rule(
+            self.rule(
                 "there is a reference policy only where kl_coef is given", "src/zeroband/train.py"
             )
             return InLoss(False), "", rollout
@@ -676,7 +658,7 @@ class _Judge:
         if beta is None:
             self.unknown.append(keys.why_unknown(key))
             return InLoss(None, "k3"), "", rollout
-        self._rule("kl_coef adds k3 to the loss", "src/zeroband/training/loss.py: kl_penalty")
+        self.rule("kl_coef adds k3 to the loss", "src/zeroband/training/loss.py: kl_penalty")
         return InLoss(beta != 0, "k3", beta), NO_GRADIENT if beta else "", rollout
 
     def _tau(self) -> tuple[InLoss, float | None]:
@@ -695,11 +677,9 @@ class _Judge:
         beside, _, why = self.launch.versions.get(TAU_DEFAULT, "").partition(" ")
         if beside and key is None:
             default = as_number(beside) or 0.0
-            self._rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")
-        tau = keys.number(key) if key else default
-        if key and tau is None:
-            self.unknown.append(keys.leave_open(key, KL_WEIGHTS))
-        self._rule(
+            self.rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")
+        tau = self.number(key) if key else default
+        self.rule(
             f"kl_tau ({default:g} unless given) weighs the distance to the policy that "
             "sampled, not to a reference policy",
             "prime_rl/trainer/rl/loss.py",
@@ -720,7 +700,7 @@ class _Judge:
                 tau = None
             return InLoss(False), tau
         beta = keys.number(teacher)
-        self._rule(
+        self.rule(
             "teacher_tau adds log teacher - log policy to each token's advantage: k1, "
             "token by token, where the teacher is the initial policy",
             "prime_rl/trainer/rl/loss.py",
@@ -730,11 +710,11 @@ class _Judge:
             return InLoss(None), tau
         if beta > 0 and self.at == LAST_TEACHER and not self._has_teacher():
             why = f"{teacher} needs orchestrator.teacher_model or {_TEACHER_GPUS}"
-            self.stops.append(will_not_start(keys, why, "prime_rl/configs/rl.py", teacher))
+            self.stops(why, "prime_rl/configs/rl.py", teacher)
         named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
         master, policy = (keys.text(name) if name else "" for name in named)
         if master and policy and master != policy:
-            self._rule(
+            self.rule(
                 f"its teacher is {master}: this draws the policy there (distillation), and "
                 "nothing keeps it near its own start",
                 "entrypoints/rl.py",
@@ -778,8 +758,5 @@ class _Judge:
         orchestrator's own file, which names it, is not part of this launch."""
         whole = any(key.startswith("trainer.") for key in self.keys.given)
         named = self._find(*_TEACHER_NAMES, "orchestrator.teacher_model.client.base_url")
-        gpus = self.keys.integer(_TEACHER_GPUS) if self.keys.has(_TEACHER_GPUS) else 0
+        gpus = self.keys.integer(_TEACHER_GPUS, 0)
         return not whole or bool(self.keys.opaque or named or gpus != 0)
-
-    def _rule(self, text: str, source: str) -> None:
-        self.rules.append(Rule(text, f"Prime-RL {self.version}, {source}"))

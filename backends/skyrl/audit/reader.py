@@ -22,10 +22,9 @@ from backends.skyrl.manifest import (
     tables,
 )
 from orchestrator.audit.reading import (
-    KL_WEIGHTS,
     LONGEST_ENTRY,
-    SWITCHES,
     Keys,
+    ReleaseReader,
     group_of_one,
     reference_at_one,
     regime_of_sizes,
@@ -34,7 +33,6 @@ from orchestrator.audit.reading import (
     truncated,
     two_temperatures,
     unquoted,
-    will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import is_since, merged_table
@@ -43,7 +41,6 @@ from orchestrator.library.launches import (
     AuditVerdict,
     BoundNote,
     CommandWord,
-    Edit,
     Given,
     HeldKeys,
     Inactive,
@@ -52,7 +49,6 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
@@ -226,7 +222,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     if launch.open_end:
         keys.opaque = launch.open_end
     version, because = _release(launch, keys)
-    reading = _Judge(keys, entry, version, because, launch).reading()
+    reading = _Reader(launch, keys, entry, version, because).reading()
     return replace(reading, held=_held(keys, launch, version))
 
 
@@ -294,18 +290,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
     return NEW_RELEASE, "the newest release; nothing in it tells the release"
 
 
-class _Judge:
+class _Reader(ReleaseReader):
     """The reading of one launch under one release's rules."""
 
-    def __init__(
-        self, keys: Keys, entry: str | None, version: str, because: str, launch: Launch
-    ) -> None:
-        self.keys, self.entry, self.version, self.because = keys, entry, version, because
-        self.launch = launch
-        self.unknown: list[str] = []
-        self.contradictions: list[AuditNote] = list(
-            keys.doubled((USE_REWARD, USE_LOSS, TYPE, COEFFICIENT))
-        )
+    library = title = "skyrl"
 
     @property
     def old(self) -> bool:
@@ -313,20 +301,16 @@ class _Judge:
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        in_reward, in_loss = keys.switch(USE_REWARD), keys.switch(USE_LOSS)
-        for key, value in ((USE_REWARD, in_reward), (USE_LOSS, in_loss)):
-            if value is None:
-                self.unknown.append(keys.leave_open(key, SWITCHES))
+        self.notes += keys.doubled((USE_REWARD, USE_LOSS, TYPE, COEFFICIENT))
+        in_reward, in_loss = self.switch(USE_REWARD), self.switch(USE_LOSS)
         reward, loss = InReward(in_reward), InLoss(in_loss)
         if in_reward or in_loss:
-            estimator, beta = self._estimator(), keys.number(COEFFICIENT)
-            if beta is None:
-                self.unknown.append(keys.leave_open(COEFFICIENT, KL_WEIGHTS))
+            estimator, beta = self._estimator(), self.number(COEFFICIENT)
             on = None if beta is None else beta != 0
             reward = InReward(on, estimator, beta) if in_reward else reward
             loss = InLoss(on, estimator, beta) if in_loss else loss
         if in_reward and in_loss:
-            self.contradictions.append(
+            self.notes.append(
                 AuditNote(
                     f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: "
                     f"{USE_LOSS} is "
@@ -334,57 +318,51 @@ class _Judge:
                     keys.lines(USE_REWARD, USE_LOSS),
                 )
             )
-        self.contradictions += (*self._refused(), *self._raw())
+        self._refused()
+        self.notes += self._raw()
         if not self.old and (reward.active or loss.active):
-            self.contradictions += self._of_two_temperatures()
+            self.notes += self._of_two_temperatures()
         ungraded = self.old or not is_since(self.version, FIRST_GRADIENT)
         dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
         if distilled is not None:
             reward = InReward(True, "k1", 1.0)
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
-        self.contradictions += group_of_one(keys, ADVANTAGE, GROUP, ("grpo", "rloo"))
-        return LaunchReading(
-            library="skyrl",
-            version=self.version,
-            version_because=self.because,
-            entry_point=self.entry,
-            in_reward=reward,
-            in_loss=loss,
+        self.notes += group_of_one(keys, ADVANTAGE, GROUP, ("grpo", "rloo"))
+        self._rules(reward, loss, taught=distilled is not None)
+        return self.found(
+            reward,
+            loss,
             advantage_estimator=keys.text(ADVANTAGE),
             reference_policy_loaded=loaded,
             group_size=keys.integer(GROUP),
             inactive=tuple(self._inactive(reward, loss, dead)),
-            contradictions=tuple(self.contradictions),
             settings=tuple(keys.settings),
-            rules=tuple(self._rules(reward, loss) if distilled is None else self._teaches()),
             changes=() if distilled else tuple(self._changes(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)),
-            unknown=tuple(self.unknown),
-            possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}")),
             no_gradient=dead,
             decided=distilled,
             regime=self._regime(),
             surroundings=None if distilled else self._surroundings(),
         )
 
-    def _refused(self) -> Iterator[AuditNote]:
-        """Yield a remark for each setting with which SkyRL does not start (0.3.0 and 0.4.0)."""
+    def _refused(self) -> None:
+        """Note each setting with which SkyRL does not start (0.3.0 and 0.4.0)."""
         keys = self.keys
         batch, minibatch = keys.number(BATCH), keys.number(MINIBATCH)
         if not self.old and batch and minibatch and batch % minibatch:
             why = f"{BATCH} {batch:g} is no multiple of {MINIBATCH} {minibatch:g}"
             source = "train/utils/utils.py: validate_batch_sizes"
-            yield will_not_start(keys, why, source, BATCH, MINIBATCH)
+            self.stops(why, source, BATCH, MINIBATCH)
         is_fully = "fully_async" in (self.entry or "")
         if not is_fully or self.old or not is_since(self.version, "0.3"):
             return
         source = "train/fully_async_trainer.py"
         if (loss := keys.text(LOSS_MODE)) in WITH_OLD and not self._to_sampler(loss or ""):
             why = f"{LOSS_MODE} {loss} needs old log-probabilities; rollout_is and dppo do not"
-            yield will_not_start(keys, why, source, LOSS_MODE)
+            self.stops(why, source, LOSS_MODE)
         if not keys.has(COLOCATED) or keys.switch(COLOCATED):
-            yield will_not_start(keys, f"{COLOCATED} is true", source, COLOCATED)
+            self.stops(f"{COLOCATED} is true", source, COLOCATED)
 
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if ratios are to raw probabilities of the engine, at a temperature."""
@@ -419,16 +397,14 @@ class _Judge:
         if mode not in OWN_BOUNDS:
             low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
         else:
-            low, high = (
-                keys.number(key) if keys.has(key) else default for key, default in OWN_BOUNDS[mode]
-            )
+            low, high = (keys.number(key, default) for key, default in OWN_BOUNDS[mode])
         return (low, high) if low is not None and high is not None else None
 
     def _dual(self, mode: str) -> str:
         """Return what the second clip of `dual_clip` drops."""
         if mode != "dual_clip":
             return ""
-        given = self.keys.number(DUAL) if self.keys.has(DUAL) else 3.0
+        given = self.keys.number(DUAL, 3.0)
         most = "c" if given is None else f"{given:g}"
         return f"tokens of negative advantage whose ratio is above {most} ({DUAL})"
 
@@ -592,7 +568,7 @@ class _Judge:
         The words are empty without one. The weight is None for one that the laboratory has not
         (off_policy_correction_utils.py).
         """
-        of_tokens = [self._bound(f"{TOKENS}_{side}") for side in ("low", "high")]
+        of_tokens = [self.keys.number(f"{TOKENS}_{side}") for side in ("low", "high")]
         masks_tokens = None not in of_tokens
         outliers = [self._given(f"{OUTLIERS}_{side}") for side in ("low", "high")]
         tis, metric = self._given(TIS), self._given(METRIC)
@@ -613,13 +589,13 @@ class _Judge:
             return text, None
         least: float | None = 0.0
         if kind.startswith("tis"):
-            most = self._bound(*CAPS[tis])
+            most = self.keys.number(*CAPS[tis])
         elif masks_tokens:
             least, most = of_tokens
         else:
             (low, high) = BOUNDS[metric]
-            least, most = self._bound(*low), self._bound(*high)
-        cap = self._bound(*CAPS[tis]) if kind.startswith("mis") else most
+            least, most = self.keys.number(*low), self.keys.number(*high)
+        cap = self.keys.number(*CAPS[tis]) if kind.startswith("mis") else most
         if least is None or most is None or cap is None or cap < most or least >= most:
             return text, None
         return text, EngineWeight(kind, least, most)
@@ -628,9 +604,6 @@ class _Judge:
         """Return the text of a key of the correction; empty without a value."""
         text = (self.keys.text(key) or "").strip().lower()
         return "" if text in ("null", "none") else text
-
-    def _bound(self, key: str, default: float | None = None) -> float | None:
-        return self.keys.number(key) if self.keys.has(key) else default
 
     def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
         """Return the verdict and reason of an entry point that changes the KL in the reward.
@@ -675,12 +648,10 @@ class _Judge:
             return "k3"
         if self.old and keys.switch(OLD_ABS):
             return "abs"
-        name = keys.text(TYPE)
-        meant = ESTIMATORS.get(name)
-        if meant is not None:
-            return str(meant)
-        self.unknown.append(keys.why_unknown(TYPE))
-        return None
+        meant = ESTIMATORS.get(keys.text(TYPE))
+        if meant is None:
+            self.unknown.append(keys.why_unknown(TYPE))
+        return None if meant is None else str(meant)
 
     def _inactive(self, reward: InReward, loss: InLoss, dead: str) -> Iterator[Inactive]:
         keys = self.keys
@@ -704,46 +675,31 @@ class _Judge:
         for key in NOT_KEYS:
             yield from keys.inert(key, "SkyRL has no such key")
 
-    def _teaches(self) -> Iterator[Rule]:
-        yield self._rule(
-            "apply_reward_kl_penalty sets the reward to the KL; the advantage no_op hands it on",
-            "examples/train/on_policy_distillation/main_on_policy_distill.py",
-        )
-
-    def _rules(self, reward: InReward, loss: InLoss) -> Iterator[Rule]:
-        trainer, worker, utils = (
-            (
-                "skyrl_train/trainer.py",
-                "skyrl_train/workers/worker.py",
-                "skyrl_train/utils/ppo_utils.py",
+    def _rules(self, reward: InReward, loss: InLoss, *, taught: bool) -> None:
+        if taught:
+            self.rule(
+                "apply_reward_kl_penalty sets the reward to the KL; the advantage no_op hands it "
+                "on",
+                "examples/train/on_policy_distillation/main_on_policy_distill.py",
             )
-            if self.old
-            else (
-                "skyrl/train/trainer.py",
-                "skyrl/backends/skyrl_train/workers/worker.py",
-                "skyrl/backends/skyrl_train/utils/ppo_utils.py",
-            )
-        )
+            return
+        trainer = f"{'skyrl_train' if self.old else 'skyrl/train'}/trainer.py"
+        package = "skyrl_train" if self.old else "skyrl/backends/skyrl_train"
         if loss.active:
-            yield self._rule(
+            self.rule(
                 f"{USE_LOSS} is true unless set to false; the loss adds {COEFFICIENT} times the KL",
-                worker,
+                f"{package}/workers/worker.py",
             )
         if reward.active:
-            yield self._rule(
+            self.rule(
                 f"{USE_REWARD} subtracts {COEFFICIENT} times the KL from the reward, "
                 f"with the estimator {TYPE}, k3 unless given",
                 f"{trainer}: apply_reward_kl_penalty",
             )
         if not reward.active and not loss.active:
-            yield self._rule(
-                f"{USE_LOSS} is set to false, and {USE_REWARD} is false unless set", trainer
-            )
-        yield self._rule("the estimators are computed", f"{utils}: compute_approx_kl")
-
-    def _rule(self, text: str, source: str) -> Rule:
-        name = "skyrl-train 0.1-0.4" if self.old else f"skyrl {self.version}"
-        return Rule(text, f"{name}, {source}")
+            self.rule(f"{USE_LOSS} is set to false, and {USE_REWARD} is false unless set", trainer)
+        utils = f"{package}/utils/ppo_utils.py"
+        self.rule("the estimators are computed", f"{utils}: compute_approx_kl")
 
     def _changes(self, reward: InReward, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""

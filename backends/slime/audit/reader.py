@@ -16,8 +16,8 @@ from typing import Literal
 from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
-    ReleaseReader,
     Stock,
+    StockReader,
     clip_range,
     has_hole,
     program_of,
@@ -36,7 +36,6 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
@@ -99,14 +98,16 @@ def _library(launch: Launch) -> str:
     return "miles" if names or beside else "slime"
 
 
-class _Reader(ReleaseReader):
+class _Reader(StockReader):
     """A reader of one launch of slime under the rules of one release."""
 
+    library = "slime"
     written = "--{key} {value}"
 
-    def __init__(self, launch: Launch, keys: Keys, entry: str, library: str, basis: Stock) -> None:
+    def __init__(self, launch: Launch, keys: Keys, entry: str, fork: str, basis: Stock) -> None:
         super().__init__(launch, keys, entry, basis)
-        self.library = library
+        self.title = self.fork = fork
+        """`slime`, or `miles`."""
         self.advantage = keys.text(ADVANTAGE)
 
     def reading(self) -> LaunchReading:
@@ -115,31 +116,25 @@ class _Reader(ReleaseReader):
         decided = self._decided(reward, loss)
         if decided is not None and not reward.active and not loss.active:
             reward = InReward(True, "k1", keys.number("opd-kl-coef") or 1.0)
-        return LaunchReading(
-            library="slime",
-            version=self.basis.version
-            if self.library == "slime"
-            else f"({self.library} {self.basis.version})",
-            version_because=self.basis.because,
+        self._rules(reward, loss)
+        if self.fork != self.library:
+            self.version = f"({self.fork} {self.version})"
+        return self.found(
+            reward,
+            loss,
             own_release=self.basis.is_own,
-            entry_point=self.entry,
-            in_reward=reward,
-            in_loss=loss,
             advantage_estimator=self.advantage,
             reference_policy_loaded=keys.switch(USE_LOSS) or keys.number(COEFFICIENT) != 0,
             group_size=keys.integer("n-samples-per-prompt"),
             inactive=tuple(self._inactive()),
             contradictions=tuple(self._contradictions()),
             settings=tuple(keys.settings),
-            rules=tuple(self._rules(reward, loss)),
             changes=tuple(self._changes(loss)),
             assumes=tuple(self._assumed()),
-            unknown=tuple(self.unknown),
-            possibilities=self.possibilities(),
             regime=self._regime(),
             surroundings=self._surroundings(loss),
             held=self.basis.held(
-                keys.given, "argparse", self.library, ignoring=("",) if self._drops() else ()
+                keys.given, "argparse", self.fork, ignoring=("",) if self._drops() else ()
             ),
             decided=decided,
         )
@@ -360,36 +355,35 @@ class _Reader(ReleaseReader):
             if self.keys.has(flag):
                 yield f"--{flag} changes no key of the KL"
 
-    def _rules(self, reward: InReward, loss: InLoss) -> Iterator[Rule]:
-        code = f"{self.library} {self.basis.version}, {CODE[self.library]}"
-        yield Rule(
+    def _rules(self, reward: InReward, loss: InLoss) -> None:
+        code = CODE[self.fork]
+        self.rule(
             f"the KL in the loss is on with --{USE_LOSS}; its weight is 0 and its type "
             f"{self.basis.defaults.get(TYPE, 'k1')} unless given",
             f"{code}: policy_loss_function",
         )
         if reward.active or self.advantage in GROUPED:
-            yield Rule(
+            self.rule(
                 "grpo, gspo and cispo make the advantage of the reward alone; ppo and "
                 "reinforce_plus_plus sum the KL of this token and later ones; "
                 "reinforce_plus_plus_baseline takes the token's own",
                 f"{code}: compute_advantages_and_returns",
             )
         if loss.active and self.keys.switch(UNBIASED):
-            yield Rule(
+            self.rule(
                 "--use-unbiased-kl multiplies the estimate by the ratio to the old policy, with "
                 "its gradient",
                 f"{code}: policy_loss_function",
             )
         if self._drops():
-            yield Rule(
+            self.rule(
                 "unknown flags are dropped without a word",
-                f"slime {self.basis.version}, slime/backends/megatron_utils/arguments.py: "
-                "megatron_parse_args",
+                "slime/backends/megatron_utils/arguments.py: megatron_parse_args",
             )
 
     def _drops(self) -> bool:
         """Return True for a release that drops unknown flags and does not refuse them."""
-        return self.library == "slime" and version_tuple(self.basis.version) >= FIRST_DROPPING
+        return self.fork == self.library and version_tuple(self.basis.version) >= FIRST_DROPPING
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""

@@ -8,7 +8,7 @@ each release since 0.14.0. history.json has the defaults of each release.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import gcd
@@ -27,10 +27,10 @@ from orchestrator.audit.reading import (
     KL_WEIGHTS,
     LONGEST_ENTRY,
     Keys,
+    ReleaseReader,
     flags_in_order,
     truncated,
     two_temperatures,
-    will_not_start,
 )
 from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.library.key_tables import completed, merged_table, nearest, version_tuple
@@ -39,7 +39,6 @@ from orchestrator.library.launches import (
     AuditVerdict,
     BoundNote,
     CommandWord,
-    Edit,
     Given,
     HeldKeys,
     InLoss,
@@ -221,23 +220,30 @@ def audit(launch: Launch) -> LaunchReading | None:
     releases, because, exact = _releases(request, launch)
     if len(releases) > 1:
         because += "; the newest is taken"
-    eras = {version: _Facts(request, version) for version in _eras(request, releases)}
+    eras = {
+        version: _Reader(launch, request, version, because) for version in _eras(request, releases)
+    }
     facts = {version: era.terms() for version, era in eras.items()}
     regimes = [era.regime() for era in eras.values()]
-    reading = _Facts(request, releases[-1]).reading(because, tuple(_undecided(request, releases)))
+    reading = _Reader(launch, request, releases[-1], because).reading(_undecided(request, releases))
     if len({each.on_policy for each in regimes}) > 1:
         reasons = " or ".join(dict.fromkeys(each.because for each in regimes))
         reading = replace(
             reading, regime=TrainingRegime(None, f"{reasons}: releases of TRL differ")
         )
     if len(set(facts.values())) > 1:
-        terms_by_release = "; ".join(
-            f"{words} in {_span(request, releases, terms)}" for terms, words in _worded(facts)
+        newest_with = {terms: version for version, terms in facts.items()}
+        giving: dict[Terms, list[str]] = {}
+        for version in releases:
+            terms = _Reader(launch, request, version, because).terms()
+            giving.setdefault(terms, []).append(version)
+        differing = [f"{_worded(terms)} in {_range(giving[terms])}" for terms in newest_with]
+        unknown = (
+            f"releases of TRL differ: {'; '.join(differing)}. Say which: --library trl@VERSION"
         )
-        unknown = f"releases of TRL differ: {terms_by_release}. Say which: --library trl@VERSION"
         sides = [
-            Possibility(f"TRL is {_span(request, releases, terms)}", release=newest)
-            for terms, newest in {terms: version for version, terms in facts.items()}.items()
+            Possibility(f"TRL is {_range(giving[terms])}", release=newest)
+            for terms, newest in newest_with.items()
         ]
         reading = replace(
             reading,
@@ -554,25 +560,13 @@ _DECIDING = (
 Terms = tuple[InReward, InLoss, tuple[str, ...]]
 
 
-def _worded(facts: Mapping[str, Terms]) -> list[tuple[Terms, str]]:
-    """Return each different reading of the KL with its text."""
-    words = []
-    for terms in dict.fromkeys(facts.values()):
-        reward, loss, unknown = terms
-        text = "no KL"
-        if unknown:
-            text = "unknown"
-        elif reward.active:
-            text = f"{reward.estimator} in the reward, β = {reward.beta:g}"
-        elif loss.active:
-            text = f"{loss.estimator} in the loss, β = {loss.beta:g}"
-        words.append((terms, text))
-    return words
-
-
-def _span(request: LaunchOptions, releases: Sequence[str], terms: Terms) -> str:
-    """Return the releases that give these terms, in words."""
-    return _range([v for v in releases if _Facts(request, v).terms() == terms])
+def _worded(terms: Terms) -> str:
+    reward, loss, unknown = terms
+    if unknown:
+        return "unknown"
+    if reward.active:
+        return f"{reward.estimator} in the reward, β = {reward.beta:g}"
+    return f"{loss.estimator} in the loss, β = {loss.beta:g}" if loss.active else "no KL"
 
 
 def _range(versions: Sequence[str]) -> str:
@@ -628,14 +622,20 @@ def _defaults(script: Script, version: str) -> Mapping[str, str]:
 # --------------------------------------------------------------- a launch under a release's rules
 
 
-class _Facts:
+class _Reader(ReleaseReader):
     """A launch under the rules of one release."""
 
-    def __init__(self, request: LaunchOptions, version: str):
-        self.request, self.version, self.at = request, version, version_tuple(version)
+    library = "trl"
+    title = "TRL"
+
+    def __init__(self, launch: Launch, request: LaunchOptions, version: str, because: str):
         defaults = dict(_defaults(request.script, version))
         defaults |= request.fork.defaults if request.fork is not None else {}
-        self.keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))
+        keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))
+        super().__init__(launch, keys, request.entry, version, because)
+        self.request, self.at = request, version_tuple(version)
+        as_flag = request.grammar == "argparse" and request.entry != "recipe"
+        self.written = "--{key} {value}" if as_flag else "{key} = {value}"
         for key, given in request.options(version):
             self.keys.add(self._current(key), given)
         self.unread: list[str] = []
@@ -683,7 +683,7 @@ class _Facts:
             return InReward(False), InLoss(None, None, beta), (why,)
         return InReward(False), InLoss(True, "rho_k3" if corrected else "k3", beta), ()
 
-    def reading(self, because: str, undecided: tuple[str, ...]) -> LaunchReading:
+    def reading(self, undecided: Iterable[str]) -> LaunchReading:
         """Return the reading of the launch in this release."""
         reward, loss, unknown = self.terms()
         keys, fork = self.keys, self.request.fork
@@ -694,23 +694,19 @@ class _Facts:
         on = None if unknown else bool(reward.active or loss.active)
         group = keys.integer(self._name("num_generations"))
         regime, around = self.regime(), self._surroundings()
-        return LaunchReading(
-            library="trl",
-            version=self.version,
-            version_because=because,
-            entry_point=self.request.entry,
-            in_reward=reward,
-            in_loss=loss,
+        self._refused(on)
+        self.notes += self._raw()
+        settings = tuple(keys.settings)
+        self._rules()
+        return self.found(
+            reward,
+            loss,
             advantage_estimator=self._advantage(),
             reference_policy_loaded=on,
             group_size=group,
-            contradictions=(*self._refused(on), *self._raw()),
-            settings=tuple(keys.settings),
-            rules=tuple(self._rules()),
+            settings=settings,
             changes=tuple(self._changes(loss)),
-            assumes=tuple(keys.assumes),
             unknown=unknown,
-            possibilities=keys.possibilities(self._put),
             regime=regime,
             surroundings=around,
             decided=self._by_mean_ratio(loss),
@@ -726,16 +722,16 @@ class _Facts:
             return None
         return "other_objective", MEAN_RATIO_KL.format(beta=f"{loss.beta:g}")
 
-    def _refused(self, is_loaded: bool | None) -> Iterator[AuditNote]:
-        """Yield a remark for each setting with which this release of TRL does not start."""
+    def _refused(self, is_loaded: bool | None) -> None:
+        """Note each setting with which this release of TRL does not start."""
         keys, config = self.keys, f"trl/trainer/{self.request.script}_config.py: __post_init__"
         group = self._name("num_generations")
         if self.request.script == "grpo" and (keys.integer(group) or 2) < 2:
-            yield will_not_start(keys, f"{group} is below 2", config, group)
+            self.stops(f"{group} is below 2", config, group)
         if self.at >= FIRST_SYNC_CHECK and is_loaded is False and self._is_on("sync_ref_model"):
             why = "sync_ref_model is on, and with beta 0 there is no reference policy"
             source = f"trl/trainer/{self.request.script}_trainer.py"
-            yield will_not_start(keys, why, source, "sync_ref_model", self._name("beta"))
+            self.stops(why, source, "sync_ref_model", self._name("beta"))
 
     def _processes(self) -> Iterator[str]:
         """Yield the number of processes without which TRL refuses the launch, if it is above 1.
@@ -770,10 +766,6 @@ class _Facts:
         )
         instead = "vllm_importance_sampling_correction=False, or take TRL 0.24.0"
         yield from two_temperatures(self.keys, "temperature", because, instead, "use_vllm")
-
-    def _put(self, key: str, value: str) -> Edit:
-        as_flag = self.request.grammar == "argparse" and self.request.entry != "recipe"
-        return Edit(key, f"--{key} {value}" if as_flag else f"{key} = {value}")
 
     def _advantage(self) -> str | None:
         if self.request.script == "rloo":
@@ -1007,50 +999,48 @@ class _Facts:
         if self._read("reward_clip_range", "") and self.request.script == "rloo":
             yield "reward_clip_range clips the task reward, before the KL is taken off"
 
-    def _rules(self) -> Iterator[Rule]:
-        source = f"TRL {self.version}, trl/trainer/{self.request.script}_trainer.py"
-        if self.request.fork is not None:
-            text = f"{self.request.fork.title} computes its own loss: the KL is k3 of each token"
-            yield Rule(text, self.request.fork.source)
+    def _rules(self) -> None:
+        fork, script = self.request.fork, self.request.script
+        source = f"trl/trainer/{script}_trainer.py"
+        if fork is not None:
+            text = f"{fork.title} computes its own loss: the KL is k3 of each token"
+            self.rules.append(Rule(text, fork.source))
         elif self.request.shipped is not None:
-            yield Rule(
+            text = (
                 f"the KL is {self.request.shipped[0]}, which TRL does not have: orch_trl_kl.py, "
-                "beside the launch, adds it",
-                "backends/trl/launch/orch_trl_kl.py",
+                "beside the launch, adds it"
             )
-        elif self.request.script == "rloo":
+            self.rules.append(Rule(text, "backends/trl/launch/orch_trl_kl.py"))
+        elif script == "rloo":
             where = "train" if self.at[:2] < FIRST_NEW_RLOO else "_generate_and_score_completions"
-            yield Rule(
+            self.rule(
                 "the KL is k1, summed over the response and subtracted from the reward before the "
                 "leave-one-out baseline",
                 f"{source}: {where}",
             )
         else:
-            yield Rule("the KL is k3 of each token, in the loss", f"{source}: _compute_loss")
+            self.rule("the KL is k3 of each token, in the loss", f"{source}: _compute_loss")
             if self.at >= FIRST_CORRECTED:
                 default = self.keys.defaults["use_bias_correction_kl"]
-                yield Rule(
+                self.rule(
                     "with use_bias_correction_kl it is multiplied by the importance ratio and its "
                     f"gradient; unless given that is {default}, before 1.10.0 False, since then "
                     "True",
                     f"{source}: _compute_loss",
                 )
-        default = self.keys.defaults.get(self._name("beta"), "")
-        if not self.keys.has(self._name("beta")):
-            yield Rule(
-                f"{self._name('beta')} is {default} unless given",
-                f"TRL {self.version}, trl/trainer/{self.request.script}_config.py"
-                if self.request.fork is None
-                else self.request.fork.source,
-            )
+        beta = self._name("beta")
+        if not self.keys.has(beta):
+            text = f"{beta} is {self.keys.defaults.get(beta, '')} unless given"
+            of_release = f"TRL {self.version}, trl/trainer/{script}_config.py"
+            self.rules.append(Rule(text, of_release if fork is None else fork.source))
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the change of k3 in the loss to the token's reverse KL, if the release has it."""
         others = self.request.fork is not None or self.request.shipped is not None
         if not loss.active or others or self.at < FIRST_CORRECTED:
             return
-        as_flag = bool(self.request.grammar == "argparse" and self.request.entry != "recipe")
-        written = "--use_bias_correction_kl True" if as_flag else "use_bias_correction_kl=True"
-        edit = self.keys.edit("use_bias_correction_kl", "True", written)
+        key = "use_bias_correction_kl"
+        written = f"--{key} True" if self.written.startswith("--") else f"{key}=True"
+        edit = self.keys.edit(key, "True", written)
         if edit is not None:
             yield LaunchChange("k3 times the importance ratio in the loss", (edit,))

@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from orchestrator.audit.reading import (
-    KL_WEIGHTS,
     LONGEST_ENTRY,
-    SWITCHES,
     Keys,
+    ReleaseReader,
     regime_of_sizes,
     shown,
     split_override,
 )
 from orchestrator.library.launches import (
-    Edit,
     InLoss,
     InReward,
     Launch,
@@ -84,7 +82,6 @@ DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
 }
 """Advantage estimator -> the divisor of its advantage in core_algos.py, which divides a KL too."""
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
-_NAMES = {name: name for name in ESTIMATORS}
 _ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
 _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
 
@@ -117,7 +114,8 @@ def reading(launch: Launch) -> LaunchReading:
         if override is not None:
             keys.add(*override)
     _unseen(keys, config, launch)
-    return _judged(keys, entry)
+    because = "its entry point and its keys are those of this fork of verl"
+    return _Reader(launch, keys, entry, "EasyR1", because).reading()
 
 
 def _defaults(config: str, launch: Launch) -> dict[str, str]:
@@ -137,57 +135,55 @@ def _unseen(keys: Keys, config: str, launch: Launch) -> None:
         keys.opaque = f"it comes from the configuration '{shown(config)}', which is not here"
 
 
-def _judged(keys: Keys, entry: str | None) -> LaunchReading:
-    old = OLD_USE in keys.defaults or keys.has(OLD_USE) or keys.has(OLD_COEFFICIENT)
-    if old:
-        keys.defaults = OLD | dict(keys.defaults)
-    off = False if old else keys.switch(DISABLE)
-    in_loss = keys.switch(OLD_USE if old else USE_LOSS)
-    kind = OLD_TYPE if old and in_loss else PENALTY
-    weight = OLD_COEFFICIENT if old and in_loss else COEFFICIENT
-    reward, loss, unknown, estimator = InReward(False), InLoss(False), [], None
-    beta = None if off else keys.number(weight)
-    zero = beta == 0
-    if off is None:
-        unknown.append(keys.leave_open(DISABLE, SWITCHES))
-    elif not off and not zero:
-        if in_loss is None:
-            unknown.append(keys.leave_open(OLD_USE if old else USE_LOSS, SWITCHES))
-        estimator = ESTIMATORS.get(keys.text(kind) or "")
-        unknown += [keys.leave_open(kind, _NAMES)] if estimator is None else []
-        unknown += [keys.leave_open(weight, KL_WEIGHTS)] if beta is None else []
-    if off is None or (not off and (unknown or in_loss is None) and not zero):
-        reward, loss = InReward(None), InLoss(None)
-    elif not off and in_loss:
-        loss = InLoss(not zero, estimator, beta)
-    elif not off:
-        reward = InReward(not zero, estimator, beta)
-    inert = [
-        flag
-        for key in (USE_LOSS, PENALTY, COEFFICIENT)
-        for flag in (keys.inert(key, f"{DISABLE} is true") if off else ())
-    ]
-    return LaunchReading(
-        library="verl",
-        version="EasyR1",
-        version_because="its entry point and its keys are those of this fork of verl",
-        entry_point=entry,
-        in_reward=reward,
-        in_loss=loss,
-        advantage_estimator=keys.text(ADVANTAGE),
-        reference_policy_loaded=None if unknown else not off,
-        group_size=keys.integer(GROUP),
-        inactive=tuple(inert),
-        contradictions=tuple(keys.doubled((DISABLE, USE_LOSS, PENALTY, COEFFICIENT))),
-        settings=tuple(keys.settings),
-        rules=tuple(_rules()),
-        changes=tuple(_changes(keys, kind, old, bool(loss.active))),
-        assumes=tuple(keys.assumes),
-        unknown=tuple(unknown),
-        possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}")),
-        regime=regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS),
-        surroundings=_surroundings(keys),
-    )
+class _Reader(ReleaseReader):
+    library = "verl"
+
+    def reading(self) -> LaunchReading:
+        keys = self.keys
+        old = OLD_USE in keys.defaults or keys.has(OLD_USE) or keys.has(OLD_COEFFICIENT)
+        if old:
+            keys.defaults = OLD | dict(keys.defaults)
+        off, use = False if old else self.switch(DISABLE), OLD_USE if old else USE_LOSS
+        in_loss = keys.switch(use)
+        kind = OLD_TYPE if old and in_loss else PENALTY
+        weight = OLD_COEFFICIENT if old and in_loss else COEFFICIENT
+        beta, estimator = None if off else keys.number(weight), None
+        if off is False and beta != 0:
+            self.switch(use)
+            estimator = self.estimator(kind, ESTIMATORS)
+            self.number(weight)
+        reward, loss = InReward(False), InLoss(False)
+        if self.unknown:
+            reward, loss = InReward(None), InLoss(None)
+        elif in_loss and not off:
+            loss = InLoss(beta != 0, estimator, beta)
+        elif not off:
+            reward = InReward(beta != 0, estimator, beta)
+        self.notes += keys.doubled((DISABLE, USE_LOSS, PENALTY, COEFFICIENT))
+        self.rules += (
+            Rule(
+                f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss "
+                "or in the reward",
+                "EasyR1, verl/trainer/ray_trainer.py: fit",
+            ),
+            Rule(
+                f"{PENALTY} names the estimator in either place",
+                "EasyR1, verl/trainer/core_algos.py: compute_kl",
+            ),
+        )
+        inert = (USE_LOSS, PENALTY, COEFFICIENT) if off else ()
+        return self.found(
+            reward,
+            loss,
+            advantage_estimator=keys.text(ADVANTAGE),
+            reference_policy_loaded=None if self.unknown else not off,
+            group_size=keys.integer(GROUP),
+            inactive=tuple(each for k in inert for each in keys.inert(k, f"{DISABLE} is true")),
+            settings=tuple(keys.settings),
+            changes=tuple(_changes(keys, kind, old, bool(loss.active))),
+            regime=regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS),
+            surroundings=_surroundings(keys),
+        )
 
 
 def _surroundings(keys: Keys) -> Surroundings:
@@ -207,18 +203,6 @@ def _surroundings(keys: Keys) -> Surroundings:
         length_weighted=average == "seq",
         aggregation_because=f"{AVERAGE} {average}",
         unread=tuple(unread),
-    )
-
-
-def _rules() -> Iterator[Rule]:
-    yield Rule(
-        f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss "
-        "or in the reward",
-        "EasyR1, verl/trainer/ray_trainer.py: fit",
-    )
-    yield Rule(
-        f"{PENALTY} names the estimator in either place",
-        "EasyR1, verl/trainer/core_algos.py: compute_kl",
     )
 
 

@@ -48,10 +48,9 @@ from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.bounds import REMOVES_CLIP, UNCLIPPED
 from orchestrator.audit.checkout import functions, yaml_keys
 from orchestrator.audit.reading import (
-    KL_WEIGHTS,
     LONGEST_ENTRY,
-    SWITCHES,
     Keys,
+    ReleaseReader,
     as_number,
     group_of_one,
     hydra_overrides,
@@ -59,7 +58,6 @@ from orchestrator.audit.reading import (
     shown,
     truncated,
     two_temperatures,
-    will_not_start,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import (
@@ -75,7 +73,6 @@ from orchestrator.library.launches import (
     AuditNote,
     BoundNote,
     CommandWord,
-    Edit,
     HeldKeys,
     Inactive,
     InLoss,
@@ -84,7 +81,6 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
@@ -348,7 +344,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         foreign = [m for m in launch.missing if m.rpartition("/")[2] not in STOCK]
         if foreign:
             keys.opaque = f"it may come from '{foreign[0]}', which is not here"
-    reading = _Judge(keys, entry, at, because, spread, launch).reading()
+    reading = _Reader(launch, keys, entry, at, because, spread).reading()
     return replace(reading, held=_held(keys, launch, reading, config))
 
 
@@ -511,33 +507,31 @@ def _example(keys: Keys, fitting: list[int]) -> Example | None:
     return example(keys.given) if both else None
 
 
-class _Judge:
+class _Reader(ReleaseReader):
     """The reading of one launch under one release's rules."""
+
+    library = title = "verl"
 
     def __init__(
         self,
+        launch: Launch,
         keys: Keys,
         entry: str | None,
         at: int,
         because: str,
         spread: list[int],
-        launch: Launch,
     ) -> None:
-        self.keys, self.entry, self.at = keys, entry, at
-        self.spread, self.launch = spread, launch
-        pinned = because.startswith(PINNED)
-        self.version = (
-            because[len(PINNED) :].partition(":")[0] if pinned else releases().versions[at]
-        )
-        self.because = because.partition(": ")[2] if pinned else because
-        self.unknown: list[str] = []
-        self.contradictions: list[AuditNote] = list(keys.doubled(KL_KEYS))
-        self.rules: list[Rule] = []
+        version = releases().versions[at]
+        if because.startswith(PINNED):
+            version, _, because = because.removeprefix(PINNED).partition(": ")
+        super().__init__(launch, keys, entry, version, because)
+        self.at, self.spread = at, spread
         self.sides: list[Possibility] = []
         """The two sides of 0.4.0, if the reading depends on the side."""
 
     def reading(self) -> LaunchReading:
         keys = self.keys
+        self.notes += keys.doubled(KL_KEYS)
         advantage, group = keys.text(ADVANTAGE), keys.integer(GROUP)
         in_loss, loaded_by_loss = self._loss()
         in_reward, loaded_by_reward = self._reward(in_loss)
@@ -547,33 +541,26 @@ class _Judge:
             else bool(loaded_by_loss or loaded_by_reward)
         )
         regime, around = self._regime(), self._surroundings(group, in_reward)
-        self.contradictions += (*self._refused_sizes(), *self._refused_layout())
+        self._refused_sizes()
+        self._refused_layout()
         if keys.has(BYPASS) and keys.switch(BYPASS):
             self._has_no_log_probs(BYPASS)
         if not keys.has(f"{ROLLOUT}.n_agent"):
             compared = (*OWN_IN_MEAN, "rloo", "rloo_vectorized")
-            self.contradictions += group_of_one(keys, ADVANTAGE, GROUP, compared)
-        return LaunchReading(
-            library="verl",
-            version=self.version,
-            version_because=self.because,
-            entry_point=self.entry,
-            in_reward=in_reward,
-            in_loss=in_loss,
+            self.notes += group_of_one(keys, ADVANTAGE, GROUP, compared)
+        return self.found(
+            in_reward,
+            in_loss,
             advantage_estimator=advantage,
             reference_policy_loaded=loaded,
             group_size=group,
             inactive=tuple(self._inactive(in_reward, in_loss)),
-            contradictions=tuple(self.contradictions),
             settings=tuple(keys.settings),
-            rules=tuple(self.rules),
             changes=tuple(self._changes(in_reward, in_loss)),
             change_note=self._note(),
             chosen=tuple(self._chosen(advantage)),
             assumes=(*keys.assumes, *self._assumed()),
-            unknown=tuple(self.unknown),
-            possibilities=keys.possibilities(lambda key, value: Edit(key, f"{key}={value}"))
-            or tuple(self.sides),
+            possibilities=keys.possibilities(self.put) or tuple(self.sides),
             regime=regime,
             surroundings=None if self._distils() else around,
         )
@@ -589,7 +576,7 @@ class _Judge:
     def _distils(self) -> bool:
         """Return True if the loss is a distance to a teacher, which orch does not read."""
         on = self.keys.given.get(DISTILLATION) and self.keys.switch(DISTILLATION)
-        return bool(on) or (self.entry is not None and "main_gkd" in self.entry)
+        return bool(on) or (self.entry and "main_gkd" in self.entry)
 
     def _samples_ahead(self) -> str:
         """Return the key or entry point that makes rollouts lag behind the policy, or ""."""
@@ -626,13 +613,13 @@ class _Judge:
             return TrainingRegime.of_steps(steps, f"{sizes}, and verl fills it up")
         if self.at >= FIRST_STRAIGHT:
             source = "verl/protocol.py: make_iterator"
-            self.contradictions.append(will_not_start(self.keys, sizes, source, BATCH, MINIBATCH))
+            self.stops(sizes, source, BATCH, MINIBATCH)
         return TrainingRegime(
             None, f"{sizes}: releases before 0.8.0 differ in what they make of it"
         )
 
-    def _refused_sizes(self) -> Iterator[AuditNote]:
-        """Yield a remark if verl refuses the sizes of batches, as 0.9.0 and 0.9.1 do.
+    def _refused_sizes(self) -> None:
+        """Note if verl refuses the sizes of batches, as 0.9.0 and 0.9.1 do.
 
         Only where the release is named: a guessed one refuses nothing. FSDP with all GPUs for
         data, and no asynchronous mode, whose GPUs are parted otherwise. A launch that does not say
@@ -651,48 +638,46 @@ class _Judge:
             for key, default in ((BATCH, 0), (MINIBATCH, 0), (GROUP, 0), (NODES, 1), (GPUS, 1))
         }
         batch, minibatch, group, nodes, gpus_per_node = sizes.values()
-        micro = keys.integer(MICRO) if keys.has(MICRO) else None
+        micro = keys.integer(MICRO)
         if not (batch and minibatch and group and nodes and gpus_per_node):
             return
         gpus, checked = nodes * gpus_per_node, not self._is_dynamic()
         rollouts = minibatch * group
         if checked and batch < minibatch:
             why = f"{BATCH} {batch} is less than {MINIBATCH} {minibatch}"
-            yield will_not_start(
-                keys, why, "verl/workers/config/actor.py: validate", BATCH, MINIBATCH
-            )
+            self.stops(why, "verl/workers/config/actor.py: validate", BATCH, MINIBATCH)
         elif checked and batch * group % gpus:
             why = f"{BATCH} {batch} × {GROUP} {group} does not divide over {gpus} GPUs"
-            yield will_not_start(keys, why, "verl/utils/config.py: validate_config", BATCH, GROUP)
+            self.stops(why, "verl/utils/config.py: validate_config", BATCH, GROUP)
         elif rollouts % gpus:
             why = f"{MINIBATCH} {minibatch} × {GROUP} {group} does not divide over {gpus} GPUs"
             source = "verl/workers/engine_workers.py: train_mini_batch"
-            yield will_not_start(keys, why, source, MINIBATCH, GROUP)
+            self.stops(why, source, MINIBATCH, GROUP)
         elif checked and micro and rollouts // gpus % micro:
             of = "of a GPU" if gpus > 1 else "of a minibatch"
             why = f"{MICRO} {micro} does not divide the {rollouts // gpus} rollouts {of}"
             source = "verl/workers/engine/utils.py: prepare_micro_batches"
-            yield will_not_start(keys, why, source, MICRO, MINIBATCH, GROUP)
+            self.stops(why, source, MICRO, MINIBATCH, GROUP)
 
-    def _refused_layout(self) -> Iterator[AuditNote]:
-        """Yield a remark if the engine's tensor parallelism does not divide the GPUs."""
+    def _refused_layout(self) -> None:
+        """Note if the engine's tensor parallelism does not divide the GPUs."""
         keys = self.keys
         if not (keys.has(TENSOR) and keys.has(GPUS)) or (
             keys.has(MODE) and keys.text(MODE) != "sync"
         ):
             return
         tensor, gpus = keys.integer(TENSOR), keys.integer(GPUS)
-        nodes = keys.integer(NODES) if keys.has(NODES) else 1
+        nodes = keys.integer(NODES, 1)
         if tensor and gpus and nodes and gpus * nodes % tensor:
             why = f"{TENSOR} {tensor} does not divide {gpus * nodes} GPUs"
-            yield will_not_start(keys, why, "verl/workers: _build_rollout", TENSOR, GPUS)
+            self.stops(why, "verl/workers: _build_rollout", TENSOR, GPUS)
 
     def _is_dynamic(self) -> bool:
         """Return True if the sizes of batches are not checked (workers/config/actor.py)."""
         return self.keys.has(DYNAMIC) and self.keys.switch(DYNAMIC) is not False
 
     def _assumed(self) -> Iterator[str]:
-        if self.entry is not None and not is_entry_point(self.entry):
+        if self.entry and not is_entry_point(self.entry):
             yield (
                 f"{self.entry} is not verl's own: that it hands these keys to verl's trainer "
                 "unchanged"
@@ -708,17 +693,17 @@ class _Judge:
             if self.at >= FIRST_LOSSES
             else ("verl/workers/actor/dp_actor.py: update_policy")
         )
-        self._rule(f"the loss has the KL where {USE_LOSS} is true", where)
+        self.rule(f"the loss has the KL where {USE_LOSS} is true", where)
         if on is None and keys.has(LOSS_BETA) and keys.number(LOSS_BETA) == 0:
             return InLoss(False, None, 0.0), None
         if on is None:
-            self.unknown.append(keys.leave_open(USE_LOSS, SWITCHES))
+            self.switch(USE_LOSS)
             return InLoss(None), None
         if not on:
             return InLoss(False), False
         if path := _never_in_loss(self.launch):
-            self._rule("the checkout's own actor reads no kl_loss_coef", path)
-            self.contradictions.append(
+            self.rule("the checkout's own actor reads no kl_loss_coef", path)
+            self.notes.append(
                 AuditNote(
                     f"{USE_LOSS} puts no KL into the loss: {path} beside it reads no kl_loss_coef",
                     keys.lines(USE_LOSS),
@@ -726,13 +711,8 @@ class _Judge:
             )
             return InLoss(False), True
         estimator, straight = self._estimator(LOSS_TYPE)
-        beta = keys.number(LOSS_BETA)
-        if beta is None:
-            self.unknown.append(keys.leave_open(LOSS_BETA, KL_WEIGHTS))
-            return InLoss(None, estimator, None, straight), True
-        if beta == 0:
-            return InLoss(False, estimator, 0.0, straight), True
-        return InLoss(True, estimator, beta, straight), True
+        beta = self.number(LOSS_BETA)
+        return InLoss(None if beta is None else beta != 0, estimator, beta, straight), True
 
     def _estimator(self, key: str) -> tuple[str | None, bool]:
         name = self.keys.text(key)
@@ -742,7 +722,7 @@ class _Judge:
         plain = name.removesuffix("+")
         if plain not in ESTIMATORS:
             self.unknown.append(f"{key} is '{name}', which verl does not have")
-            self.contradictions.append(
+            self.notes.append(
                 AuditNote(
                     f"{key}={name} stops verl at the first update: it is not implemented",
                     self.keys.lines(key),
@@ -751,7 +731,7 @@ class _Judge:
             return None, False
         straight = name.endswith("+")
         if straight and self.at < FIRST_STRAIGHT and key == LOSS_TYPE:
-            self.contradictions.append(
+            self.notes.append(
                 AuditNote(
                     f"{key}={name} stops verl {self.version} at the first update; it works from "
                     "0.8.0",
@@ -759,7 +739,7 @@ class _Judge:
                 )
             )
         source = "verl/trainer/ppo/core_algos.py: kl_penalty"
-        self._rule(f"{key} {name} is {ESTIMATORS[plain]}", source)
+        self.rule(f"{key} {name} is {ESTIMATORS[plain]}", source)
         return ESTIMATORS[plain], straight and ESTIMATORS[plain] != "k2"
 
     def _reward(self, in_loss: InLoss) -> tuple[InReward, bool | None]:
@@ -770,25 +750,23 @@ class _Judge:
             if on is None and in_loss.active and not keys.has(USE_REWARD):
                 on = False
                 keys.assumes.append(f"{USE_REWARD} is not true: {keys.opaque}")
-            self._rule(
-                f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source
-            )
+            self.rule(f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source)
             if on is None and keys.has(REWARD_BETA) and keys.number(REWARD_BETA) == 0:
                 return InReward(False, None, 0.0), None
             if on is None:
-                self.unknown.append(keys.leave_open(USE_REWARD, SWITCHES))
+                self.switch(USE_REWARD)
                 return InReward(None), None
         else:
             used = keys.switch(USE_LOSS)
-            self._rule(f"before 0.4.0 the reward has the KL unless {USE_LOSS} is true", source)
+            self.rule(f"before 0.4.0 the reward has the KL unless {USE_LOSS} is true", source)
             if used is None:
                 return InReward(None), None
             on = not used
         if on and self.entry and (dead := DEAD_REWARD.search(self.entry)):
-            self._rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
+            self.rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
             return InReward(False), True
         if on and keys.text(ADVANTAGE) == PARTS:
-            self._rule(PARTS_WHY, "verl/trainer/ppo/core_algos.py: compute_gdpo_outcome_advantage")
+            self.rule(PARTS_WHY, "verl/trainer/ppo/core_algos.py: compute_gdpo_outcome_advantage")
             return InReward(False), True
         if self._ambiguous(on, in_loss):
             return InReward(None), None
@@ -797,12 +775,9 @@ class _Judge:
         estimator, _ = self._estimator(PENALTY)
         if keys.text(ADVANTAGE) in TO_GO.values():
             estimator = "k1_to_go"
-            self._rule("its advantage estimator charges a token later k1 only", "orch_verl.py")
-        beta = keys.number(REWARD_BETA)
-        if beta is None:
-            self.unknown.append(keys.leave_open(REWARD_BETA, KL_WEIGHTS))
-            return InReward(None, estimator, None), True
-        return InReward(beta != 0, estimator, beta), True
+            self.rule("its advantage estimator charges a token later k1 only", "orch_verl.py")
+        beta = self.number(REWARD_BETA)
+        return InReward(None if beta is None else beta != 0, estimator, beta), True
 
     def _ambiguous(self, on: bool | None, in_loss: InLoss) -> bool:
         """Return True, and note why, if another fitting release would give another reading."""
@@ -943,12 +918,12 @@ class _Judge:
         The third value is True if verl bypasses the trainer's old log-probabilities.
         """
         keys = self.keys
-        if cap := keys.number(_CAP) if keys.has(_CAP) else None:
+        if cap := keys.number(_CAP):
             words = f"token-level truncated importance sampling (at most {cap:g})"
             return words, EngineWeight("tis_token", most=cap), False
         if self.at == FIRST_CORRECTION - 1 and keys.has(_OLD_WEIGHTS):
             cap = keys.number(f"{_OLD_WEIGHTS}_threshold")
-            level = keys.text(f"{_OLD_WEIGHTS}_level") if keys.has(f"{_OLD_WEIGHTS}_level") else ""
+            level = keys.text(f"{_OLD_WEIGHTS}_level", "")
             kind = f"{level or 'token'}-level truncated importance sampling (at most {cap})"
             return (kind if keys.switch(_OLD_WEIGHTS) and cap else ""), None, False
         if self.at < FIRST_CORRECTION:
@@ -984,7 +959,7 @@ class _Judge:
         is_other = keys.has(f"{ROLLOUT}.name") and keys.text(f"{ROLLOUT}.name") != "vllm"
         if is_other or not to_engine:
             return
-        mode = keys.text(ENGINE_MODE) if keys.has(ENGINE_MODE) else "processed_logprobs"
+        mode = keys.text(ENGINE_MODE, "processed_logprobs")
         if self.at < FIRST_ENGINE_MODE and at not in (None, 0, 1):
             yield (
                 f"the engine's log-probabilities are at {temperature} {at:g} as the trainer's are: "
@@ -994,15 +969,13 @@ class _Judge:
         elif mode is not None and mode.lower().startswith(("raw", "null", "none")):
             instead = f"{ENGINE_MODE}=processed_logprobs"
             because = f"{ENGINE_MODE} {mode}"
-            self.contradictions += two_temperatures(
-                keys, temperature, because, instead, ENGINE_MODE
-            )
+            self.notes += two_temperatures(keys, temperature, because, instead, ENGINE_MODE)
 
     def _has_no_log_probs(self, correction: str) -> bool:
         """Return True, once with a remark, if the correction of this key has no probabilities of
         the engine."""
         keys = self.keys
-        given = keys.switch(LOG_PROBS) if keys.has(LOG_PROBS) else self.at >= FIRST_LOG_PROBS
+        given = keys.switch(LOG_PROBS, default=self.at >= FIRST_LOG_PROBS)
         if given is not False or self._samples_ahead():
             return False
         bypasses = keys.has(BYPASS) and keys.switch(BYPASS)
@@ -1012,8 +985,8 @@ class _Judge:
             f"the engine, and {does} (trainer/ppo/rollout_corr_helper.py)",
             keys.lines(correction, LOG_PROBS),
         )
-        if note not in self.contradictions:
-            self.contradictions.append(note)
+        if note not in self.notes:
+            self.notes.append(note)
         return True
 
     def _unbounded(self) -> Iterator[str]:
@@ -1051,7 +1024,7 @@ class _Judge:
         """Return what the second clip drops, which verl has since 0.4.0."""
         if self.at < FIRST_WITH_SWITCH:
             return ""
-        given = self.keys.number(DUAL) if self.keys.has(DUAL) else DUAL_DEFAULT
+        given = self.keys.number(DUAL, DUAL_DEFAULT)
         if given is not None and given >= LARGE:
             return ""
         most = "c" if given is None else f"{given:g}"
@@ -1114,7 +1087,7 @@ class _Judge:
                 f"{BYPASS}=True",
                 lines,
             )
-        kind = (keys.text(REJECTION) or "").lower() if keys.has(REJECTION) else ""
+        kind = (keys.text(REJECTION, "") or "").lower()
         bound = f"{REJECTION}_threshold"
         if "k1" in kind and keys.has(bound):
             text = keys.text(bound) or ""
@@ -1176,7 +1149,7 @@ class _Judge:
         given = self.keys.switch(_ROLLOUT_LOGPROBS) if self.keys.has(_ROLLOUT_LOGPROBS) else None
         if given is not None:
             return "token" if given else "none"
-        if self.entry is None or not _STALE.search(self.entry):
+        if not self.entry or not _STALE.search(self.entry):
             return "none"
         if "fully_async" in self.entry:
             return "token"
@@ -1193,7 +1166,7 @@ class _Judge:
 
     def _controller(self) -> str:
         """Return the controller that moves the β of a KL in the reward. The loss has none."""
-        kind = self.keys.text(CONTROLLER) if self.keys.has(CONTROLLER) else "fixed"
+        kind = self.keys.text(CONTROLLER, "fixed")
         return f"{CONTROLLER} {kind}" if kind == "adaptive" else ""
 
     def _changes(self, in_reward: InReward, in_loss: InLoss) -> Iterator[LaunchChange]:
@@ -1226,6 +1199,3 @@ class _Judge:
         if self.entry and DEAD_REWARD.search(self.entry):
             return "this entry point puts no KL into the reward: use verl.trainer.main_ppo"
         return ""
-
-    def _rule(self, text: str, source: str) -> None:
-        self.rules.append(Rule(text, f"verl {self.version}, {source}"))

@@ -34,8 +34,6 @@ LONGEST_CHANGED = 1_000
 """Maximum number of characters of a value that `%`, `#` and `/` are evaluated on."""
 LONGEST_SHOWN = 60
 """Maximum number of characters of a substitution that the reason of a hole shows."""
-MOST_NUMBERS = 100
-"""Maximum number of words that `{1..9}` expands to."""
 MAY_SET = " may set"
 _FROM_OUTSIDE = re.compile(
     r"^(HOME|USER|PWD|OLDPWD|HOSTNAME|PATH|SHELL|UID|RANDOM|SECONDS|LOGNAME|TMPDIR|TERM|LANG"
@@ -50,8 +48,6 @@ _DEFAULTS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 _EXPANSIONS = ("expansion", "simple_expansion", "command_substitution", "arithmetic_expansion")
 _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
-_RANGE = re.compile(r"\{(0|[1-9]\d{0,8})\.\.(0|[1-9]\d{0,8})\}")
-"""A range in braces: `{1..9}`."""
 _EXTENDED = re.compile(r"[?*+@!]\(")
 """A pattern of `shopt -s extglob`."""
 
@@ -66,8 +62,6 @@ class Expander:
         """Files that the script sources and that are not available: each may set any variable."""
         self.untracked: dict[str, str] = {}
         """Variables that change in a way that is not followed, with the reason."""
-        self.options: set[str] = set()
-        """Options of `shopt -s` that change what a pattern matches."""
 
     # Words
 
@@ -86,14 +80,8 @@ class Expander:
         return terms
 
     def _brace_terms(self, node: SyntaxNode, source: ShellSource) -> list[WordTerm] | None:
-        """Return the words of `{1..3}`, a hole for other braces that make several words, or None
-        for a word without braces."""
-        line, text = source.line(node), source.text(node)
-        if numbers := _RANGE.fullmatch(text):
-            low, high = int(numbers[1]), int(numbers[2])
-            counted = range(low, high + 1) if low <= high else range(low, high - 1, -1)
-            texts = [str(each) for each in counted[:MOST_NUMBERS]]
-            return [(WordPart((ShellText(each, line),), True),) for each in texts]
+        """Return a hole for braces that make several words, or None for a word without them."""
+        line = source.line(node)
         inner = [node] if node.type != "concatenation" else list(node.children)
         plain = ("word", "number", "{", "}", "..", "brace_expression")
         bare = "".join(source.text(child) if child.type in plain else "x" for child in inner)
@@ -169,27 +157,20 @@ class Expander:
                 arms.append(Arm(arm.label, tuple(word for each in words for word in each)))
             yield (only._replace(arms=tuple(arms), several=True),)
         else:
-            yield from _split(term, self.separators())
+            yield from _split(term, at_blanks="IFS" not in self.scope.variables)
 
     def joined(self, elements: Iterable[ShellValue], line: int) -> ShellValue:
-        """Return array elements in one string, with the first character of IFS between them."""
+        """Return array elements in one string, with a blank between them unless IFS is set."""
         joined: list[ShellText | Hole] = []
-        separators = self.separators()
+        blank = ShellText(" ", line) if "IFS" not in self.scope.variables else Hole("$IFS", line)
         for i, each in enumerate(elements):
-            if i and separators is None:
-                joined.append(Hole("$IFS", line))
-            elif i and separators:
-                joined.append(ShellText(separators[0], line))
-            joined += (_one_word(piece, separators) for piece in each)
+            joined += [blank] if i else []
+            for piece in each:
+                if isinstance(piece, Hole) and piece.several:
+                    piece = piece._replace(arms=(), several=False)
+                joined.append(piece)
         self.budget.spend(len(joined))
         return tuple(joined)
-
-    def separators(self) -> str | None:
-        """Return the characters at which words are split, or None if IFS is unknown."""
-        value = self.scope.variables.get("IFS")
-        if isinstance(value, ShellArray):
-            return None
-        return " \t\n" if value is None else known_text(value)
 
     def _text_with_expansions(
         self, node: SyntaxNode, source: ShellSource, *, quoted: bool
@@ -297,24 +278,17 @@ class Expander:
         return self._operated(name, base, operation, source, line) if operation else base
 
     def _prefixed(self, prefix: str, subject: str, line: int) -> ShellValue | list[ShellValue]:
-        """Return the value of `${!x}`, `${!a[@]}`, `${#x}` and `${#a[@]}`."""
+        """Return the value of `${!x}`, `${#a[@]}` and `${#@}`; a Hole for other words like them."""
         name, _, index = subject.partition("[")
-        elements = self._all_elements(name, line)
-        if index and prefix == "!":
-            if not is_counted(elements):
-                return [(Hole(f"the keys of ${name}", line),)]
-            return [(ShellText(str(i), line),) for i in range(len(elements))]
-        if index:
-            return self._count(elements, line)
-        if prefix == "!":
+        if prefix == "!" and not index:
             target = known_text(self.variable(name, line))
-            return self.variable(target, line) if target else (Hole(f"${{!{name}}}", line),)
-        if name in ("@", "*"):
+            if target:
+                return self.variable(target, line)
+        if prefix == "#" and index:
+            return self._count(self._all_elements(name, line), line)
+        if prefix == "#" and name in ("@", "*"):
             return self.variable("#", line)
-        text = known_text(self.variable(name, line))
-        if text is None:
-            return (Hole(f"the length of ${name}", line),)
-        return (ShellText(str(len(text)), line),)
+        return (Hole(f"${{{prefix}{subject}}}", line),)
 
     def _all_elements(self, name: str, line: int) -> list[ShellValue]:
         value = self.scope.variables.get(name)
@@ -424,11 +398,7 @@ class Expander:
 
     def matches(self, text: str, patterns: Iterable[str | None]) -> bool | None:
         """Return whether one of the patterns matches, or None if an unknown one may."""
-        fold = str.casefold if "nocasematch" in self.options else str
-        known = [
-            None if pattern is None else fnmatch.fnmatchcase(fold(text), fold(pattern))
-            for pattern in patterns
-        ]
+        known = [None if each is None else fnmatch.fnmatchcase(text, each) for each in patterns]
         return True if True in known else None if None in known else False
 
     def pattern(self, node: SyntaxNode, source: ShellSource) -> str | None:
@@ -502,7 +472,7 @@ class Expander:
     def _substitution(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
         """Return the value of `$(...)`: a Hole, unless the command only rearranges its words.
 
-        Such commands are `echo`, `basename`, `dirname` and `cat <<EOF`. Python computes their
+        Such commands are `basename`, `dirname` and `cat <<EOF`. Python computes their
         output; no process runs.
         """
         line = source.line(node)
@@ -524,7 +494,7 @@ class Expander:
         return unknown
 
     def _computed(self, command: SyntaxNode, source: ShellSource, line: int) -> ShellValue | None:
-        """Return the output of `echo`, `basename` or `dirname`, or None for other commands."""
+        """Return the output of `basename` or `dirname`, or None for other commands."""
         if any(child.type.endswith("redirect") for child in command.children):
             return None
         terms = [term for child in command.children for term in self.terms(child, source)]
@@ -532,11 +502,6 @@ class Expander:
         name = known_text(words[0]) if words else None
         if name in self.scope.functions:
             return None
-        if name == "echo" and len(words) >= 2:
-            first = known_text(words[1])
-            if first is not None and re.fullmatch(r"-[neE]+", first):
-                return None
-            return _without_last_newlines(self.joined(words[1:], line))
         path = known_text(words[1]) if len(words) == 2 else None
         change: Callable[[str], str] | None = {
             "basename": posixpath.basename,
@@ -560,14 +525,6 @@ def _escaped(text: str) -> str:
     return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", text)
 
 
-def _without_last_newlines(value: ShellValue) -> ShellValue:
-    """Return the output of a command without the newlines at its end, as `$(...)` has it."""
-    last = value[-1] if value else None
-    if not isinstance(last, ShellText) or not last.text.endswith("\n"):
-        return value
-    return (*value[:-1], last._replace(text=last.text.rstrip("\n")))
-
-
 def _at(elements: Sequence[ShellValue], index: int, what: str, line: int) -> ShellValue:
     """Return an element; empty beyond the end, a hole where their number is not known."""
     before = elements[: index + 1] if index >= 0 else elements
@@ -581,20 +538,8 @@ def is_counted(elements: Iterable[ShellValue]) -> bool:
     return not any(isinstance(p, Hole) and p.several for each in elements for p in each)
 
 
-def _one_word(piece: ShellText | Hole, separators: str | None) -> ShellText | Hole:
-    """Return a piece for a string: the elements of each arm with a blank between them."""
-    if not isinstance(piece, Hole) or not piece.several:
-        return piece
-    arms = []
-    for arm in piece.arms:
-        blank: ShellValue = (ShellText(separators[0], piece.line),) if separators else EMPTY
-        text = tuple(p for i, word in enumerate(arm.words) for p in (*(blank if i else ()), *word))
-        arms.append(Arm(arm.label, (text,)))
-    return piece._replace(arms=tuple(arms) if separators else (), several=False)
-
-
-def _split(term: WordTerm, separators: str | None = " \t\n") -> Iterator[ShellValue]:
-    """Yield the words of a term as values. Split only unquoted text, at IFS's characters."""
+def _split(term: WordTerm, *, at_blanks: bool) -> Iterator[ShellValue]:
+    """Yield the words of a term as values. Split only unquoted text; at_blanks: IFS is not set."""
     if all(part.quoted for part in term):
         yield tuple(piece for part in term for piece in part.value)
         return
@@ -606,7 +551,7 @@ def _split(term: WordTerm, separators: str | None = " \t\n") -> Iterator[ShellVa
             if part.quoted or isinstance(piece, Hole):
                 word.append(piece)
                 continue
-            if separators != " \t\n":
+            if not at_blanks:
                 yield (Hole("a word that $IFS splits", piece.line, several=True),)
                 return
             if not re.search(r"\s", piece.text):

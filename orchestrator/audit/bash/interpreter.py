@@ -32,7 +32,6 @@ from orchestrator.audit.bash.expansion import (
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (
     EMPTY,
-    Arm,
     Hole,
     Scope,
     ShellArray,
@@ -43,6 +42,7 @@ from orchestrator.audit.bash.values import (
     WordTerm,
     bounded,
     known_text,
+    literal,
     merge_scopes,
     readable_text,
 )
@@ -81,6 +81,10 @@ _FRESH = (
 """Programs that start others in an environment that is not, or not all, the script's."""
 _CHANGES_ENVIRONMENT = ("--export", "--cleanenv", "--runtime-env", "--env")
 """Begins of options that do so."""
+_CHANGES_READING = ("lastpipe", "nocasematch", "extglob")
+"""Options of `shopt` that change what a script means."""
+_EXPANDED = ("string", "concatenation", "simple_expansion", "expansion")
+"""Words of `declare` with an expansion: `declare "$NAME=1"`."""
 _IMPLIED = ("REPLY", "MAPFILE", "OPTARG", "OPTIND")
 """Variables that `read`, `mapfile` and `getopts` set without naming them."""
 _NO_WORD = ("file_descriptor", "comment", "file_redirect", "ERROR")
@@ -111,10 +115,6 @@ class Interpreter(Expander):
         self.usual = True
         """True if a run without arguments may take these arms."""
         self.caveats: set[str] = set()
-        self.constants: set[str] = set()
-        """Variables of `readonly`: an assignment to one fails."""
-        self._levels = 0
-        """How many more loops `break 2` or `continue 2` leaves."""
         self._locals: list[dict[str, ShellValue | ShellArray | None]] = []
         """For each function being read: the values outside it of its local variables."""
         self._depth = 0
@@ -158,10 +158,6 @@ class Interpreter(Expander):
             # One of the expression's two groups is empty.
             self.scope.variables["".join(names)] = (Hole("arithmetic", line),)
 
-    def _let(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
-        self._calculate(",".join(map(readable_text, arguments)), line)
-        return None
-
     def _subshell(self, node: SyntaxNode, source: ShellSource) -> Flow:
         before, self.scope = self.scope, self.scope.copy()
         self.statements(node.children, source)
@@ -186,8 +182,6 @@ class Interpreter(Expander):
             return None
         for child in before:
             self._apart(child, source)
-        if "lastpipe" in self.options:
-            return self.statement(last, source)
         self._apart(last, source)
         return None
 
@@ -220,8 +214,6 @@ class Interpreter(Expander):
         else:
             value = EMPTY if given is None else self.value(given, source)
         appends = any(c.type == "+=" for c in node.children)
-        if name in self.constants:
-            self.untracked[name] = "which is readonly and is assigned"
         if self.scope.exports_all:
             self.scope.exported.add(name)
         subscript = _SUBSCRIPT.fullmatch(name)
@@ -252,46 +244,24 @@ class Interpreter(Expander):
         for child in node.children:
             assigned = child.type == "variable_assignment"
             target = child.child_by_field_name("name") if assigned else child
+            if child.type in _EXPANDED:
+                raise TooDeep(f"it declares a variable whose name is {source.text(child)}")
             if target is None or not (assigned or child.type == "variable_name"):
-                self._declare_words(child, source, is_local=is_local)
                 continue
             name = source.text(target).partition("[")[0]
-            if set(flags) & {*"ilucAn"} and (declares or kind == "local"):
+            if "n" in flags and kind != "export":
+                raise TooDeep(f"it uses {kind} -n: a variable with two names")
+            if set(flags) & {*"ilucA"} and (declares or kind == "local"):
                 self.untracked[name] = f"of `{kind} {flags}`"
-                self._refer(child, source)
             if is_local and self._locals:
                 self._locals[-1].setdefault(name, self.scope.variables.get(name))
                 if not assigned:
                     self.scope.variables.pop(name, None)
             if assigned:
                 self._assignment(child, source)
-            if kind == "readonly" or (declares and "r" in flags):
-                self.constants.add(name)
-            elif kind == "export" or (declares and "x" in flags):
+            if kind == "export" or (declares and "x" in flags):
                 (self.scope.exported.discard if "n" in flags else self.scope.exported.add)(name)
         return None
-
-    def _declare_words(self, node: SyntaxNode, source: ShellSource, *, is_local: bool) -> None:
-        """Read a word of `declare "$NAME=1"`."""
-        if node.type not in ("string", "concatenation", "simple_expansion", "expansion"):
-            return
-        for element in (each for term in self.terms(node, source) for each in self.elements(term)):
-            text = known_text(element)
-            if text is None:
-                self.sourced.append(source.text(node))
-                continue
-            name, value = _assigned((ShellText(text, source.line(node)),))
-            if value is not None:
-                if is_local and self._locals:
-                    self._locals[-1].setdefault(name, self.scope.variables.get(name))
-                self.scope.variables[name] = value
-
-    def _refer(self, node: SyntaxNode, source: ShellSource) -> None:
-        """Read `local -n name=other`: what is assigned to `name` changes `other`."""
-        given = node.child_by_field_name("value")
-        other = known_text(self.value(given, source)) if given is not None else ""
-        if other and other.isidentifier():
-            self.untracked[other] = "which has another name"
 
     # Forks
 
@@ -444,9 +414,6 @@ class Interpreter(Expander):
                 self.case = (*before, f"{name}={label}"[:LONGEST_LOOP_LABEL])
             flow = self.statement(body, source)
             self.case = before
-            if flow in ("break", "continue") and self._levels:
-                self._levels -= 1
-                return flow
             if flow in ("exit", "return", "break"):
                 break
         return None
@@ -492,7 +459,6 @@ class Interpreter(Expander):
         for name in changed:
             before.variables[name] = (_by_loop(name, line),)
         self.statement(body, source)
-        self._levels = 0
         for name in changed:
             self.scope.variables[name] = (_by_loop(name, line),)
         return None
@@ -521,9 +487,6 @@ class Interpreter(Expander):
             if flow in ("exit", "return"):
                 # Only a first turn that surely happens leaves the block for sure.
                 return flow if turn == 0 else None
-            if flow in ("break", "continue") and self._levels:
-                self._levels -= 1
-                return flow
             if flow == "break":
                 return None
             if source.text(tests[-1]).strip() in ("true", ":", "1"):
@@ -625,14 +588,9 @@ class Interpreter(Expander):
             return None
         head, arguments = words[0], tuple(words[1:])
         name = known_text(head) or ""
-        variable, value = _assigned(head)
-        if value is not None:  # of `time X=1`, which the grammar takes for a word
-            self.scope.variables[variable] = value
-            return self._invoke_values(arguments, line, stdin, target)
         if name in ("command", "builtin", "time") and arguments:
-            rest = [each for each in arguments if known_text(each) != "-p"]
-            asks = (known_text(rest[0]) if rest else "-") or "x"
-            return None if asks.startswith("-") else self._invoke_values(rest, line, stdin, target)
+            asks = readable_text(arguments[0]).startswith("-")
+            return None if asks else self._invoke_values(arguments, line, stdin, target)
         if name in self.scope.functions and self._depth < DEEPEST_CALL:
             return self._call(name, arguments)
         if name == "read" and stdin is not None and _reads_all(words):
@@ -676,26 +634,9 @@ class Interpreter(Expander):
         if len(self.commands) >= MOST_COMMANDS:
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
         promising = any(may_launch(readable_text(each)) for each in words)
-        for i, term in enumerate(terms):
-            hole = term[0].value[0] if len(term) == 1 and len(term[0].value) == 1 else None
-            if isinstance(hole, Hole) and len({*map(_programs, hole.arms)}) > 1:
-                self._start_each(terms[:i], hole, terms[i + 1 :], line)
-                return
         self.commands.append(
             ShellCommand(terms, self.case, self.usual, line, tuple(self.sourced), promising)
         )
-
-    def _start_each(
-        self, before: tuple[WordTerm, ...], hole: Hole, after: tuple[WordTerm, ...], line: int
-    ) -> None:
-        """Record a command whose arms start different programs, once for each arm."""
-        case = self.case
-        for arm in hole.arms:
-            self.case = (*case, arm.label)
-            own = tuple((WordPart(word, hole.several),) for word in arm.words)
-            terms = (*before, *own, *after)
-            self._start(terms, [value for each in terms for value in self.elements(each)], line)
-        self.case = case
 
     def _call(self, name: str, arguments: tuple[ShellValue, ...]) -> Flow:
         """Read a function's body with these arguments."""
@@ -732,7 +673,12 @@ class Interpreter(Expander):
         """
         before, sourced = self.scope, len(self.sourced)
         self.scope = before.copy()
-        self.scope.variables = self._environment(starting)
+        self.scope.variables = {
+            name: value
+            for name, value in before.variables.items()
+            if name in before.exported and not isinstance(value, ShellArray)
+        }
+        self._begin_without(starting)
         self.scope.exported = set(self.scope.variables)
         self.scope.in_function = False
         self.run_text(text, arguments=arguments)
@@ -740,46 +686,28 @@ class Interpreter(Expander):
         # What a child process sources sets nothing in this script.
         del self.sourced[sourced:]
 
-    def _environment(self, starting: Sequence[ShellValue]) -> dict[str, ShellValue | ShellArray]:
-        """Return the variables of a process that these words start.
-
-        A container and a remote machine begin without the script's.
-        """
+    def _begin_without(self, starting: Sequence[ShellValue]) -> None:
+        """Forget the variables that a container or a remote machine may have otherwise."""
         texts = [known_text(each) or "" for each in starting]
-        programs = [text.rpartition("/")[2] for text in texts]
-        variables: dict[str, ShellValue | ShellArray] = {
-            name: value
-            for name, value in self.scope.variables.items()
-            if name in self.scope.exported and not isinstance(value, ShellArray)
-        }
-        fresh = next((each for each in programs[:4] if each in _FRESH), "")
+        programs = (text.rpartition("/")[2] for text in texts[:4])
+        fresh = next((each for each in programs if each in _FRESH), "")
         if not fresh and not any(text.startswith(_CHANGES_ENVIRONMENT) for text in texts):
-            return variables
+            return
         why = f"the environment of {fresh or 'the command'}"
         self.sourced.append(why)
-        line = next((piece.line for each in starting for piece in each), 0)
-        named = {*variables, *(n for each in texts for n in re.findall(r"[A-Za-z_]\w*", each))}
-        holes = {
-            name: (Hole(f"${name}, which {why} may have", line, several=True),) for name in named
-        }
-        assigned = {name: value for name, value in map(_assigned, starting) if value is not None}
-        return {**holes, **assigned}
+        named = (n for each in texts for n in re.findall(r"[A-Za-z_]\w*", each))
+        for name in (*self.scope.variables, *named):
+            self.scope.variables[name] = (Hole(f"${name}, which {why} may have", 0, several=True),)
+        for name, is_set, text in (each.partition("=") for each in texts):
+            if is_set and name.isidentifier():
+                self.scope.variables[name] = literal(text, 0)
 
     def run_text(self, text: ShellValue, *, arguments: tuple[ShellValue, ...] = ()) -> None:
-        """Read a string as a script in the current scope, once for each way of its branches."""
+        """Read a string as a script in the current scope."""
         if self._nested >= MOST_NESTED:
             self.caveats.add(f"only the first {MOST_NESTED} scripts within the script were read")
             return
         self._nested += 1
-        hole = next((p for p in text if isinstance(p, Hole) and _is_script(p)), None)
-        if hole is not None:
-            at, case = text.index(hole), self.case
-            for arm in hole.arms:
-                own = tuple(piece for word in arm.words for piece in word)
-                self.case = (*case, arm.label)
-                self.run_text((*text[:at], *own, *text[at + 1 :]), arguments=arguments)
-            self.case = case
-            return
         source = self._nested_source(text)
         if source is not None:
             before = self.scope.arguments
@@ -930,8 +858,9 @@ class Interpreter(Expander):
         return None
 
     def _set_names(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
-        """Read `read`, `mapfile`, `getopts` and `printf -v`: what they set is not known."""
-        for name in (*filter(str.isidentifier, map(readable_text, arguments)), *_IMPLIED):
+        """Read `read`, `mapfile`, `getopts`, `let`, `printf -v`: what they set is not known."""
+        text = " ".join(map(readable_text, arguments))
+        for name in (*re.findall(r"[A-Za-z_]\w*", text), *_IMPLIED):
             hole = Hole(f"${name}, which a command sets", line, several=True)
             self.scope.variables[name] = (hole,)
         return None
@@ -941,43 +870,33 @@ class Interpreter(Expander):
         return self._set_names(arguments[1:2], line) if is_set else None
 
     def _trap(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        """Read `trap 'X=1' ERR`: from here on, X may be what the trap sets."""
-        text = readable_text(arguments[0]) if arguments else ""
-        for name in re.findall(r"(\w+)(?:\[[^\]]*\])?\+?=", text):
-            self.untracked[name] = "which a trap may set"
+        if arguments and "=" in readable_text(arguments[0]):
+            raise TooDeep("its trap sets a variable")
         return None
 
     def _shopt(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        words = [known_text(each) or "" for each in arguments]
-        if "-s" in words:
-            self.options |= {*words}
-        elif "-u" in words:
-            self.options -= {*words}
+        named = [text for each in arguments if (text := readable_text(each)) in _CHANGES_READING]
+        if named:
+            raise TooDeep(f"it uses shopt {named[0]}")
         return None
 
-    def jump(self, arguments: tuple[ShellValue, ...], flow: Flow) -> Flow:
-        """Return the Flow of `break N` or `continue N`, and note how many loops more it leaves."""
-        count = known_text(arguments[0]) if arguments else None
-        self._levels = int(count) - 1 if count and re.fullmatch(r"[1-9]\d?", count) else 0
+    def leave_loop(self, arguments: tuple[ShellValue, ...], flow: Flow) -> Flow:
+        """Return the Flow of `break` or `continue`."""
+        if arguments and known_text(arguments[0]) != "1":
+            raise TooDeep(f"it uses {flow} {readable_text(arguments[0])}")
         return flow
 
     def _unset(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
         for name in map(readable_text, arguments):
             self.scope.functions.pop(name, None)
+            self.scope.variables.pop(name, None)
             if "[" in name:
                 self.untracked[name.partition("[")[0]] = "of which an element is unset"
-            else:
-                self.scope.variables.pop(name, None)
         return None
 
     def _unset_command(self, node: SyntaxNode, source: ShellSource) -> Flow:
         named = [c for c in node.children if c.is_named and c.type != "comment"]
-        values = tuple(self.value(each, source) for each in named)
-        if any(known_text(each) == "-f" for each in values):
-            for each in values:
-                self.scope.functions.pop(known_text(each) or "", None)
-            return None
-        return self._unset(values, source.line(node))
+        return self._unset(tuple(self.value(each, source) for each in named), source.line(node))
 
     def _exec(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
         if not arguments:
@@ -1024,12 +943,12 @@ class Interpreter(Expander):
         "readarray": _set_names,
         "getopts": _set_names,
         "unset": _unset,
-        "let": _let,
+        "let": _set_names,
         "exec": _exec,
         "exit": lambda _run, _arguments, _line: "exit",
         "return": lambda _run, _arguments, _line: "return",
-        "break": lambda run, arguments, _line: run.jump(arguments, "break"),
-        "continue": lambda run, arguments, _line: run.jump(arguments, "continue"),
+        "break": lambda run, arguments, _line: run.leave_loop(arguments, "break"),
+        "continue": lambda run, arguments, _line: run.leave_loop(arguments, "continue"),
         "printf": _printf,
         "trap": _trap,
         "shopt": _shopt,
@@ -1144,18 +1063,6 @@ def _label(node: SyntaxNode, source: ShellSource) -> str:
     return " ".join(source.text(node).split())[:LONGEST_LABEL]
 
 
-def _is_script(hole: Hole) -> bool:
-    """Return True if what a hole stands for is more than one word, or a program."""
-    texts = [readable_text(word) for arm in hole.arms for word in arm.words]
-    return any(re.search(r"\s", text.strip()) or may_launch(text) for text in texts)
-
-
-def _programs(arm: Arm) -> frozenset[str]:
-    """Return the words of an arm that may name a library's program."""
-    words = (each for word in arm.words for each in readable_text(word).split())
-    return frozenset(each for each in words if may_launch(each) and "=" not in each)
-
-
 def _without_option(value: ShellValue) -> ShellValue:
     """Return VALUE for a word like `--wrap=VALUE`. Return other words unchanged."""
     first = value[0] if value else None
@@ -1163,14 +1070,3 @@ def _without_option(value: ShellValue) -> ShellValue:
     if option is None or not isinstance(first, ShellText):
         return value
     return (ShellText(first.text[option.end() :], first.line), *value[1:])
-
-
-def _assigned(value: ShellValue) -> tuple[str, ShellValue | None]:
-    """Return the name and the value of `NAME=VALUE`, or the text and None for another word."""
-    first = value[0] if value else None
-    if not isinstance(first, ShellText):
-        return "", None
-    name, is_set, rest = first.text.partition("=")
-    if not is_set or not name.isidentifier():
-        return first.text, None
-    return name, (*((ShellText(rest, first.line),) if rest else ()), *value[1:])
