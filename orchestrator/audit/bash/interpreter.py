@@ -244,7 +244,9 @@ class Interpreter(Expander):
         for child in node.children:
             assigned = child.type == "variable_assignment"
             target = child.child_by_field_name("name") if assigned else child
-            if child.type in _EXPANDED:
+            if child.type in _EXPANDED and kind == "export":
+                self.sourced.append(source.text(child))
+            elif child.type in _EXPANDED:
                 raise TooDeep(f"it declares a variable whose name is {source.text(child)}")
             if target is None or not (assigned or child.type == "variable_name"):
                 continue
