@@ -63,6 +63,12 @@ def prepare(
             prepared_rows.append((data, prepared.prepare(data, chosen, where)))
         except OrchError as error:
             faults.append(str(error))
+    for data, made in prepared_rows:
+        if made.num_shared:
+            say(
+                f"{data.name}: {made.num_shared} of its {made.num_validation} validation prompts are "
+                "training prompts too: an accuracy on them is no held-out one"
+            )
     rows = [
         (
             data.name,

@@ -40,7 +40,6 @@ from orchestrator.runs.planned import (
 )
 from orchestrator.runs.status import counted_faults
 from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
-from orchestrator.spec.expand import formulas
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
@@ -136,10 +135,11 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
 
     spec = experiment.spec
     click.echo(_filled(f"{spec.name}: {spec.question}" if spec.question else spec.name) + "\n")
-    of_study = formulas(spec)
     for study in spec.studies:
         figure = f" ({study.figure})" if study.figure else ""
-        click.echo(_filled(f"{study.name}{figure}: {of_study.get(study.name, '')}"))
+        own = sum(study.name in cell.studies for cell in experiment.declared or experiment.cells)
+        seeds = counted(len(study.seeds), "seed")
+        click.echo(_filled(f"{study.name}{figure}: {counted(own, 'cell')}, {seeds}"))
     for sentence in (
         joined_cells(experiment),
         unverified_releases(experiment),

@@ -60,7 +60,8 @@ class PreparedPrompts(NamedTuple):
     formats: tuple[str, ...]
     num_prompts: int
     num_validation: int
-    origin: str
+    num_shared: int
+    """Of the validation prompts, those that are training prompts too."""
     fresh: bool
     """False: it was there already."""
 
@@ -89,6 +90,7 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedProm
         "content": prompts.digest,
         "num_prompts": len(prompts.train),
         "num_validation": len(prompts.validation),
+        "num_shared": prompts.num_shared,
         "formats": {},
     }
     for name in wanted:
@@ -106,7 +108,7 @@ def _made_of(
         tuple(formats),
         about["num_prompts"],
         about["num_validation"],
-        about["origin"],
+        about.get("num_shared", 0),
         fresh,
     )
 

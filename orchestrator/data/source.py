@@ -42,6 +42,12 @@ class PromptRows(NamedTuple):
     """For people: where they came from."""
 
     @property
+    def num_shared(self) -> int:
+        """Return the number of validation prompts that are training prompts too."""
+        trained = {" ".join(row.question.split()) for row in self.train}
+        return sum(" ".join(row.question.split()) in trained for row in self.validation)
+
+    @property
     def digest(self) -> str:
         """Return a digest of the content of all rows."""
         # A text may hold half of a surrogate pair, which plain UTF-8 refuses.

@@ -223,23 +223,19 @@ class Choice(NamedTuple):
     when: tuple[FilterTerm, ...] = ()
 
 
-class Alternatives(NamedTuple):
-    """The choices of an axis, and the formula of their number: `1 + 2 estimator x 4 beta`."""
-
-    choices: tuple[Choice, ...]
-    formula: str
+Choices = tuple[Choice, ...]
 
 
 class Axis(NamedTuple):
     """An axis of a study's grid."""
 
     name: str
-    alternatives: Alternatives
+    choices: Choices
 
     @property
     def conditional(self) -> bool:
         """Return True if one of its choices depends on another axis."""
-        return any(choice.when for choice in self.alternatives.choices)
+        return any(choice.when for choice in self.choices)
 
 
 class TooLargeError(Exception):
@@ -269,12 +265,12 @@ class Reader:
             rule = "an axis under a name of its own is a zip, a product or a list of mappings"
             self._report(f"unknown field '{name}'{hint or f'; {rule}'}", pointer)
         else:
-            alternatives = self._alternatives(field, items, pointer)
-            if alternatives is not None:
-                return Axis(name, alternatives)
+            choices = self._choices(field, items, pointer)
+            if choices is not None:
+                return Axis(name, choices)
         return None
 
-    def _alternatives(self, field: str, items: object, pointer: Pointer) -> Alternatives | None:
+    def _choices(self, field: str, items: object, pointer: Pointer) -> Choices | None:
         if isinstance(items, dict):
             if items.keys() & GRID_KEYS:
                 return self._grid(field, items, pointer)
@@ -292,13 +288,9 @@ class Reader:
             return None
         parts = [self._item(field, item, (*pointer, i)) for i, item in enumerate(items)]
         self._report_duplicates(items, pointer)
-        choices = tuple(choice for part in parts if part for choice in part.choices)
-        single = sum(1 for part in parts if part and not part.formula)
-        sums = [str(single)] if single else []
-        sums += [part.formula for part in parts if part and part.formula]
-        return Alternatives(choices, " + ".join(sums))
+        return tuple(choice for part in parts if part for choice in part)
 
-    def _item(self, field: str, item: object, pointer: Pointer) -> Alternatives | None:
+    def _item(self, field: str, item: object, pointer: Pointer) -> Choices | None:
         """Return one element of a list: a value, or a sub-grid."""
         if isinstance(item, dict):
             if item.keys() & GRID_KEYS:
@@ -306,16 +298,16 @@ class Reader:
             if "when" in item:
                 value = {key: part for key, part in item.items() if key != "when"}
                 when = conditions(item["when"], (*pointer, "when"), self.problems)
-                return Alternatives((Choice(self._read(field, value, pointer), when),), "")
+                return (Choice(self._read(field, value, pointer), when),)
         if isinstance(item, list):
             self._report(
                 f"a list in a list; got {shown(item)}: write its values one by one, or a zip",
                 pointer,
             )
             return None
-        return Alternatives((Choice(self._read(field, item, pointer)),), "")
+        return (Choice(self._read(field, item, pointer)),)
 
-    def _grid(self, field: str, grid: dict[str, Any], pointer: Pointer) -> Alternatives | None:
+    def _grid(self, field: str, grid: dict[str, Any], pointer: Pointer) -> Choices | None:
         kinds = grid.keys() & GRID_KEYS
         for extra in grid.keys() - GRID_KEYS - {"when"}:
             hint = did_you_mean(str(extra), [*GRID_KEYS, "when"])
@@ -329,19 +321,16 @@ class Reader:
         (kind,) = kinds
         body, at = grid[kind], (*pointer, kind)
         if kind == "values":
-            alternatives = self._alternatives(field, body, at)
+            choices = self._choices(field, body, at)
         elif not isinstance(body, dict) or not body:
             self._report(f"{kind} holds axes (a mapping of lists); got {shown(body)}", at)
             return None
         else:
-            alternatives = (self._product if kind == "product" else self._zip)(field, body, at)
-        if alternatives is None or "when" not in grid:
-            return alternatives
+            choices = (self._product if kind == "product" else self._zip)(field, body, at)
+        if choices is None or "when" not in grid:
+            return choices
         when = conditions(grid["when"], (*pointer, "when"), self.problems)
-        return Alternatives(
-            tuple(Choice(c.assign, c.when + when) for c in alternatives.choices),
-            alternatives.formula,
-        )
+        return tuple(Choice(c.assign, c.when + when) for c in choices)
 
     def _below(self, field: str, body: dict[str, Any], pointer: Pointer) -> list[Axis] | None:
         """Return the axes inside a product or a zip. Their names are relative to the section, or
@@ -357,36 +346,25 @@ class Reader:
         complete = [axis for axis in axes if axis is not None]
         return complete if len(complete) == len(body) else None
 
-    def _product(self, field: str, body: dict[str, Any], pointer: Pointer) -> Alternatives | None:
+    def _product(self, field: str, body: dict[str, Any], pointer: Pointer) -> Choices | None:
         axes = self._below(field, body, pointer)
         if axes is None:
             return None
         # The product is counted before it is built, so a large one costs neither time nor memory.
-        if prod(len(axis.alternatives.choices) for axis in axes) > MAX_CELLS:
+        if prod(len(axis.choices) for axis in axes) > MAX_CELLS:
             raise TooLargeError
-        choices = [
-            Choice(
-                tuple(a for c in combination for a in c.assign),
-                tuple(w for c in combination for w in c.when),
-            )
-            for combination in product(*(axis.alternatives.choices for axis in axes))
-        ]
-        return Alternatives(tuple(choices), formula(axes))
+        return tuple(map(_joined, product(*(axis.choices for axis in axes))))
 
-    def _zip(self, field: str, body: dict[str, Any], pointer: Pointer) -> Alternatives | None:
+    def _zip(self, field: str, body: dict[str, Any], pointer: Pointer) -> Choices | None:
         axes = self._below(field, body, pointer)
         if axes is None:
             return None
-        lengths = {axis.name: len(axis.alternatives.choices) for axis in axes}
+        lengths = {axis.name: len(axis.choices) for axis in axes}
         if len(set(lengths.values())) > 1:
             counted = ", ".join(f"{name} has {count}" for name, count in lengths.items())
             self._report(f"zip couples lists of one length; {counted}", pointer)
             return None
-        choices = [
-            Choice(tuple(a for c in row for a in c.assign), tuple(w for c in row for w in c.when))
-            for row in zip(*(axis.alternatives.choices for axis in axes), strict=True)
-        ]
-        return Alternatives(tuple(choices), f"{len(choices)} zipped")
+        return tuple(map(_joined, zip(*(axis.choices for axis in axes), strict=True)))
 
     def _read(self, field: str, value: object, pointer: Pointer) -> tuple[Assignment, ...]:
         return tuple(read(field, value, pointer, self.lookup, self.problems))
@@ -402,15 +380,12 @@ class Reader:
         self.problems.append(SpecProblem(message, pointer))
 
 
-def formula(axes: Sequence[Axis]) -> str:
-    """Return `2 model x (1 + 2 estimator x 4 beta) kl`; an axis of one value is left out."""
-    parts = []
-    for axis in axes:
-        inner = axis.alternatives.formula
-        if inner != "1":
-            inner = inner if inner.replace(" zipped", "").isdigit() else f"({inner})"
-            parts.append(f"{inner} {axis.name.rpartition('.')[2]}")
-    return " x ".join(parts) or "1"
+def _joined(choices: Sequence[Choice]) -> Choice:
+    """Return one choice that makes all assignments of these."""
+    return Choice(
+        tuple(a for choice in choices for a in choice.assign),
+        tuple(w for choice in choices for w in choice.when),
+    )
 
 
 def _couples(items: object) -> bool:
@@ -455,12 +430,11 @@ GridRow = tuple[Choice, ...]
 
 
 class GridRows(NamedTuple):
-    """The rows that exclusions leave, the included rows, and the formula of their number."""
+    """The rows that exclusions leave, and the included rows."""
 
     product: tuple[GridRow, ...]
     included: tuple[tuple[GridRow, tuple[int, ...] | None], ...]
     """Included rows, with their own seeds if they name seeds."""
-    formula: str
     axes: tuple[Axis, ...]
     broken: bool = False
     """True if a part could not be read. Then no rows exist, and `axes` has the axes that could be
@@ -488,16 +462,15 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
         _included(written, (*at, "include", i), reader) for i, written in enumerate(study.include)
     )
     if len(reader.problems) > before:
-        return GridRows((), (), "", tuple(axes), broken=True)
-    if prod(len(a.alternatives.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
+        return GridRows((), (), tuple(axes), broken=True)
+    if prod(len(a.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
         raise TooLargeError
     base = dict(_leaves(study.base))
     grid = list(_multiplied(axes, base, reader, at))
     kept, dropped = _without(grid, base, [terms for terms, _ in excluded])
     if strict:
         _report_idle(excluded, dropped, axes, grid, reader, at)
-    text = _formula_of_study(axes, len(grid) - len(kept), len(included), len(kept), study.seeds)
-    return GridRows(tuple(kept), included, text, tuple(axes))
+    return GridRows(tuple(kept), included, tuple(axes))
 
 
 def _axes(study: Study, reader: Reader, at: Pointer) -> list[Axis]:
@@ -521,7 +494,7 @@ def _axes(study: Study, reader: Reader, at: Pointer) -> list[Axis]:
 
 def _fields(axis: Axis) -> set[str]:
     """Return the fields that some choice of an axis sets."""
-    return {a.field for choice in axis.alternatives.choices for a in choice.assign}
+    return {a.field for choice in axis.choices for a in choice.assign}
 
 
 def _clash(one: str, other: str) -> bool:
@@ -538,11 +511,9 @@ def _multiplied(
     axes: Sequence[Axis], base: dict[str, object], reader: Reader, at: Pointer
 ) -> Iterator[GridRow]:
     # Recursion over the conditional axes only: a row's conditions depend on the choices before it.
-    free = [axis.alternatives.choices for axis in axes if not axis.conditional]
+    free = [axis.choices for axis in axes if not axis.conditional]
     bound = [axis for axis in axes if axis.conditional]
-    leaves = {
-        id(choice): flat(choice.assign) for axis in axes for choice in axis.alternatives.choices
-    }
+    leaves = {id(choice): flat(choice.assign) for axis in axes for choice in axis.choices}
     clashes: set[str] = set()
 
     def extended(row: GridRow, rest: Sequence[Axis], known: dict[str, object]) -> Iterator[GridRow]:
@@ -550,7 +521,7 @@ def _multiplied(
             yield row
             return
         axis, further = rest[0], rest[1:]
-        holding = [c for c in axis.alternatives.choices if _holds(c.when, known)]
+        holding = [c for c in axis.choices if _holds(c.when, known)]
         if not holding:
             yield from extended(row, further, known)
         for choice in holding:
@@ -610,7 +581,7 @@ def _report_idle(
             reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
     used = {id(choice) for row in grid for choice in row}
     for axis in axes:
-        if axis.conditional and not any(id(c) in used for c in axis.alternatives.choices):
+        if axis.conditional and not any(id(c) in used for c in axis.choices):
             reader.problems.append(
                 SpecProblem(
                     f"the conditions of '{axis.name}' hold for no cell", (*at, "axes", axis.name)
@@ -642,22 +613,6 @@ def _leaves(base: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, ob
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _formula_of_study(
-    axes: Sequence[Axis], excluded: int, included: int, num_cells: int, seeds: Sequence[int]
-) -> str:
-    """Return `2 model x (1 + 2 estimator x 4 beta) kl x 3 seeds = 54`."""
-    parts = [formula([a for a in axes if not a.conditional])]
-    parts += [f"up to {len(a.alternatives.choices)} {a.name}" for a in axes if a.conditional]
-    text = " x ".join(part for part in parts if part != "1") or "1"
-    text += f" - {excluded} excluded" if excluded else ""
-    text += f" + {included} included" if included else ""
-    count = num_cells + included
-    plain = not excluded and not included and not any(a.conditional for a in axes)
-    if not plain:
-        text += f" = {count}"
-    return f"{text} x {len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
 
 
 SECTIONS: dict[str, type[Frozen]] = {
@@ -987,7 +942,7 @@ def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
 
 def _extra_labels(grid: GridRows) -> list[str]:
     """Return the fields that this study varies and that no standard label shows."""
-    choices = [c for axis in grid.axes for c in axis.alternatives.choices]
+    choices = [c for axis in grid.axes for c in axis.choices]
     choices += [c for row, _ in grid.included for c in row]
     fields: dict[str, None] = {}
     for choice in choices:
@@ -1064,11 +1019,10 @@ def merged(one: Cell, other: Cell) -> Cell:
 
 
 class Expansion(NamedTuple):
-    """The cells of a spec, the formula of each study's number of cells, and the faults."""
+    """The cells of a spec, and the faults."""
 
     cells: tuple[Cell, ...]
     """If the spec has a problem, only the cells of the first seed, of the rows without a fault."""
-    formulas: dict[str, str]
     problems: tuple[SpecProblem, ...]
 
 
@@ -1094,11 +1048,6 @@ def expand(spec: Spec) -> list[Cell]:
         )
         for cell in cells
     ]
-
-
-def formulas(spec: Spec) -> dict[str, str]:
-    """Return study -> formula of its number of cells: `2 model x (1 + 2 x 4) kl x 3 seeds = 54`."""
-    return dict(_expansion_of(spec).formulas)
 
 
 def _expansion_of(spec: Spec) -> Expansion:
@@ -1132,7 +1081,7 @@ def expansion(
     of the site, on whose nodes `resources` are laid out.
     """
     problems: list[SpecProblem] = []
-    checked: list[tuple[Study, str, list[Variant]]] = []
+    checked: list[tuple[Study, list[Variant]]] = []
     for study in studies:
         own: Mapping[str, Pointer] = (origins or {}).get(study.name, {})
         try:
@@ -1148,19 +1097,17 @@ def expansion(
             continue
         builder = Builder(study.name, study.base, own, problems, site_options or {})
         if read.broken:
-            builder.check_parts(c for axis in read.axes for c in axis.alternatives.choices)
+            builder.check_parts(c for axis in read.axes for c in axis.choices)
             continue
-        checked.append((study, read.formula, variants_of(study, read, builder)))
+        checked.append((study, variants_of(study, read, builder)))
     cells: dict[str, Cell] = {}
     slugs: dict[str, str] = {}
-    formulas: dict[str, str] = {}
-    for study, formula_, variants in checked:
+    for study, variants in checked:
         added = cells_of(variants, study.seeds[:1] if problems else study.seeds, slugs)
-        formulas[study.name] = f"{formula_} = {len(added)}"
         for cell in added.values():
             twin = cells.get(cell.id)
             cells[cell.id] = cell if twin is None else merged(twin, cell)
-    return Expansion(tuple(cells.values()), formulas, tuple(problems))
+    return Expansion(tuple(cells.values()), tuple(problems))
 
 
 def _entries(spec: Spec) -> Lookup:

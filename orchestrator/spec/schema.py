@@ -1,7 +1,7 @@
 """The JSON Schema of spec files, generated from the models, for editors and other tools.
 
-It has every field with its type and bounds, and the grammar of axes. Checks that need the whole
-spec (names of group entries, rules between fields, claims) are made by `load`.
+It has every field with its type and bounds, and the values of plain axes. What stands inside a
+grid or needs the whole spec (names of group entries, rules between fields, claims) `load` checks.
 """
 
 import ast
@@ -141,8 +141,7 @@ def _ref(name: str) -> JsonSchema:
 
 
 def _language() -> JsonSchema:
-    """Return definitions of the value and the axis of each field, and of grids and conditions."""
-    sections = [name for name, field in FIELDS.items() if field.section is not None]
+    """Return definitions of the value and the axis of each field, and of conditions."""
     definitions: JsonSchema = {
         f"value {name}": _value(field) | {"description": about(name)}
         for name, field in FIELDS.items()
@@ -152,9 +151,7 @@ def _language() -> JsonSchema:
         for name, field in FIELDS.items()
         if name != "seed"
     }
-    definitions |= {f"grid {section}": _grid(f"axes {section}") for section in sections}
-    definitions |= {f"axes {section}": _axes(section) for section in sections}
-    definitions["grid"], definitions["axes"] = _grid("axes"), _axes("")
+    definitions["axes"] = _axes()
     definitions["fields"] = {
         "type": "object",
         "properties": {name: _ref(f"value {name}") for name in FIELDS},
@@ -189,58 +186,28 @@ def _value(field: SettingsField) -> JsonSchema:
     return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
 
-def _grid(axes: str) -> JsonSchema:
-    """Return the schema of a product, a zip or values, perhaps under a condition."""
-    coupled: JsonSchema = {"minProperties": 1, **_ref(axes)}
-    kinds: JsonSchema = {
-        "product": coupled | {"description": "Every combination of these axes."},
-        "zip": coupled | {"description": "These axes in step: first with first."},
-        "values": {"description": "The values themselves, or sets of fields."},
+def _axes() -> JsonSchema:
+    """Return the schema of axes: names of fields, or any other name that couples fields."""
+    free: JsonSchema = {
+        "anyOf": [{"type": "object"}, {"type": "array", "minItems": 1, "items": {"type": "object"}}]
     }
     return {
         "type": "object",
         "properties": {
-            **kinds,
-            "when": _ref("condition") | {"description": "Only where this holds."},
-        },
-        "additionalProperties": False,
-        "oneOf": [{"required": [kind]} for kind in kinds],
-    }
-
-
-def _axes(section: str) -> JsonSchema:
-    """Return the schema of axes: names of fields, or any other name that couples fields."""
-    axes = {name: _ref(f"axis {name}") for name in FIELDS if name != "seed"}
-    if section:
-        axes |= {
-            name.removeprefix(f"{section}."): _ref(f"axis {name}")
+            name: _ref(f"axis {name}")
             for name in FIELDS
-            if name.startswith(f"{section}.")
-        }
-        return {"type": "object", "properties": axes, "additionalProperties": False}
-    axes = {name: axis for name, axis in axes.items() if name.partition(".")[0] != "system"}
-    free: JsonSchema = {
-        "anyOf": [_ref("grid"), {"type": "array", "minItems": 1, "items": {"type": "object"}}]
-    }
-    return {
-        "type": "object",
-        "properties": axes,
+            if name != "seed" and name.partition(".")[0] != "system"
+        },
         "additionalProperties": free,
         "propertyNames": {"not": {"const": "seed"}},
     }
 
 
 def _axis(field: SettingsField) -> JsonSchema:
-    grid = _ref(f"grid {field.name}" if field.section is not None else "grid")
-    conditional: JsonSchema = {"type": "object", "required": ["when"]}
-    items: JsonSchema = {"anyOf": [_ref(f"value {field.name}"), grid, conditional]}
-    forms: list[JsonSchema] = [
-        {"type": "array", "minItems": 1, "uniqueItems": True, "items": items},
-        grid,
-    ]
-    if field.section is not None:
-        forms.append({"minProperties": 1, **_ref(f"axes {field.name}")})
-    return {"anyOf": forms}
+    """Return the schema of an axis: values and grids in a list, or one grid."""
+    grid: JsonSchema = {"type": "object", "minProperties": 1}
+    items: JsonSchema = {"anyOf": [_ref(f"value {field.name}"), grid]}
+    return {"anyOf": [{"type": "array", "minItems": 1, "uniqueItems": True, "items": items}, grid]}
 
 
 def _condition() -> JsonSchema:

@@ -134,8 +134,8 @@ def _sentence(error: Any, model: type[Frozen]) -> str:
     """Return a fault that pydantic reports, as a sentence."""
     name = f"site.options.{'.'.join(map(str, error['loc']))}"
     field = next((each for each in reversed(error["loc"]) if isinstance(each, str)), "")
-    if error["type"] == "string_pattern_mismatch" and field in _RULES:
-        return f"{name}: {_RULES[field]}; got {error['input']!r}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"{name}: {_RULES.get(field, _PLAIN)}; got {error['input']!r}"
     return sentence(error, name, tuple(model.model_fields))
 
 
@@ -143,12 +143,10 @@ Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "exp
 
 # A value has no blank, quote, dollar, semicolon or backslash: a person may paste it into a shell,
 # where such a character has a meaning. A constraint has SLURM's own grammar.
-_NAMES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,@+-]*$", max_length=256)]
-_GRES = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:,/-]*$", max_length=256)]
+_WORD = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:/@+\[\]-]*$", max_length=4096)]
 _CONSTRAINT = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,&|*()\[\]!:@+-]*$", max_length=256)
 ]
-_HOSTS = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$", max_length=4096)]
 _ADDRESS = Annotated[
     str, Field(pattern=r"^https?://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+)(:\d+)?(/[\w./-]*)?$")
 ]
@@ -191,25 +189,20 @@ _FLAG = Annotated[
 ]
 
 _RULES: Mapping[str, str] = {
-    "partition": "names are letters, digits and '_.,@+-'",
-    "account": "names are letters, digits and '_.,@+-'",
-    "qos": "names are letters, digits and '_.,@+-'",
-    "reservation": "names are letters, digits and '_.,@+-'",
-    "gres": "such as gpu:a100:4: letters, digits and '_.:,/-'",
     "constraint": "features joined by SLURM's & | , ( ) [ ]: no blanks, quotes, dollars or ';'",
-    "exclude": "node names such as node[1-3],node7",
     "address": "http://HOST:PORT, without a user or a password",
     "python": "an absolute path of letters, digits and '_./+@-'",
     "extra": "flags such as --mail-type=END, with a plain value",
     "image": "a file or an address: letters, digits and '_./:@+#~-'",
     "binds": "/host, /host:/inside or /host:/inside:ro: letters, digits, blanks and '_./@+=~-'",
 }
+_PLAIN = "letters, digits and '_.,:/@+-[]'"
 
 
 class EvaluationJob(Frozen):
     """The job that scores one cell, on one node. Fields without a value are as in training."""
 
-    partition: _NAMES | None = None
+    partition: _WORD | None = None
     gpus: NonNegativeInt | None = None
     """None: as few as hold the policy's weights. vLLM spreads them over all of these."""
     cpus: PositiveInt | None = None
@@ -254,26 +247,26 @@ class RayOptions(ClusterOptions):
     """True: the job server may be on another machine. Whoever reaches it runs programs there."""
     num_cpus: PositiveFloat | None = None
     """CPUs that a job claims. None: one; none at all for a trainer that itself asks Ray."""
-    resources: dict[_NAMES, PositiveFloat] = Field(default_factory=dict)
+    resources: dict[_WORD, PositiveFloat] = Field(default_factory=dict)
     """Further resources that a job claims, by the cluster's own names (`{trainers: 1}`)."""
     image: _IMAGE | None = None
     """The image of a KubeRay manifest, which `orch run --dry-run` prints."""
-    volume_claim: _NAMES | None = None
+    volume_claim: _WORD | None = None
     """The volume claim that a KubeRay manifest mounts at the runs folder."""
 
 
 class SlurmOptions(ClusterOptions):
     """All fields of `site.options` where `site.kind` is slurm or auto."""
 
-    partition: _NAMES | None = None
-    account: _NAMES | None = None
-    qos: _NAMES | None = None
+    partition: _WORD | None = None
+    account: _WORD | None = None
+    qos: _WORD | None = None
     constraint: _CONSTRAINT | None = None
-    reservation: _NAMES | None = None
-    gres: _GRES | None = None
+    reservation: _WORD | None = None
+    gres: _WORD | None = None
     """The GPUs that a node has, such as gpu:a100:8. `resources` are laid out on such nodes, and a
     job asks for as many GPUs of a node as its cell uses; None: `gpu:<gpus_per_node>`."""
-    exclude: _HOSTS | None = None
+    exclude: _WORD | None = None
     """Nodes that are never used."""
     time_limit_hours: PositiveFloat = 24.0
     """Time limit of one job. A longer cell saves a checkpoint, is requeued, and continues."""

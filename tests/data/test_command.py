@@ -32,6 +32,7 @@ def test_what_can_be_prepared_is_and_the_rest_is_told(home: Path) -> None:
     assert done.returncode == 1
     assert "data.path nowhere.parquet is a file that is not in" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "mine: 2 of its 2 validation prompts are training prompts too" in done.stderr
     [made] = json.loads(done.stdout)
     assert (made["name"], made["num_prompts"], made["state"]) == ("mine", 2, "prepared")
     folder = Path(made["folder"])
