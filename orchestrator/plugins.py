@@ -1,18 +1,12 @@
-"""Find backends, estimators, policy losses and tasks: orch's own, and those of other distributions.
+"""Find backends, estimators and tasks: orch's own, and those of other distributions.
 
 A distribution adds to orch by entry points of its pyproject.toml:
 
     [project.entry-points."orch.backends"]
 toytrl = "toytrl"              # a package that exports BACKEND
 
-    [project.entry-points."orch.readers"]
-otherlib = "toytrl.otherlib:READER"   # a library that `orch audit` only reads
-
     [project.entry-points."orch.estimators"]
 k4 = "toytrl.estimators:K4"    # an orchestrator.estimators.EstimatorEntry
-
-    [project.entry-points."orch.policy_losses"]
-near = "toytrl.losses:NEAR"    # an orchestrator.losses.table.PolicyLossEntry
 
     [project.entry-points."orch.tasks"]
 toytrl = "toytrl.tasks"        # a package that holds lm-eval task files
@@ -23,13 +17,13 @@ but not in `names()`. This module is the only one that imports them. Nothing of 
 before it is asked for, and finding it imports only the packages that its module lies in.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.estimators import EstimatorEntry, register
@@ -40,16 +34,11 @@ from orchestrator.library.protocol import (
     LaunchReader,
     ShippedPrompts,
 )
-from orchestrator.losses import table as losses
-from orchestrator.losses.table import PolicyLossEntry
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Entry = TypeVar("Entry")
-
 BACKENDS, ESTIMATORS, TASKS = "orch.backends", "orch.estimators", "orch.tasks"
-READERS, POLICY_LOSSES = "orch.readers", "orch.policy_losses"
 
 
 @cache
@@ -89,7 +78,7 @@ def readers() -> tuple[str, ...]:
 
     They are the backends, and the libraries that are only read.
     """
-    return tuple(sorted({*names(), *_only_read(), *_entry_points(READERS)}))
+    return tuple(sorted({*names(), *_only_read()}))
 
 
 def only_read() -> tuple[str, ...]:
@@ -106,21 +95,12 @@ def reader_folder(name: str) -> Path:
 def load_reader(name: str) -> LaunchReader:
     """Return what reads the launches of a library.
 
-    Raise EnvironmentFault if there is nothing of that name, or if it cannot be used.
+    Raise EnvironmentFault if there is nothing of that name.
     """
     if name in _only_read():
         reader: LaunchReader = import_module(f"backends.{name}.audit.reader").READER
         return reader
-    point = _entry_points(READERS).get(name)
-    if point is None:
-        return load(name)
-    loaded = _loaded(point)
-    if not isinstance(loaded, LaunchReader) or loaded.name != name:
-        raise EnvironmentFault(
-            f"{_origin_of(point)} is no orchestrator.library.protocol.LaunchReader named '{name}': "
-            "it needs name, title, release_marks, estimator_names and audit"
-        )
-    return loaded
+    return load(name)
 
 
 def estimator_names() -> dict[str, str]:
@@ -225,31 +205,15 @@ def load_estimators() -> None:
     Each entry point names an EstimatorEntry or a sequence of them. Raise EnvironmentFault on
     anything else.
     """
-    for entry in _entries(ESTIMATORS, EstimatorEntry):
-        register(entry)
-
-
-def load_policy_losses() -> None:
-    """Register the policy losses of other distributions in the table of orchestrator.losses.
-
-    Each entry point names a PolicyLossEntry or a sequence of them. Raise EnvironmentFault on
-    anything else.
-    """
-    for entry in _entries(POLICY_LOSSES, PolicyLossEntry):
-        losses.register(entry)
-
-
-def _entries(group: str, kind: type[Entry]) -> Iterator[Entry]:
-    """Yield the entries of a table that the entry points of a group name."""
-    for point in _entry_points(group).values():
+    for point in _entry_points(ESTIMATORS).values():
         loaded = _loaded(point)
         for entry in loaded if isinstance(loaded, list | tuple) else (loaded,):
-            if not isinstance(entry, kind):
+            if not isinstance(entry, EstimatorEntry):
                 raise EnvironmentFault(
                     f"{_origin_of(point)} is {entry!r}; it must be an "
-                    f"{kind.__module__}.{kind.__name__}, or a sequence of them"
+                    "orchestrator.estimators.EstimatorEntry, or a sequence of them"
                 )
-            yield entry
+            register(entry)
 
 
 def _exported(name: str) -> object:

@@ -77,27 +77,6 @@ def test_every_folder_of_backends_is_found_and_keeps_the_protocol() -> None:
         assert backend.versions
 
 
-READER = """
-from orchestrator.library.launches import InLoss, InReward, LaunchReading
-from orchestrator.library.release_marks import ReleaseMarks
-
-class Toy:
-    name, title, estimator_names = "toyread", "ToyRead", {"kl": "k1"}
-    release_marks = ReleaseMarks(hint="toyread", configuration_classes=("ToyConfig",))
-
-    def audit(self, launch):
-        calls = [each for each in launch.documents if each.kind == "call"]
-        if not calls:
-            return None
-        beta = float(calls[0].values["beta"].text)
-        return LaunchReading(
-            "toyread", "1", "it is the only one", None, InReward(False), InLoss(True, "k3", beta)
-        )
-
-READER = Toy()
-"""
-
-
 @pytest.mark.parametrize("library", [name for name in plugins.names() if name != "micro"])
 def test_a_function_of_a_module_takes_what_the_method_takes(library: str) -> None:
     backend = plugins.load(library)
@@ -108,26 +87,6 @@ def test_a_function_of_a_module_takes_what_the_method_takes(library: str) -> Non
             assert list(signature(own).parameters) == wanted, member
             returned = signature(method).return_annotation
             assert signature(own).return_annotation in (returned, *get_args(returned)), member
-
-
-def test_a_library_that_is_only_read(install: Install) -> None:
-    """It is no backend, and `orch audit` reads the calls that make its configuration."""
-    from orchestrator.audit import audit, libraries
-
-    install("toy-read", "[orch.readers]\ntoyread = toyread:READER\n", toyread=READER)
-    for function in (libraries.marks, libraries._hint, libraries.configuration_classes):
-        function.cache_clear()
-    try:
-        assert "toyread" in plugins.readers()
-        assert "toyread" not in plugins.names()
-        (finding,) = audit("BETA = 0.25\nToyConfig(beta=BETA, lr=1e-6)\n", "train.py")
-        assert (finding.library, finding.in_loss.beta, finding.line) == ("toyread", 0.25, 2)
-        assert finding.confidence == "assumed"
-        assert any("orch does not read them" in each for each in finding.assumes)
-        assert not finding.effective_beta
-    finally:
-        for function in (libraries.marks, libraries._hint, libraries.configuration_classes):
-            function.cache_clear()
 
 
 LIBRARY = re.compile(r"(?<![a-z])verl|openrlhf|skyrl|prime[ _-]?rl", re.IGNORECASE)

@@ -66,8 +66,8 @@ def prepare(
     for data, made in prepared_rows:
         if made.num_shared:
             say(
-                f"{data.name}: {made.num_shared} of its {made.num_validation} validation prompts are "
-                "training prompts too: an accuracy on them is no held-out one"
+                f"{data.name}: {made.num_shared} of its {made.num_validation} validation prompts "
+                "are training prompts too: an accuracy on them is no held-out one"
             )
     rows = [
         (

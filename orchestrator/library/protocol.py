@@ -75,9 +75,8 @@ class LaunchReader(Protocol):
     """A library whose launches `orch audit` reads. Every backend is one.
 
     For a library that orch reads and does not train with, the folder `backends/<library>/audit/`
-    holds `reader.py`, which exports `READER`. In another distribution
-    an entry point of the group `orch.readers` names the object. CONTRIBUTING.md has the steps. It
-    may have `logged_metrics`, as a backend has.
+    holds `reader.py`, which exports `READER`. CONTRIBUTING.md has the steps. It may have
+    `logged_metrics`, as a backend has.
     """
 
     name: str

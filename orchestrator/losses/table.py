@@ -11,8 +11,7 @@ and slope of each token for NumPy arrays and torch tensors alike. The weight or 
 engine is no entry: `loss.correction` multiplies any policy loss. How a library spells a loss is
 that library's own fact and stays in its backend.
 
-To add a policy loss, write its entry into `_ENTRIES` below, or publish it from another package as
-an entry point of the group `orch.policy_losses` (a `PolicyLossEntry`, or several).
+To add a policy loss, write its entry into `_ENTRIES` below.
 """
 
 from collections.abc import Callable, Mapping
