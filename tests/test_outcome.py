@@ -1,6 +1,8 @@
-"""The rule of outcomes, on rewards with planted truth. Its table is benchmarks/outcome.py's."""
+"""The rule of outcomes, on rewards with planted truth."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,13 +10,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.outcome import FALLS, LEVELS, SIZES, errors_of, kind
-from orchestrator.metrics.outcome import judge
+from orchestrator.metrics.outcome import REWARD, WINDOW, judge
 from orchestrator.metrics.points import merge
 from orchestrator.records import MetricPoint, Outcome
 
 Judge = Callable[..., Outcome]
 NAN = float("nan")
+Curve = Any
+"""[steps], the true reward at each train step."""
+LEVELS = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 0.95)
+FALLS: dict[str, tuple[int, Callable[[Curve, int], Curve]]] = {
+    # (train steps before the fall that tell the reward, share of the fall at each step)
+    "at 60 %, for good": (WINDOW, lambda t, n: t >= 0.6 * n),
+    "with 10 steps left": (WINDOW, lambda t, n: t >= n - 10),
+    "slow, over half the run": (WINDOW, lambda t, n: ((t - 0.25 * n) / (0.5 * n)).clip(0, 1)),
+    "early, at step 15": (WINDOW, lambda t, _: t >= 15),
+    "in steps 2 to 5": (1, lambda t, _: (t / 4).clip(0, 1)),
+    "for 20 steps, then back": (WINDOW, lambda t, n: (t >= n // 2) & (t < n // 2 + 20)),
+}
+SIZES = {"to a fifth": 0.8, "by a third": 1 / 3}
+
+
+def kind(rewards: Curve) -> str:
+    """Return the kind of outcome of these rewards."""
+    points = [MetricPoint(i, 0.0, {REWARD: float(r)}) for i, r in enumerate(rewards, 1)]
+    settings: Any = SimpleNamespace(
+        num_train_steps=len(rewards),
+        batch=SimpleNamespace(num_prompts=10**9),
+        rollout=SimpleNamespace(group_size=1, max_response_tokens=1),
+    )
+    return judge(points, settings).kind
+
+
+def errors_of(fall: float, deviation: float, before: int) -> float:
+    """Return a fall in standard errors of a window of 10 steps, or of the steps before it."""
+    return fall / (deviation * math.sqrt(1 / before if before == WINDOW else 1 + 1 / WINDOW))
 
 
 @pytest.fixture

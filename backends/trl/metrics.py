@@ -23,6 +23,7 @@ NAMES: Mapping[str, str] = {
     "learning_rate": "train/learning_rate",
     "clip_ratio/region_mean": "train/clip_fraction",
     "completions/mean_length": "rollout/response_tokens",
+    "completions/clipped_ratio": "rollout/cut_share",
     "step_time": "time/step_seconds",
 }
 LENGTH = "completions/mean_length"

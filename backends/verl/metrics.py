@@ -31,6 +31,7 @@ NAMES: Mapping[str, str] = {
     "actor/entropy": "train/entropy",
     "actor/entropy_loss": "train/entropy",
     "response_length/mean": "rollout/response_tokens",
+    "response_length/clip_ratio": "rollout/cut_share",
     "training/off_policy/trajectory_staleness_worst/mean": "rollout/staleness_mean",
     "training/off_policy/trajectory_staleness_worst/max": "rollout/staleness_max",
     "rollout_corr/k3_kl": "rollout/mismatch_kl",

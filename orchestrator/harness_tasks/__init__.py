@@ -1,8 +1,8 @@
 """lm-evaluation-harness's tasks by name, and tasks of a user's own by the path of their YAML.
 
 Names come from a stored list, `<version>.json.xz`, because the harness needs 20 s of CPU to read
-its 14,000 files. `python -m docs.tools.harness_tasks` writes it. Nothing here imports the harness
-or runs a file of a task: YAML is read safely, and `!function` is only a text.
+its 14,000 files. Nothing here imports the harness or runs a file of a task: YAML is read safely,
+and `!function` is only a text.
 
 A task's name in a spec is one of
     NAME            a task, group or tag of the harness, where orch has no task of this name

@@ -43,6 +43,7 @@ METRICS: dict[str, Metric] = {
     ),
     "train/learning_rate": Metric("learning rate of this train step"),
     "rollout/response_tokens": Metric("mean length of a response", "tokens", "always"),
+    "rollout/cut_share": Metric("share of responses that were cut at the limit of tokens"),
     "rollout/staleness_mean": Metric("policy versions between sampling and use", "train steps"),
     "rollout/staleness_max": Metric("largest of them", "train steps"),
     "rollout/mismatch_kl": Metric(

@@ -36,6 +36,7 @@ PAGE_CURVES = (
     "train/entropy",
     "train/grad_norm",
     "rollout/response_tokens",
+    "rollout/cut_share",
     "rollout/staleness_mean",
     "train/beta_effective",
 )

@@ -67,22 +67,6 @@ def same(gold: str, given: str) -> bool:
     return False
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time of this process's children so far. Linux only."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    return sum(_ticks(pid) for pid in _POOL.pids()) / ticks
-
-
-def _ticks(pid: int) -> int:
-    """Return the CPU time of a process and of its ended children, in ticks of the kernel."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123  (as short as it gets)
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return sum(map(int, fields[11:15]))
-
-
 class _Child:
     """A process that judges one pair at a time."""
 

@@ -130,28 +130,10 @@ _MOST_SIGNS = 3
 _INTEGER = r"\d{1,60}"
 _DECIMAL = rf"(?:{_INTEGER}(?:\.\d{{0,60}})?|\.\d{{1,60}})"
 _REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\overline\{(\d{1,20})\}")
-_ONES = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+).split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905  (as above)
 _COUNTED = {
     **{word: n for n, word in enumerate(_ONES)},
@@ -207,7 +189,6 @@ _FREE_INTEGER = re.compile(
     r"(?<=\S)[,;]?\s*(?:where|for|with)?\s*\(?[jklmn]\s*\\in\s*\\mathbb\s*\{?\s*Z\s*\}?\)?$"
 )
 """What says that the letter of a family of solutions is any integer."""
-_CLOSES = {"(": ")", "[": "]", "{": "}"}
 
 
 class Value(NamedTuple):

@@ -145,3 +145,28 @@ def pairs(count: int, seed: int) -> Iterator[Pair]:
         else:
             given = writer(a + 1, b, rng)
             yield gold, given, False
+
+
+def degenerate(count: int) -> Iterator[str]:
+    """Yield answers of a policy that has collapsed: towers, factorials, digits and carets."""
+    draw = random.Random(1)  # noqa: S311  (the same draws each time)
+    shapes: list[Callable[[int], str]] = [
+        lambda n: f"(x+{n})^{{{1000 + n}}}",
+        lambda n: f"\\binom{{10^9+{n}}}{{5\\cdot10^8}}",
+        lambda n: f"{n}^{{9^{{9^{{9}}}}}}",
+        lambda n: f"{10**6 + n}!",
+        lambda n: f"10^{{10^{{10}}}} + {n} \\bmod 7",
+        lambda n: f"\\prod_{{n=1}}^{{10^9}} (x+{n})",
+        lambda n: "+".join(f"\\sqrt{{{n + k}}}" for k in range(40)),
+        lambda n: f"{n}" + "^9" * 40,
+        lambda n: f"{n}" + "9" * 900,
+        lambda n: f"\\sqrt{{{n}+" * 30 + "x" + "}" * 30,
+        lambda n: "".join(draw.choice("0123456789^^{}()+-!") for _ in range(60 + n % 200)),
+        lambda n: "".join(draw.choice("xy0123456789^{}()") for _ in range(20 + n % 30)),
+        lambda n: f"(a+b+c+d)^{{{20 + n}}}(a-b)^{{{n}}}",
+        lambda n: "\\sin(" * (n % 12) + f"{n}x" + ")" * (n % 12),
+        lambda n: "\\frac{1}{" * 14 + f"x+{n}" + "}" * 14,
+        lambda n: f"\\int_0^{{{n}}} e^{{x^x}} dx",
+    ]
+    for number in range(count):
+        yield shapes[number % len(shapes)](number + 2)

@@ -16,6 +16,7 @@ from orchestrator.scoring import (
     math_answers,
     reward_function,
 )
+from tests.scoring.generated import degenerate
 
 EQUAL = (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}")
 """A pair that only algebra finds equal."""
@@ -54,14 +55,12 @@ def test_a_child_that_computes_for_ever_is_killed_and_replaced(answer: str) -> N
 
 
 def test_a_batch_of_degenerate_answers_is_cheap() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-    from scoring import degenerate
-
+    """Their text alone shows that most of them are too large to be asked about."""
     rewards = batch_reward_function("math_boxed")
-    before = time.process_time() + judge.cpu_seconds()
+    before = judge.same.cache_info().misses
     answers = [f"\\boxed{{{answer}}}" for answer in degenerate(320)]
     assert rewards(answers, [r"\sqrt{2}x+1"] * 320) == [0.0] * 320
-    assert time.process_time() + judge.cpu_seconds() - before < 320 * 0.05
+    assert judge.same.cache_info().misses - before < 320 / 4
 
 
 def test_a_batch_scores_as_one_by_one() -> None:

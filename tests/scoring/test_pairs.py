@@ -27,7 +27,7 @@ def test_known_misses(answer: str, boxed: str, person: int, scorer: int) -> None
 
 
 ADVERSARIAL = yaml.safe_load(
-    (Path(__file__).parents[2] / "benchmarks" / "scoring_pairs.yaml").read_text(encoding="utf-8")
+    (Path(__file__).with_name("adversarial.yaml")).read_text(encoding="utf-8")
 )
 MISSED: set[tuple[str, str]] = set()
 """Adversarial pairs that the scorer has wrong: one that is mended must leave the list."""
