@@ -26,7 +26,7 @@ from orchestrator.analysis.configurations import (
 from orchestrator.analysis.phases import phase_data, phase_maps
 from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure, per_library
 from orchestrator.analysis.stats import Improvement
-from orchestrator.analysis.text import first_names
+from orchestrator.analysis.text import few
 from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.records import Published, PublishedNumber, Record, Score, Spec
 from orchestrator.spec.claims import Claim, ClaimSide, parse
@@ -105,7 +105,7 @@ def changed_claims(was: Mapping[str, str], now: Mapping[str, str]) -> str:
         ("removed", [name for name in was if name not in now]),
         ("altered", [name for name in now if was.get(name, now[name]) != now[name]]),
     )
-    told = [f"{len(names)} {what} ({first_names(names)})" for what, names in parts if names]
+    told = [f"{len(names)} {what} ({few(names)})" for what, names in parts if names]
     return f"Claims changed after the first result: {', '.join(told)}." if told else ""
 
 

@@ -27,7 +27,7 @@ from orchestrator.analysis.stats import (
     seeds_to_decide,
     two_sided_p,
 )
-from orchestrator.analysis.text import counted, first_names, listed
+from orchestrator.analysis.text import counted, few, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.evaluate import score_index
 from orchestrator.identity import digest, drift, identity
@@ -317,10 +317,7 @@ def missing_seeds(questions: Iterable[LibraryQuestion], value: FinalValue, spec:
                     f"`orch run {spec} -w backend={name} -w seed={wanted}`"
                 )
                 reasons.setdefault((library, reason), []).append(question.name)
-    return [
-        f"{library} {reason} (in {first_names(names)})"
-        for (library, reason), names in reasons.items()
-    ]
+    return [f"{library} {reason} (in {few(names)})" for (library, reason), names in reasons.items()]
 
 
 def _difference(

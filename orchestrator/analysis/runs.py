@@ -8,7 +8,7 @@ import math
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -76,32 +76,6 @@ class Series(Mapping[int, float]):
 
     def __repr__(self) -> str:
         return f"Series({dict(self.items())})"
-
-    def values(self) -> ValuesView[float]:
-        """Return the values in the order of steps."""
-        return _Values(self)
-
-    def items(self) -> ItemsView[int, float]:
-        """Return (step, value) in the order of steps."""
-        return _Items(self)
-
-
-class _Values(ValuesView[float]):
-    """The values of a Series, in the order of steps."""
-
-    _mapping: Series
-
-    def __iter__(self) -> Iterator[float]:
-        return iter(self._mapping.numbers)
-
-
-class _Items(ItemsView[int, float]):
-    """The (step, value) pairs of a Series, in the order of steps."""
-
-    _mapping: Series
-
-    def __iter__(self) -> Iterator[tuple[int, float]]:
-        return zip(self._mapping.steps, self._mapping.numbers, strict=True)
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,14 @@ def listed(values: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def first_names(names: Sequence[str]) -> str:
-    """Return the first three names and the number of others: `a, b, c and 2 more`."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+MOST_NAMED = 3
+"""Maximum number of names in a sentence."""
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others: `a, b, c and 2 more`."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def metric_title(name: str) -> str:
@@ -106,11 +111,3 @@ def metric_title(name: str) -> str:
 
 
 _COUNTS = {"distinct": "different answers among {k}", "unboxed": "share of answers without a box"}
-MOST_NAMED = 3
-"""Maximum number of names in a sentence."""
-
-
-def few(names: Sequence[str]) -> str:
-    """Return the first names in words, and the number of the others."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more

@@ -66,7 +66,7 @@ def test_it_is_what_the_oldest_python_of_a_trainer_reads(rule: str) -> None:
 
 
 FILES = {
-    ("math_boxed", 2): "547cbca6af2e",
+    ("math_boxed", 2): "051727d4dde3",
     ("countdown", 1): "3269d3bd7c51",
     ("exact", 1): "91fa20726a72",
     ("reasoning_gym", 1): "1b1124fb70a4",
