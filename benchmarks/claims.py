@@ -1,4 +1,4 @@
-"""False claims, power and coverage of the tests by which claims are judged, and of others.
+"""False claims, power and coverage of the tests by which claims are judged.
 
 python benchmarks/claims.py [FAMILIES]
 
@@ -7,21 +7,15 @@ of left minus right. The variances of configurations are as spread as those of a
 experiments/comedy_full.yaml with three seeds (scaled inverse chi-square with 2.6 degrees, deviation
 0.0325), or all equal, or one in five is a hundred times larger. A false claim is a verdict where
 nothing differs, on any claim of the family, at the level of the planned look (0.035 of 0.05).
-
-    t        Student's t of the paired differences of seeds
-    Welch    Welch's t over the configurations of a claim, with Satterthwaite's degrees
-    orch     what orch judges by: the variances of the configurations, and a prior of the grid's
-    oracle   the normal test with the true variances
 """
 
 import sys
 import warnings
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import chdtri, digamma, ndtr, polygamma, stdtr
+from scipy.special import chdtri, digamma, ndtr, polygamma
 
 from orchestrator.analysis.stats import (
     ALPHA,
@@ -48,7 +42,6 @@ KINDS = (
     "collapse",
 )
 """shared: half of a run's noise is its seed's. rounded: to 1/32. collapse: one run in twenty."""
-METHODS = ("t", "Welch", "orch", "oracle")
 LEVEL = level_of_look([3])
 
 
@@ -121,10 +114,6 @@ class Statistics(NamedTuple):
     """Statistics of families: [families, claims], and draws of the squared error of the effect."""
 
     effects: Any
-    paired: Any
-    """Two-sided p of Student's t."""
-    welch: Any
-    true_errors: Any
     squared_errors: Any
     """Draws of the variance of each effect, [families, claims, DRAWS]."""
 
@@ -139,9 +128,8 @@ def statistics(family: Family, shifts: Any = None) -> Statistics:
     degrees, scale = prior_degrees(variances, df)
     total = degrees[:, None] + np.where(variances > 1e-24, df, 0)
     posterior = (degrees * scale)[:, None] + spread
-    shape = (len(n), len(SETTINGS))
-    found = [np.zeros(shape) for _ in range(4)]
-    squared = np.zeros((*shape, DRAWS), dtype=np.float32)
+    effects = np.zeros((len(n), len(SETTINGS)))
+    squared = np.zeros((*effects.shape, DRAWS), dtype=np.float32)
     # Draws are shared by families of nearly equal degrees: steps of 3 %.
     steps = np.exp(np.round(np.log(total) / 0.03) * 0.03).round(3)
     drawn = np.empty((len(n), CONFIGURATIONS, DRAWS), dtype=np.float32)
@@ -150,35 +138,19 @@ def statistics(family: Family, shifts: Any = None) -> Statistics:
         drawn[rows, columns] = _inverse_chi_square(float(step))[columns]
     drawn *= (posterior / total / np.maximum(n, 1))[:, :, None]
     for i, (left, right) in enumerate(sides()):
-        shift = 0.0 if shifts is None else shifts[i]
         valid = (n[:, left] > 1) & (n[:, right] > 1)
         w = valid / np.maximum(valid.sum(axis=1), 1)[:, None]
-        both = np.concatenate([left, right])
-        w2 = np.concatenate([w, w], axis=1) ** 2
-        own = variances[:, both] / np.maximum(n[:, both], 1)
-        effect = (w * (means[:, left] - means[:, right])).sum(axis=1) + shift
-        error = (w2 * own).sum(axis=1)
-        freedom = error**2 / np.maximum((w2**2 * own**2 / np.maximum(df[:, both], 1)).sum(1), 1e-99)
-        by_seed = np.nanmean(family.values[:, left] - family.values[:, right], axis=1) + shift
-        seeds = by_seed.shape[1]
-        deviation = np.maximum(np.nanstd(by_seed, axis=1, ddof=1), 1e-12)
-        t = np.abs(np.nanmean(by_seed, axis=1)) / deviation * np.sqrt(seeds)
-        true = w2 * family.deviations[:, both] ** 2 / np.maximum(n[:, both], 1)
-        found[0][:, i] = effect
-        found[1][:, i] = 2 * stdtr(seeds - 1, -t)
-        found[2][:, i] = 2 * stdtr(
-            np.maximum(freedom, 1), -np.abs(effect) / np.sqrt(np.maximum(error, 1e-99))
-        )
-        found[3][:, i] = np.sqrt(true.sum(axis=1))
-        squared[:, i] = np.einsum("fc,fcd->fd", w2.astype(np.float32), drawn[:, both])
-    return Statistics(*found, squared)
+        effects[:, i] = (w * (means[:, left] - means[:, right])).sum(axis=1)
+        effects[:, i] += 0.0 if shifts is None else shifts[i]
+        w2 = (np.concatenate([w, w], axis=1) ** 2).astype(np.float32)
+        squared[:, i] = np.einsum("fc,fcd->fd", w2, drawn[:, np.concatenate([left, right])])
+    return Statistics(effects, squared)
 
 
-def pooled_p(found: Statistics, bound: float = 0.0) -> Any:
-    """Return the two-sided p of orch's test that the effect is `bound`."""
-    distance = np.abs(found.effects - bound)[:, :, None]
+def pooled_p(found: Statistics) -> Any:
+    """Return the two-sided p of orch's test that the effect is 0."""
     errors = np.sqrt(np.maximum(found.squared_errors, 1e-30))
-    return 2 * ndtr(-distance / errors).mean(axis=2)
+    return 2 * ndtr(-np.abs(found.effects)[:, :, None] / errors).mean(axis=2)
 
 
 def decided(p: Any, level: float) -> Any:
@@ -191,29 +163,14 @@ def decided(p: Any, level: float) -> Any:
     return result
 
 
-def p_values(found: Statistics) -> dict[str, Any]:
-    """Return the two-sided p of each method."""
-    oracle = 2 * ndtr(-np.abs(found.effects) / np.maximum(found.true_errors, 1e-12))
-    return {"t": found.paired, "Welch": found.welch, "orch": pooled_p(found), "oracle": oracle}
-
-
-def _chunks(kind: str, count: int, seeds: int, rng: Any) -> Iterator[Statistics]:
-    for start in range(0, count, 250):
-        yield statistics(families(kind, min(250, count - start), seeds, rng))
-
-
-def false_claims(kind: str, count: int, seeds: int) -> dict[str, float]:
-    """Return the share of families with a false claim, and that with an interval off the truth."""
+def false_claims(kind: str, count: int, seeds: int) -> float:
+    """Return the share of families with a false claim: with an interval off the truth."""
     rng = np.random.default_rng([seeds, KINDS.index(kind)])
-    sums: dict[str, float] = {}
-    for found in _chunks(kind, count, seeds, rng):
-        p = p_values(found)
-        for method in METHODS:
-            any_claim = decided(p[method], LEVEL).any(axis=1).sum()
-            sums[method] = sums.get(method, 0) + float(any_claim)
-        off = (p["orch"] < LEVEL / len(SETTINGS)).any(axis=1).sum()
-        sums["off"] = sums.get("off", 0) + float(off)
-    return {name: total / count for name, total in sums.items()}
+    claimed = 0
+    for start in range(0, count, 250):
+        family = families(kind, min(250, count - start), seeds, rng)
+        claimed += int(decided(pooled_p(statistics(family)), LEVEL).any(axis=1).sum())
+    return claimed / count
 
 
 def after_extensions(count: int, looks: tuple[int, ...]) -> float:
@@ -231,17 +188,16 @@ def after_extensions(count: int, looks: tuple[int, ...]) -> float:
     return claimed / count
 
 
-def power(count: int, seeds: int, effect: float) -> dict[str, float]:
+def power(count: int, seeds: int, effect: float) -> float:
     """Return the share of claims with this effect that are decided; 8 of 15 claims have one."""
     rng = np.random.default_rng([seeds, 99])
-    sums = dict.fromkeys(METHODS, 0.0)
     with_effect = np.arange(len(SETTINGS)) < 8
+    found = 0.0
     for start in range(0, count, 250):
         family = families("normal", min(250, count - start), seeds, rng)
-        p = p_values(statistics(family, effect * with_effect))
-        for method in METHODS:
-            sums[method] += float(decided(p[method], LEVEL)[:, with_effect].mean(axis=1).sum())
-    return {method: total / count for method, total in sums.items()}
+        p = pooled_p(statistics(family, effect * with_effect))
+        found += float(decided(p, LEVEL)[:, with_effect].mean(axis=1).sum())
+    return found / count
 
 
 def shares(count: int, seeds: int, correlation: float) -> float:
@@ -301,23 +257,17 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
     error = np.sqrt(ALPHA * (1 - ALPHA) / count)
     print(f"{count} families a row; one Monte Carlo error at {ALPHA:g}: {error:.4f}\n")
-    print("| seeds | null | t | Welch | orch | oracle | an interval off |")
-    print("|---|---|---|---|---|---|---|")
+    print("| seeds | null | false families |\n|---|---|---|")
     for seeds in (3, 5, 8, 20):
         for kind in KINDS:
-            found = false_claims(kind, count, seeds)
-            cells = " | ".join(f"{found[name]:.3f}" for name in (*METHODS, "off"))
-            print(f"| {seeds} | {kind} | {cells} |", flush=True)
+            print(f"| {seeds} | {kind} | {false_claims(kind, count, seeds):.3f} |", flush=True)
     for looks in ((3, 8), (3, 8, 20), (5, 10, 20)):
         at, share = ", ".join(map(str, looks)), after_extensions(count, looks)
         print(f"\nfalse claims at any of the looks at {at} seeds: {share:.3f}", flush=True)
-    print("\n| seeds | effect | t | Welch | orch | oracle |")
-    print("|---|---|---|---|---|---|")
+    print("\n| seeds | effect | decided |\n|---|---|---|")
     for seeds in (3, 5, 8, 20):
         for effect in (0.05, 0.1, 0.3):
-            found = power(count // 4, seeds, effect)
-            cells = " | ".join(f"{found[name]:.2f}" for name in METHODS)
-            print(f"| {seeds} | {effect:g} | {cells} |", flush=True)
+            print(f"| {seeds} | {effect:g} | {power(count // 4, seeds, effect):.2f} |", flush=True)
     print("\n| settings | effect | decided by the seeds that are told |")
     print("|---|---|---|")
     for settings in (1, 2, 4):

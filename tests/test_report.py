@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
-from orchestrator.analysis.runs import spread_indices
 from orchestrator.cli.compare import print_review
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.outcome import RULE
@@ -29,7 +26,7 @@ from orchestrator.records import (
     PublishedStatement,
 )
 from orchestrator.report import Context, Origin, Report, answer, laboratory, markdown, report
-from orchestrator.report.figures import MIN_POINTS, setting_names
+from orchestrator.report.figures import setting_names
 from orchestrator.report.model import Link, Section
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
@@ -205,7 +202,6 @@ def test_everything_is_there(synthetic: Any) -> None:
         "reference",
         "predicted",
         "gradients",
-        "capability",
         "staleness",
         "cost",
         "failures",
@@ -410,12 +406,6 @@ def test_every_setting_is_on_the_first_screen_the_worst_first(synthetic: Any) ->
     assert "1e-5**: 2 of 2 runs collapsed" in markdown(found)
 
 
-def test_no_claims(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic), claims={})
-    assert found.answer.startswith("Stability: k1 in the loss collapsed in 1 of 1 run")
-    assert "Accuracy" not in found.answer
-
-
 def test_the_clearest_trade_off_is_named_from_the_data(synthetic: Any) -> None:
     def done(outside_at_1: float) -> Any:
         every = synthetic.grid({})
@@ -487,14 +477,6 @@ def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
     assert called(tasks[0] + tasks[1]) == ["a on math", "b on countdown"]
 
 
-def test_markdown_says_what_the_page_says(synthetic: Any) -> None:
-    text = markdown(reported(synthetic, full(synthetic, decided=True)))
-    assert "| In-domain accuracy is higher with k1.reward than with k3.loss. |" in text
-    assert "| ✓ holds |" in text
-    assert "| k1.loss |  | 1 of 1 |" in text
-    assert "## Provenance" in text
-
-
 def test_markup_in_names_is_inert_in_markdown(synthetic: Any) -> None:
     done = full(synthetic)
     failed = next(r for r in done.records if r.state == "failed")
@@ -505,13 +487,6 @@ def test_markup_in_names_is_inert_in_markdown(synthetic: Any) -> None:
     assert "<script" not in outside_code
     assert "[x](" not in outside_code
     assert "\n# head" not in text
-
-
-def test_data_is_small(synthetic: Any) -> None:
-    done = synthetic.grid({kl: [0.8, 0.81, 0.79] for kl in ("k1.reward", "k3.loss", "none")})
-    found = reported(synthetic, done)
-    assert len(found.data["grids"]) == 2, "step grids are stored once"
-    assert len(json.dumps(found.data)) < 2600 * 9
 
 
 def test_a_report_is_plain_data(synthetic: Any) -> None:
@@ -604,16 +579,6 @@ def test_cost_counts_each_cell_once_in_the_total(synthetic: Any) -> None:
     assert len(by_configuration.rows) == 2
 
 
-def test_the_capability_matrix_names_this_experiments_terms_first(synthetic: Any) -> None:
-    own, older, other = section(reported(synthetic, full(synthetic)), "capability").tables
-    assert "older policy" in older.caption, "async10 trains on samples of an older policy"
-    assert [row[0] for row in own.rows] == ["k1.reward", "k1.loss", "k3.reward", "k3.loss"]
-    assert own.columns[1].startswith("verl ")
-    assert dict(row for row in own.rows)["k1.loss"].startswith("nothing: zero-mean noise")
-    assert "k2.loss" in {row[0] for row in other.rows}
-    assert "capability" not in names(reported(synthetic, synthetic.run(backend="micro")))
-
-
 def libraries(synthetic: Any) -> tuple[Any, list[LibrarySide]]:
     done = synthetic.none
     for library, accuracy, step in (
@@ -682,14 +647,6 @@ def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> N
     low, high = found.data["configurations"][0]["finals"]["eval/in_domain/mean"][4:]
     assert low is not None
     assert low < 0.625 < high
-
-
-@given(st.integers(1, 500), st.integers(MIN_POINTS, 200))
-def test_thinned_steps_keep_both_ends(count: int, most: int) -> None:
-    at = spread_indices(count, most)
-    assert at[0] == 0
-    assert at[-1] == count - 1
-    assert len(at) == len(set(at)) == min(count, most)
 
 
 def test_the_stored_laboratory_is_what_the_laboratory_derives() -> None:

@@ -698,7 +698,7 @@ def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[s
 
 
 def side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
-    """Return scores, curves, differences and missing seeds of one side. `spec`: the spec's path."""
+    """Return scores, differences and missing seeds of one side. `spec`: the spec's path."""
     measured = {m for run in side.runs.values() for m in run.finals}
     outside = next((m for m in OUT_OF_DOMAIN if m in measured), None)
     value = side.value()
@@ -709,7 +709,6 @@ def side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
         "scores": [
             _score_data(side, q, library, outside) for q in side.questions for library in q.cells
         ],
-        "curves": [_curve_data(side, q) for q in side.questions],
         "differences": [
             _difference_data(one) for one in library_differences(side.questions, base, value)
         ],
@@ -743,19 +742,6 @@ def _score_data(
             and any(others[s].id == cells[s].id for s in cells.keys() & others.keys())
         ],
     }
-
-
-def _curve_data(side: LibrarySide, question: LibraryQuestion) -> dict[str, Any]:
-    for metric in COMPARED_METRICS:
-        samples, curves = curves_by_library(side.runs, question, metric)
-        if samples:
-            return {
-                "question": question.name,
-                "metric": metric,
-                "samples": samples,
-                "curves": curves,
-            }
-    return {"question": question.name, "metric": None, "samples": (), "curves": {}}
 
 
 def _difference_data(difference: LibraryDifference) -> dict[str, Any]:

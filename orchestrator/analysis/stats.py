@@ -421,7 +421,7 @@ MAX_SEEDS = 1000
 """Maximum of every search for a number of seeds. More seeds count as impossible."""
 POWER = 0.8
 """The probability with which the number of seeds that is named decides a claim."""
-CAUTION = 0.7
+CAUTION = 0.8
 """Probability that the spread which a number of seeds is computed with is not too small."""
 _POINTS = 4000
 """Points of the integral of a characteristic function."""
@@ -591,7 +591,7 @@ class PooledEffect:
 
     @property
     def caution(self) -> float:
-        """Return by how much the spread may exceed what few seeds show (one-sided 70 %)."""
+        """Return by how much the spread may exceed what few seeds show (one-sided 80 %)."""
         from scipy.special import chdtri
 
         degrees = self.error**4 / math.fsum(se**4 / df for se, df, _ in self.means)

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import re
-import struct
-import zlib
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +15,6 @@ from orchestrator.files import write_bytes
 
 FORMATS = ("png", "pdf", "svg")
 PPI = 84
-PNG_START = b"\x89PNG\r\n\x1a\n"
 POINTS = 0.75
 """PDF points per pixel."""
 LETTER, MARGIN = 6.1, 16
@@ -174,30 +171,12 @@ def converted(svg: str, ending: str) -> bytes:
     if ending == "svg":
         return ('<?xml version="1.0" encoding="utf-8"?>\n' + svg).encode()
     if ending == "png":
-        return _packed(vl_convert.svg_to_png(svg, ppi=PPI))
+        png: bytes = vl_convert.svg_to_png(svg, ppi=PPI)
+        return png
     pdf: bytes = vl_convert.svg_to_pdf(
         re.sub(r'(width|height)="([\d.]+)"', _in_points, svg, count=2)
     )
     return pdf
-
-
-def _packed(png: bytes) -> bytes:
-    """Return the PNG with its pixels compressed again: vl-convert writes large files quickly."""
-    chunks: list[tuple[bytes, bytes]] = []
-    at = len(PNG_START)
-    while at < len(png):
-        (length,) = struct.unpack(">I", png[at : at + 4])
-        chunks.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
-        # Length, kind and checksum of a chunk: 4 bytes each. A picture's stream may be in many
-        # chunks.
-        at += 12 + length
-    pixels = zlib.decompress(b"".join(data for kind, data in chunks if kind == b"IDAT"))
-    before = [(kind, data) for kind, data in chunks if kind not in (b"IDAT", b"IEND")]
-    content = [*before, (b"IDAT", zlib.compress(pixels)), (b"IEND", b"")]
-    return PNG_START + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in content
-    )
 
 
 def _in_points(size: re.Match[str]) -> str:

@@ -3,8 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.charts.marks import STEP, ChartView, Rows, quantity, reading, series
-from orchestrator.charts.style import Spec
+from orchestrator.charts.marks import (
+    STEP,
+    ChartView,
+    Rows,
+    layer,
+    names_axis,
+    quantity,
+    reading,
+    series,
+)
 
 PLACES = {"reward": "$c0", "loss": "$c2", "both": "$c5"}
 PANELS = (("bias", "a"), ("variance", "a"), ("bias", "b"), ("variance", "b"))
@@ -34,20 +42,16 @@ def _gradient_view(
     ]
     x = quantity("value", None, type="log")
     x["axis"] = {"format": "~e", "tickCount": 4}
-    y: Spec = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    y = names_axis()
     looks = {"color": {"domain": list(PLACES), "range": list(PLACES.values())}}
     colour = series("placement", looks, "color", dots=True)
     tooltip = reading(("name", "of"), ("kind", "is"), ("value", statistic, ".3g"))
-    layers: list[Spec] = [{"mark": {"type": "point", "opacity": 0}, "encoding": {"y": y}}]
+    encoding = {"x": x, "y": y, **colour, "tooltip": tooltip}
+    layers = [layer("point", {"y": y}, opacity=0)]
     for kind, size in (("exact", 50), ("sampled", 80)):
-        layers.append(
-            {
-                "name": kind,
-                "transform": [{"filter": f"datum.value > 0 && datum.kind === '{kind}'"}],
-                "mark": {"type": "point", "filled": kind == "exact", "opacity": 1, "size": size},
-                "encoding": {"x": x, "y": y, **colour, "tooltip": tooltip},
-            }
-        )
+        of_kind = {"filter": f"datum.value > 0 && datum.kind === '{kind}'"}
+        mark = {"filled": kind == "exact", "opacity": 1, "size": size}
+        layers.append(layer("point", encoding, of_kind, name=kind, **mark))
     of = f"{title}: {statistic}" if title else statistic
     return {
         "title": f"{of} of the gradient, d/d{parameter}",

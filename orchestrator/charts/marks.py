@@ -90,12 +90,30 @@ def interval_text(field: str, low: str, high: str, other: str) -> Spec:
     return {"calculate": f"isValid({low}) ? {text} : '{other}'", "as": field}
 
 
-def curves(
-    y_title: str | None,
-    colour: Spec,
-    *,
-    bands: bool = True,
+def valid(field: str) -> Spec:
+    """Return the filter that keeps the rows in which a field has a value."""
+    return {"filter": f"isValid(datum.{field})"}
+
+
+def layer(
+    kind: str, encoding: Spec, *transform: Spec, name: str = "", needs: str = "", **mark: Any
 ) -> Spec:
+    """Return a layer of one kind of mark. `mark`: its properties."""
+    return {
+        **({"name": name} if name else {}),
+        **({"needs": needs} if needs else {}),
+        **({"transform": list(transform)} if transform else {}),
+        "mark": {"type": kind, **mark},
+        "encoding": encoding,
+    }
+
+
+def names_axis() -> Spec:
+    """Return the channel of the names of rows, in the order of the rows."""
+    return {"field": "name", "type": "nominal", "sort": None, "title": None}
+
+
+def curves(y_title: str | None, colour: Spec, *, bands: bool = True) -> Spec:
     """Return panels of curves over train steps: bands, tooltips, marks at curves that end early.
 
     Fields of rows: step, value, low, high, name; `raw`, the value before smoothing; `thin`, True
@@ -103,130 +121,125 @@ def curves(
     `collapsed`, in the last row of such a curve. `edge`: the end of the axis, in rows whose value
     lies beyond it; `leaves`, True in the first such row of a curve; `depth`, a text in one of them.
     """
-    x = quantity("step", STEP_TITLE)
-    x["axis"] = {"tickCount": 5}
-    y = quantity("value", y_title)
-    y["axis"] = {"tickCount": 5}
-    known = {"filter": "isValid(datum.value)"}
+    x = quantity("step", STEP_TITLE) | {"axis": {"tickCount": 5}}
+    y = quantity("value", y_title) | {"axis": {"tickCount": 5}}
     own = {"color": colour["color"]}
     quiet = {"x": x, "detail": {"field": "name"}, **own}
-    inside = {
-        "calculate": "isValid(datum.edge) ? datum.edge : datum.value",
-        "as": "inside",
-    }
+    inside = {"calculate": "isValid(datum.edge) ? datum.edge : datum.value", "as": "inside"}
     at_edge = {"x": x, "y": {**y, "field": "inside"}}
-    band: list[Spec] = [
-        {
-            "name": "band",
-            "needs": "low",
-            "transform": [{"filter": "isValid(datum.low)"}],
-            "mark": {"type": "area", "opacity": 0.15, "clip": True},
-            "encoding": {**quiet, "y": {**y, "field": "low"}, "y2": {"field": "high"}},
-        }
-    ]
-    layers: list[Spec] = [
-        *(band if bands else []),
-        {
-            "name": "measured",
-            "needs": "raw",
-            "transform": [{"filter": "isValid(datum.raw)"}],
-            "mark": {"type": "line", "strokeWidth": 1, "opacity": 0.35, "clip": True},
-            "encoding": {**quiet, "y": {**y, "field": "raw"}},
-        },
-        {
-            "name": "seed",
-            "needs": "faint",
-            "transform": [{"filter": "datum.faint"}],
-            "mark": {"type": "line", "strokeWidth": 0.8, "opacity": 0.45, "clip": True},
-            "encoding": {**quiet, "y": y},
-        },
-        {
-            "name": "curve",
-            "transform": [{"filter": "!datum.faint"}],
-            "mark": {"type": "line", "strokeWidth": 2, "clip": True},
-            "encoding": {
-                **quiet,
-                **colour,
-                "y": y,
-                "opacity": {"condition": {"test": "datum.thin", "value": 0.65}, "value": 1},
-            },
-        },
-        {
-            "name": "collapsed",
-            "needs": "collapsed",
-            "transform": [{"filter": "datum.collapsed"}, inside],
-            "mark": {
-                "type": "point",
-                "shape": "cross",
-                "angle": 45,
-                "filled": True,
-                "opacity": 1,
-                "size": 90,
-            },
-            "encoding": {**own, **at_edge},
-        },
-        {
-            "name": "beyond",
-            "needs": "leaves",
-            "transform": [{"filter": "datum.leaves"}, inside],
-            "mark": {"type": "point", "filled": True, "opacity": 1, "size": 50},
-            "encoding": {
-                **own,
-                **at_edge,
-                "shape": {
-                    "condition": {"test": "datum.value > datum.edge", "value": "triangle-up"},
-                    "value": "triangle-down",
-                },
-                "tooltip": reading(("name", "of"), ("value", "leaves the axis to", ".3g")),
-            },
-        },
-        {
-            "name": "depth",
-            "needs": "depth",
-            "transform": [{"filter": "isValid(datum.depth)"}, inside],
-            "mark": {"type": "text", "align": "right", "dx": -8, "dy": -7, "fontSize": 10},
-            "encoding": {**at_edge, "text": {"field": "depth"}},
-        },
-        {
-            "name": "reading",
-            "transform": [
-                known,
-                {"filter": "!datum.faint"},
-                interval_text("interval", "low", "high", "none: too few seeds"),
-            ],
-            "mark": {"type": "point", "opacity": 0, "size": 160, "filled": True, "clip": True},
-            "encoding": {
-                **own,
-                "x": x,
-                "y": y,
-                "tooltip": reading(
-                    ("name", "of"),
-                    ("step", STEP_TITLE, ",.6~g"),
-                    ("value", "mean", ".3g"),
-                    ("interval", "95 % interval"),
-                ),
-            },
-        },
-        {
-            "name": "cut",
-            "needs": "cut",
-            "transform": [{"filter": "datum.cut"}, inside],
-            "mark": {"type": "point", "shape": "circle", "size": 80, "strokeWidth": 2},
-            "encoding": {
-                **own,
-                **at_edge,
-                "tooltip": reading(("name", "of"), ("cut", "cut")),
-            },
-        },
+    between = {**quiet, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    thin = {"condition": {"test": "datum.thin", "value": 0.65}, "value": 1}
+    above = {"test": "datum.value > datum.edge", "value": "triangle-up"}
+    beyond = {
+        **own,
+        **at_edge,
+        "shape": {"condition": above, "value": "triangle-down"},
+        "tooltip": reading(("name", "of"), ("value", "leaves the axis to", ".3g")),
+    }
+    said = reading(
+        ("name", "of"),
+        ("step", STEP_TITLE, ",.6~g"),
+        ("value", "mean", ".3g"),
+        ("interval", "95 % interval"),
+    )
+    interval = interval_text("interval", "low", "high", "none: too few seeds")
+    cut = {**own, **at_edge, "tooltip": reading(("name", "of"), ("cut", "cut"))}
+    faint, collapsed = {"filter": "datum.faint"}, {"filter": "datum.collapsed"}
+    dot = {"filled": True, "opacity": 1}
+    band = layer("area", between, valid("low"), name="band", needs="low", opacity=0.15, clip=True)
+    layers = [
+        *([band] if bands else []),
+        layer(
+            "line",
+            {**quiet, "y": {**y, "field": "raw"}},
+            valid("raw"),
+            name="measured",
+            needs="raw",
+            strokeWidth=1,
+            opacity=0.35,
+            clip=True,
+        ),
+        layer(
+            "line",
+            {**quiet, "y": y},
+            faint,
+            name="seed",
+            needs="faint",
+            strokeWidth=0.8,
+            opacity=0.45,
+            clip=True,
+        ),
+        layer(
+            "line",
+            {**quiet, **colour, "y": y, "opacity": thin},
+            {"filter": "!datum.faint"},
+            name="curve",
+            strokeWidth=2,
+            clip=True,
+        ),
+        layer(
+            "point",
+            {**own, **at_edge},
+            collapsed,
+            inside,
+            name="collapsed",
+            needs="collapsed",
+            shape="cross",
+            angle=45,
+            size=90,
+            **dot,
+        ),
+        layer(
+            "point",
+            beyond,
+            {"filter": "datum.leaves"},
+            inside,
+            name="beyond",
+            needs="leaves",
+            size=50,
+            **dot,
+        ),
+        layer(
+            "text",
+            {**at_edge, "text": {"field": "depth"}},
+            valid("depth"),
+            inside,
+            name="depth",
+            needs="depth",
+            align="right",
+            dx=-8,
+            dy=-7,
+            fontSize=10,
+        ),
+        layer(
+            "point",
+            {**own, "x": x, "y": y, "tooltip": said},
+            valid("value"),
+            {"filter": "!datum.faint"},
+            interval,
+            name="reading",
+            opacity=0,
+            size=160,
+            filled=True,
+            clip=True,
+        ),
+        layer(
+            "point",
+            cut,
+            {"filter": "datum.cut"},
+            inside,
+            name="cut",
+            needs="cut",
+            shape="circle",
+            size=80,
+            strokeWidth=2,
+        ),
     ]
     return faceted({"height": HEIGHT, "layer": layers})
 
 
 def dots(
-    looks: Looks,
-    *,
-    x_title: str | None = None,
-    scale: Mapping[str, Any] | None = None,
+    looks: Looks, *, x_title: str | None = None, scale: Mapping[str, Any] | None = None
 ) -> Spec:
     """Return rows of dots with intervals, the first row on top.
 
@@ -234,79 +247,72 @@ def dots(
     values of the seeds; `base`, True for a model before training. `scale`: properties of the scale
     of values.
     """
-    x = quantity("value", x_title, **(scale or {}))
-    x["axis"] = {"tickCount": 4}
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    x = quantity("value", x_title, **(scale or {})) | {"axis": {"tickCount": 4}}
+    y = names_axis()
     colour = series("term", looks, "color", legend=False)
-    both = {**series("term", looks, "shape", legend=False), **colour}
-    known = {"filter": "isValid(datum.value)"}
+    both = {**series("term", looks, "shape", legend=False), **colour, "x": x, "y": y}
 
-    def between(low: str, high: str, mark: Spec) -> Spec:
-        return {
-            "needs": low,
-            "transform": [{"filter": f"isValid(datum.{low})"}],
-            "mark": {"type": "rule", **mark},
-            "encoding": {**colour, "y": y, "x": {**x, "field": low}, "x2": {"field": high}},
-        }
+    def between(low: str, high: str, **mark: Any) -> Spec:
+        ends = {"x": {**x, "field": low}, "x2": {"field": high}}
+        return layer("rule", {**colour, "y": y, **ends}, valid(low), needs=low, **mark)
 
-    layers: list[Spec] = [
-        {"transform": [known], "mark": {"type": "point", "opacity": 0}, "encoding": {"y": y}},
-        between("from", "to", {"strokeWidth": 8, "opacity": 0.25}),
-        between("low", "high", {"strokeWidth": 2}),
-        {
-            "name": "seeds",
-            "needs": "each",
-            "transform": [{"filter": "isValid(datum.each)"}, {"flatten": ["each"]}],
-            "mark": {"type": "tick", "thickness": 1.2, "size": 10, "opacity": 0.7},
-            "encoding": {**colour, "y": y, "x": {**x, "field": "each"}},
-        },
-        {
-            "name": "before training",
-            "needs": "base",
-            "transform": [{"filter": "datum.base"}],
-            "mark": {"type": "rule", "strokeDash": [2, 3], "color": "$none"},
-            "encoding": {"x": x},
-        },
-        {
-            "name": "star",
-            "needs": "base",
-            "transform": [{"filter": "datum.base"}],
-            "mark": {
-                "type": "point",
-                "shape": STAR,
-                "size": 110,
-                "filled": True,
-                "opacity": 1,
-                "color": "$none",
-            },
-            "encoding": {
-                "x": x,
-                "y": y,
-                "tooltip": reading(("name", "of"), ("value", "mean", ".3g"), ("note", "note")),
-            },
-        },
-        {
-            "name": "dot",
-            "transform": [
-                known,
-                {"filter": "!datum.base"},
-                interval_text("interval", "low", "high", "none: one seed"),
-                interval_text("items", "from", "to", "none"),
-            ],
-            "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
-            "encoding": {
-                **both,
-                "x": x,
-                "y": y,
-                "tooltip": reading(
-                    ("name", "of"),
-                    ("value", "mean", ".3g"),
-                    ("interval", "95 % interval"),
-                    ("items", "over items"),
-                    ("seeds", "seeds"),
-                ),
-            },
-        },
+    base = {"filter": "datum.base"}
+    of_base = reading(("name", "of"), ("value", "mean", ".3g"), ("note", "note"))
+    said = reading(
+        ("name", "of"),
+        ("value", "mean", ".3g"),
+        ("interval", "95 % interval"),
+        ("items", "over items"),
+        ("seeds", "seeds"),
+    )
+    layers = [
+        layer("point", {"y": y}, valid("value"), opacity=0),
+        between("from", "to", strokeWidth=8, opacity=0.25),
+        between("low", "high", strokeWidth=2),
+        layer(
+            "tick",
+            {**colour, "y": y, "x": {**x, "field": "each"}},
+            valid("each"),
+            {"flatten": ["each"]},
+            name="seeds",
+            needs="each",
+            thickness=1.2,
+            size=10,
+            opacity=0.7,
+        ),
+        layer(
+            "rule",
+            {"x": x},
+            base,
+            name="before training",
+            needs="base",
+            strokeDash=[2, 3],
+            color="$none",
+        ),
+        layer(
+            "point",
+            {"x": x, "y": y, "tooltip": of_base},
+            base,
+            name="star",
+            needs="base",
+            shape=STAR,
+            size=110,
+            filled=True,
+            opacity=1,
+            color="$none",
+        ),
+        layer(
+            "point",
+            {**both, "tooltip": said},
+            valid("value"),
+            {"filter": "!datum.base"},
+            interval_text("interval", "low", "high", "none: one seed"),
+            interval_text("items", "from", "to", "none"),
+            name="dot",
+            filled=True,
+            size=70,
+            opacity=1,
+        ),
     ]
     return {"height": {"step": STEP}, "layer": layers}
 
@@ -319,60 +325,35 @@ def field_map(columns: Sequence[str], rows: Sequence[str], x_title: str, y_title
     """
 
     def axis(field: str, names: Sequence[str], title: str) -> Spec:
-        return {
-            "field": field,
-            "type": "quantitative",
-            "title": title,
-            "scale": {"domain": [-0.5, len(names) - 0.5], "nice": False, "zero": False},
-            "axis": {
-                "values": list(range(len(names))),
-                "labelExpr": f"{json.dumps(list(names))}[datum.value]",
-                "grid": False,
-                "ticks": False,
-            },
+        scale = {"domain": [-0.5, len(names) - 0.5], "nice": False, "zero": False}
+        axis = {
+            "values": list(range(len(names))),
+            "labelExpr": f"{json.dumps(list(names))}[datum.value]",
+            "grid": False,
+            "ticks": False,
         }
+        return quantity(field, title) | {"scale": scale, "axis": axis}
 
     x, y = axis("column", columns, x_title), axis("row", rows, y_title)
-    paint = {"domain": [0, 0.5, 1], "range": ["$stable", "$unstable", "$collapsed"]}
-    painted = {"filter": "isValid(datum.z)"}
     edges = [
         {"calculate": f"datum.{field} {sign} 0.48", "as": name}
         for field in ("column", "row")
         for sign, name in (("-", f"{field}_from"), ("+", f"{field}_to"))
     ]
-    return {
-        "height": 42 * max(3, len(rows)),
-        "transform": edges,
-        "layer": [
-            {
-                "transform": [painted],
-                "mark": "rect",
-                "encoding": {
-                    "x": {**x, "field": "column_from"},
-                    "x2": {"field": "column_to"},
-                    "y": {**y, "field": "row_from"},
-                    "y2": {"field": "row_to"},
-                    "color": {
-                        "field": "z",
-                        "type": "quantitative",
-                        "scale": paint,
-                        "legend": None,
-                    },
-                    "tooltip": reading(("says", "seeds")),
-                },
-            },
-            {
-                "transform": [painted],
-                "mark": {"type": "text", "fontSize": 11},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "text": {"field": "text"},
-                    "color": {
-                        "condition": {"test": "datum.z > 0.75", "value": "#ffffff"},
-                        "value": "#16191d",
-                    },
-                },
-            },
-        ],
+    paint = {"domain": [0, 0.5, 1], "range": ["$stable", "$unstable", "$collapsed"]}
+    painted = {
+        "x": {**x, "field": "column_from"},
+        "x2": {"field": "column_to"},
+        "y": {**y, "field": "row_from"},
+        "y2": {"field": "row_to"},
+        "color": {"field": "z", "type": "quantitative", "scale": paint, "legend": None},
+        "tooltip": reading(("says", "seeds")),
     }
+    light = {"test": "datum.z > 0.75", "value": "#ffffff"}
+    ink = {"condition": light, "value": "#16191d"}
+    written = {"x": x, "y": y, "text": {"field": "text"}, "color": ink}
+    layers = [
+        layer("rect", painted, valid("z")),
+        layer("text", written, valid("z"), fontSize=11),
+    ]
+    return {"height": 42 * max(3, len(rows)), "transform": edges, "layer": layers}

@@ -31,7 +31,7 @@ from orchestrator.report.libraries import (
 )
 from orchestrator.report.markdown import MARKS
 from orchestrator.report.model import text_of
-from orchestrator.report.results import claim_table, configuration_tables, difference_table
+from orchestrator.report.results import claim_table, difference_table, results_tables
 from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -101,10 +101,12 @@ def command(
     elif as_json:
         print_json({**comparison_data(comparison), "imported": imported_data(imported)})
     else:
-        for table in configuration_tables(comparison, metric):
+        for table in results_tables(comparison, metric=metric):
             click.echo(table.caption)
-            print_table(table.columns, table.rows)
+            print_table(table.columns, _texts(table))
             click.echo()
+        if comparison.in_domain is None:
+            click.echo("No cell has finished yet.")
         print_claims(comparison)
         if imported:
             click.echo()

@@ -26,7 +26,6 @@ from orchestrator.report.front import cards, distance_figure, missing, plates, w
 from orchestrator.report.front import findings as findings
 from orchestrator.report.laboratory import laboratory_data
 from orchestrator.report.libraries import (
-    capability_section,
     gradients_section,
     laboratory_figure,
     libraries_section,
@@ -75,7 +74,6 @@ METHOD = frozenset(
         "published",
         "libraries",
         "gradients",
-        "capability",
         "staleness",
         "beta",
         "cost",
@@ -151,7 +149,6 @@ def report(
             predicted_section(comparison),
             libraries_section(other.sides, other.base, source) if other.sides else None,
             gradients_section(comparison, lab),
-            capability_section(comparison),
             staleness_section(comparison),
             beta_section(comparison),
             *sections,

@@ -1,4 +1,4 @@
-"""Sections about libraries: the same cells in several libraries, measured KL terms, gradients."""
+"""Sections about libraries and gradients: the same cells in several libraries, Fig. 1."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,9 +23,6 @@ from orchestrator.analysis.text import (
 )
 from orchestrator.charts.gradients import gradient_views
 from orchestrator.errors import EnvironmentFault
-from orchestrator.evidence.capabilities import STATUS_MARKS, CapabilityRow, matrix
-from orchestrator.evidence.cells import Release, releases
-from orchestrator.evidence.stored import objective_text
 from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
@@ -44,18 +41,6 @@ PREDICTED = (
 )
 POINTS = 40
 """Number of points of each curve on the page."""
-CAPABILITY_TEXT = (
-    "Measured in each library's own functions, on every sequence of a model whose gradients are "
-    "known exactly, with rloo and a mean over tokens: the objective whose gradient the KL term has "
-    "in expectation. The same estimator, place and β are different regularisers in different "
-    "columns. `orch explain --libraries --json` gives the evidence."
-)
-LEGEND = (
-    "≈ approximated, † through an extension of orch's, – refused, ! the verdict of `orch explain` "
-    "says otherwise."
-)
-OWN = "The KL terms of this experiment, on samples of the policy itself"
-OLDER = "... and on samples of an older policy (minibatches, staleness)"
 GRADIENTS_TITLE = "What the KL terms optimise"
 
 
@@ -293,85 +278,6 @@ def _estimate_text(value: Mapping[str, Any] | None, *, signed: bool = False) -> 
 def _library_links(side: LibrarySide, question: str, library: str) -> ReportText:
     cells = next(q for q in side.questions if q.name == question).cells[library]
     return tuple(cell_link(cell.id, f"s{seed}") for seed, cell in sorted(cells.items()))
-
-
-# ------------------------------------------------------------ KL terms as measured in each library
-
-
-def capability_section(comparison: Comparison) -> Section | None:
-    """Return a section on the measured KL terms of each library, this experiment's terms first.
-
-    Return None if none of the experiment's libraries was measured.
-    """
-    chosen = _declared_releases(comparison)
-    if not chosen:
-        return None
-    rows = matrix(chosen)
-    if not any(row.on_policy for row in rows):
-        return None
-    own = {c.kl for c in comparison.configurations}
-    labels = list(dict.fromkeys(row.label for row in rows))
-    off = any(
-        run.declared.batch.num_minibatches > 1 or run.declared.max_staleness_steps
-        for run in comparison.runs
-    )
-    chosen_labels = [label for label in labels if label in own]
-    rest = [label for label in labels if label not in own]
-    tables = (
-        _capability_table(OWN, rows, chosen, chosen_labels, False),
-        _capability_table(OLDER, rows, chosen, chosen_labels if off else [], True),
-        _capability_table("Every other KL term", rows, chosen, rest, False, searchable=True),
-    )
-    return Section(
-        "capability",
-        "What each library makes of it",
-        (CAPABILITY_TEXT, LEGEND),
-        tables=tuple(table for table in tables if table.rows),
-    )
-
-
-def _declared_releases(comparison: Comparison) -> list[Release]:
-    """Return the declared releases of the cells. A cell without a release counts as the newest."""
-    known = releases()
-    declared: dict[Release, None] = {}
-    for run in comparison.runs:
-        backend = run.declared.backend
-        match = [r for r in known if r[0] == backend.name and backend.version in (None, "", r[1])]
-        if match:
-            declared[match[0]] = None
-    return list(declared)
-
-
-def _capability_table(
-    caption: str,
-    rows: Sequence[CapabilityRow],
-    chosen: Sequence[Release],
-    labels: Sequence[str],
-    off_policy: bool,
-    *,
-    searchable: bool = False,
-) -> ReportTable:
-    by_term = {(row.label, row.library, row.version): row for row in rows}
-    body = tuple(
-        (
-            label,
-            *(
-                _measured_text(by_term[label, library, version], off_policy)
-                for library, version in chosen
-            ),
-        )
-        for label in labels
-    )
-    columns = ("KL term", *(f"{library} {version}" for library, version in chosen))
-    return ReportTable(caption, columns, body, searchable=searchable)
-
-
-def _measured_text(row: CapabilityRow, off_policy: bool) -> str:
-    evidence = row.off_policy if off_policy else row.on_policy
-    if row.status == "refused" or (evidence is not None and "refused" in evidence):
-        return "–"
-    disagrees = evidence is not None and not evidence.get("agrees")
-    return objective_text(evidence) + STATUS_MARKS[row.status] + (" !" if disagrees else "")
 
 
 # ---------------------------------------------------------------- gradients

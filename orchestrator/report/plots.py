@@ -15,9 +15,12 @@ from orchestrator.charts.marks import (
     faceted,
     field_map,
     interval_text,
+    layer,
+    names_axis,
     quantity,
     reading,
     series,
+    valid,
 )
 from orchestrator.charts.style import Spec, series_looks
 
@@ -33,23 +36,14 @@ def _axis(field: str, title: str | None, ticks: int, **more: Any) -> Spec:
 
 
 def _dots(encoding: Spec, tooltip: Sequence[Spec], size: int, *transform: Spec) -> Spec:
-    return {
-        "name": "dot",
-        **({"transform": list(transform)} if transform else {}),
-        "mark": {"type": "point", "filled": True, "size": size, "opacity": 1},
-        "encoding": {**encoding, "tooltip": list(tooltip)},
-    }
+    encoding = {**encoding, "tooltip": list(tooltip)}
+    return layer("point", encoding, *transform, name="dot", filled=True, size=size, opacity=1)
 
 
 def _intervals(encoding: Spec, axis: str, **mark: Any) -> Spec:
     """Return a layer of lines along an axis, from `low` to `high` of the rows that have them."""
     ends = {axis: {**encoding[axis], "field": "low"}, f"{axis}2": {"field": "high"}}
-    return {
-        "needs": "low",
-        "transform": [{"filter": "isValid(datum.low)"}],
-        "mark": {"type": "rule", **mark},
-        "encoding": {**encoding, **ends},
-    }
+    return layer("rule", {**encoding, **ends}, valid("low"), needs="low", **mark)
 
 
 def distance_chart(rows: Rows, looks: Looks, x_title: str) -> ChartView:
@@ -58,29 +52,20 @@ def distance_chart(rows: Rows, looks: Looks, x_title: str) -> ChartView:
     y = _axis("value", None, 4)
     colour = series("term", looks, "color", dots=True)
     own = {**colour, "x": x, "y": y}
-    known = {"filter": "isValid(datum.value)"}
+    seeds = {**own, "y": {**y, "field": "seed"}}
+    ordered = {**own, "order": {"field": "beta", "type": "quantitative"}}
+    shapes = series("term", looks, "shape", dots=True)
+    of_beta = valid("value"), valid("beta")
     tooltip = reading(
         ("name", "of"), ("value", "accuracy", ".3f"), ("x", "KL", ".3g"), ("seeds", _TRAINED)
     )
-    layers: list[Spec] = [
-        {
-            "needs": "seed",
-            "transform": [{"filter": "isValid(datum.seed)"}],
-            "mark": {"type": "point", "filled": True, "size": 14, "opacity": 0.45},
-            "encoding": {**colour, "x": x, "y": {**y, "field": "seed"}},
-        },
-        {
-            "transform": [known, {"filter": "isValid(datum.beta)"}],
-            "mark": {"type": "line", "strokeWidth": 1.6},
-            "encoding": {**own, "order": {"field": "beta", "type": "quantitative"}},
-        },
-        _dots({**own, **series("term", looks, "shape", dots=True)}, tooltip, 55, known),
-        {
-            "name": "label",
-            "transform": [known, {"filter": "isValid(datum.beta)"}],
-            "mark": {"type": "text", "dy": -9, "fontSize": 10},
-            "encoding": {**own, "text": {"field": "label"}},
-        },
+    small = {"filled": True, "size": 14, "opacity": 0.45}
+    text = {**own, "text": {"field": "label"}}
+    layers = [
+        layer("point", seeds, valid("seed"), needs="seed", **small),
+        layer("line", ordered, *of_beta, strokeWidth=1.6),
+        _dots({**own, **shapes}, tooltip, 55, valid("value")),
+        layer("text", text, *of_beta, name="label", dy=-9, fontSize=10),
     ]
     spec = faceted({"height": 150, "layer": layers})
     return {"title": "", "spec": spec, "least": SMALL, "rows": rows}
@@ -94,15 +79,13 @@ def prediction_chart(rows: Rows, looks: Looks, title: str) -> ChartView:
     ends = [row[key] for row in rows for key in ("x", "value", "low", "high")]
     known = [v for v in ends if v is not None]
     domain = [min(known) - 0.03, max(known) + 0.03]
-    x, y = (
-        _axis(field, name, 6, domain=domain)
-        for field, name in (("x", "predicted"), ("value", "observed"))
-    )
-    colour = series("term", looks, "color", dots=True)
-    diagonal: Spec = {
+    x = _axis("x", "predicted", 6, domain=domain)
+    y = _axis("value", "observed", 6, domain=domain)
+    own = {**series("term", looks, "color", dots=True), "x": x, "y": y}
+    line = {"strokeDash": [5, 4], "strokeWidth": 1, "color": "$none"}
+    diagonal = {
         "data": {"values": [{"x": end, "value": end} for end in domain]},
-        "mark": {"type": "line", "strokeDash": [5, 4], "strokeWidth": 1, "color": "$none"},
-        "encoding": {"x": x, "y": y},
+        **layer("line", {"x": x, "y": y}, **line),
     }
     tooltip = reading(
         ("of", "of"),
@@ -110,10 +93,10 @@ def prediction_chart(rows: Rows, looks: Looks, title: str) -> ChartView:
         ("value", "observed", ".3f"),
         ("interval", "95 % interval"),
     )
-    shown = {**colour, **series("term", looks, "shape", dots=True), "x": x, "y": y}
+    shown = {**own, **series("term", looks, "shape", dots=True)}
     layers = [
         diagonal,
-        _intervals({**colour, "x": x, "y": y}, "y", strokeWidth=1.5),
+        _intervals(own, "y", strokeWidth=1.5),
         _dots(shown, tooltip, 80, interval_text("interval", "low", "high", "none: one seed")),
     ]
     spec: Spec = {"height": 380, "layer": layers}
@@ -122,8 +105,7 @@ def prediction_chart(rows: Rows, looks: Looks, title: str) -> ChartView:
 
 def published_chart(rows: Rows) -> ChartView:
     """Return our numbers with their intervals, and a publication's, a row a claim."""
-    x = _axis("value", "relative improvement (%)", 8, zero=True)
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    x, y = _axis("value", "relative improvement (%)", 8, zero=True), names_axis()
     looks = {
         "color": {"domain": [OURS, THEIRS], "range": ["$c0", "$c2"]},
         "shape": {"domain": [OURS, THEIRS], "range": ["circle", "diamond"]},
@@ -134,14 +116,9 @@ def published_chart(rows: Rows) -> ChartView:
         _intervals({"y": y, "x": x}, "x", strokeWidth=2, color="$c0"),
         _dots(shown, tooltip, 90),
     ]
-    return {
-        "title": "",
-        "spec": {"height": {"step": STEP + 11}, "layer": layers},
-        "least": USUAL_WIDTH,
-        "most": 850,
-        "names": "name",
-        "rows": rows,
-    }
+    spec: Spec = {"height": {"step": STEP + 11}, "layer": layers}
+    view: ChartView = {"title": "", "spec": spec, "least": USUAL_WIDTH, "rows": rows}
+    return {**view, "most": 850, "names": "name"}
 
 
 def trial_chart(rows: Rows, title: str, x_title: str, y_title: str) -> ChartView:
@@ -168,19 +145,14 @@ def lines(
     x, y = _axis("x", x_title, 5), quantity("value", y_title)
     own = {**series("name", looks, "color"), "x": x, "y": y}
     thick = {"condition": {"test": "datum.thick", "value": 3.2}, "value": 1.6}
-    width = {"strokeWidth": thick} if wide else {}
+    drawn = {**own, **series("name", looks, "strokeDash")}
+    drawn |= {"strokeWidth": thick} if wide else {}
     tooltip = reading(("name", "of"), ("x", x_title, ",.6~g"), ("value", "value", ".4g"))
-    layers: list[Spec] = [
-        {
-            "mark": {"type": "line", "strokeWidth": 2},
-            "encoding": {**own, **series("name", looks, "strokeDash"), **width},
-        },
-        {
-            "name": "reading",
-            "transform": [{"filter": "isValid(datum.value)"}],
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0},
-            "encoding": {**own, "tooltip": tooltip},
-        },
+    said = {**own, "tooltip": tooltip}
+    dot = {"filled": True, "size": 60, "opacity": 0}
+    layers = [
+        layer("line", drawn, strokeWidth=2),
+        layer("point", said, valid("value"), name="reading", **dot),
     ]
     whole: Spec = {"height": 220, "layer": layers}
     spec = faceted(whole) if panels else whole

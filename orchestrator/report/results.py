@@ -4,7 +4,6 @@ Then runs that orch did not launch, and the tables of `orch compare`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -183,18 +182,21 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
 
 
 def results_tables(
-    comparison: Comparison, baselines: Sequence[ScoredBaseline]
+    comparison: Comparison,
+    baselines: Sequence[ScoredBaseline] = (),
+    metric: str | None = None,
 ) -> Iterator[ReportTable]:
     """Yield the table of each study and setting: a row a KL term and beta, a column a task.
 
-    Accuracies are of the runs that trained, mean and half width of the interval. Before them come
-    the models before training.
+    With `metric`, its column is the only one. Accuracies are of the runs that trained, mean and
+    half width of the interval. Before them come the models before training.
     """
     main = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]
     for title, own in by_setting(comparison.configurations).items():
         runs = [run for c in own for run in c.runs]
-        tasks = [name for domain in main for name in task_metrics(runs, domain)]
-        metrics = [m for m in dict.fromkeys((*tasks, *main)) if any(m in c.finals for c in own)]
+        tasks = [] if metric else [name for domain in main for name in task_metrics(runs, domain)]
+        wanted = [metric] if metric else [*tasks, *main]
+        metrics = [m for m in dict.fromkeys(wanted) if any(m in c.finals for c in own)]
         if not metrics:
             continue
         before = [
@@ -213,6 +215,14 @@ def results_tables(
         ]
         titles = [m.split("/")[1] if m in tasks else metric_title(m) for m in metrics]
         yield ReportTable(title, ("KL", "trained", *titles), (*before, *rows), exported=True)
+
+
+def _final_with_width(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    if estimate.half_width is None:
+        return f"{estimate.mean:.3g}"
+    return f"{estimate.mean:.3f} ± {estimate.half_width:.3f}"
 
 
 def by_setting(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
@@ -842,57 +852,6 @@ def _imported_origins(data: Sequence[Mapping[str, Any]]) -> ReportTable:
 
 
 # ---------------------------------------------------------------- tables of `orch compare`
-
-
-def configuration_tables(comparison: Comparison, metric: str | None = None) -> list[ReportTable]:
-    """Return the final values of every configuration with their intervals, a table a setting.
-
-    They are of one metric, or of the main accuracies in and out of domain. What never varies is in
-    the caption of the first table alone.
-    """
-    main = (comparison.in_domain, comparison.out_of_domain)
-    metrics = [metric] if metric is not None else [name for name in main if name]
-    every = comparison.configurations
-    values_of: dict[str, set[str]] = {}
-    for one in every:
-        for name, value in one.traits.items():
-            values_of.setdefault(name, set()).add(value)
-    constant = {name: min(values) for name, values in values_of.items() if len(values) == 1}
-    groups: dict[str, list[Configuration]] = {}
-    for one in every:
-        varied = [t for t in one.traits.items() if t[0] not in constant]
-        groups.setdefault(", ".join([one.study, *map(_trait_text, varied)]), []).append(one)
-    tables = [
-        ReportTable(where, ("configuration", "seeds", *metrics, "collapsed"), tuple(rows))
-        for where, own in groups.items()
-        if (rows := [_configuration_row(one, metrics) for one in own])
-    ]
-    if tables and constant:
-        always = ", ".join(map(_trait_text, constant.items()))
-        tables[0] = replace(tables[0], caption=f"In all of them: {always}\n\n{tables[0].caption}")
-    return tables
-
-
-def _configuration_row(one: Configuration, metrics: Sequence[str]) -> tuple[str, ...]:
-    return (
-        one.name,
-        f"{one.num_finished}/{len(one.runs)}",
-        *(_final_with_width(one.finals.get(metric)) for metric in metrics),
-        f"{one.collapse.count}/{one.collapse.n}",
-    )
-
-
-def _trait_text(trait: tuple[str, str]) -> str:
-    name, value = trait
-    return value if name in ("model", "data", "backend") else f"{name} {value}"
-
-
-def _final_with_width(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "-"
-    if estimate.half_width is None:
-        return f"{estimate.mean:.3g}"
-    return f"{estimate.mean:.3f} ± {estimate.half_width:.3f}"
 
 
 def claim_table(comparison: Comparison) -> ReportTable:

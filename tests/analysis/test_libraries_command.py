@@ -69,10 +69,6 @@ def test_the_page_has_every_part(folder: Path) -> None:
     assert all(
         s["beta_effective"]["mean"] == pytest.approx(0.3, rel=0.01) for s in predicted["scores"]
     )
-    (curve,) = predicted["curves"]
-    assert curve["samples"][0] == 0
-    assert curve["samples"][-1] == 4 * 80, "rollouts seen, not steps"
-    assert len({len(values) for values in curve["curves"].values()}) == 1
     assert predicted["missing"] == []
     assert "observed" not in found
 

@@ -8,7 +8,14 @@ import pytest
 import scipy.stats
 
 import benchmarks.claims
-from orchestrator.analysis.claims import prior_of, reason, statement
+from orchestrator.analysis.claims import (
+    TOGETHER,
+    SeedTotals,
+    _p_of_shares,
+    prior_of,
+    reason,
+    statement,
+)
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import (
@@ -21,6 +28,7 @@ from orchestrator.analysis.stats import (
     p_of_share,
     variance_prior,
 )
+from orchestrator.spec.claims import parse
 
 HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
 PRIOR = VariancePrior(2.6, 0.001)
@@ -79,11 +87,9 @@ def test_the_benchmark_has_the_prior_of_the_claims() -> None:
     assert prior.variance == pytest.approx(float(scale[0]), rel=1e-4)
 
 
-def test_few_false_claims_and_more_power_than_pairs() -> None:
-    found = benchmarks.claims.false_claims("normal", 500, 3)
-    assert found["orch"] < 0.05 + 2 * 0.01
-    power = benchmarks.claims.power(250, 3, 0.3)
-    assert power["orch"] > 0.9 > power["t"]
+def test_few_false_claims_and_power() -> None:
+    assert benchmarks.claims.false_claims("normal", 500, 3) < 0.05 + 2 * 0.01
+    assert benchmarks.claims.power(250, 3, 0.3) > 0.9
 
 
 def test_looks_share_the_error() -> None:
@@ -119,6 +125,37 @@ def test_equal_shares_are_told_apart_at_the_level() -> None:
                 2 * min(p_between_shares(*map(list, each), 2, settings)) < ALPHA for each in drawn
             ]
             assert np.mean(apart) < 0.05 + 2 * 0.0056
+
+
+def test_where_one_side_falls_together_it_is_said(synthetic: Any) -> None:
+    """Equal shares, four settings: those of a seed fall together on the left alone."""
+    rng = np.random.default_rng(21)
+    text = "collapse[kl=k1.loss] > collapse[kl=k1.reward]"
+    claim = parse(text)
+    for seeds in (5, 8):
+        flagged = silent = 0
+        for _ in range(400):
+            left = [4 * int(x) for x in rng.random(seeds) < 0.25]
+            right = list(map(int, (rng.random((seeds, 4)) < 0.25).sum(axis=1)))
+            sides = [SeedTotals(totals, 4, 4) for totals in (left, right)]
+            apart = 2 * min(_p_of_shares(claim, sides)) < ALPHA
+            together = [side.fall_together for side in sides]
+            flagged += apart and together[0] != together[1]
+            silent += apart and together[0] == together[1]
+        assert silent <= 0.05 * 400
+        assert 0.03 * 400 < flagged <= 0.16 * 400, "what TOGETHER says"
+
+    def told(outcomes: int) -> str:
+        done = synthetic.none
+        for beta in (0.1, 1.0):
+            for seed in range(6):
+                fell = synthetic.collapsed if seed < outcomes or beta == 1.0 else None
+                done += synthetic.run("k1.loss", beta, seed, outcome=fell)
+                done += synthetic.run("k1.reward", beta, seed)
+        return reason(compare(synthetic.spec({"c": text}), done.records, []).claims[0])
+
+    assert TOGETHER in told(3)
+    assert TOGETHER not in told(6), "both sides fall together"
 
 
 def test_two_settings_of_few_seeds_are_no_worse_than_dealing() -> None:

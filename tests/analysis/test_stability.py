@@ -58,11 +58,6 @@ def test_steps_kept_end_at_the_collapse(synthetic: Any) -> None:
     assert found.num_train_steps == 100
 
 
-def test_nothing_ended_nothing_is_said(synthetic: Any) -> None:
-    found = of(synthetic, synthetic.run(state="running", progress=0.5))
-    assert (found.metric, found.drop, found.spread, found.steps_kept) == (None, None, None, None)
-
-
 def test_the_interval_of_a_spread_is_chi_squares() -> None:
     x = [0.5, 0.52, 0.47, 0.55]
     found = seed_spread(x)

@@ -86,47 +86,6 @@ def texts(svg: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 
 
-def test_curves_hold_the_data(told: Report) -> None:
-    found = filled(told, "curves")
-    assert list(found) == [
-        "curves-onpolicy-qwen2.5-7b",
-        "curves-async10-qwen2.5-7b-note-a-x-b",
-        "curves-async10-qwen2.5-7b-note-plain",
-        "curves-zoo-qwen2.5-7b",
-    ]
-    ((_, rows),) = found["curves-onpolicy-qwen2.5-7b"]
-    assert list(dict.fromkeys(row["panel"] for row in rows)) == ["k1.reward", "k3.loss"]
-    lines = values(rows, "k1.reward")
-    means = [name for name in lines if ", seed " not in name]
-    assert means == ["none", "k1.reward β=0.1", "k1.reward β=1"]
-    metric = "eval/accuracy_in_domain"
-    for c in told.data["configurations"][:3]:
-        if c["kl"] in ("none", "k1.reward"):
-            assert lines[c["name"]] == c["curves"][metric]["m"]
-    pictures_of = drawn(told, "curves")
-    first = pictures_of["curves-onpolicy-qwen2.5-7b"]
-    assert (marks(first, "line"), marks(first, "area")) == (18, 0), (
-        "means and their two seeds, no band"
-    )
-    assert {"k1.reward", "k3.loss", "no KL", "β 0.1", "β 1"} <= set(texts(first))
-    plain = pictures_of["curves-async10-qwen2.5-7b-note-plain"]
-    assert (marks(plain, "line"), marks(plain, "area")) == (1, 0), "one seed has no band"
-
-
-def test_dots_hold_the_data(told: Report) -> None:
-    (_, inside), _ = filled(told, "finals")["finals-onpolicy-qwen2.5-7b"]
-    wanted = {
-        c["name"]: [c["finals"]["eval/in_domain/mean"][0]]
-        for c in told.data["configurations"]
-        if c["study"] == "onpolicy"
-    }
-    assert values(inside) == wanted
-    svg = drawn(told, "finals")["finals-onpolicy-qwen2.5-7b"]
-    places = re.findall(r"translate\([-\d.]+,([\d.]+)\)[^>]*>(none|k[13]\S+ β=\S+)</text>", svg)
-    rows = sorted((float(y), name) for y, name in places[: len(wanted)])
-    assert rows[0][1] == "none", "the first configuration is on top"
-
-
 def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path) -> None:
     folder = tmp_path / "figures"
     folder.mkdir()

@@ -36,12 +36,6 @@ def test_one_changed_byte_is_another_checkpoint(policy: Path) -> None:
     assert hash_of(policy) != before
 
 
-def test_what_the_optimizer_leaves_beside_it_is_no_part_of_the_policy(policy: Path) -> None:
-    before = hash_of(policy)
-    (policy / "optimizer.pt").write_bytes(b"moments")
-    assert hash_of(policy) == before
-
-
 def test_a_state_to_go_on_from_is_no_part_of_the_policy(policy: Path) -> None:
     before, files = hash_of(policy), stamp(policy)
     for name in ("state.safetensors", "training_args.bin", "trainer_state.json", "README.md"):

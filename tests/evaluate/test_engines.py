@@ -1,12 +1,6 @@
 """The spec's engine and sampling as lm-eval's arguments."""
 
-import ast
-import inspect
-from pathlib import Path
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault
@@ -16,20 +10,6 @@ from orchestrator.records import Engine, EvaluationSpec, Sampling, Site
 OF_TASK = {"until": ["<|im_end|>"], "max_gen_toks": 32768}
 
 
-def parameters_of_vllm() -> set[str]:
-    """What lm-eval's VLLM takes, read from its source: vLLM itself is not installed here."""
-    import lm_eval
-
-    path = Path(inspect.getfile(lm_eval)).parent / "models" / "vllm_causallms.py"
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ClassDef) and node.name == "VLLM":
-            (init,) = [
-                n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
-            ]
-            return {argument.arg for argument in init.args.args}
-    raise AssertionError("lm-eval has no VLLM")
-
-
 def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None:
     assert engines.resolved(Engine(), "micro", None).name == "hf"
     site = Site(options={"gres": "gpu:a100:4"})
@@ -37,27 +17,6 @@ def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None
     assert (full.name, full.tensor_parallel_size) == ("vllm", 4)
     one = engines.resolved(Engine(tensor_parallel_size=1), "full", site)
     assert one.tensor_parallel_size == 1
-
-
-def test_vllm_is_asked_in_lm_evals_words_with_none_of_its_defaults() -> None:
-    engine = engines.resolved(Engine(dtype="bfloat16"), "full", Site(options={"gres": "gpu:4"}))
-    told = engines.vllm_args(engine, "a dir/step 'ü'", Sampling(max_response_tokens=1024), seed=7)
-    of_vllm = {"gpu_memory_utilization", "enable_prefix_caching"}  # go through to vLLM's own
-    assert set(told) - of_vllm <= parameters_of_vllm()
-    assert told["pretrained"] == "a dir/step 'ü'"
-    assert told["tensor_parallel_size"] == 4
-    assert told["max_model_len"] == 4096 + 1024
-    assert (told["max_gen_toks"], told["seed"]) == (1024, 7)
-
-
-def test_servers_are_asked_in_lm_evals_words() -> None:
-    from lm_eval.models.api_models import TemplateAPI
-
-    engine = Engine(name="completions", base_url="http://h:1/v1/completions", num_concurrent=4)
-    told = engines.server_args(engine, "ckpt", Sampling(max_response_tokens=64))
-    assert set(told) <= set(inspect.signature(TemplateAPI.__init__).parameters)
-    assert told["model"] == "ckpt"
-    assert told["max_length"] > 2048
 
 
 def test_no_default_of_a_model_or_a_server_samples() -> None:
@@ -80,24 +39,6 @@ def test_no_default_of_a_model_or_a_server_samples() -> None:
     assert "seed" not in vllm  # a seed here would make all repeats of a prompt the same
     bare = Engine(name="completions", base_url="http://h", extensions=False)
     assert "top_k" not in engines.generation(Sampling(), OF_TASK, bare)
-
-
-@given(st.lists(st.integers(0, 4), max_size=40))
-def test_rounds_hold_every_request_once_and_no_request_twice(requests: list[int]) -> None:
-    rounds = engines.rounds(requests)
-    assert sorted(place for places in rounds for place in places) == list(range(len(requests)))
-    for places in rounds:
-        asked = [requests[place] for place in places]
-        assert len(set(asked)) == len(asked)
-
-
-def test_every_prompt_and_repeat_has_a_seed_of_its_own() -> None:
-    seeds = {
-        engines.request_seed(s, [1, p], r) for s in (0, 1) for p in range(50) for r in range(8)
-    }
-    assert len(seeds) == 2 * 50 * 8
-    assert all(0 <= seed < 2**31 for seed in seeds)
-    assert engines.request_seed(3, "x", 2) == engines.request_seed(3, "x", 2)
 
 
 @pytest.mark.parametrize("name", ["auto", "vllm"])

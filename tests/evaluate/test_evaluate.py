@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import EvaluationEvent, UnscoredError, evaluate, read_scores, run
 from orchestrator.records import Checkpoint, EvaluationSpec, Record, Sampling, Score
@@ -112,7 +109,6 @@ def test_scores_items_a_second_time_and_the_same_among_others(
     assert evaluate(records, ask(), folder, on_event=events.append) == scores
     assert files(folder) == before
     assert len(events) == 3
-    assert_second_time_imports_nothing(folder, records, ask())
 
     from_here_in_process()
     elsewhere = RunFolder.of(tmp_path, "elsewhere", "micro")
@@ -121,32 +117,6 @@ def test_scores_items_a_second_time_and_the_same_among_others(
     among = {(s.cell_id, s.task, s.metric): s.value for s in evaluate(others, ask(), elsewhere)}
     assert len(among) == 48
     assert all(score.value == among[score.cell_id, score.task, score.metric] for score in scores)
-
-
-def assert_second_time_imports_nothing(
-    folder: RunFolder, records: list[Record], evaluation: EvaluationSpec
-) -> None:
-    code = (
-        "import sys, pickle\n"
-        "from types import SimpleNamespace\n"
-        "records, evaluation, folder, tasks_dir = pickle.load(sys.stdin.buffer)\n"
-        "from orchestrator import plugins as registry\n"
-        "registry.load_embedded = lambda _: SimpleNamespace(\n"
-        "    tasks_dir=tasks_dir, rehearse_tasks=lambda _: ())\n"
-        "from orchestrator.evaluate import evaluate\n"
-        "print(len(evaluate(records, evaluation, folder)))\n"
-        "print(*{'torch', 'lm_eval', 'transformers', 'numpy'} & set(sys.modules))\n"
-    )
-    import pickle
-
-    tasks_dir = plugins.load("micro").tasks_dir
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        capture_output=True,
-        input=pickle.dumps((records, evaluation, folder, tasks_dir)),
-    )
-    assert done.stdout.decode().split("\n")[:2] == ["32", ""]
 
 
 @pytest.mark.slow

@@ -1,12 +1,9 @@
 """Metrics of the k responses to an item, and means over items."""
 
 import itertools
-import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.evaluate import items
 
@@ -39,25 +36,6 @@ def test_the_metrics_of_one_item() -> None:
     }
 
 
-def test_tied_votes_count_their_share_and_silence_does_not_vote() -> None:
-    assert items.majority(["1", "2", None, None, None], [1, 0, 0, 0, 0]) == 0.5
-    assert items.majority([None, None], [0, 0]) == 0
-    assert items.majority(["2", "1", "1"], [0, 1, 1]) == 1
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
-def test_a_mean_has_the_standard_error_of_numpy(values: list[float]) -> None:
-    told = items.mean(values)
-    assert told.value == pytest.approx(np.mean(values), abs=1e-6)
-    expected = np.std(values, ddof=1) / math.sqrt(len(values))
-    assert told.stderr == pytest.approx(expected, rel=1e-6, abs=1e-6)
-
-
-def test_one_item_has_no_standard_error() -> None:
-    assert items.mean([0.5]) == (0.5, None)
-    assert items.ratio([6.0], [3.0]) == (2.0, None)
-
-
 def test_a_ratio_has_the_error_that_resampling_gives() -> None:
     generator = np.random.default_rng(0)
     below = generator.integers(1, 20, 400).astype(float)
@@ -67,10 +45,3 @@ def test_a_ratio_has_the_error_that_resampling_gives() -> None:
     resampled = above[rows].sum(1) / below[rows].sum(1)
     assert told.value == pytest.approx(above.sum() / below.sum())
     assert told.stderr == pytest.approx(resampled.std(), rel=0.08)
-
-
-def test_what_was_asked_has_a_name() -> None:
-    one = [{"prompt": "a", "target": "1"}, {"prompt": "b", "target": "2"}]
-    assert items.fingerprint_of(one) == items.fingerprint_of([{**o, "item": 9} for o in one])
-    assert items.fingerprint_of(one) != items.fingerprint_of(one[::-1])
-    assert items.fingerprint_of(one) != items.fingerprint_of([{"prompt": "a", "target": "1"}])

@@ -68,10 +68,6 @@ def test_a_name_is_the_same_for_ever() -> None:
     assert ASKED.stem == "micro_sort-82822e51c2ec"
 
 
-def test_nothing_evaluated_is_no_score(tmp_path: Path) -> None:
-    assert read_scores(CellDir(tmp_path / "never made")) == []
-
-
 def test_scores_come_by_step_and_task(tmp_path: Path) -> None:
     cell_dir = CellDir(tmp_path / "cell-1")
     copy = EvalTask(name="micro_copy", domain="out", repeats=4)

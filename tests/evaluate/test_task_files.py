@@ -25,11 +25,6 @@ def version(path: Path) -> str:
     return task_files.version(path)
 
 
-def test_every_skill_has_a_task() -> None:
-    for skill in ("sort", "reverse", "copy", "increment"):
-        assert task_files.find_task(f"micro_{skill}", (TASKS,)).name == f"micro_{skill}.yaml"
-
-
 def test_a_task_without_a_file_is_told_with_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFault) as caught:
         task_files.find_task("micro_sorts", (TASKS, tmp_path / "none"))

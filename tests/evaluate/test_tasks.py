@@ -13,7 +13,6 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import task_data, task_files
 from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
 from orchestrator.records import EvalTask, Sampling
-from orchestrator.scoring import countdown
 from tests.evaluate.data import MMLU, stand_ins, write_lines
 
 pytestmark = pytest.mark.slow
@@ -206,15 +205,6 @@ def test_countdown_is_scored_as_in_training(harness: ModuleType, tmp_path: Path)
     assert len(items) == 500
     assert told["mean@2"] == 0.5
     assert told["reward@2"] == pytest.approx((1 + 0.05) / 2)
-
-
-def test_the_held_out_problems_are_different_and_can_be_solved() -> None:
-    lines = (path_of("countdown").parent / "held_out.jsonl").read_text().splitlines()
-    problems = [json.loads(line) for line in lines]
-    assert len({(tuple(sorted(p["numbers"])), p["target"]) for p in problems}) == 500
-    for problem in problems:
-        given = f"<answer>{problem['solution']}</answer>"
-        assert countdown.score(given, problem["numbers"], problem["target"]) == 1
 
 
 @pytest.mark.parametrize(
