@@ -9,6 +9,7 @@ libraries.py    sections on libraries; the tables of `orch compare --by backend`
 printed.py      the publication's own tables, each row beside what holds here
 provenance.py   what the numbers rest on: read from disk, and shown
 figures.py      the data of figures, and their views as charts
+words.yaml      titles, texts and captions, read by words.py
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,7 @@ from orchestrator.report.results import (
     stability_section,
     staleness_section,
 )
+from orchestrator.report.words import section
 
 AGGREGATES = ("in_domain", "out_of_domain")
 """Names in score files that are means over tasks, not tasks."""
@@ -66,35 +68,10 @@ BANNER = (
     "and tasks are tiny stand-ins."
 )
 
-METHOD = frozenset(
-    {
-        "stability",
-        "reference",
-        "predicted",
-        "published",
-        "libraries",
-        "gradients",
-        "staleness",
-        "beta",
-        "cost",
-        "methods",
-        "provenance",
-    }
-)
-"""Sections on method and further numbers, which the page folds."""
 MOST_CELLS = 2000
 """Maximum number of cells that the page draws; beyond it, the page has the claims."""
-TOO_MANY = (
-    "This page draws up to {most:,} cells, and {count:,} were chosen: it shows the claims alone. "
-    "For figures and tables, choose cells: `orch report SPEC -w study=NAME` (`-w` takes every "
-    "axis). `orch report SPEC --format csv` and `--format parquet` write the numbers of all cells."
-)
 MOST_STILL = 20
 """Maximum number of cells without a gradient that the page lists by name."""
-INCOMPLETE = (
-    "Some evaluations on disk are missing, are no numbers or differ between cells. The page gives "
-    "a mean only where every value of it is on disk."
-)
 
 
 def report(
@@ -170,7 +147,7 @@ def report(
         else (),
         facts=_facts(comparison, records),
         cards=tuple(replace(card, cells=()) if many else card for card in cards(comparison, spec)),
-        sections=tuple(replace(s, folded=s.id in METHOD) for s in own_sections if s is not None),
+        sections=tuple(each for each in own_sections if each is not None),
         source=spec.published.source,
         plates=redrawn,
         data={}
@@ -211,14 +188,14 @@ def _data(
 
 def too_many_section(count: int) -> Section:
     """Return a section that says how to see figures and tables of `count` cells."""
-    return Section("cells", "Figures and tables", (TOO_MANY.format(most=MOST_CELLS, count=count),))
+    return section("cells", {"most": f"{MOST_CELLS:,}", "count": f"{count:,}"})
 
 
 def faults_section(faults: Sequence[str]) -> Section | None:
     """Return a section on faulty evaluations on disk, or None without faults."""
     if not faults:
         return None
-    return Section("incomplete", "Evaluations with faults", points=tuple(faults), note=INCOMPLETE)
+    return section("incomplete", points=tuple(faults))
 
 
 def outcome_section(records: Sequence[Record]) -> Section | None:
@@ -239,7 +216,7 @@ def outcome_section(records: Sequence[Record]) -> Section | None:
         return None
     columns = ("run", "cell", "outcome", "cause", "from step", "what was measured")
     table = ReportTable("Runs that were not stable", columns, tuple(rows), searchable=True)
-    return Section("outcomes", "Runs that were not stable", RULE, tables=(table,))
+    return section("outcomes", text=RULE, tables=(table,))
 
 
 def zero_gradient_section(records: Sequence[Record]) -> Section | None:
@@ -253,7 +230,7 @@ def zero_gradient_section(records: Sequence[Record]) -> Section | None:
         return None
     more = [f"And {len(sentences) - MOST_STILL} more cells."] if len(sentences) > MOST_STILL else []
     points = (*sentences[:MOST_STILL], *more)
-    return Section("unlearnt", "Runs that learnt nothing for a while", points=points)
+    return section("unlearnt", points=points)
 
 
 def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str, str], ...]:

@@ -54,6 +54,7 @@ from orchestrator.report.model import (
     as_sentences,
 )
 from orchestrator.report.plots import distance_chart
+from orchestrator.report.words import figure
 from orchestrator.spec.claims import COLLAPSE, ClaimSide
 from orchestrator.spec.select import matches
 
@@ -322,15 +323,9 @@ def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
     ]
     if not distance or not rows:
         return None
-    return Figure(
-        "distance",
-        "drawn",
-        f"Accuracy against KL to the reference policy, study {study}{of}",
-        "A line a KL term, a point a β (mean of the seeds that did not collapse); small dots are "
-        "seeds." + (" Micro scale." if micro else ""),
-        "Accuracy in and out of domain over KL to the reference policy, a line for each KL term.",
-        views=(distance_chart(rows, looks_of(every), short(axis_label(distance))),),
-    )
+    chart = distance_chart(rows, looks_of(every), short(axis_label(distance)))
+    fill = {"study": f"{study}{of}", "micro": " Micro scale." if micro else ""}
+    return figure("distance", "drawn", fill, views=(chart,))
 
 
 def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> list[dict[str, Any]]:
@@ -473,13 +468,13 @@ def plates(
     every = tuple(cards(comparison, spec))
     papers = [row for row in rows if row["paper"]]
     drawn = replace(laboratory, views=tuple(gradient_views(papers)))
-    for figure in spec.published.figures:
-        plate = _plate(figure, comparison, [t.name for t in spec.evaluation.tasks])
-        if figure.laboratory:
-            first = replace(drawn, id=re.sub(r"[^a-z0-9]+", "-", figure.figure.lower()).strip("-"))
+    for each in spec.published.figures:
+        plate = _plate(each, comparison, [t.name for t in spec.evaluation.tasks])
+        if each.laboratory:
+            first = replace(drawn, id=re.sub(r"[^a-z0-9]+", "-", each.figure.lower()).strip("-"))
             yield replace(plate, figure=first, missing="", here=tuple(_of_gradients(papers)))
             continue
-        of = [card for card in every if re.search(rf"\b{re.escape(figure.figure)}\b", card.where)]
+        of = [card for card in every if re.search(rf"\b{re.escape(each.figure)}\b", card.where)]
         here = tuple((card.words, f"{card.says} {_sentence(card.here)}") for card in of)
         yield replace(plate, here=here)
 

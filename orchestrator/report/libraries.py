@@ -27,21 +27,16 @@ from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
 from orchestrator.report.plots import library_charts
+from orchestrator.report.words import figure, section
 from orchestrator.spec.rehearse import verdict_on
 
 SIDE_TITLES = {"predicted": "predicted at micro scale", "observed": "observed in the libraries"}
-LIBRARIES_TEXT = (
-    "A question is a cell without its library and its seed. Differences are paired on seeds and "
-    "corrected by Holm; one of `same mathematics` is one training run under both names, so it is 0 "
-    "by identity and not by measurement."
-)
 PREDICTED = (
     "Predicted: the embedded trainer in each library's dialect, not the library itself. What it "
     "does not imitate is listed below."
 )
 POINTS = 40
 """Number of points of each curve on the page."""
-GRADIENTS_TITLE = "What the KL terms optimise"
 
 
 # ---------------------------------------------------------------- the same cells in every library
@@ -55,33 +50,23 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
     pages: dict[str, dict[str, Any]] = {side.name: side_data(side, base, source) for side in sides}
     meaning = meaning_data(sides[0].questions, base)
     text = [
-        LIBRARIES_TEXT,
         *([PREDICTED] if "predicted" in pages else []),
         *_overall_sentences(pages),
     ]
     missing = [sentence for page in pages.values() for sentence in page["missing"]]
     limits = [*limits_of_base(sides[0].questions, base), *limit_sentences(meaning)]
     points = tuple(dict.fromkeys([*limits, *missing]))
-    figure = Figure(
-        "libraries",
-        "drawn",
-        "The same cell in every library",
-        "Mean over seeds, over rollouts seen, at progress every run has reached; one panel a "
-        "question. Libraries that share one training run lie on each other.",
-        "Learning curves by library, one panel a question; the tables below hold final values.",
-        views=tuple(library_charts(library_panels(sides))),
-    )
+    views = tuple(library_charts(library_panels(sides)))
     tables = [
         _meaning_table(meaning, base),
         *(table for side in sides for table in _side_tables(side, pages[side.name])),
         _ledger_table(meaning, base),
     ]
-    return Section(
+    return section(
         "libraries",
-        "Across libraries",
-        tuple(text),
-        points,
-        figures=(figure,) if figure.views else (),
+        text=tuple(text),
+        points=points,
+        figures=(figure("libraries", "drawn", views=views),) if views else (),
         tables=tuple(table for table in tables if table.rows),
     )
 
@@ -285,10 +270,8 @@ def _library_links(side: LibrarySide, question: str, library: str) -> ReportText
 
 def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
     """Return a section with a verdict on every configuration, and bias and variance (Fig. 1)."""
-    return Section(
+    return section(
         "gradients",
-        GRADIENTS_TITLE,
-        ("Derived from exact gradients of the paper's autoregressive model (orch explain).",),
         figures=(laboratory_figure(lab),),
         tables=(_verdict_table(comparison), _gradient_table(lab)),
     )
@@ -296,22 +279,8 @@ def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section
 
 def laboratory_figure(lab: Mapping[str, Any]) -> Figure:
     """Return the figure of bias and variance of gradients (Fig. 1)."""
-    setting = lab["setting"]
-    policy, reference = setting["policy"], setting["reference"]
-    return Figure(
-        "gradients",
-        "drawn",
-        "Bias and variance of the gradient (Fig. 1)",
-        "On the paper's autoregressive model (eq. 17, 18), not on a language model: the expected "
-        "gradient's distance from that of the sequence-level reverse KL, and its variance. Filled: "
-        f"exact. Open: {lab['trials']} trials of {lab['sequences']} sequences, seed {lab['seed']}. "
-        f"Policy a={policy['a']}, b={policy['b']}; reference a={reference['a']}, "
-        f"b={reference['b']}; T={setting['num_tokens']}. A bias of exactly zero has no filled mark "
-        f"on a log axis. {lab['caveat']}",
-        "Dots on a log axis: bias and variance of each KL configuration's gradient; the table "
-        "holds the numbers.",
-        views=tuple(gradient_views(lab["rows"])),
-    )
+    views = tuple(gradient_views(lab["rows"]))
+    return figure("gradients", "drawn", {**lab, **lab["setting"]}, views=views)
 
 
 def _verdict_table(comparison: Comparison) -> ReportTable:

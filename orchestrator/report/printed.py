@@ -18,14 +18,11 @@ from orchestrator.kl.table import Case, judged
 from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell, PublishedTerm, Record, Spec
 from orchestrator.report.model import ReportTable, Section
+from orchestrator.report.words import section
 from orchestrator.settings import BackendRef, Kl, Placement
 
 NOWHERE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
 PLACES: Mapping[str, Placement] = {"reward": "reward", "loss": "loss", "both": "reward_and_loss"}
-TERMS_TEXT = (
-    "Bias: the distance of the expected gradient from that of the sequence's reverse KL, in "
-    "lengths of the latter, on policy, near the reference policy and far from it (orch explain)."
-)
 
 
 def printed_section(
@@ -50,7 +47,7 @@ def printed_section(
             for row in _library_rows(each.library, words, launch)
         )
         tables.append(ReportTable("k1 in the reward in each library (Table 2)", columns, rows))
-    return Section("printed", "The paper's tables", (TERMS_TEXT,), tables=tuple(tables))
+    return section("printed", tables=tuple(tables))
 
 
 def _term_row(term: PublishedTerm, comparison: Comparison) -> tuple[str, ...]:

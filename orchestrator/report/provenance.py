@@ -28,6 +28,7 @@ from orchestrator.library import neighbour
 from orchestrator.metrics.names import is_divergence
 from orchestrator.records import Baseline, Record, Score, Spec
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
+from orchestrator.report.words import methods, section
 from orchestrator.runs.experiment import Experiment
 from orchestrator.settings import Settings
 from orchestrator.tracking.links import CellRuns, cell_runs
@@ -222,7 +223,7 @@ def limits_section(
         *_baseline_limits(spec, [one.baseline for one in baselines if one.scores]),
         UNCORRECTED,
     )
-    return Section("limits", "What this cannot show", points=points)
+    return section("limits", points=points)
 
 
 def _scale_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
@@ -330,55 +331,9 @@ def _evaluation_limits(scores: Sequence[Score], spec: Spec) -> Iterator[str]:
         )
 
 
-PROVENANCE_TITLE = "Provenance"
 MAX_LINES = 30
 MAX_CHARACTERS = 4000
 """Maximum number of lines and characters shown from the end of a failed cell's output."""
-
-
-DIRECTORY = (
-    "Each holds cell.json (every setting), plan/ (what was launched, and the ledger of how each "
-    "setting got there), attempts/, checkpoints/ and eval/ (scores and single items)."
-)
-
-
-METHODS = (
-    (
-        f"Intervals over seeds are {100 * LEVEL:.0f} % intervals of the mean by Student's t; "
-        f"one seed "
-        "has none. Those of accuracies are cut to [0, 1]. Shares have exact (Clopper-Pearson) ones."
-    ),
-    (
-        "Over seeds and items: these intervals "
-        "speak of the tasks the items were drawn from, and not of these items only."
-    ),
-    (
-        "Final values are those after the last train step of runs that ended well. Collapsed runs "
-        "count with what they reached; a run whose numbers became NaN has no policy left, and "
-        "counts "
-        "with an accuracy of 0."
-    ),
-    (
-        "A claim is judged on differences within settings (same study, model, data, β, ...), "
-        "averaged over settings. It is tested with the variances of its configurations and of the "
-        "grid's. Accuracies in a claim are those of runs that trained. Shares of collapsed or "
-        "unstable runs are counted by seed: runs that share a seed count once. A claim that says "
-        "`over items` is tested with the spread between items too, and speaks of the tasks they "
-        "were drawn from; any other speaks of the items that were asked."
-    ),
-    (
-        "p-values are two-sided and corrected by Holm over all claims of the spec. The planned "
-        f"seeds have {PLANNED:.0%} of the error {ALPHA:.2f}, seeds that are added later share the "
-        "rest. The interval of a claim is the one that decides. The number of seeds of an open "
-        f"claim decides it with power {POWER:g} if effect and spread stay as seen. Intervals in "
-        "tables and figures are those of a single look."
-    ),
-    (
-        "Claims with ~ are tests of equivalence: two one-sided tests against the margin, each "
-        "at half "
-        f"of {ALPHA:.2f}."
-    ),
-)
 
 
 def failures_section(records: Sequence[Record], last_lines: Mapping[str, str]) -> Section | None:
@@ -401,8 +356,7 @@ def failures_section(records: Sequence[Record], last_lines: Mapping[str, str]) -
             entries.append(Entry(title, _tail("\n".join(record.faults)), record.cell.id))
     if not entries:
         return None
-    text = "A failed cell has no result. Run `orch retry` to train it again."
-    return Section("failures", "Failures", (text,), entries=tuple(entries))
+    return section("failures", entries=tuple(entries))
 
 
 def _tail(text: str) -> str:
@@ -412,7 +366,13 @@ def _tail(text: str) -> str:
 
 def methods_section() -> Section:
     """Return a section on the statistical methods behind the numbers."""
-    return Section("methods", "How the numbers were made", points=METHODS)
+    shown = {
+        "level": f"{100 * LEVEL:.0f} %",
+        "planned": f"{PLANNED:.0%}",
+        "alpha": f"{ALPHA:.2f}",
+        "power": f"{POWER:g}",
+    }
+    return section("methods", points=methods(shown))
 
 
 def provenance_section(
@@ -426,7 +386,8 @@ def provenance_section(
     home: the folder of the page, for links to run directories.
     """
     if not records:
-        return Section("provenance", PROVENANCE_TITLE, ("Nothing was launched yet.",))
+        nothing = ("Nothing was launched yet.",)
+        return Section("provenance", "Provenance", nothing, folded=True)
     evaluated: dict[str, list[Score]] = {}
     for score in scores:
         evaluated.setdefault(score.cell_id, []).append(score)
@@ -453,9 +414,8 @@ def provenance_section(
         tuple((number, *environment) for environment, number in numbers.items()),
         searchable=True,
     )
-    text = f"Directories are below {root}. {DIRECTORY}"
     tables = (table, *([trained_in] if numbers else []))
-    return Section("provenance", PROVENANCE_TITLE, (text,), tables=tables)
+    return section("provenance", {"root": root}, tables=tables)
 
 
 def _cell_fields(

@@ -55,6 +55,7 @@ from orchestrator.report.plots import (
     published_chart,
 )
 from orchestrator.report.provenance import is_micro
+from orchestrator.report.words import figure, section
 
 
 def table_of_configurations(
@@ -91,8 +92,6 @@ def over_items_text(c: Configuration, metric: str | None) -> str:
 
 
 # ---------------------------------------------------------------- accuracy
-
-FINALS_TITLE = "Final accuracy"
 
 
 def baseline_values(scores: Sequence[Score]) -> dict[str, float]:
@@ -156,29 +155,17 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
     before = baseline_table(baselines, metrics)
     if not metrics:
         nothing = ("No cell has finished yet.",)
-        return Section("finals", FINALS_TITLE, nothing, tables=(before,) if before else ())
+        return section("finals", text=nothing, tables=(before,) if before else ())
     tasks = sorted({m for c in comparison.configurations for m in c.finals if _is_task(m)})
     over_items = any(c.finals_over_items.get(m) for c in comparison.configurations for m in metrics)
-    caption = (
-        "Mean over seeds with its 95 % interval (Student's t); small marks are single seeds. "
-        "A configuration without a bar has one seed."
-    )
-    if over_items:
-        caption += " The thick light bar is the interval over seeds and items."
+    more = " The thick light bar is the interval over seeds and items." if over_items else ""
     if any(one.scores for one in baselines):
-        caption += " Stars, and the dotted lines through them: the model before training."
-    figure = Figure(
-        "finals",
-        "finals",
-        "Final accuracy in and out of domain",
-        caption,
-        f"Dots with intervals: {' and '.join(map(metric_title, metrics))} of each configuration; "
-        "the table below holds the numbers.",
-        (*metrics, *tasks),
-    )
+        more += " Stars, and the dotted lines through them: the model before training."
+    fill = {"more": more, "metrics": " and ".join(map(metric_title, metrics))}
+    drawn = figure("finals", "finals", fill, metrics=(*metrics, *tasks))
     every = _finals_table(comparison, over_items=over_items)
     tables = (*results_tables(comparison, baselines), *([before] if before else []), every)
-    return Section("finals", FINALS_TITLE, figures=(figure,), tables=tables)
+    return section("finals", figures=(drawn,), tables=tables)
 
 
 def results_tables(
@@ -295,20 +282,8 @@ def curves_section(comparison: Comparison) -> Section | None:
     metrics = _drawn(comparison, PAGE_CURVES)
     if not metrics:
         return None
-    figure = Figure(
-        "curves",
-        "curves",
-        "Learning curves",
-        f"{MEANS} Nothing is smoothed unless the box is ticked; then the figure says "
-        "so. Curves of a configuration are cut to the train steps that all of its seeds reached; a "
-        "ring at the end marks one that a stopped or running seed has cut short. A cross marks "
-        "configurations of which a seed collapsed. They do not set the axis: where one leaves it, "
-        "a triangle says so, and a text how far.",
-        "Learning curves, one panel a KL configuration; the final values are in the table of the "
-        "section before.",
-        metrics,
-    )
-    return Section("curves", "Learning curves", figures=(figure,))
+    drawn = figure("curves", "curves", {"means": MEANS}, metrics=metrics)
+    return section("curves", figures=(drawn,))
 
 
 def collapse_section(comparison: Comparison) -> Section | None:
@@ -316,12 +291,8 @@ def collapse_section(comparison: Comparison) -> Section | None:
     groups = by_setting(comparison.configurations)
     if not groups:
         return None
-    text = (
-        "Runs that collapsed, of those whose curve tells it. A collapse is a result, not a failed "
-        "job."
-    )
     maps = tuple(_collapse_map(title, group) for title, group in groups.items())
-    return Section("collapse", "Collapse map", (text,), maps=maps)
+    return section("collapse", maps=maps)
 
 
 def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
@@ -341,13 +312,6 @@ MEASURES = {
     "spread": "standard deviation between seeds",
     "steps": "train steps kept before a collapse",
 }
-STABILITY_TEXT = (
-    "Drop: the best value of the curve less its last; 0 for a run that ends at its best. Noise "
-    "alone makes it positive, the more so the oftener a run is evaluated: compare it between "
-    "configurations, not with 0. Spread: the standard deviation between seeds of the final value, "
-    "with its chi-square interval. Steps kept: train steps before a collapse, or all of them; the "
-    "mean is the area under the share of runs that still train."
-)
 
 
 def stability_section(comparison: Comparison) -> Section | None:
@@ -356,15 +320,7 @@ def stability_section(comparison: Comparison) -> Section | None:
     if not measured:
         return None
     curves = sorted({metric_title(s.metric) for s in measured if s.metric})
-    figure = Figure(
-        "stability",
-        "stability",
-        "Stability",
-        f"Of the curve of {' or '.join(curves) or 'no metric'}. Lines are 95 % intervals; "
-        "those of a spread from few seeds are long, and are meant to be.",
-        "Dots with intervals: drop from the peak, spread between seeds and steps kept of each "
-        "configuration; the table below holds the numbers.",
-    )
+    drawn = figure("stability", "stability", {"curves": " or ".join(curves) or "no metric"})
 
     def fields(c: Configuration) -> tuple[str, ...] | None:
         s = c.stability
@@ -380,7 +336,7 @@ def stability_section(comparison: Comparison) -> Section | None:
         ("drop from the peak", "spread between seeds", "steps kept", "collapsed at step"),
         fields,
     )
-    return Section("stability", "Stability", (STABILITY_TEXT,), figures=(figure,), tables=(table,))
+    return section("stability", figures=(drawn,), tables=(table,))
 
 
 def _spread_text(spread: SeedSpread | None) -> str:
@@ -417,17 +373,7 @@ def reference_section(comparison: Comparison) -> Section | None:
     metrics = _drawn(comparison, ("eval/kl_forward", "eval/kl_reverse", "eval/entropy"))
     if not metrics:
         return None
-    title = "Distance from the reference policy"
-    figure = Figure(
-        "reference",
-        "measures",
-        title,
-        f"{MEANS} On held-out prompts, over whole sequences. Forward KL is large where the policy "
-        "has lost what the reference policy does; reverse KL is what the penalty should bound. "
-        "One panel a measure and KL term; a ring marks a curve that an unfinished seed cuts short.",
-        "Curves of forward KL, reverse KL and entropy, one panel for each KL term.",
-        metrics,
-    )
+    drawn = figure("reference", "measures", {"means": MEANS}, metrics=metrics)
 
     def fields(c: Configuration) -> list[str] | None:
         texts = [final_text(c, m) for m in metrics]
@@ -435,7 +381,7 @@ def reference_section(comparison: Comparison) -> Section | None:
 
     caption = "Final values: mean and 95 % interval over seeds"
     table = table_of_configurations(comparison, caption, [*map(metric_title, metrics)], fields)
-    return Section("reference", title, figures=(figure,), tables=(table,))
+    return section("reference", figures=(drawn,), tables=(table,))
 
 
 def predicted_section(comparison: Comparison) -> Section | None:
@@ -460,16 +406,8 @@ def predicted_section(comparison: Comparison) -> Section | None:
     if not rows:
         return None
     looks = looks_of(comparison.configurations)
-    figure = Figure(
-        "predicted",
-        "drawn",
-        "Observed against predicted accuracy",
-        "The optimum of reward minus β times the sequence's reverse KL is known in closed form for "
-        "these tasks: a configuration whose gradient is that of the reverse KL should end on the "
-        "line, if it trained long enough. Bars are 95 % intervals over seeds.",
-        "Observed final accuracy over the predicted one, with the diagonal.",
-        views=(prediction_chart(rows, looks, axis_label(accuracy)),),
-    )
+    chart = prediction_chart(rows, looks, axis_label(accuracy))
+    drawn = figure("predicted", "drawn", views=(chart,))
 
     def fields(c: Configuration) -> tuple[str, ...] | None:
         if c.predicted is None or accuracy not in c.finals:
@@ -484,17 +422,7 @@ def predicted_section(comparison: Comparison) -> Section | None:
         fields,
         searchable=len(rows) > 12,
     )
-    return Section("predicted", "Observed against predicted", figures=(figure,), tables=(table,))
-
-
-STALENESS_TEXT = (
-    "Policy versions between sampling and use, in train steps, averaged over training. What was "
-    "asked for is a bound; what counts is what was observed."
-)
-BETA_TEXT = (
-    "The β that would pull as hard under the objective the spec names. It parts from the β asked "
-    "for where a library averages, scales or bounds the KL term otherwise."
-)
+    return section("predicted", figures=(drawn,), tables=(table,))
 
 
 def staleness_section(comparison: Comparison) -> Section | None:
@@ -517,14 +445,8 @@ def staleness_section(comparison: Comparison) -> Section | None:
         fields,
         searchable=sum(c.staleness is not None for c in comparison.configurations) > 12,
     )
-    title = "Staleness of the rollouts that were trained on"
-    return Section(
-        "staleness",
-        "Observed staleness",
-        (STALENESS_TEXT,),
-        figures=_metric_figure(comparison, "staleness", "rollout/staleness_mean", title),
-        tables=(table,) if table.rows else (),
-    )
+    figures = _metric_figure(comparison, "staleness", "rollout/staleness_mean")
+    return section("staleness", figures=figures, tables=(table,) if table.rows else ())
 
 
 def beta_section(comparison: Comparison) -> Section | None:
@@ -543,24 +465,18 @@ def beta_section(comparison: Comparison) -> Section | None:
     table = table_of_configurations(comparison, caption, columns, fields)
     if not table.rows:
         return None
-    figures = _metric_figure(comparison, "beta", BETA_EFFECTIVE, "Effective β")
-    return Section("beta", "Effective β", (BETA_TEXT,), figures=figures, tables=(table,))
+    figures = _metric_figure(comparison, "beta", BETA_EFFECTIVE)
+    return section("beta", figures=figures, tables=(table,))
 
 
-def _metric_figure(
-    comparison: Comparison, name: str, metric: str, title: str
-) -> tuple[Figure, ...]:
-    alt = f"Curves of {metric} over train steps; the table holds their means."
-    metrics = _drawn(comparison, (metric,))
-    return (Figure(name, "measures", title, MEANS, alt, metrics),) if metrics else ()
+def _metric_figure(comparison: Comparison, name: str, metric: str) -> tuple[Figure, ...]:
+    if not (metrics := _drawn(comparison, (metric,))):
+        return ()
+    return (figure(name, "measures", {"means": MEANS, "metric": metric}, metrics=metrics),)
 
 
 # ---------------------------------------------------------------- cost
 
-COST_TEXT = (
-    "Training only, every attempt counted, failed ones too; evaluation is not in it. A cell that "
-    "belongs to several studies is trained once and counted in each; the total counts it once."
-)
 COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
 
 
@@ -579,7 +495,7 @@ def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section |
         links="where from",
     )
     by_study = ReportTable("By study", ("study", *COST_COLUMNS), tuple(rows))
-    return Section("cost", "Cost", (COST_TEXT,), tables=(by_study, by_configuration))
+    return section("cost", tables=(by_study, by_configuration))
 
 
 def _spent(records: Iterable[Record]) -> tuple[str, ...]:
@@ -614,10 +530,6 @@ MICRO_NOTE = (
     "mathematics; ours are of the embedded trainer, tens of thousands of parameters on strings of "
     "digits. They stand side by side to show which way each goes, and nothing else."
 )
-PUBLISHED_TEXT = (
-    "Relative improvement: how much higher left is than right, in shares of right, averaged over "
-    "tasks. A published number has no interval; ours is a 95 % interval over seeds."
-)
 
 
 def published_section(comparison: Comparison, spec: Spec) -> Section | None:
@@ -637,22 +549,14 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         drawn.append({"name": name, "says": statement(one.claim), "whose": OURS, **own})
         place = {"name": name, "says": one.published.where, "whose": THEIRS}
         drawn.append({**place, "value": theirs})
-    figure = Figure(
-        "published",
-        "drawn",
-        "Published numbers beside ours",
-        "Circles: ours, with 95 % intervals over seeds. Diamonds: published. "
-        + ("Not comparable: the scales differ." if micro else ""),
-        "Our relative improvement with its interval and the published number, a row a claim.",
-        views=(published_chart(drawn),),
-    )
+    fill = {"micro": "Not comparable: the scales differ." if micro else ""}
+    chart = figure("published", "drawn", fill, views=(published_chart(drawn),))
     rows = tuple(_published_row(one, micro) for one in comparison.published)
     columns = ("claim", "where", "published", "ours", "seeds", "published lies")
-    return Section(
+    return section(
         "published",
-        "Beside the paper's numbers",
-        tuple(filter(None, (PUBLISHED_TEXT, source))),
-        figures=(figure,) if drawn else (),
+        text=(source,) if source else (),
+        figures=(chart,) if drawn else (),
         tables=(ReportTable("Relative improvement", columns, rows),),
         note=MICRO_NOTE if micro else "",
     )
@@ -690,19 +594,11 @@ def phase_section(comparison: Comparison) -> Section | None:
     if not maps:
         return None
     terms = [(one.study, one.kl, one.axis) for one in maps]
-    figure = Figure(
-        "phases",
-        "drawn",
-        "Phase maps",
-        "In each field the seeds that were stable / unstable / collapsed / of which the curve "
-        "cannot tell; the colour is the mean of the others, from all stable to all collapsed.",
-        "Heat maps of stable, unstable and collapsed seeds over β and another setting, one for "
-        "each KL term; the table below holds the numbers.",
-        views=tuple(
-            _phase_view(one, several=terms.count(term) > 1)
-            for one, term in zip(maps, terms, strict=True)
-        ),
+    views = tuple(
+        _phase_view(one, several=terms.count(term) > 1)
+        for one, term in zip(maps, terms, strict=True)
     )
+    drawn = figure("phases", "drawn", views=views)
     table = ReportTable(
         "Shares of the seeds of each field, with Wilson's 95 % intervals",
         ("study", "setting", "KL", "β", "beside it", "seeds", *STATES, "shown by"),
@@ -720,7 +616,7 @@ def phase_section(comparison: Comparison) -> Section | None:
         ),
         searchable=True,
     )
-    return Section("phases", "Phase maps", RULE, figures=(figure,), tables=(largest, table))
+    return section("phases", text=RULE, figures=(drawn,), tables=(largest, table))
 
 
 def _phase_view(one: PhaseMap, *, several: bool) -> ChartView:
@@ -792,15 +688,8 @@ def imported_section(runs: Sequence[ImportedRun], own: Sequence[Configuration]) 
     if not runs:
         return None
     data = imported_data(runs)
-    figure = Figure(
-        "imported",
-        "drawn",
-        "Imported runs beside the cells",
-        "One panel a metric: imported runs in bold lines, and the means over seeds of the first "
-        f"{MOST_OWN} configurations that have it. Steps are those that each log counts.",
-        "Learning curves of imported runs and of this experiment's configurations.",
-        views=tuple(imported_charts(beside(runs, own))),
-    )
+    views = tuple(imported_charts(beside(runs, own)))
+    drawn = figure("imported", "drawn", {"most": MOST_OWN}, views=views)
     meanings = dict.fromkeys(
         (f"{name} of {one['library']}", meaning)
         for one in data
@@ -810,12 +699,11 @@ def imported_section(runs: Sequence[ImportedRun], own: Sequence[Configuration]) 
         (m, *(number_text(r.finals[m]) if m in r.finals else "–" for r in runs))
         for m in metrics_in(runs)
     )
-    return Section(
+    return section(
         "imported",
-        "Runs that orch did not launch",
-        (APART,),
+        text=(APART,),
         points=tuple(_imported_points(data)),
-        figures=(figure,) if figure.views else (),
+        figures=(drawn,) if views else (),
         tables=(
             _imported_origins(data),
             ReportTable("Their last values", ("metric", *(run.name for run in runs)), values),
