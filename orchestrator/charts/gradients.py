@@ -13,6 +13,7 @@ from orchestrator.charts.marks import (
     reading,
     series,
 )
+from orchestrator.charts.style import Spec
 
 PLACES = {"reward": "$c0", "loss": "$c2", "both": "$c5"}
 PANELS = (("bias", "a"), ("variance", "a"), ("bias", "b"), ("variance", "b"))
@@ -50,7 +51,7 @@ def _gradient_view(
     layers = [layer("point", {"y": y}, opacity=0)]
     for kind, size in (("exact", 50), ("sampled", 80)):
         of_kind = {"filter": f"datum.value > 0 && datum.kind === '{kind}'"}
-        mark = {"filled": kind == "exact", "opacity": 1, "size": size}
+        mark: Spec = {"filled": kind == "exact", "opacity": 1, "size": size}
         layers.append(layer("point", encoding, of_kind, name=kind, **mark))
     of = f"{title}: {statistic}" if title else statistic
     return {

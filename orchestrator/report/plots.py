@@ -59,7 +59,7 @@ def distance_chart(rows: Rows, looks: Looks, x_title: str) -> ChartView:
     tooltip = reading(
         ("name", "of"), ("value", "accuracy", ".3f"), ("x", "KL", ".3g"), ("seeds", _TRAINED)
     )
-    small = {"filled": True, "size": 14, "opacity": 0.45}
+    small: Spec = {"filled": True, "size": 14, "opacity": 0.45}
     text = {**own, "text": {"field": "label"}}
     layers = [
         layer("point", seeds, valid("seed"), needs="seed", **small),
@@ -82,7 +82,7 @@ def prediction_chart(rows: Rows, looks: Looks, title: str) -> ChartView:
     x = _axis("x", "predicted", 6, domain=domain)
     y = _axis("value", "observed", 6, domain=domain)
     own = {**series("term", looks, "color", dots=True), "x": x, "y": y}
-    line = {"strokeDash": [5, 4], "strokeWidth": 1, "color": "$none"}
+    line: Spec = {"strokeDash": [5, 4], "strokeWidth": 1, "color": "$none"}
     diagonal = {
         "data": {"values": [{"x": end, "value": end} for end in domain]},
         **layer("line", {"x": x, "y": y}, **line),
@@ -149,7 +149,7 @@ def lines(
     drawn |= {"strokeWidth": thick} if wide else {}
     tooltip = reading(("name", "of"), ("x", x_title, ",.6~g"), ("value", "value", ".4g"))
     said = {**own, "tooltip": tooltip}
-    dot = {"filled": True, "size": 60, "opacity": 0}
+    dot: Spec = {"filled": True, "size": 60, "opacity": 0}
     layers = [
         layer("line", drawn, strokeWidth=2),
         layer("point", said, valid("value"), name="reading", **dot),

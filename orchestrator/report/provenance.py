@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from orchestrator.library import neighbour
 from orchestrator.metrics.names import is_divergence
 from orchestrator.records import Baseline, Record, Score, Spec
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section
-from orchestrator.report.words import methods, section
+from orchestrator.report.words import limit, methods, section
 from orchestrator.runs.experiment import Experiment
 from orchestrator.settings import Settings
 from orchestrator.tracking.links import CellRuns, cell_runs
@@ -202,12 +203,6 @@ def _written_by(source: str) -> str:
 # The sections.
 
 
-UNCORRECTED = (
-    "Claims are corrected for their number; the intervals of figures and tables are not. Among "
-    "many intervals some exclude the truth."
-)
-
-
 def limits_section(
     comparison: Comparison,
     scores: Sequence[Score],
@@ -221,7 +216,7 @@ def limits_section(
         *_unfinished_limits(comparison),
         *_evaluation_limits(scores, spec),
         *_baseline_limits(spec, [one.baseline for one in baselines if one.scores]),
-        UNCORRECTED,
+        limit("uncorrected"),
     )
     return section("limits", points=points)
 
@@ -229,19 +224,10 @@ def limits_section(
 def _scale_limits(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     if not is_micro(runs):
         return
-    yield (
-        "Every run is of the embedded trainer: a policy of tens of thousands of parameters on "
-        "strings of digits. It shows what a KL configuration does to the gradient and to training; "
-        "none of these numbers is the paper's, and none says how large an effect is on a language "
-        "model."
-    )
+    yield limit("micro")
     libraries = {name for run in runs for name in run.traits.get("backend", "").split(" | ")}
     if named := sorted(libraries - {"", "micro"}):
-        yield (
-            f"The cells are declared for {listed(named)}; the embedded trainer trained each in the "
-            "dialect of its library, as far as it imitates it. A difference between libraries here "
-            "is a prediction; none of their code ran."
-        )
+        yield limit("dialect", libraries=listed(named))
 
 
 def _baseline_limits(spec: Spec, scored: Sequence[Baseline]) -> Iterator[str]:
@@ -252,11 +238,8 @@ def _baseline_limits(spec: Spec, scored: Sequence[Baseline]) -> Iterator[str]:
         if (one.model, one.chat_template) not in known
     ]
     if missing:
-        yield (
-            f"Of the baselines the spec declares, {listed(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not evaluated: `orch eval` does. Curves start "
-            "at train step 0, which is the base policy."
-        )
+        verb = "is" if len(missing) == 1 else "are"
+        yield limit("baselines", baselines=f"{listed(missing)} {verb}")
 
 
 def is_micro(runs: Sequence[MeasuredRun]) -> bool:
@@ -270,65 +253,33 @@ def _seed_limits(comparison: Comparison) -> Iterator[str]:
         return
     spread = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else counted(counts[0], "seed")
     spread = f"{spread} finished"
-    metric = comparison.in_domain
-    widths = [
-        width
-        for c in comparison.configurations
-        if metric is not None
-        and metric in c.finals
-        and (width := c.finals[metric].half_width) is not None
-    ]
+    finals = [c.finals.get(comparison.in_domain or "") for c in comparison.configurations]
+    widths = [one.half_width for one in finals if one is not None and one.half_width is not None]
     if not widths:
-        yield f"With {spread} in each there are no intervals: no difference is established."
+        yield limit("no_intervals", spread=spread)
         return
-    yield (
-        f"Of each configuration, {spread}. The median 95 % interval of the in-domain result is "
-        f"±{number_text(median(widths))}: much smaller differences may be chance."
-    )
-    yield (
-        "Seeds vary the order of prompts, sampling and nothing else: the initial policy and the "
-        "hyperparameters are the same, and results may depend on them."
-    )
+    yield limit("width", spread=spread, width=number_text(median(widths)))
+    yield limit("seeds")
 
 
 def _unfinished_limits(comparison: Comparison) -> Iterator[str]:
-    states: dict[str, int] = {}
-    for run in comparison.runs:
-        if run.record.state != "succeeded":
-            states[run.record.state] = states.get(run.record.state, 0) + 1
+    states = Counter(r.record.state for r in comparison.runs if r.record.state != "succeeded")
     if states:
         named = listed(f"{count} {state}" for state, count in sorted(states.items()))
-        total = counted(len(comparison.runs), "cell")
-        yield (
-            f"Of {total}, {named}: their configurations rest on fewer seeds, and cells that fail "
-            "need not be a random choice."
-        )
+        yield limit("unfinished", total=counted(len(comparison.runs), "cell"), states=named)
 
 
 def _evaluation_limits(scores: Sequence[Score], spec: Spec) -> Iterator[str]:
     if not scores:
-        yield (
-            "No checkpoint was evaluated with the harness; accuracies are the trainer's own, where "
-            "it has any."
-        )
+        yield limit("unscored")
         return
     tasks = {score.task: score for score in scores if not is_divergence(score.metric)}
-    sizes = listed(
-        f"{name} ({one.num_items} × {one.repeats})" for name, one in sorted(tasks.items())
-    )
-    yield f"Scores rest on these items × responses: {sizes}."
+    sizes = (f"{name} ({one.num_items} × {one.repeats})" for name, one in sorted(tasks.items()))
+    yield limit("sizes", sizes=listed(sizes))
     if any(score.metric.startswith("unboxed@") for score in scores):
-        yield (
-            "Prompts and answer reader are orch's: no score compares with lm-eval's own task. An "
-            "answer without a box counts here and not in training, which favours untrained "
-            "baselines; `unboxed@k` is the share of such answers, `boxed@k` the score without "
-            "them. Qwen's chat template adds a system prompt."
-        )
+        yield limit("unboxed")
     if spec.evaluation.sampling.min_p == 1.0 or any(s.sampling.min_p == 1.0 for s in scores):
-        yield (
-            "Evaluation sampled with min_p = 1.0, which keeps only the likeliest token: it is "
-            "greedy decoding, and repeats of an item are the same response."
-        )
+        yield limit("greedy")
 
 
 MAX_LINES = 30

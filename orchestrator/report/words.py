@@ -40,3 +40,9 @@ def figure(
 def methods(fill: Mapping[str, object]) -> tuple[str, ...]:
     """Return the sentences on the methods behind the numbers."""
     return tuple(each.format(**fill) for each in _words()["methods"])
+
+
+def limit(name: str, **fill: object) -> str:
+    """Return a sentence on what an experiment cannot show."""
+    text: str = _words()["limits"][name]
+    return text.format(**fill)
