@@ -21,31 +21,12 @@ def spec(synthetic: Any, text: str, value: float) -> Any:
 CLAIM = f"{METRIC}[kl=k1.reward] > {METRIC}[kl=k3.loss] at beta=0.1"
 
 
-@pytest.mark.parametrize(
-    ("value", "verdict"), [(0.2, "inside our interval"), (0.9, "outside our interval")]
-)
-def test_a_published_number_stands_beside_ours(synthetic: Any, value: float, verdict: str) -> None:
-    done = synthetic.grid({"k1.reward": [0.6, 0.61, 0.59], "k3.loss": [0.5, 0.5, 0.5]})
-    (found,) = compare(spec(synthetic, CLAIM, value), done.records, done.scores).published
-    assert found.ours is not None
-    assert found.ours.value == pytest.approx(0.2)
-    assert found.verdict == verdict
-    assert found.published.relative_improvement == value
-
-
 def test_what_did_not_run_says_so(synthetic: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.6, 0.61]})
     (found,) = compare(spec(synthetic, CLAIM, 0.2), done.records, done.scores).published
     assert found.ours is None
     assert found.verdict == ""
     assert "k3.loss" in found.missing
-
-
-def test_one_seed_has_no_verdict(synthetic: Any) -> None:
-    done = synthetic.grid({"k1.reward": [0.6], "k3.loss": [0.5]})
-    (found,) = compare(spec(synthetic, CLAIM, 0.2), done.records, done.scores).published
-    assert found.ours is not None
-    assert found.verdict == ""
 
 
 def test_the_papers_four_numbers_are_the_shipped_ones() -> None:

@@ -39,11 +39,6 @@ def _peak(record: Any) -> float:
     return max(point.values[name] for point in points if name in point.values)
 
 
-def test_a_curve_that_ends_in_nan_lost_all_of_it(synthetic: Any) -> None:
-    found = of(synthetic, synthetic.run(metrics={"eval/accuracy_in_domain": math.nan}))
-    assert found.drop.mean > 0.5
-
-
 def test_steps_kept_end_at_the_collapse(synthetic: Any) -> None:
     done = (
         synthetic.run(seed=0)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,6 @@ PANELS = {
     "fig-2": 4,
 }
 """Figures of the first study and setting, with their panels."""
-AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -643,21 +641,6 @@ def test_before_printing_everything_is_drawn_on_white_and_fits_the_paper(dark: O
     dark.page.evaluate("dispatchEvent(new Event('afterprint'))")
     dark.ready()
     assert dark.page.evaluate(TEXT) == "#eceef0"
-
-
-@pytest.mark.parametrize(("which", "width"), [("phone", 360), ("dark", 1280)])
-def test_axe_finds_nothing(request: pytest.FixtureRequest, which: str, width: int) -> None:
-    found: Opened = request.getfixturevalue(which)
-    found.page.set_viewport_size({"width": width, "height": 900})
-    found.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
-    found.page.evaluate(AXE)
-    result = found.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    assert len(result["passes"]) > 20, "axe looked at the page"
-    told = [
-        (v["impact"], v["id"], v["nodes"][0]["html"][:200], v["nodes"][0]["failureSummary"])
-        for v in result["violations"]
-    ]
-    assert told == []
 
 
 def test_printed(phone: Opened) -> None:

@@ -75,45 +75,6 @@ def test_sums_are_those_of_an_independent_computation(
         assert one.entropy == pytest.approx(entropy, rel=1e-4, abs=1e-5)
 
 
-def test_the_expectation_is_what_the_embedded_trainer_computes(
-    divergence: ModuleType, policies: tuple[Any, Any]
-) -> None:
-    """Its own model code, its own sampling; only the states are sampled, so within the errors."""
-    from backends.micro.batched import folded
-    from backends.micro.evaluation import Divergence, divergence_metrics
-    from backends.micro.huggingface import read
-
-    elder, hazel = (read(POLICIES / name) for name in ("elder", "hazel"))
-    (theirs,) = divergence_metrics([Divergence(hazel, "sort", 7)], folded(elder[None]))
-    ours, reference = policies
-    texts = prompts(128)
-    mine = divergence.sample(ours, texts, 7, seed=5)
-    others = divergence.sample(reference, texts, 7, seed=6)
-    rows = [
-        {
-            "kl_reverse": a.kl,
-            "entropy": a.entropy,
-            "tokens": len(r.tokens),
-            "kl_forward": b.kl,
-            "reference_tokens": len(s.tokens),
-        }
-        for r, a, s, b in zip(
-            mine,
-            divergence.sums(ours.model, reference.model, mine),
-            others,
-            divergence.sums(reference.model, ours.model, others),
-            strict=True,
-        )
-    ]
-    told = divergence.means(rows)
-    for name in ("kl_reverse", "kl_forward", "entropy"):
-        error = 5 * 2**0.5 * told[name].stderr
-        assert abs(told[name].value - theirs[f"eval/{name}"]) < error
-    assert told["kl_reverse"].value == pytest.approx(
-        told["kl_reverse_per_token"].value * np.mean([row["tokens"] for row in rows])
-    )
-
-
 def test_divergences_are_scores_beside_the_others(
     folder: RunFolder, train: Train, ask: AskFor, stand_in: SimpleNamespace
 ) -> None:

@@ -62,15 +62,6 @@ def answered(harness: ModuleType, ask: ItemRequest) -> tuple[Result, list[dict[s
     return Result.model_validate_json(path.read_text()), [json.loads(item) for item in items]
 
 
-def exact(skill: skills.Skill) -> Any:
-    """The trainer's own: for each held-out problem, the probability of the right answer."""
-    from backends.micro.batched import folded
-    from backends.micro.evaluation import log_accuracies
-    from backends.micro.huggingface import read
-
-    return log_accuracies(folded(read(POLICY)[None]), skill)[0].exp().numpy()
-
-
 def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
     problems = problem_sets.held_out_problems(50)
     for skill in skills.SKILLS:
@@ -101,27 +92,6 @@ def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) 
     assert scores["distinct@6"].value == np.mean([len(set(i["responses"])) for i in items]) > 1
     assert all(score.num_items == 5 and score.repeats == 6 for score in result.scores)
     assert result.versions["lm_eval"] == version("lm_eval")
-
-
-@pytest.mark.parametrize("skill", skills.SKILLS)
-def test_lm_eval_agrees_with_the_exact_accuracy(
-    harness: ModuleType, tmp_path: Path, skill: skills.Skill
-) -> None:
-    """On the same items, within four standard errors of sampling given the exact probabilities."""
-    repeats = 8
-    task = EvalTask(name=f"micro_{skill}", domain="in", repeats=repeats)
-    result, items = answered(harness, asking(tmp_path, task=task))
-    chance = exact(skill)
-    error = math.sqrt((chance * (1 - chance)).sum() / repeats) / len(chance)
-    mean = next(score.value for score in result.scores if score.metric == f"mean@{repeats}")
-    assert len(items) == len(chance)
-    assert error < 0.012
-    assert abs(mean - chance.mean()) < 4 * error
-    # Item by item too: the likely half is right more often than the other, as predicted.
-    share = np.array([np.mean(item["correct"]) for item in items])
-    likely = chance > np.median(chance)
-    predicted = chance[likely].mean() - chance[~likely].mean()
-    assert share[likely].mean() - share[~likely].mean() == pytest.approx(predicted, abs=8 * error)
 
 
 def test_scores_depend_on_checkpoint_and_seed_and_on_nothing_else(
