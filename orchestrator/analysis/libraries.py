@@ -11,6 +11,7 @@ difference is then 0 by identity, not by measurement.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -92,8 +93,8 @@ class LibraryCell:
 
     @property
     def question(self) -> str:
-        """Return the digest of the cell's question."""
-        return question_id(self.cell.settings)
+        """Return a digest of the settings that are the same for all libraries and seeds."""
+        return digest(_question_settings(self.cell.settings))
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,6 @@ class LibraryQuestion:
 def library_name(backend: BackendRef) -> str:
     """Return the name and release of a library, such as `verl@0.9.1`."""
     return f"{backend.name}@{backend.version}" if backend.version else backend.name
-
-
-def question_id(settings: Settings) -> str:
-    """Return a digest of the settings that are the same for all libraries and seeds."""
-    return digest(_question_settings(settings))
 
 
 def library_cells(cells: Sequence[Cell], side: SideName) -> tuple[list[LibraryCell], list[Cell]]:
@@ -240,14 +236,12 @@ def library_differences(
     questions: Sequence[LibraryQuestion], base: str, value: FinalValue
 ) -> list[LibraryDifference]:
     """Return the difference of every library to `base` on each question, corrected by Holm."""
-    return with_corrected_p(
-        [
-            _difference(question, base, library, value)
-            for question in questions
-            if base in question.cells
-            for library in question.cells
-            if library != base
-        ]
+    return _corrected(
+        _difference(question.name, [question], base, library, value)
+        for question in questions
+        if base in question.cells
+        for library in question.cells
+        if library != base
     )
 
 
@@ -255,24 +249,27 @@ def overall_differences(
     questions: Sequence[LibraryQuestion], value: FinalValue
 ) -> list[LibraryDifference]:
     """Return the difference of every pair of libraries, averaged over their common questions."""
-    libraries = list(dict.fromkeys(name for q in questions for name in q.cells))
-    differences = []
-    for index, left in enumerate(libraries):
-        for right in libraries[index + 1 :]:
-            both = [q for q in questions if left in q.cells and right in q.cells]
-            same = bool(both) and all(_is_one_run(q, left, right) for q in both)
-            values = [_by_seed(q, left, right, value) for q in both]
-            seeds = set.intersection(*(set(v) for v in values)) if values else set()
-            effect = estimate(fmean(v[s] for v in values) for s in seeds) if seeds else None
-            name = f"all {len(both)} questions"
-            differences.append(
-                LibraryDifference(name, left, right, effect, same, two_sided_p(effect))
-            )
-    return with_corrected_p(differences)
+    libraries = dict.fromkeys(name for q in questions for name in q.cells)
+    pairs = [(pair, list(_of_both(questions, *pair))) for pair in combinations(libraries, 2)]
+    return _corrected(
+        _difference(f"all {len(both)} questions", both, *pair, value) for pair, both in pairs
+    )
 
 
-def with_corrected_p(differences: Sequence[LibraryDifference]) -> list[LibraryDifference]:
+def _difference(
+    name: str, questions: Sequence[LibraryQuestion], left: str, right: str, value: FinalValue
+) -> LibraryDifference:
+    """Return the mean difference over these questions, paired on the seeds that all have."""
+    by_seed = [_by_seed(question, left, right, value) for question in questions]
+    seeds = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
+    effect = estimate(fmean(v[s] for v in by_seed) for s in seeds) if seeds else None
+    same = bool(questions) and all(_is_one_run(q, left, right) for q in questions)
+    return LibraryDifference(name, left, right, effect, same, two_sided_p(effect))
+
+
+def _corrected(found: Iterable[LibraryDifference]) -> list[LibraryDifference]:
     """Return the differences with p-values corrected by Holm over the measured ones."""
+    differences = list(found)
     measured = [one for one in differences if one.effect is not None and not one.same]
     corrected = dict(zip(map(id, measured), holm([one.p for one in measured]), strict=True))
     return [replace(one, p_corrected=corrected.get(id(one), 1.0)) for one in differences]
@@ -291,12 +288,6 @@ def final_estimate(
         return None
     final = estimate(finished)
     return final.within(0.0, 1.0) if is_share else final
-
-
-def final_values_by_cell(runs: Iterable[MeasuredRun], metric: str) -> FinalValue:
-    """Return a function from cell id to the final value of a metric."""
-    by_id = {run.record.cell.id: run.finals.get(metric) for run in runs}
-    return by_id.get
 
 
 def missing_seeds(questions: Iterable[LibraryQuestion], value: FinalValue, spec: str) -> list[str]:
@@ -318,15 +309,6 @@ def missing_seeds(questions: Iterable[LibraryQuestion], value: FinalValue, spec:
                 )
                 reasons.setdefault((library, reason), []).append(question.name)
     return [f"{library} {reason} (in {few(names)})" for (library, reason), names in reasons.items()]
-
-
-def _difference(
-    question: LibraryQuestion, left: str, right: str, value: FinalValue
-) -> LibraryDifference:
-    by_seed = _by_seed(question, left, right, value)
-    effect = estimate(by_seed.values()) if by_seed else None
-    same = _is_one_run(question, left, right)
-    return LibraryDifference(question.name, left, right, effect, same, two_sided_p(effect))
 
 
 def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:
@@ -437,15 +419,19 @@ def dialect_differences(
     ]
 
 
-def idle_differences(questions: Sequence[LibraryQuestion], base: str, library: str) -> list[str]:
-    """Return the titles of causes by which two libraries differ, but on none of these questions."""
+def idle_differences(
+    questions: Sequence[LibraryQuestion], base: str, library: str, differs: Iterable[str]
+) -> list[str]:
+    """Return the titles of causes by which two libraries differ, but on none of these questions.
+
+    `differs`: the causes by which they differ on some.
+    """
+    matter = set(differs)
     apart: dict[str, None] = {}
-    matter: set[str] = set()
     for question in _of_both(questions, base, library):
         cells = question.any_seed(base), question.any_seed(library)
         both = (semantics(each.cell.settings.backend).dialect for each in cells)
         apart |= dict.fromkeys(differing(*both))
-        matter |= set(differing_causes(*cells))
     return list(dict.fromkeys(DIFFERENCES[c].title for c in apart if c not in matter))
 
 
@@ -572,7 +558,10 @@ class LibrarySide:
 
     def value(self, metric: str | None = None) -> FinalValue:
         """Return a function from cell id to the final value of a metric (default: the main one)."""
-        return final_values_by_cell(self.runs.values(), metric or self.metric or "")
+        finals = {
+            id_: run.finals.get(metric or self.metric or "") for id_, run in self.runs.items()
+        }
+        return finals.get
 
 
 def library_side(
@@ -682,19 +671,23 @@ def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[s
     Each has the differing causes, the differing fields of the ledgers, the behaviour that is not
     imitated, and the refused cells.
     """
-    libraries = dict.fromkeys(name for q in questions for name in q.cells)
-    return [
-        {
-            "library": library,
-            "differs": [asdict(one) for one in dialect_differences(questions, base, library)],
-            "ledger": [asdict(one) for one in ledger_differences(questions, base, library)],
-            "idle": idle_differences(questions, base, library),
-            "omits": not_imitated(questions, library),
-            "refused": refusals(questions, library),
-        }
-        for library in libraries
-        if library != base
-    ]
+    rows: list[dict[str, Any]] = []
+    for library in dict.fromkeys(name for q in questions for name in q.cells):
+        if library != base:
+            differs = dialect_differences(questions, base, library)
+            causes = (one.cause for one in differs)
+            ledger = ledger_differences(questions, base, library)
+            rows.append(
+                {
+                    "library": library,
+                    "differs": [asdict(one) for one in differs],
+                    "ledger": [asdict(one) for one in ledger],
+                    "idle": idle_differences(questions, base, library, causes),
+                    "omits": not_imitated(questions, library),
+                    "refused": refusals(questions, library),
+                }
+            )
+    return rows
 
 
 def side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
