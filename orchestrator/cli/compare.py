@@ -102,8 +102,7 @@ def command(
         print_json({**comparison_data(comparison), "imported": imported_data(imported)})
     else:
         for table in results_tables(comparison, metric=metric):
-            click.echo(table.caption)
-            print_table(table.columns, _texts(table))
+            _print(table)
             click.echo()
         if comparison.in_domain is None:
             click.echo("No cell has finished yet.")
@@ -133,9 +132,7 @@ def _compare_axis(
             f"no two values of '{axis}' have finished cells that are else alike: there is nothing "
             "to compare"
         )
-    table = difference_table(differences, axis, chosen, effect)
-    click.echo(table.caption)
-    print_table(table.columns, table.rows)
+    _print(difference_table(differences, axis, chosen, effect))
 
 
 def _compare_libraries(
@@ -166,8 +163,8 @@ def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", bas
     for side in sides:
         table = overview_table(page, side.name)
         if table.rows:
-            click.echo(f"\n{table.caption}")
-            print_table(table.columns, _texts(table))
+            click.echo()
+            _print(table)
     click.echo("\n" + textwrap.fill(overview_legend(sides[0]), 99))
     click.echo(f"The KL term in {base}, in plain words:")
     for sentence in plain_terms(sides, base):
@@ -175,8 +172,9 @@ def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", bas
     click.echo("The report has both sides' words, ledgers, scores, curves and limits.")
 
 
-def _texts(table: "ReportTable") -> list[list[str]]:
-    return [[text_of(field) for field in row] for row in table.rows]
+def _print(table: "ReportTable") -> None:
+    click.echo(table.caption)
+    print_table(table.columns, [[text_of(field) for field in row] for row in table.rows])
 
 
 def print_claims(comparison: "Comparison") -> None:
@@ -197,8 +195,8 @@ def print_review(review: stages.Review, question: str = "") -> None:
     claims = list(claim_lines(review.comparison, width))
     room = max(1, MOST_LINES - len(lines))
     lines += claims[:room]
-    if more := len(claims) - room:
-        lines += [f"and {more} more claims: -v, and the report"] if more > 0 else []
+    if len(claims) > room:
+        lines.append(f"and {len(claims) - room} more claims: -v, and the report")
     click.echo("\n".join(lines))
     say(f"report: {review.page}")
 
