@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.audit.judge import PROBLEMS, AuditFinding, ConditionalVerdict, judge, terms_text
+from orchestrator.audit.judge import AuditFinding, ConditionalVerdict, judge, terms_text
+from orchestrator.audit.verdicts import PROBLEMS, WITHOUT_KL
 from orchestrator.library.launches import (
     CommandWord,
     Edit,
@@ -25,8 +26,6 @@ from orchestrator.library.launches import (
     LaunchReading,
 )
 
-WITHOUT_KL = frozenset({"no_kl", "rollout_policy_kl_only"})
-"""Verdicts under which nothing keeps the policy near a reference policy."""
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\;)]+)*"""
 
 

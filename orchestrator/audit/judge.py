@@ -22,6 +22,7 @@ from orchestrator.audit.surroundings import (
     estimator_name,
     is_rescaled,
 )
+from orchestrator.audit.verdicts import PROBLEMS
 from orchestrator.estimators import entry
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.table import Case, Judged, judged
@@ -141,20 +142,6 @@ class AuditFinding(LaunchReading):
             or bool(self.contradictions)
             or any(each.mistake for each in self.key_findings)
         )
-
-
-PROBLEMS = frozenset(
-    {
-        "zero_mean_noise",
-        "unlikelihood_of_old_samples",
-        "biased_reward",
-        "rescaled_reverse_kl",
-        "token_forward_kl",
-        "k3_of_old_samples",
-        "both",
-        "other_objective",
-    }
-)
 
 
 class Judgement(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator import plugins
 from orchestrator.audit.commands import LARGEST, launches, plain, programs, runs_file
 from orchestrator.audit.documents import notebook
-from orchestrator.audit.fix import WITHOUT_KL, chosen, conditional
+from orchestrator.audit.fix import chosen, conditional
 from orchestrator.audit.judge import AuditFinding, judge
 from orchestrator.audit.libraries import (
     STARTS,
@@ -25,6 +25,7 @@ from orchestrator.audit.libraries import (
     unread,
 )
 from orchestrator.audit.own_code import with_own_code
+from orchestrator.audit.verdicts import WITHOUT_KL
 from orchestrator.library.launches import (
     Launch,
     LaunchReading,

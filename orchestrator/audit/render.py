@@ -1,4 +1,4 @@
-"""Write findings with their facts: rows, JSON, SARIF, workflow annotations.
+"""Write findings with their facts: rows, JSON, SARIF.
 
 The short answer for people is in summary.py.
 """
@@ -12,9 +12,9 @@ from pydantic_core import to_jsonable_python
 from orchestrator.analysis.text import few
 from orchestrator.audit.judge import AuditFinding, ConditionalVerdict
 from orchestrator.audit.key_check import KeyFinding
+from orchestrator.audit.verdicts import VERDICTS, WITHOUT_A_TERM
 from orchestrator.library.launches import (
     AuditNote,
-    AuditVerdict,
     Edit,
     Inactive,
     InLoss,
@@ -22,46 +22,13 @@ from orchestrator.library.launches import (
 )
 from orchestrator.version import __version__
 
-KEYS = (
-    "library",
-    "version",
-    "entry_point",
-    "in_reward",
-    "in_loss",
-    "advantage_estimator",
-    "reference_policy_loaded",
-    "group_size",
-    "inactive",
-    "contradictions",
-    "verdict",
-    "why",
-    "lines",
-)
-_NAMES = {"in_reward": "kl_in_reward", "in_loss": "kl_in_loss", "inactive": "inactive_flags"}
+_NAMES = {"in_reward": "kl_in_reward", "in_loss": "kl_in_loss"}
+"""Field of a finding -> its name in the JSON."""
 _OF_THE_READER = (
     *("chosen", "unknown", "possibilities", "no_gradient", "surroundings", "own_release", "held"),
-    "decided",
+    *("decided", "inactive"),
 )
 """Fields of a reading from which the finding is judged, and which are in no output."""
-WORDS: dict[AuditVerdict, str] = {
-    "no_kl": "no KL",
-    "unbiased_reverse_kl": "the reverse KL, unbiased",
-    "rescaled_reverse_kl": "the reverse KL",
-    "surrogate_reverse_kl": "the reverse KL through a surrogate of old samples",
-    "zero_mean_noise": "nothing: noise of mean zero",
-    "unlikelihood_of_old_samples": "unlikelihood of old samples",
-    "token_forward_kl": "the forward KL of each token",
-    "token_reverse_kl": "the reverse KL of each token",
-    "k2_of_old_samples": "the mean of k2 over old samples",
-    "k3_of_old_samples": "the mean of k3 over old samples",
-    "biased_reward": "a biased reward",
-    "both": "two KL terms at once",
-    "other_objective": "another objective than a KL",
-    "rollout_policy_kl_only": "only the distance to the policy that sampled",
-    "undetermined": "cannot be determined",
-}
-
-
 _KEY_ROWS = {
     "would not start": "refused",
     "may not start": "refused",
@@ -72,20 +39,14 @@ _KEY_ROWS = {
 
 
 def finding_as_json(finding: AuditFinding) -> dict[str, Any]:
-    """Return the finding as a JSON object: the keys of KEYS first, then the reasons."""
-    unread = {each.name: getattr(finding, each.name) for each in fields(finding)}
-    plain = to_jsonable_python({k: v for k, v in unread.items() if k not in _OF_THE_READER})
-    agreed = {_NAMES.get(key, key): plain.pop(key) for key in KEYS}
-    agreed["inactive_flags"] = [each.flag for each in finding.inactive]
-    agreed["contradictions"] = [each.text for each in finding.contradictions]
-    rest = {key: value for key, value in plain.items() if key not in ("file", "line", "case")}
-    rest["inactive_because"] = {e.flag: e.why for e in finding.inactive}
+    """Return the finding as a JSON object."""
+    names = [each.name for each in fields(finding) if each.name not in _OF_THE_READER]
+    told = {_NAMES.get(name, name): getattr(finding, name) for name in names}
     return {
-        "file": finding.file,
-        "line": finding.line,
-        "case": finding.case,
-        **agreed,
-        **rest,
+        **to_jsonable_python(told),
+        "inactive_flags": [each.flag for each in finding.inactive],
+        "inactive_because": {each.flag: each.why for each in finding.inactive},
+        "contradictions": [each.text for each in finding.contradictions],
         "stops": finding.stops,
         "confidence": finding.confidence,
         "problem": finding.problem,
@@ -145,7 +106,7 @@ def _bounds(finding: AuditFinding) -> Iterator[tuple[str, str]]:
 def conditional_text(case: ConditionalVerdict) -> str:
     """Return the verdict of one case in words."""
     terms = f", {case.terms}" if case.terms else ""
-    return f"{case.when}: {WORDS[case.verdict]}{terms} ({case.verdict})"
+    return f"{case.when}: {VERDICTS[case.verdict].objective}{terms} ({case.verdict})"
 
 
 def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, str]]:
@@ -180,7 +141,9 @@ def certainty(finding: AuditFinding) -> str:
 
 def cases(finding: AuditFinding) -> str:
     """Return the verdict of each case, after `if`."""
-    return "; if ".join(f"{each.when}, {WORDS[each.verdict]}" for each in finding.conditional)
+    return "; if ".join(
+        f"{each.when}, {VERDICTS[each.verdict].objective}" for each in finding.conditional
+    )
 
 
 def goal(finding: AuditFinding) -> str:
@@ -190,37 +153,14 @@ def goal(finding: AuditFinding) -> str:
 
 def headline(finding: AuditFinding) -> str:
     """Return the objective of the launch: the verdict in words, then the effects on it."""
-    words = WORDS[finding.verdict]
+    words = VERDICTS[finding.verdict].objective
     around = [each.headline for each in finding.effects if each.headline]
     if finding.verdict == "undetermined":
         return words
     if around and finding.verdict == "unbiased_reverse_kl":
         words = "the reverse KL"
-    old = finding.regime.on_policy is False and finding.verdict not in _WITHOUT_REGIME
+    old = finding.regime.on_policy is False and finding.verdict not in WITHOUT_A_TERM
     return ", ".join([words, *around, *(["off-policy"] if old else [])])
-
-
-_WITHOUT_REGIME = ("no_kl", "rollout_policy_kl_only", "undetermined")
-"""Verdicts that are the same in every regime."""
-
-
-def annotations(finding: AuditFinding) -> Iterator[str]:
-    """Yield workflow commands of GitHub Actions, which shows each at its line of the file."""
-    for result in _results(finding):
-        if result["level"] == "none":
-            continue
-        place = result["locations"][0]["physicalLocation"]
-        level = "notice" if result["level"] == "note" else result["level"]
-        line, title = place["region"]["startLine"], result["ruleId"]
-        text = result["message"]["text"].replace("%", "%25").replace("\n", "%0A")
-        yield f"::{level} file={_escaped(finding.file)},line={line},title={title}::{text}"
-
-
-def _escaped(text: str) -> str:
-    """Return a text escaped as a property of a workflow command."""
-    for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
-        text = text.replace(character, code)
-    return text
 
 
 def change(finding: AuditFinding) -> Iterator[str]:
@@ -262,15 +202,7 @@ def _at(each: Inactive | AuditNote | KeyFinding) -> str:
     return f" (line {_numbers(each.lines)})" if each.lines else ""
 
 
-_LEVELS = {
-    "undetermined": "note",
-    "no_kl": "note",
-    "rollout_policy_kl_only": "note",
-    "unbiased_reverse_kl": "none",
-    "surrogate_reverse_kl": "none",
-    "token_reverse_kl": "none",
-    "k2_of_old_samples": "none",
-}
+_LEVELS = {"a fault": "warning", "a KL": "none", "no KL": "note", "open": "note"}
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -284,8 +216,8 @@ def sarif(
     results = [each for finding in findings for each in _results(finding)]
     results += [_result("unreadable", "note", text, name, 1) for name, text in unreadable]
     rules: list[dict[str, Any]] = [
-        {"id": key, "shortDescription": {"text": f"The KL term optimises: {words}"}}
-        for key, words in WORDS.items()
+        {"id": key, "shortDescription": {"text": f"The KL term optimises: {words.objective}"}}
+        for key, words in VERDICTS.items()
     ]
     rules += [
         {"id": "inactive_flag", "shortDescription": {"text": "A KL flag that has no effect"}},
@@ -305,7 +237,7 @@ def sarif(
 
 
 def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
-    level = _LEVELS.get(finding.verdict, "warning")
+    level = _LEVELS[VERDICTS[finding.verdict].kind]
     text = f"{finding.library} {finding.version}: {finding.why}."
     name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
     text += f" Regime: {name}: {finding.regime.because}."

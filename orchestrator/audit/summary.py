@@ -8,45 +8,11 @@ facts behind them are the rows of render.py.
 import re
 from collections.abc import Iterable, Iterator
 
-from orchestrator.audit.fix import WITHOUT_KL
 from orchestrator.audit.judge import AuditFinding
-from orchestrator.audit.render import (
-    WORDS,
-    cases,
-    edit_text,
-    goal,
-    term_text,
-)
+from orchestrator.audit.render import cases, edit_text, goal, term_text
+from orchestrator.audit.verdicts import VERDICTS, WITHOUT_A_TERM, WITHOUT_KL
 from orchestrator.kl.verdicts import percent
-from orchestrator.library.launches import AuditVerdict
 
-PLAIN: dict[AuditVerdict, str] = {
-    "no_kl": "No KL to a reference policy: over the training no bound on the drift.",
-    "unbiased_reverse_kl": "It keeps the policy near its reference, as a KL penalty should.",
-    "rescaled_reverse_kl": "It keeps the policy near its reference, harder for some prompts than "
-    "for others: each has a β of its own.",
-    "surrogate_reverse_kl": "It keeps the policy near its reference, as a KL penalty should; old "
-    "samples blur it.",
-    "zero_mean_noise": "It adds noise and nothing else: the policy is free to leave its reference.",
-    "unlikelihood_of_old_samples": "It makes the sampled responses less likely, whatever the "
-    "reference says of them.",
-    "token_forward_kl": "It asks the policy to cover all that its reference would say, token by "
-    "token: a forward KL, not the reverse KL of its name.",
-    "token_reverse_kl": "It keeps the policy near its reference, token by token.",
-    "k2_of_old_samples": "It keeps the policy near its reference, token by token; old samples blur "
-    "it.",
-    "k3_of_old_samples": "It asks the policy to cover all that its reference would say, token by "
-    "token: a forward KL, not the reverse KL of its name. Old samples blur it.",
-    "biased_reward": "It hardly keeps the policy near its reference, or drives it away.",
-    "both": "Two KL terms act at once, one in the reward and one in the loss.",
-    "other_objective": "It follows another objective than a KL.",
-    "rollout_policy_kl_only": "It keeps each step small (near the policy that sampled); over the "
-    "training no bound on the drift.",
-    "undetermined": "The file does not say what its KL does.",
-}
-"""What each verdict means for the policy, in a sentence."""
-UNBOUNDED = tuple(sorted(WITHOUT_KL))
-"""Verdicts under which nothing keeps the policy near a reference policy."""
 _LINES = re.compile(r"\blines? [\d, ]*\d")
 MOST_EDITS = 3
 """Maximum number of edits of a change that a summary names."""
@@ -62,7 +28,7 @@ def summary(finding: AuditFinding) -> Iterator[tuple[str, str]]:
     yield "You wrote", _written(finding)
     mask = finding.bound.mask if finding.bound is not None else ""
     yield "It does", " ".join(filter(None, (_plain(finding), mask, _weight(finding))))
-    if finding.verdict not in (*UNBOUNDED, "undetermined"):
+    if finding.verdict not in WITHOUT_A_TERM:
         yield "How far off", _distance(finding)
     yield "Instead", instead(finding)
     if more := list(_also(finding)):
@@ -90,7 +56,7 @@ def one_line(finding: AuditFinding) -> str:
     if finding.release_guessed and not finding.assumes and sure == "assumed":
         sure = "if that is the release"
     parts = [
-        f"{mark(finding)}: {WORDS[finding.verdict]} ({finding.verdict})",
+        f"{mark(finding)}: {VERDICTS[finding.verdict].objective} ({finding.verdict})",
         *([f"if {cases(finding)}"] if finding.conditional else []),
         *_terms(finding),
         *_moves(finding),
@@ -116,7 +82,7 @@ def mark(finding: AuditFinding) -> str:
         return "needs a look"
     if finding.unverified:
         return "unverified: orch has not read this release"
-    if finding.verdict in UNBOUNDED:
+    if finding.verdict in WITHOUT_KL:
         return "no KL to a reference"
     return "fine but for its bound" if finding.bound_notes else "fine"
 
@@ -147,7 +113,7 @@ def instead(finding: AuditFinding) -> str:
         return f"mend this first: {wrong[0]}"
     if finding.problem:
         return "no small change of this launch gives a KL that does what its name says"
-    if finding.verdict in UNBOUNDED:
+    if finding.verdict in WITHOUT_KL:
         return _for_a_kl(finding)
     if finding.unverified:
         return f"nothing, if {finding.library} {finding.version} is as the releases before it"
@@ -228,13 +194,15 @@ def _plain(finding: AuditFinding) -> str:
         return f"{finding.why[:1].upper()}{finding.why[1:]}."
     if finding.conditional:
         return f"That depends on what the file does not say: if {cases(finding)}."
-    if finding.verdict in UNBOUNDED and finding.bound is not None:
+    if finding.verdict in WITHOUT_KL and finding.bound is not None:
         why = f"{finding.why}. " if any(_terms(finding)) else ""
-        return f"{why}{PLAIN[finding.verdict]} In one step: {finding.bound.step}."
+        return f"{why}{VERDICTS[finding.verdict].effect} In one step: {finding.bound.step}."
     if finding.moving_reference:
         moves = f"The reference moves: {finding.moving_reference}"
-        return f"{PLAIN[finding.verdict]} {moves}. Over the training no bound on the drift."
-    return PLAIN[finding.verdict]
+        return (
+            f"{VERDICTS[finding.verdict].effect} {moves}. Over the training no bound on the drift."
+        )
+    return VERDICTS[finding.verdict].effect
 
 
 def _weight(finding: AuditFinding) -> str:
@@ -289,7 +257,7 @@ def _also(finding: AuditFinding) -> Iterator[str]:
     wrong = _mistakes(finding)
     if wrong and finding.changes:
         yield wrong[0]
-    unbounded = finding.verdict in UNBOUNDED
+    unbounded = finding.verdict in WITHOUT_KL
     for note in finding.bound_notes:
         if not note.wrong and not instead(finding).startswith(note.instead):
             yield f"{note.text}: write {note.instead}"
@@ -303,15 +271,12 @@ def _also(finding: AuditFinding) -> Iterator[str]:
     if finding.inactive and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:
-        yield f"if its samples are old: {WORDS[finding.otherwise]}"
-    elif finding.regime.on_policy is False and finding.verdict not in (
-        *UNBOUNDED,
-        "undetermined",
-    ):
+        yield f"if its samples are old: {VERDICTS[finding.otherwise].objective}"
+    elif finding.regime.on_policy is False and finding.verdict not in WITHOUT_A_TERM:
         yield finding.regime.because.partition(" (")[0]
-    plain = [each.plain or each.headline for each in finding.effects if each.headline]
-    yield from plain[:1]
-    hidden = max(len(plain) - 1, 0) + len(finding.assumes)
+    acts = [each.headline for each in finding.effects if each.headline]
+    yield from acts[:1]
+    hidden = max(len(acts) - 1, 0) + len(finding.assumes)
     if finding.assumes and finding.verdict != "undetermined":
         yield f"taken for granted: {finding.assumes[0]}"
         hidden -= 1

@@ -11,7 +11,7 @@ import click
 from orchestrator.audit.fix import diff, diff_path, write_diff
 from orchestrator.audit.libraries import Projects, marks
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
-from orchestrator.audit.render import annotations, finding_as_json, rows, sarif
+from orchestrator.audit.render import finding_as_json, rows, sarif
 from orchestrator.audit.summary import equal_answers, one_line, summary
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
@@ -25,7 +25,7 @@ from orchestrator.pipeline import messages
 if TYPE_CHECKING:
     from orchestrator.audit.judge import AuditFinding
 
-FORMATS = ("concise", "full", "json", "sarif", "github")
+FORMATS = ("concise", "full", "json", "sarif")
 WIDTH = 80
 LABEL = 14
 
@@ -43,11 +43,9 @@ LABEL = 14
     "output",
     type=click.Choice(FORMATS),
     help="concise: one line for each launch (the default for folders, --hook and -q); full: six "
-    "lines for each (the default for files); sarif: SARIF 2.1.0; github: annotations of a "
-    "workflow.",
+    "lines for each (the default for files); sarif: SARIF 2.1.0, for code review.",
 )
 @common.as_json
-@click.option("--sarif", "as_sarif", is_flag=True, help="The same as --format sarif.")
 @click.option(
     "--fix",
     is_flag=True,
@@ -78,7 +76,6 @@ def command(
     paths: tuple[Path, ...],
     output: str | None,
     as_json: bool,
-    as_sarif: bool,
     fix: bool,
     pinned: tuple[str, ...],
     hook: bool,
@@ -123,7 +120,7 @@ def command(
             fixable.append(path)
         if fix:
             _write_diff(path, changes, by_hand)
-    output = "sarif" if as_sarif else "json" if as_json else output
+    output = "json" if as_json else output
     shown = [each for each in findings if each.problem or not hook]
     if output in ("json", "sarif"):
         _print_data(findings, unreadable, output)
@@ -208,12 +205,9 @@ def _print(findings: "list[AuditFinding]", output: str, verbose: int) -> None:
         for same in equal_answers(findings):
             _print_full(same, verbose)
     for each in findings:
-        if output == "github":
-            for line in annotations(each):
-                click.echo(line)
-        elif output == "concise":
+        if output == "concise":
             click.secho(one_line(each), fg=_colour(each) if sys.stdout.isatty() else None)
-    if len(findings) > 1 and output != "github":
+    if len(findings) > 1:
         problems = sum(each.problem for each in findings)
         click.echo(f"{len(findings)} launches, {problems} with a KL term that needs a look")
 

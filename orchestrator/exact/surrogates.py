@@ -10,6 +10,7 @@ group's statistics are in orchestrator/kl/groups.py.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from math import inf, sqrt
 from typing import NamedTuple
 
@@ -198,6 +199,7 @@ class WeightEffect(NamedTuple):
     """The share of samples (tokens or sequences) whose weight is outside the bounds."""
 
 
+@cache
 def weight_effect(
     weight: EngineWeight, estimator: str, placement: Placement, *, corrects_kl: bool = False
 ) -> WeightEffect:
@@ -240,6 +242,7 @@ class ClampEffect(NamedTuple):
     """At a token that the policy rarely writes (RARE)."""
 
 
+@cache
 def clamp_effect(
     clamp: Clamp, estimator: str, placement: Placement, *, old: bool = False
 ) -> ClampEffect:

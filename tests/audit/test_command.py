@@ -296,7 +296,7 @@ def test_fix_writes_a_diff_that_patch_takes_and_leaves_the_file(tmp_path: Path) 
 def test_sarif_names_rule_line_and_change(tmp_path: Path) -> None:
     (tmp_path / "k3.sh").write_text(K3 + "\n")
     (tmp_path / "other.sh").write_text("ls")
-    done = run("--sarif", tmp_path / "k3.sh", tmp_path / "other.sh")[1]
+    done = run("--format", "sarif", tmp_path / "k3.sh", tmp_path / "other.sh")[1]
     told = json.loads(done.stdout)["runs"][0]
     rules = {rule["id"] for rule in told["tool"]["driver"]["rules"]}
     assert {each["ruleId"] for each in told["results"]} == {"token_forward_kl", "unreadable"}
@@ -351,7 +351,7 @@ def test_an_old_version_file_gives_way_to_the_configuration(
 def test_sarif_has_what_its_schema_asks_for(tmp_path: Path) -> None:
     (tmp_path / "k3.sh").write_text(K3)
     (tmp_path / "both.sh").write_text(f"{VERL} {USE_LOSS}=True {IN_REWARD}=True {COEFFICIENT}=-1")
-    told = json.loads(run("--sarif", tmp_path, tmp_path / "absent.sh")[1].stdout)
+    told = json.loads(run("--format", "sarif", tmp_path, tmp_path / "absent.sh")[1].stdout)
     jsonschema.validate(told, SARIF)
     assert len(told["runs"][0]["results"]) >= 4
 
@@ -426,14 +426,6 @@ def test_a_line_for_each_launch(tmp_path: Path) -> None:
     )
     assert by_default == run("-q", tmp_path)[1].stdout.splitlines()
     assert "You wrote" in run("--format", "full", tmp_path)[1].stdout
-
-
-def test_annotations_of_a_workflow(tmp_path: Path) -> None:
-    path = tmp_path / "50%,k3.sh"
-    path.write_text(K3)
-    lines = run("--format", "github", path)[1].stdout.splitlines()
-    place = str(path).replace("%", "%25").replace(",", "%2C")
-    assert lines[0].startswith(f"::warning file={place},line=3,title=token_forward_kl::verl 0.9.1")
 
 
 @pytest.mark.parametrize(

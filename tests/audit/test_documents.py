@@ -51,7 +51,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_page_lists_every_verdict() -> None:
     from typing import get_args
 
-    from orchestrator.audit.judge import PROBLEMS
+    from orchestrator.audit.verdicts import PROBLEMS
     from orchestrator.library.launches import AuditVerdict
 
     text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")

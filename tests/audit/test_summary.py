@@ -20,7 +20,8 @@ from audit.scripts import (
 )
 from orchestrator.audit import audit
 from orchestrator.audit.fix import fixed
-from orchestrator.audit.summary import PLAIN, UNBOUNDED, instead, mark, one_line, summary
+from orchestrator.audit.summary import instead, mark, one_line, summary
+from orchestrator.audit.verdicts import VERDICTS, WITHOUT_A_TERM
 from orchestrator.cli.audit import command
 
 N8 = "actor_rollout_ref.rollout.n=8"
@@ -102,7 +103,7 @@ def test_one_line_for_each_launch(options: list[str], script: Path) -> None:
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_nothing_to_change_is_said_where_that_is_true(name: str) -> None:
     for finding in audit(LAUNCHES[name], NAMES.get(name, "x.sh")):
-        is_good = not finding.problem and finding.verdict not in ("undetermined", *UNBOUNDED)
+        is_good = not finding.problem and finding.verdict not in WITHOUT_A_TERM
         says_so = "does what its name says" in instead(finding) and not finding.problem
         assert says_so == (is_good and not finding.inactive)
         assert (mark(finding) == "fine") == is_good
@@ -162,7 +163,7 @@ def test_after_the_change_the_answer_is_another(name: str) -> None:
     for old, new in zip(before, audit(changed, file), strict=True):
         slips = any(each.mistake for each in new.key_findings)
         assert mark(new) == ("has a mistake" if slips else "fine")
-        assert PLAIN[new.verdict] != PLAIN[old.verdict]
+        assert VERDICTS[new.verdict].effect != VERDICTS[old.verdict].effect
         assert not new.changes
 
 
