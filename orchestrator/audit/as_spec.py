@@ -245,7 +245,9 @@ def _reader(backend: Backend, launch: Launch, reading: LaunchReading, version: s
         newer = {**manifest.tables[version].defaults}
         former_defaults = {key: _value(text) for key, text in reading.held.defaults.items()}
         former = {
-            k: v for k, v in former_defaults.items() if v != "?" and not equal(newer.get(k), v)
+            k: v
+            for k, v in former_defaults.items()
+            if v not in ("?", "") and not equal(newer.get(k), v)
         }
 
     def read(values: Mapping[str, object]) -> tuple[dict[str, Any], tuple[UnreadField, ...]]:

@@ -12,6 +12,7 @@ unless the launch has keys of a fork too. Any other unknown key may belong to a 
 mistake, but the verdict then holds only if the fork left the KL unchanged.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -61,15 +62,14 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     is_fork = any(each.fork for each in all_findings)
     has_parser = launch_keys.pinned or launch_keys.is_whole
     for each in all_findings:
-        if each.consequence == "would not start" and has_parser:
+        refused = each.consequence == "would not start"
+        if refused and has_parser:
             yield replace(each, mistake=True, fork=False)
-        elif each.consequence == "would not start" and not is_fork:
-            yield replace(each, consequence="may not start")
         elif is_fork and each.mistake and not launch_keys.table.has(_unnumbered(each.key)):
             text = f"{each.text} Or it is a fork's key: the launch has others"
             yield KeyFinding(each.key, "unknown", text, each.lines, mistake=False, fork=True)
         else:
-            yield each
+            yield replace(each, consequence="may not start") if refused else each
 
 
 def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
@@ -251,8 +251,9 @@ def _lacks(launch_keys: HeldKeys) -> str:
 
 def _appended_twice(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield a finding for `+key=...` if the key already has a value: Hydra refuses it."""
-    default = launch_keys.defaults.get(key, "")
-    if launch_keys.grammar == "hydra" and given.mark == "+" and default.lower() not in _NOTHING:
+    default = launch_keys.defaults.get(key, launch_keys.table.defaults.get(key))
+    has_one = default is not None and str(default).lower() not in _NOTHING
+    if launch_keys.grammar == "hydra" and given.mark == "+" and has_one:
         text = (
             f"{launch_keys.name} has {key} already, and Hydra refuses `+` there: "
             f"write {key} or ++{key}"
@@ -294,26 +295,43 @@ def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
         yield KeyFinding(
             key, "would not start", sentence, given.lines, mistake=is_closed or bool(meant)
         )
-    elif (
-        loose or kind == "bool" or launch_keys.defaults.get(key, "").lower() in ("true", "false")
-    ) and text.strip().lower() not in (*_TRUE, *_FALSE, *_NOTHING):
-        if strict:
-            sentence = f"{name} is true or false; {shown(text)[:60]} is refused"
-            yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
-        else:
-            sentence = f"{name} is true or false; the text {shown(text)[:60]} counts as true"
-            yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
-    elif kind in ("int", "float") and strict and not _is_number(text, kind):
-        sentence = (
-            f"{name} of {launch_keys.name} is a number ({kind}); {shown(text)[:60]} is refused"
-        )
+    elif strict and not _fits(kind, text):
+        told = _KINDS.get(kind, f"of type {kind}")
+        sentence = f"{name} of {launch_keys.name} is {told}; {shown(text)[:60]} is refused"
         yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
+    elif (loose or launch_keys.defaults.get(key, "").lower() in ("true", "false")) and not _fits(
+        "bool", text
+    ):
+        sentence = f"{name} is true or false; the text {shown(text)[:60]} counts as true"
+        yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
+
+
+_KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+
+
+def _fits(kind: str, text: str) -> bool:
+    """Return True if a text is of a type, as a launch writes it. `null` is of every type."""
+    text = text.strip().lower()
+    kind = kind.lower()
+    inner, times, _ = kind.partition(" x ")
+    if text in _NOTHING:
+        return True
+    if kind.startswith("optional["):
+        return _fits(kind[len("optional[") : -1], text)
+    if kind.startswith("union["):
+        return any(_fits(each, text) for each in kind[len("union[") : -1].split(", "))
+    if times or kind.startswith("list["):
+        inner = inner.removeprefix("list[").removesuffix("]")
+        return all(_fits(inner, each) for each in re.split(r"[,\s]+", text.strip("[]() ")))
+    if kind == "bool":
+        return text in (*_TRUE, *_FALSE)
+    return kind not in ("int", "float") or _is_number(text, kind)
 
 
 def _is_number(text: str, kind: str) -> bool:
     number = as_number(text)
     if number is None:
-        return text.strip().lower() in ("inf", "-inf", ".inf", "nan", ".nan") and kind == "float"
+        return kind == "float" and text in ("inf", "-inf", ".inf", "nan", ".nan")
     return kind == "float" or number == int(number)
 
 

@@ -80,7 +80,9 @@ def own_code(
         pass
     elif text is not None:
         modules = _modules(path, text, launch.beside, hooks)
-        if entry.partition("/")[0] in hooks.packages and not _starts_one(modules, hooks):
+        if entry.partition("/")[0] in hooks.packages and not _starts_one(
+            modules, hooks, reading.library
+        ):
             replaced.append(OwnCode("trainer", f"the program {entry}", entry, (), _NO_RELEASE))
     elif entry.partition("/")[0] in hooks.packages:
         replaced.append(OwnCode("trainer", f"the program {entry}", entry, (), _NO_RELEASE))
@@ -97,10 +99,13 @@ def own_code(
     return tuple(dict.fromkeys(replaced))
 
 
-def _starts_one(modules: Iterable[_Module], hooks: OwnHooks) -> bool:
-    """Return True if a program names a trainer of the library, whose code is then the library's."""
-    names = {name for module in modules for name in names_of(module.tree) | {*module.imported}}
-    return any(_fits(name, hooks) for name in names)
+def _starts_one(modules: Iterable[_Module], hooks: OwnHooks, library: str) -> bool:
+    """Return True if a program imports a trainer from a file of the library around its loss. A
+    fork's own trainer may have such a name, in a file of its own."""
+    known = known_code(library).files
+    dotted = (each for module in modules for each in module.imported.values())
+    parts = (each.rpartition(".") for each in dotted)
+    return any(f"{m.replace('.', '/')}.py" in known and _fits(name, hooks) for m, _, name in parts)
 
 
 def _of_checkout(

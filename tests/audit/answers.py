@@ -29,16 +29,22 @@ def answers() -> list[dict[str, Any]]:
     return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
 
-def said(row: dict[str, Any]) -> list[str]:
-    """Return what the audit says of a row's script now."""
+def found(row: dict[str, Any]) -> list[AuditFinding] | str:
+    """Return the audit's findings on a row's script, or why it refuses the text."""
     versions = {
         name: NamedRelease(text, how) if how else text
         for name, (text, how) in row.get("versions", {}).items()
     }
     try:
-        found = audit(row["text"], row["file"], files=row.get("files", {}), versions=versions)
+        return audit(row["text"], row["file"], files=row.get("files", {}), versions=versions)
     except UnreadableScript as error:
-        return [f"refused: {error}"]
+        return str(error)
+
+
+def said(row: dict[str, Any], found: list[AuditFinding] | str) -> list[str]:
+    """Return what the audit says of a row's script."""
+    if isinstance(found, str):
+        return [f"refused: {found}"]
     kept = ("if",) if row.get("read") else None
     return [line for each in found for line in (one_line(each), *_facts(each, kept))]
 
@@ -50,5 +56,7 @@ def _facts(finding: AuditFinding, kept: tuple[str, ...] | None) -> Iterator[str]
 
 
 if __name__ == "__main__" and sys.argv[1:] == ["--write"]:
-    lines = [json.dumps({**row, "says": said(row)}, ensure_ascii=False) for row in answers()]
+    lines = [
+        json.dumps({**row, "says": said(row, found(row))}, ensure_ascii=False) for row in answers()
+    ]
     FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")

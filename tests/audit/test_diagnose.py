@@ -9,7 +9,14 @@ import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
-from orchestrator.audit.diagnose import Diagnosis, TrainingFacts, diagnose, trace_of
+from orchestrator.audit import audit
+from orchestrator.audit.diagnose import (
+    Diagnosis,
+    TrainingFacts,
+    diagnose,
+    facts_of_finding,
+    trace_of,
+)
 from orchestrator.audit.diagnose.term import term_of
 from orchestrator.cli.diagnose import command
 from orchestrator.imports.logged import LoggedRow, LoggedRun, UnreadableSource
@@ -166,6 +173,23 @@ def test_a_beta_that_leaves_no_reward_to_win() -> None:
     assert cause(still) == "kl_too_strong"
     # sigmoid(logit 0.3 + 1 / 0.05) is 1: this beta does not explain it
     assert cause(still, TrainingFacts("k1", "reward", 0.05, pulls=True)) != "kl_too_strong"
+
+
+def test_a_policy_that_won_more_than_its_beta_leaves_is_not_held_too_strongly() -> None:
+    """0.38 to 0.75 with beta 1: a reverse KL would leave sigmoid(logit 0.38 + 1) = 0.62 at most."""
+    won = log(
+        train__reward_mean=noisy(0.38, 0.7, 0.75),
+        train__kl_term=0.2 * LEFT,
+        train__kl_reference=LEFT,
+    )
+    k3 = TrainingFacts("k3", "reward", 1.0, pulls=True, biased=True)
+    assert cause(won, k3) == "kl_without_effect"
+    assert "does not hold the policy" in said(won, k3).candidates[0].evidence[0].text
+    assert "kl_too_strong" not in {each.cause for each in said(won, k3).candidates}
+    launch = "python3 -m verl.trainer.main_ppo algorithm.use_kl_in_reward=True"
+    for estimator, biased in (("low_var_kl", True), ("kl", False)):
+        (finding,) = audit(f"{launch} algorithm.kl_penalty={estimator}", "a.sh")
+        assert facts_of_finding(finding, "a.sh").biased == biased
 
 
 def test_a_kl_below_what_the_reward_needs_is_to_another_policy() -> None:

@@ -184,7 +184,7 @@ kl_tau = 0.001
     [
         ("0.5.0", "kl_tua = 0.1", "is ignored", "did you mean trainer.loss.kl_tau?", True),
         ("0.8.0", "kl_tua = 0.1", "would not start", "did you mean trainer.loss.kl_tau?", True),
-        ("0.5.0", "ipo_mask_low = 'low'", "would not start", "is a number (float)", True),
+        ("0.5.0", "ipo_mask_low = 'low'", "would not start", "is a number; low is refused", True),
         ("0.8.0", "teacher_tau = 0.1", "would not start", "0.5.0 has it", True),
         ("0.8.0", "[trainer.my_section]\nx = 1", "would not start", "has no trainer.my", True),
     ],

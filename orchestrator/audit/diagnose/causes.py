@@ -51,7 +51,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "kl_too_strong": Cause(
         "beta is too large for the scale of this reward",
-        "Lower beta by 10 times: at its best the policy may not leave the reference policy.",
+        "Lower beta by 10 times: the KL costs as much as this reward can gain.",
     ),
     "kl_too_weak": Cause(
         "beta is too small to hold the policy",

@@ -25,6 +25,8 @@ class TrainingFacts:
     """False: the KL's gradient does not pull towards the reference policy."""
     why_not: str = ""
     """Why it does not, in a sentence's words."""
+    biased: bool = False
+    """True: the KL in the reward is k2 or k3, whose policy gradient is that of no reverse KL."""
     staleness: int | None = None
     """The most train steps between sampling and use."""
     minibatches: int | None = None
@@ -50,8 +52,11 @@ def facts_of(settings: Settings, source: str) -> TrainingFacts:
     """Return the facts of a cell of orch."""
     kl = settings.kl
     on_policy = settings.max_staleness_steps == 0 and settings.batch.num_minibatches == 1
-    pulls, why_not = None, ""
+    pulls, why_not, biased = None, "", False
     if kl.placement is not None:
+        plain = judged(kl.estimator, kl.placement, Case(True)).row
+        is_kl = plain.objective is ObjectiveKind.SEQUENCE_REVERSE_KL
+        biased = kl.placement == "reward" and not is_kl
         row = judged(kl.estimator, kl.placement, Case(on_policy)).row
         keys = {key for _, key in row.terms}
         pulls = row.objective is not ObjectiveKind.ZERO and keys != {"sampled_k1"}
@@ -62,6 +67,7 @@ def facts_of(settings: Settings, source: str) -> TrainingFacts:
         kl.beta,
         pulls,
         why_not,
+        biased,
         settings.max_staleness_steps,
         settings.batch.num_minibatches,
         on_policy,
@@ -102,4 +108,5 @@ def facts_of_finding(finding: AuditFinding | LoggedKl, source: str) -> TrainingF
         beta=term.beta,
         pulls=pulls,
         why_not="" if pulls else finding.why,
+        biased=finding.verdict == "biased_reward",
     )

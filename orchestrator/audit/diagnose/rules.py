@@ -333,6 +333,13 @@ def _kl_without_effect(run: Run) -> CauseFound | None:
     if facts.has_kl and facts.pulls is False:
         text = f"{facts.why_not} ({facts.source})" if facts.source else facts.why_not
         return CauseFound("kl_without_effect", "sure", (run.shown(0, TERM, text),))
+    if facts.biased and (best := _best_reward(run, 4)) is not None and course.end > best:
+        at = int(np.flatnonzero(course.smooth > best)[0])
+        text = (
+            f"the reward ends at {course.end:.2g}, and a reverse KL with {run.beta_in_words} would "
+            f"leave at most {best:.2g}: {facts.estimator} in the reward does not hold the policy"
+        )
+        return CauseFound("kl_without_effect", "likely", (run.shown(at, REWARD, text),))
     if facts.pulls is None and facts.placement == "loss" and run.logged.is_k1:
         values = trace.get(TERM)
         at = 0 if values is None else int(np.nanargmin(values))
@@ -361,20 +368,36 @@ def _kl_without_effect(run: Run) -> CauseFound | None:
     return CauseFound("kl_without_effect", certainty, (run.shown(half, KL, text),))
 
 
+def _best_reward(run: Run, noise: float = 0.0) -> float | None:
+    """Return the largest mean reward that a reverse KL with this beta leaves to a policy that
+    starts so many standard errors higher; None where beta or the reward's scale is not known.
+
+    The optimum of the reward minus beta times the KL is the reference policy, times e to the reward
+    over beta. Of all rewards in [0, 1] with the mean p, those of 0 and 1 gain the most by it: then
+    the mean becomes sigmoid(logit p + 1 / beta).
+    """
+    course, beta = run.course, run.facts.beta or 0.0
+    rewards = course.rewards[np.isfinite(course.rewards)]
+    if beta <= 0 or rewards.min() < 0 or rewards.max() > 1:
+        return None
+    p = min(max(course.start + noise * course.error_of_start, 1e-4), 1 - 1e-4)
+    return 1 / (1 + (1 - p) / p * math.exp(-1 / beta))
+
+
 def _kl_too_strong(run: Run) -> CauseFound | None:
     """Find a KL that costs more than the reward gains, or a beta that leaves no reward to win.
 
     At the optimum of reward minus beta times the KL the KL costs less than the reward gains: the
-    reference policy itself gains nothing and costs nothing. And a success rate p becomes
-    sigmoid(logit p + 1 / beta): of each prompt, for a reward of 0 or 1.
+    reference policy itself gains nothing and costs nothing. Both hold of a reverse KL alone.
     """
     facts, course = run.facts, run.course
-    if facts.has_kl is False or facts.pulls is False or course.fell or signs.grows(run):
+    if facts.has_kl is False or facts.pulls is False or facts.biased:
         return None
-    gain, p = course.end - course.start, course.start
+    if course.fell or signs.grows(run):
+        return None
+    gain, p, best = course.end - course.start, course.start, _best_reward(run)
     spent = _mean_kl_cost(run)
-    if facts.has_kl and (facts.beta or 0) > 0 and facts.beta and 0 < p < 1:
-        best = 1 / (1 + (1 - p) / p * math.exp(-1 / facts.beta))
+    if facts.has_kl and best is not None and 0 < p < 1:
         gains_little = gain <= 0.1 or (spent is not None and spent > gain)
         if gains_little and best - p <= min(0.1, 0.5 * (1 - p)):
             text = f"with {run.beta_in_words} the best reward is about {best:.2g}"
