@@ -174,3 +174,8 @@ def test_what_orch_sends_instead_is_said() -> None:
 def test_a_script_without_a_cell_is_a_sentence(tmp_path: Path, text: str, message: str) -> None:
     done = init(tmp_path, text)
     assert message in str(done.exception) + done.output
+
+
+def test_a_default_that_a_former_release_leaves_open_is_no_empty_text() -> None:
+    text = "trl grpo --model_name_or_path M --dataset_name d --beta 0.04 --num_generations 8"
+    assert ": ''" not in spec_text(read(text, "trl@1.5.0"), "train.sh")
