@@ -11,12 +11,6 @@ from orchestrator.audit.libraries import Projects
 from orchestrator.audit.pipeline import audit_file
 from orchestrator.audit.summary import mark, summary
 
-TRL_TRAIN = "{cls}(model='m', reward_funcs=[f], args=GRPOConfig(beta=0.04)).train()\n"
-NO_KL = """from trl import GRPOConfig, GRPOTrainer
-class NoKL(GRPOTrainer):
-    def _compute_loss(self, model, inputs):
-        return -(self._logps(model, inputs) * inputs["advantages"]).mean()
-"""
 VERL = (
     "python3 -m {entry} algorithm.adv_estimator={advantage} "
     "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 "
@@ -58,23 +52,6 @@ def test_own_code_is_never_fine_and_is_named(name: str, tmp_path: Path) -> None:
         assert "fine" not in text.replace(str(tmp_path), "")
 
 
-LIBRARYS_OWN = {
-    "a subclass that logs": "from trl import GRPOConfig, GRPOTrainer\nclass T(GRPOTrainer):\n"
-    "    def log(self, logs):\n        print(logs)\n" + TRL_TRAIN.format(cls="T"),
-    "a class that is not used": NO_KL + TRL_TRAIN.format(cls="GRPOTrainer"),
-    "a class of another trainer": "from trl import GRPOConfig, GRPOTrainer, SFTTrainer\n"
-    "class S(SFTTrainer):\n    def compute_loss(self, model, inputs):\n        return 0\n"
-    "S()\n" + TRL_TRAIN.format(cls="GRPOTrainer"),
-}
-
-
-@pytest.mark.parametrize("case", LIBRARYS_OWN)
-def test_the_librarys_loss_stays_the_librarys(case: str, tmp_path: Path) -> None:
-    (finding,) = audited(tmp_path, {"train.py": LIBRARYS_OWN[case]}, "train.py", "trl@1.16.0")
-    assert finding.verdict != "undetermined"
-    assert not finding.own
-
-
 def test_a_registered_function_that_the_launch_does_not_ask_for_decides_nothing(
     tmp_path: Path,
 ) -> None:
@@ -94,48 +71,3 @@ def test_gdpo_never_reads_the_shaped_reward(tmp_path: Path) -> None:
     (finding,) = audited(tmp_path, {"run.sh": script}, "run.sh", "verl@0.9.1")
     assert finding.verdict == "no_kl"
     assert "algorithm.use_kl_in_reward" in [each.flag for each in finding.inactive]
-
-
-def test_a_weight_that_own_code_does_not_name_is_named(tmp_path: Path) -> None:
-    script = NO_KL + TRL_TRAIN.format(cls="NoKL")
-    (finding,) = audited(tmp_path, {"train.py": script}, "train.py", "trl@1.16.0")
-    assert finding.problem
-    assert "beta is passed on to nothing in NoKL._compute_loss" in finding.contradictions[0].text
-
-
-HEAD = "import argparse, yaml\nfrom trl import GRPOConfig, GRPOTrainer\n"
-TAIL = "GRPOTrainer(model='m', reward_funcs=[f], args=GRPOConfig({})).train()\n"
-OPTION = (
-    "p = argparse.ArgumentParser()\np.add_argument('--kl_coef', type=float, default=0.1)\n"
-    "a = p.parse_args()\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("body", "lost"),
-    [
-        (OPTION + TAIL.format(""), "kl_coef"),
-        (OPTION + TAIL.format("beta=a.kl_coef"), ""),
-        (OPTION + "print(a.kl_coef)\n" + TAIL.format(""), "kl_coef"),
-        (OPTION + "run(a)\n" + TAIL.format(""), ""),
-        (OPTION + TAIL.format("**vars(a)"), ""),
-        ("c = yaml.safe_load(open('c'))\nkl_beta = c['kl_beta']\n" + TAIL.format(""), "kl_beta"),
-        ("c = yaml.safe_load(open('c'))\nbeta = c['beta']\n" + TAIL.format("beta=beta"), ""),
-        ("c = yaml.safe_load(open('c'))\n" + TAIL.format("beta=c['beta']"), ""),
-        (
-            "from dataclasses import dataclass\n@dataclass\nclass A:\n"
-            "    kl_estimator: str = 'k1'\n    n: int = 1\na = A()\n"
-            + TAIL.format("temperature=a.n"),
-            "kl_estimator",
-        ),
-    ],
-)
-def test_a_coefficient_that_is_read_and_passed_on_to_nothing(
-    body: str, lost: str, tmp_path: Path
-) -> None:
-    for finding in audited(tmp_path, {"t.py": HEAD + body}, "t.py", "trl@1.16.0"):
-        texts = [each.text for each in finding.contradictions]
-        assert bool(lost) == any("passed on to nothing" in each for each in texts), texts
-        if lost:
-            assert texts[0].startswith(f"{lost} is read and passed on to nothing (t.py:")
-            assert mark(finding) == "has a mistake"

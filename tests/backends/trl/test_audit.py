@@ -133,7 +133,7 @@ def test_the_regime_and_what_surrounds_the_kl() -> None:
     assert "4 updates" in found.regime.why
     words = " ".join(each.text for each in found.effects)
     for expected in (
-        "standard deviation of its group (scale_rewards group)",
+        "standard deviation (scale_rewards group)",
         "sequence-level importance masks against vLLM",
         "1 / its length",
         "entropy bonus",
