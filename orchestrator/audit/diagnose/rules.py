@@ -219,7 +219,7 @@ def _levels(run: Run, until: slice) -> tuple[Evidence, ...]:
 
 
 def _learning_rate(run: Run) -> CauseFound | None:
-    """Find a policy that leaves within few steps, on policy: by its KL, else by its gradients.
+    """Find a policy that leaves within few steps, on policy: by its KL, else by its reward.
 
     A policy whose success rate goes from p to q needs a KL of q ln(q/p) + (1-q) ln((1-q)/(1-p))
     nats, and no more.
@@ -227,24 +227,14 @@ def _learning_rate(run: Run) -> CauseFound | None:
     course, trace = run.course, run.trace
     if (course.rose and not course.fell) or _levels(run, course.before_the_fall):
         return None
-    moved, gradient = trace.get(KL), trace.get(GRADIENT)
+    moved = trace.get(KL)
     until = course.before_the_fall.stop + trace.window
+    early = course.at_fall is not None and course.at_fall < len(trace.steps) // 3
     if moved is None:
-        if not course.fell or gradient is None:
+        if not early or trace.get(GRADIENT) is None or not _is_on_policy(run):
             return None
-        if (
-            _is_on_policy(run)
-            and course.at_fall is not None
-            and course.at_fall < len(trace.steps) // 3
-        ):
-            text = "on policy, the reward is lost within these first train steps"
-            return CauseFound("learning_rate", "likely", (run.shown(0, REWARD, text), *run.fall))
-        jump = float(np.nanmax(gradient[:until]) / max(np.nanmedian(gradient[:until]), 1e-12))
-        if jump < 5:
-            return None
-        text = f"the gradient jumps to {jump:.3g} times its median"
-        at = int(np.nanargmax(gradient[:until]))
-        return CauseFound("learning_rate", "possible", (run.shown(at, GRADIENT, text), *run.fall))
+        text = "on policy, the reward is lost within these first train steps"
+        return CauseFound("learning_rate", "likely", (run.shown(0, REWARD, text), *run.fall))
     end = run.mean(KL, slice(-trace.window, None)) or 0.0
     jumps = np.abs(np.diff(moved))[:until]
     largest = float(np.nanmax(jumps)) if np.isfinite(jumps).any() else 0.0
@@ -255,8 +245,8 @@ def _learning_rate(run: Run) -> CauseFound | None:
         f"the KL to the reference policy moves by {largest:.3g} nats a response in one train step "
         f"and ends at {end:.3g}; a policy of this reward needs {needed:.2g}"
     )
-    early = course.at_fall is None or course.at_fall < len(trace.steps) // 3
-    certainty: Certainty = "sure" if early and largest > 3 else "likely"
+    at_once = early or course.at_fall is None
+    certainty: Certainty = "sure" if at_once and largest > 3 else "likely"
     if (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS:
         certainty = "possible"  # an engine that differs comes first
     at = int(np.nanargmax(jumps)) + 1
@@ -327,8 +317,8 @@ def _spikes(values: Series, logged: NDArray[np.bool_], window: int) -> NDArray[n
 
 
 def _kl_without_effect(run: Run) -> CauseFound | None:
-    """Find a KL term that does not pull: by its gradient, if the settings tell the term; else by a
-    policy that is much farther than its reward needs."""
+    """Find a KL term that does not pull: by its gradient, if the settings or the log tell the term;
+    or by a reward that a reverse KL would not leave."""
     facts, trace, course = run.facts, run.trace, run.course
     if facts.has_kl and facts.pulls is False:
         text = f"{facts.why_not} ({facts.source})" if facts.source else facts.why_not
@@ -351,21 +341,7 @@ def _kl_without_effect(run: Run) -> CauseFound | None:
     if facts.pulls is None and run.logged.is_bare_k1:
         text = "the KL is k1, and no reward is less for it: in the loss, k1 has no pull"
         return CauseFound("kl_without_effect", "possible", (run.shown(0, TERM, text),))
-    if facts.has_kl is not None or trace.get(TERM) is None or course.fell:
-        return None
-    if _levels(run, slice(None)) or _tail(run) is not None:
-        return None
-    half = len(trace.steps) // 2
-    end = run.mean(KL, slice(half, None)) or 0.0
-    needed = _needed(course.start, course.end)
-    if end < max(1.0, 4 * needed):
-        return None
-    text = (
-        f"the policy is {end:.2g} nats a response from the reference policy; one of this reward "
-        f"needs {needed:.2g}"
-    )
-    certainty: Certainty = "possible" if course.rose else "likely"
-    return CauseFound("kl_without_effect", certainty, (run.shown(half, KL, text),))
+    return None
 
 
 def _best_reward(run: Run, noise: float = 0.0) -> float | None:
@@ -467,8 +443,8 @@ def _still(run: Run) -> CauseFound | None:
 
 
 def _kl_too_weak(run: Run) -> CauseFound | None:
-    """Find a KL that costs next to nothing: of the reward that is lost while it is on, or of the
-    reward that is won with a policy much farther than that reward needs."""
+    """Find a KL that costs next to nothing of the reward that is won, with a policy much farther
+    than that reward needs."""
     facts, course = run.facts, run.course
     moved = run.trace.get(KL)
     if facts.pulls is False or facts.has_kl is False or moved is None:
@@ -476,17 +452,7 @@ def _kl_too_weak(run: Run) -> CauseFound | None:
     end = run.mean(KL, slice(len(moved) // 2, None)) or 0.0
     times = end / max(_needed(course.start, course.end), 0.1)
     if facts.beta is None:
-        far = _kl_without_effect(run)
-        return far and CauseFound("kl_too_weak", "possible", far.evidence)
-    if course.at_fall is not None:
-        cost = facts.beta * float(np.nanmedian(moved[: course.at_fall + 1]))
-        if cost > 0.01 * (course.best - course.end):
-            return None
-        text = (
-            f"when the reward falls, the KL costs {cost:.2g} of a reward of {course.best:.2g}, "
-            f"with {run.beta_in_words}"
-        )
-        return CauseFound("kl_too_weak", "possible", (run.shown(course.at_fall, KL, text),))
+        return None
     gain, cost = course.end - course.start, facts.beta * end
     if not course.rose or times < 5 or cost > 0.01 * gain:
         return None
