@@ -5,18 +5,17 @@ release refuses the other's names. Inside orch a flag has its dotted name. optio
 facts of each release's own parser about its flags.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.library import key_tables
 from orchestrator.library.key_tables import (
     Option,
     Options,
-    completed,
     driven,
     is_since,
     load_options,
@@ -250,83 +249,27 @@ def _order(version: str) -> tuple[tuple[str, str | None], ...]:
     return tuple((name, spelled(name, version)) for name in FLAT_NAMES)
 
 
-@dataclass(frozen=True)
-class CommandLine:
+class CommandLine(NamedTuple):
     """The flags of a launch by their dotted names, and their release."""
 
     given: Mapping[str, Value]
     version: str
 
-    def __getitem__(self, name: str) -> Any:
-        """Return the given value, else the release's default."""
-        return self.given.get(name, release_table(self.version).defaults.get(name))
-
 
 def read(argv: Sequence[str], faults: list[Fault]) -> CommandLine:
-    """Return the flags of a command line. Append a fault to `faults` for each flag unknown to orch.
-
-    As in the library, a prefix of a name stands for the name if no other flag has the prefix.
-    """
-    if MODULE not in argv:
-        faults.append(Fault(f"the launch does not run {MODULE}"))
-        return CommandLine({}, NEWEST)
+    """Return the flags of a launch. Append a fault to `faults` for each flag unknown to orch."""
     rest = list(argv[list(argv).index(MODULE) + 1 :])
     version = max(VERSIONS, key=lambda v: sum(word in spellings(v) for word in rest))
-    all_flags = [f"--{name}" for name in _release_options()[version]]
     known, given = spellings(version), dict[str, Value]()
     while rest:
-        word = rest.pop(0)
-        flag, equals, value = word.partition("=")
-        flags = completed(flag, all_flags) if flag.startswith("--") else ()
-        if len(flags) != 1 or flags[0] not in known:
-            faults.append(_unknown(word, flags, version))
-            while flag.startswith("--") and rest and not rest[0].startswith("--"):
-                rest.pop(0)  # the flag's own values
-            continue
-        name = known[flags[0]]
-        if equals:
-            rest.insert(0, value)
-        kind = options(version)[name].kind
-        count = _leading(rest) if kind.endswith(MANY) else arity(name, version)
-        taken = [rest.pop(0) for _ in range(count) if rest]
-        try:
-            given[name] = _value(kind, taken)
-        except (ValueError, IndexError):
-            faults.append(Fault(f"{word} takes {count} x {kind.partition(' ')[0]}, got {taken}"))
+        flag, count = rest[0], 1 + _leading(rest[1:])
+        taken, rest = rest[1:count], rest[count:]
+        if flag in known:
+            given[known[flag]] = _value(options(version)[known[flag]].kind, taken)
+        else:
+            hint = did_you_mean(flag, known)
+            faults.append(Fault(f"{flag} is not a flag orch knows of OpenRLHF {version}{hint}"))
     return CommandLine(given, version)
-
-
-def grouped(rest: Sequence[str], version: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each flag of a command line by its full name, with the words after it."""
-    all_flags = [f"--{name}" for name in _release_options()[version]]
-    at = 0
-    while at < len(rest):
-        flag, equals, value = rest[at].partition("=")
-        full = completed(flag, all_flags)
-        end = at + 1
-        while end < len(rest) and not rest[end].startswith("--"):
-            end += 1
-        values = ([value] if equals else []) + list(rest[at + 1 : end])
-        yield full[0] if len(full) == 1 else flag, values
-        at = end
-
-
-def _unknown(word: str, flags: Sequence[str], version: str) -> Fault:
-    if len(flags) > 1:
-        return Fault(f"{word} is ambiguous in OpenRLHF {version}: {', '.join(flags)}")
-    if flags and flags[0].removeprefix("--") in _release_options()[version]:
-        return Fault(f"no cell has {word}: it trains on something else; leave it out")
-    hint = did_you_mean(word, spellings(version))
-    return Fault(f"{word} is not a flag orch knows of OpenRLHF {version}{hint}")
-
-
-def arity(name: str, version: str) -> int:
-    """Return the number of words after a flag; the least number where it may vary."""
-    kind = options(version)[name].kind
-    _, times, count = kind.partition(" x ")
-    if kind.endswith(MANY):
-        return 1
-    return int(count) if times else 0 if kind == "switch" else 1
 
 
 def _leading(rest: Sequence[str]) -> int:

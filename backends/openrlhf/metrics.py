@@ -84,10 +84,10 @@ def has_reference(attempt_dir: Path) -> bool:
     """
     try:
         plan = json.loads((attempt_dir.parents[1] / "plan" / "plan.json").read_text("utf-8"))
-        coefficient = read(plan["argv"], [])["algo.kl.init_coef"]
+        coefficient = read(plan["argv"], []).given["algo.kl.init_coef"]
     except (OSError, ValueError, KeyError, IndexError):
         return True
-    return bool(coefficient > 0)
+    return bool(coefficient)
 
 
 @dataclass

@@ -1020,45 +1020,6 @@ class Manifest:
         ]
         return ABSENT
 
-    def unreadable(self, launch: Values, version: str, *, taught: bool = False) -> Iterator[Fault]:
-        """Yield a fault for each key of a launch whose value is not in the key's closed list.
-
-        It checks keys that no row reads, too. `taught`: the launch ships orch's module that adds
-        `extensions`.
-        """
-        effective = {**self.tables[version].defaults, **launch}
-        for key, known in self.readable(version, taught=taught).items():
-            value = effective.get(key, ABSENT)
-            if value is not ABSENT and not any(equal(value, each) for each in known):
-                names = ", ".join(map(str, known))
-                hint = did_you_mean(str(value), map(str, known))
-                yield Fault(f"{key}={value} is none of {names}{hint}", f"$.{key}")
-
-    def readable(self, version: str, *, taught: bool = False) -> dict[str, tuple[object, ...]]:
-        """Return, for each key with a closed list, the values that orch can read."""
-        known: dict[str, dict[object, None]] = {}
-        unbounded = set()
-        for row in self._rows_in(version):
-            if not isinstance(row.offer, tuple):
-                unbounded.add(row.key)
-                continue
-            for each in row.offer:
-                if not _reaches(each.since, version) or (each.status == "extension" and not taught):
-                    continue
-                if row.key and row.read is None and each.theirs is not ABSENT:
-                    names = dict.fromkeys((each.theirs, *each.spellings))
-                    known.setdefault(row.key, {}).update(names)
-                for key, value in each.also.items():
-                    known.setdefault(key, {})[value] = None
-        for constant in self._constants_of[version]:
-            if constant.accepts:
-                known.setdefault(constant.key, {}).update(dict.fromkeys(constant.accepts))
-        return {
-            key: tuple(sorted(values, key=lambda value: value is False))
-            for key, values in known.items()
-            if key not in unbounded
-        }
-
     # derived from the rows, once for each manifest
 
     @cached_property

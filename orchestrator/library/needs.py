@@ -18,6 +18,7 @@ from orchestrator.library.manifest import (
     EXTRA_FILE,
     TEXT,
     Account,
+    Manifest,
     Number,
     Row,
     Values,
@@ -37,24 +38,6 @@ def needs_file(
     return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
-def read_needs(files: Mapping[str, str], faults: list[Fault]) -> Mapping[str, Any]:
-    """Return `prompts` and `asked` of a launch's needs.json. Append a fault if they are not there.
-
-    Both are then empty.
-    """
-    try:
-        plain = json.loads(files[NEEDS])
-        prompts, values = plain["prompts"], plain["asked"]
-        if not (isinstance(prompts, dict) and isinstance(values, dict)):
-            raise TypeError
-    except (KeyError, ValueError, TypeError):
-        faults.append(
-            Fault(f"{NEEDS} does not say which prompts and which reward the launch is for")
-        )
-        return {"prompts": {}, "asked": {}}
-    return {"prompts": prompts, "asked": values}
-
-
 def extra_file(settings: Settings) -> dict[str, str]:
     """Return the file that lists the keys of backend.extra, or no file without such keys."""
     if not settings.backend.extra:
@@ -67,11 +50,26 @@ def passed_keys(files: Mapping[str, str]) -> dict[str, Any]:
     return dict(json.loads(files.get(EXTRA_FILE, "{}")))
 
 
-def with_extra(plain: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a launch, as plain data, with its keys of backend.extra."""
-    if not extra:
-        return dict(plain)
-    return {**plain, "backend": {**plain.get("backend", {}), "extra": dict(extra)}}
+def read_back(
+    manifest: Manifest, launch: Values, version: str | None, files: Mapping[str, str]
+) -> Settings:
+    """Return the settings that a launch of orch asks for.
+
+    launch: its keys, and what it says in other places. version: its release, if it names one. Raise
+    SpecError with every fault of a launch that makes no cell.
+    """
+    extra, source = passed_keys(files), f"launch of {manifest.library}"
+    passed_on = {key.lstrip("+") if manifest.adds_keys else key for key in extra}
+    own = {k: v for k, v in launch.items() if k not in passed_on - manifest.system_keys}
+    try:
+        plain: dict[str, Any] = manifest.read(own, manifest.release(version or None))
+    except (ArithmeticError, TypeError) as error:
+        raise SpecError(source, [Fault(f"it makes no cell: {error}")]) from error
+    for section in ("model", "data"):  # a name of people, if no part of the launch has it
+        plain[section].setdefault("name", name_of(plain[section]["path"]))
+    if extra:
+        plain["backend"] = {**plain.get("backend", {}), "extra": extra}
+    return _settings_of(plain, source)
 
 
 def name_of(path: str) -> str:
@@ -119,26 +117,19 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
     )
 
 
-def settings_of(plain: Mapping[str, object], launch: str) -> Settings:
-    """Return the settings with these values. Raise SpecError if they are not valid.
-
-    launch: the name of the launch in the error.
-    """
+def _settings_of(plain: Mapping[str, object], launch: str) -> Settings:
+    """Return the settings with these values. Raise SpecError if they are not valid."""
     try:
         return Settings.model_validate(plain)
     except ValidationError as error:
-        raise SpecError(launch, faults_of(error)) from error
-
-
-def faults_of(error: ValidationError) -> list[Fault]:
-    """Return the faults of values that make no cell, each at the field of a cell."""
-    return [
-        Fault(
-            # A rule over several fields says what it got, and its input is all of them.
-            each["msg"].removeprefix("Value error, ")
-            if each["type"] == "value_error"
-            else f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
-            "$" + "".join(f".{part}" for part in each["loc"]),
-        )
-        for each in error.errors()
-    ]
+        faults = [
+            Fault(
+                # A rule over several fields says what it got, and its input is all of them.
+                each["msg"].removeprefix("Value error, ")
+                if each["type"] == "value_error"
+                else f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
+                "$" + "".join(f".{part}" for part in each["loc"]),
+            )
+            for each in error.errors()
+        ]
+        raise SpecError(launch, faults) from error

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.golden import HERE, RELEASES, golden
-from tests.golden.strangers import read_back
 
 
 def _kept(name: str) -> dict[str, str]:
@@ -23,7 +22,3 @@ def _are_kept(now: dict[str, str], name: str) -> None:
 def test_each_launch_is_the_golden_one(library: str) -> None:
     """And reads back as its cell."""
     _are_kept(golden(library), library)
-
-
-def test_what_somebody_changed_in_a_launch_is_read_or_named() -> None:
-    _are_kept(read_back(), "strangers")
