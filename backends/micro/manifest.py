@@ -189,13 +189,10 @@ _NOTES = {
     "precision.checkpoint": "saved in fp32, as it is trained",
     "seed": "seeds prompts and sampling by (seed, number of the rollout batch)",
 }
-_OF_DIALECTS = {name for each in DIFFERENCES.values() for name in each.settings}
 
 
-def _account(name: str) -> Account | Callable[[Settings], Account]:
+def _account(name: str) -> Callable[[Settings], Account]:
     """Return status and note of a field: those of the cell's dialect, else the field's own."""
-    if name not in _OF_DIALECTS:
-        return "exact", _NOTES.get(name, "")
     return lambda settings: _account_in(name, settings.backend.version)
 
 

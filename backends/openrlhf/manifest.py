@@ -24,9 +24,11 @@ from orchestrator.errors import Fault, SpecError
 from orchestrator.library import lora
 from orchestrator.library.manifest import (
     ABSENT,
+    COUNT,
     OWN_PATH,
     REWARD_RULES,
     SHIPPED_ADVICE,
+    WHOLE,
     Account,
     AllBut,
     Carried,
@@ -272,7 +274,7 @@ MODEL_AND_DATA = (
         "model.name",
         carried_by=NEEDS,
         read=lambda launch: needed(launch, "asked", "model.name"),
-        account=("exact", NAME),
+        note=NAME,
     ),
     Row("model.path", "actor.model_name_or_path", OWN_PATH, advice=SHIPPED_ADVICE),
     Row(
@@ -285,34 +287,30 @@ MODEL_AND_DATA = (
             ),
         ),
     ),
-    prompts_row("name", ("exact", NAME), shows=()),
-    prompts_row("path", _path_account, shows=(_FILE, "data.max_samples")),
-    prompts_row("split", ("exact", "applied when the prompt file is made"), shows=(_FILE,)),
+    prompts_row("name", NAME),
+    prompts_row("path", account=_path_account, shows=(_FILE, "data.max_samples")),
+    prompts_row("split", "applied when the prompt file is made", (_FILE,)),
     prompts_row(
-        "num_prompts",
-        ("exact", "a shorter file would end training early, without a message"),
-        shows=(_FILE,),
+        "num_prompts", "a shorter file would end training early, without a message", (_FILE,)
     ),
-    prompts_row(
-        "instruction", ("exact", "already part of each prompt of the file"), shows=(_FILE,)
-    ),
+    prompts_row("instruction", "already part of each prompt of the file", (_FILE,)),
     Row(
         "data.reward",
         carried_by=NEEDS,
         offer=REWARD_RULES,
         read=lambda launch: needed(launch, "prompts", "reward"),
-        account=("exact", "a rule of reward.py, which reward.remote_url names"),
+        note="a rule of reward.py, which reward.remote_url names",
         shows=("reward.remote_url", "reward.clip_range"),
     ),
     Row(
         "data.max_prompt_tokens",
         "data.max_len",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         write=lambda s: s.data.max_prompt_tokens + s.rollout.max_response_tokens,
         read=lambda launch: (
             _integer(launch, "data.max_len") - _integer(launch, "rollout.max_new_tokens")
         ),
-        account=("exact", "max_len less max_new_tokens; a longer prompt loses its beginning"),
+        note="max_len less max_new_tokens; a longer prompt loses its beginning",
     ),
 )
 OBJECTIVE = (
@@ -320,10 +318,7 @@ OBJECTIVE = (
         "advantage.estimator",
         "algo.advantage.estimator",
         offer=named({"rloo": "rloo", "grpo": "group_norm", "dr_grpo": "dr_grpo"}),
-        account=(
-            "exact",
-            ADVANTAGE_NOTE,
-        ),
+        note=ADVANTAGE_NOTE,
         advice="Its `reinforce` subtracts the batch mean and whitens by default, which is "
         "REINFORCE++; the nearest with a baseline per prompt is advantage.estimator=rloo.",
     ),
@@ -382,7 +377,7 @@ OBJECTIVE = (
         "loss.constant_tokens",
         carried_by="the library divides by tokens or by sequences only",
         offer=same(None),
-        account=("exact", "no loss is divided by a constant"),
+        note="no loss is divided by a constant",
         advice=_NO_CONSTANT,
     ),
     Row(
@@ -469,7 +464,7 @@ CORRECTION = (
         adds=lambda _: {LEVEL: "token", GATING: "ratio"},
         read=_kind(_BY_TOKEN),
         since=READ,
-        account=("exact", _WEIGHTS),
+        note=_WEIGHTS,
         advice=_corrected_by,
         shows=_OF_CORRECTION,
     ),
@@ -480,7 +475,7 @@ CORRECTION = (
         adds=lambda _: {LEVEL: True},
         read=_kind(_BY_TOKEN_FLAT),
         until=READ,
-        account=("exact", _WEIGHTS),
+        note=_WEIGHTS,
         advice=_corrected_by,
         shows=_OF_CORRECTION,
     ),
@@ -548,38 +543,35 @@ KL = (
         "kl.beta",
         "algo.kl.init_coef",
         offer=Number(least=0),
-        account=(
-            "exact",
-            "0 loads no reference policy, so nothing of the drift from it is measured",
-        ),
+        note="0 loads no reference policy, so nothing of the drift from it is measured",
     ),
     Row(
         "kl.reset_reference_every_steps",
         carried_by="the library never renews its reference policy",
         offer=same(None),
-        account=("exact", "the reference policy stays the first policy"),
+        note="the reference policy stays the first policy",
         advice="Its reference policy stays the first policy: leave the field out.",
     ),
 )
 ROLLOUT_AND_BATCH = (
-    Row("rollout.group_size", "rollout.n_samples_per_prompt", offer=Number(least=1, whole=True)),
+    Row("rollout.group_size", "rollout.n_samples_per_prompt", offer=COUNT),
     Row(
         "rollout.max_response_tokens",
         "rollout.max_new_tokens",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         shows=("rollout.max_new_tokens", "data.max_len"),
     ),
     *sampling_rows("rollout.temperature", "rollout.top_p"),
     Row(
         "batch.num_prompts",
         "rollout.batch_size",
-        offer=Number(least=1, whole=True),
-        account=("exact", "counts prompts"),
+        offer=COUNT,
+        note="counts prompts",
     ),
     Row(
         "batch.num_minibatches",
         "train.batch_size",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         write=lambda s: s.batch.num_prompts * s.rollout.group_size // s.batch.num_minibatches,
         read=_minibatches,
         account=lambda s: approximated_if(s.batch.num_minibatches > 1, SHUFFLED),
@@ -617,7 +609,7 @@ OPTIMIZER = (
         "optimizer.max_grad_norm",
         "actor.max_norm",
         offer=Number(null=True, off=0.0),
-        account=("exact", "0 turns it off"),
+        note="0 turns it off",
     ),
     Row("optimizer.schedule", "actor.lr_scheduler", offer=named(_SCHEDULES), since=READ),
     Row(
@@ -631,7 +623,7 @@ OPTIMIZER = (
     Row(
         "optimizer.num_warmup_steps",
         "actor.lr_warmup_ratio",
-        offer=Number(least=0, whole=True),
+        offer=WHOLE,
         # The library rounds steps x ratio up. Half a step less keeps rounding from adding one.
         write=lambda s: (
             (s.optimizer.num_warmup_steps - 0.5) / s.num_train_steps
@@ -650,14 +642,11 @@ RUN = (
     Row(
         "num_train_steps",
         "data.max_samples",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         write=num_rows,
         adds=lambda _: {"train.num_episodes": 1, "train.max_epochs": 1},
         read=_train_steps,
-        account=(
-            "exact",
-            STEPS_NOTE,
-        ),
+        note=STEPS_NOTE,
         shows=("data.max_samples", "train.num_episodes"),
     ),
     *backend_rows("openrlhf", VERSIONS),
@@ -665,23 +654,25 @@ RUN = (
         "max_staleness_steps",
         "train.async_enable",
         offer=(Meaning(0, False),),
-        account=("exact", "synchronous"),
+        note="synchronous",
     ),
     Row(
         "max_staleness_steps",
         "train.async_queue_size",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         write=lambda s: s.max_staleness_steps // s.batch.num_minibatches,
         adds=lambda _: {"train.async_enable": True},
         read=lambda launch: _integer(launch, "train.async_queue_size") * _minibatches(launch),
-        account=("approximated", QUEUE),
+        status="approximated",
+        note=QUEUE,
         shows=("train.async_enable", "train.async_queue_size"),
     ),
     Row(
         "seed",
         "train.seed",
-        offer=Number(least=0, whole=True),
-        account=("approximated", PROMPT_ORDER),
+        offer=WHOLE,
+        status="approximated",
+        note=PROMPT_ORDER,
     ),
 )
 

@@ -39,6 +39,7 @@ SYSTEM = (
         _SUMS,
         measured="0.11.2",
         changes=_own_tokens,
+        by_layout=True,
     ),
     SystemRow(
         "tokens_per_gpu",
@@ -47,25 +48,18 @@ SYSTEM = (
         send=lambda value, _: {DYNAMIC: True, **dict.fromkeys(TOKENS, value)},
         changes=_order,
     ),
-    SystemRow(
-        "engine_memory",
-        ("vllm.gpu_memory_utilization",),
-        _ENGINE,
-        send=lambda value, _: {"vllm.gpu_memory_utilization": value},
-    ),
-    SystemRow("tensor_parallel", ("vllm.tensor_parallel_size",), _ENGINE),
+    SystemRow("engine_memory", ("vllm.gpu_memory_utilization",), _ENGINE),
+    SystemRow("tensor_parallel", ("vllm.tensor_parallel_size",), _ENGINE, by_layout=True),
     SystemRow(
         "offload",
         OFFLOADED,
         "AdamW's step runs on the CPU in fp32 (DeepSpeedCPUAdam), by the same rule",
-        send=lambda value, _: dict.fromkeys(OFFLOADED, value),
     ),
     SystemRow(
         "gradient_checkpointing",
         ("actor.gradient_checkpointing_enable",),
         "activations are computed again, by the same operations",
         measured="0.11.2",
-        send=lambda value, _: {"actor.gradient_checkpointing_enable": value},
     ),
 )
 FIELDS_OF_KEYS = {

@@ -6,7 +6,7 @@ would happen.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,14 +30,13 @@ from backends.openrlhf.manifest import (
     WEIGHTED,
     num_copies,
 )
-from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, prompt_recipe, rollout_dump
+from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import Carried, validation
 from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, extra_file, needs_file
+from orchestrator.library.needs import NEEDS, needs_file, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import AS_SENT, Data, Resources, Settings, System
+from orchestrator.settings import AS_SENT, Resources, Settings, System
 
 REWARD, DUMP = "reward.py", "orch_openrlhf_rollouts.py"
 NO_KEY = "of_the_environment"
@@ -123,10 +122,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         files={
             NEEDS: needed_text,
             REWARD: reward_file(),
-            **scoring.files(settings.data.reward, cell.reward_code),
-            **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
+            **shared_files(cell, PROMPTS_FORMAT),
             **dump_files,
-            **extra_file(settings),
         },
         env={
             **({"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {}),
@@ -157,9 +154,8 @@ def _dump(
             (False,),
             f"The hook that writes rollouts is for {READ} and later: set backend.version={NEWEST}.",
         )
-    text = (Path(__file__).parent / "launch" / DUMP).read_text(encoding="utf-8")
-    files = {DUMP: text, f"{rollout_dump.MODULE}.py": rollout_dump.source()}
-    return files, {rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER)}
+    files = rollout_dump.launched(Path(__file__).parent / "launch" / DUMP, DUMP)
+    return files, rollout_dump.variables(paths.attempt_dir)
 
 
 def _carried(settings: Settings) -> tuple[Carried, ...]:
@@ -279,24 +275,8 @@ def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
     requested += tuple(
         (f"precision.{name}", value) for name, value in settings.precision if value is not None
     )
-    return _needs(settings.data, requested, version)
-
-
-@lru_cache(maxsize=1024)
-def _needs(
-    data: Data, requested: tuple[tuple[str, object], ...], version: str
-) -> tuple[Mapping[str, object], str]:
-    """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
-    prompts = {
-        "file": PROMPTS,
-        "columns": COLUMNS,
-        "name": data.name,
-        "path": data.path,
-        "split": data.split,
-        "num_prompts": data.num_prompts,
-        "instruction": data.instruction,
-        "reward": data.reward,
-    }
+    said = settings.data.model_dump(exclude={"max_prompt_tokens"})
+    prompts = {"file": PROMPTS, "columns": COLUMNS, **said}
     return needs_file(f"openrlhf=={version}", prompts, requested)
 
 

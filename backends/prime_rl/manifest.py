@@ -13,10 +13,12 @@ from backends.prime_rl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library import lora
 from orchestrator.library.manifest import (
     ABSENT,
+    COUNT,
     OWN_PATH,
     REWARD_RULES,
     SHIPPED_ADVICE,
     TEXT,
+    WHOLE,
     Account,
     Carried,
     Constant,
@@ -142,7 +144,8 @@ def _data(name: str, offer: Offer = TEXT, note: str = _DATA, advice: str = "") -
             f"data.{name}",
             f"{_ARGS[version]}.{name}",
             offer,
-            account=("extension", note),
+            status="extension",
+            note=note,
             advice=advice,
             since=since,
             until=until,
@@ -268,7 +271,6 @@ _AGGREGATIONS: tuple[tuple[Status, str, str, str, str], ...] = (
 )
 """Status and note of token_mean, note of constant, first release, first release without them."""
 _POSITIVE = Number(least=0)
-_COUNT = Number(least=1, whole=True)
 _CHAT = (
     "Its environments are asked through the chat endpoint, which applies the template. Set "
     "model.chat_template=default, or train with verl."
@@ -280,7 +282,7 @@ ROWS: tuple[Row, ...] = (
         "model.name",
         OWN_PATH,
         adds=lambda s: {"trainer.tokenizer.name": s.model.path},
-        account=("exact", _TOKENIZER),
+        note=_TOKENIZER,
         advice=SHIPPED_ADVICE,
         until=CURRENT,
     ),
@@ -299,11 +301,12 @@ ROWS: tuple[Row, ...] = (
     Row(
         "data.max_prompt_tokens",
         "seq_len",
-        _COUNT,
+        COUNT,
         write=sequence_tokens,
         adds=lambda s: {"inference.model.max_model_len": sequence_tokens(s)},
         read=_read_prompt_tokens,
-        account=("approximated", _PROMPT),
+        status="approximated",
+        note=_PROMPT,
     ),
     Row(
         "advantage.estimator",
@@ -363,13 +366,14 @@ ROWS: tuple[Row, ...] = (
         read=_read_clip,
         shows=(_KWARGS,),
     ),
-    Row("loss.clip.low", f"{_KWARGS}.clip_low", _POSITIVE, account=("extension", _OURS)),
-    Row("loss.clip.high", f"{_KWARGS}.clip_high", _POSITIVE, account=("extension", _OURS)),
+    Row("loss.clip.low", f"{_KWARGS}.clip_low", _POSITIVE, status="extension", note=_OURS),
+    Row("loss.clip.high", f"{_KWARGS}.clip_high", _POSITIVE, status="extension", note=_OURS),
     Row(
         "loss.clip.dual",
         f"{_KWARGS}.clip_dual",
         Number(least=1, null=True, off=ABSENT),
-        account=("extension", _OURS),
+        status="extension",
+        note=_OURS,
     ),
     Row(
         "kl.estimator",
@@ -445,13 +449,13 @@ ROWS: tuple[Row, ...] = (
         "orch's backends only the embedded trainer resets it.",
     ),
     *_moved(
-        "rollout.group_size", "orchestrator.rollouts_per_example", "orchestrator.group_size", _COUNT
+        "rollout.group_size", "orchestrator.rollouts_per_example", "orchestrator.group_size", COUNT
     ),
     *_moved(
         "rollout.max_response_tokens",
         _RESPONSE[OLD],
         _RESPONSE[CURRENT],
-        _COUNT,
+        COUNT,
     ),
     Row(
         "rollout.temperature",
@@ -479,10 +483,10 @@ ROWS: tuple[Row, ...] = (
     Row(
         "batch.num_prompts",
         "orchestrator.batch_size",
-        _COUNT,
+        COUNT,
         write=lambda s: s.batch.num_prompts * s.rollout.group_size,
         read=_read_prompts,
-        account=("exact", "counted in rollouts: num_prompts x group_size"),
+        note="counted in rollouts: num_prompts x group_size",
     ),
     Row(
         "batch.num_minibatches",
@@ -518,7 +522,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "optimizer.num_warmup_steps",
         f"{_SCHEDULER}.warmup_steps",
-        Number(0, whole=True),
+        WHOLE,
         write=lambda s: (
             ABSENT
             if s.optimizer.schedule == "constant" and not s.optimizer.num_warmup_steps
@@ -527,7 +531,7 @@ ROWS: tuple[Row, ...] = (
         read=_read_warmup,
         account=_warmup,
     ),
-    Row("num_train_steps", "max_steps", _COUNT),
+    Row("num_train_steps", "max_steps", COUNT),
     Row("backend.name", offer=same(NAME), carried_by="the launch itself", read=lambda _: NAME),
     *(
         Row(
@@ -543,7 +547,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "max_staleness_steps",
         "max_async_level",
-        Number(0, whole=True),
+        WHOLE,
         adds=lambda s: {"orchestrator.max_off_policy_steps": s.max_staleness_steps},
         account=_lag,
         until=CURRENT,
@@ -559,16 +563,18 @@ ROWS: tuple[Row, ...] = (
     Row(
         "seed",
         "orchestrator.buffer.seed",
-        Number(0, whole=True),
+        WHOLE,
         adds=lambda s: {"inference.seed": s.seed},
-        account=("approximated", _SEED),
+        status="approximated",
+        note=_SEED,
         until=CURRENT,
     ),
     Row(
         "seed",
         "inference.seed",
-        Number(0, whole=True),
-        account=("approximated", _SEED_OF_CURRENT),
+        WHOLE,
+        status="approximated",
+        note=_SEED_OF_CURRENT,
         since=CURRENT,
     ),
 )
@@ -636,7 +642,7 @@ LORA = lora.rows(
     "bf16; the reference policy is the model; vLLM samples with the adapter; evaluation "
     "merges it with its model",
     of_targets="modules by any part of their names",
-    offer=lora.Targets(whole=False),
+    offer=lora.NAMES,
     advice="Prime-RL takes names of modules, such as lora.targets=[q_proj, v_proj].",
 )
 ENVIRONMENT, LAUNCHER = "orch_prime_rl_environment", "orch_prime_rl_launch"

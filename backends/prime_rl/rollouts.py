@@ -169,6 +169,8 @@ def _watch_loss(hooks: ModuleType, current: _Step) -> None:
 
 
 def _watch_library(current: _Step) -> None:
+    from orch_rollout_dump import numbers
+
     loader = sys.modules[LOADER].DataLoader
     broadcast = sys.modules[BROADCAST].FileSystemWeightBroadcast
     monitor = sys.modules["prime_rl.utils.monitor"].get_monitor()
@@ -182,7 +184,7 @@ def _watch_library(current: _Step) -> None:
 
     @functools.wraps(log)
     def watched_log(metrics: Mapping[str, Any], *more: Any, **named: Any) -> Any:
-        current.reported |= {k: float(v) for k, v in metrics.items() if _is_number(v)}
+        current.reported |= numbers(metrics)
         return log(metrics, *more, **named)
 
     @functools.wraps(send)
@@ -337,7 +339,3 @@ def _references(rows: Sequence[Row]) -> list[list[float]] | None:
     if any(row["reference"] is None for row in rows):
         return None
     return [row["reference"][len(row["prompt"]) :][: len(row["response"])] for row in rows]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

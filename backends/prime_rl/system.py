@@ -11,13 +11,12 @@ OFFLOAD, CHECKPOINTING = "trainer.model.optim_cpu_offload", "trainer.model.ac.fr
 MEMORY = "inference.gpu_memory_utilization"
 
 SYSTEM = (
-    SystemRow("engine_memory", (MEMORY,), _ENGINE, send=lambda value, _: {MEMORY: value}),
-    SystemRow("tensor_parallel", ("inference.parallel.tp",), _ENGINE),
+    SystemRow("engine_memory", (MEMORY,), _ENGINE),
+    SystemRow("tensor_parallel", ("inference.parallel.tp",), _ENGINE, by_layout=True),
     SystemRow(
         "offload",
         (OFFLOAD,),
         "the optimizer's state is copied back before its step (trainer/optim.py)",
-        send=lambda value, _: {OFFLOAD: value},
     ),
     SystemRow(
         "gradient_checkpointing",

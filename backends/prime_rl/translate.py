@@ -13,15 +13,14 @@ from backends.prime_rl import config
 from backends.prime_rl.config import INFERENCE, RL
 from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, RECORD
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
-from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
+from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import Carried, validation
-from orchestrator.library.needs import extra_file
+from orchestrator.library.needs import shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 
 PROMPTS_FORMAT = "questions"
-ROLLOUTS = "orch_prime_rl_rollouts"
+ROLLOUTS, HOOK = "orch_prime_rl_rollouts", Path(__file__).with_name("rollouts.py")
 
 
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
@@ -39,7 +38,6 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     dumps = cell.cadence.dump_rollouts
     if dumps and version != OLD:
         raise _no_dump(cell)
-    folder = str(paths.attempt_dir / rollout_dump.FOLDER)
     return LaunchPlan(
         cell_id=cell.id,
         backend=NAME,
@@ -58,15 +56,12 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
                 for name, table in config.files(cell, version, keys).items()
             },
             **sources(),
-            **(rollout_files() if dumps else {}),
+            **(rollout_dump.launched(HOOK, f"{ROLLOUTS}.py") if dumps else {}),
             RECORD: json.dumps(record) + "\n",
-            **scoring.files(cell.settings.data.reward, cell.reward_code),
-            **prompt_recipe.plan_file(cell.settings.data, PROMPTS_FORMAT),
-            **extra_file(cell.settings),
-            **lora.file(cell.settings),
+            **shared_files(cell, PROMPTS_FORMAT),
         },
         env={
-            **({rollout_dump.VARIABLE: folder} if dumps else {}),
+            **(rollout_dump.variables(paths.attempt_dir) if dumps else {}),
             # its trainer and its orchestrator log to a run each
             **loggers.variables(cell, paths, one_run=False),
         },
@@ -132,12 +127,6 @@ def sources() -> dict[str, str]:
         f"{target}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
         for name, target in names.items()
     }
-
-
-def rollout_files() -> dict[str, str]:
-    """Return the modules that write rollouts, for launches whose cells ask for them."""
-    own = Path(__file__).with_name("rollouts.py").read_text(encoding="utf-8")
-    return {f"{ROLLOUTS}.py": own, f"{rollout_dump.MODULE}.py": rollout_dump.source()}
 
 
 def _no_dump(cell: Cell) -> UnsupportedSetting:

@@ -17,17 +17,21 @@ from orchestrator.library import key_tables, lora
 from orchestrator.library.key_tables import driven, is_since, load_options, version_tuple
 from orchestrator.library.manifest import (
     ABSENT,
+    COUNT,
     OWN_PATH,
     REWARD_RULES,
     SHIPPED_ADVICE,
     TEXT,
+    WHOLE,
     Account,
+    AllBut,
     Carried,
     Manifest,
     Meaning,
     Number,
     ReleaseTable,
     Row,
+    Such,
     Values,
     equal,
     named,
@@ -36,7 +40,7 @@ from orchestrator.library.manifest import (
 )
 from orchestrator.library.needs import NEEDS, name_of, needed
 from orchestrator.losses.table import SAPO_TEMPERATURES
-from orchestrator.settings import Clip, Settings
+from orchestrator.settings import ALL_LINEAR, Clip, Settings
 
 FACTS = Path(__file__).with_name("options.json")
 VERSIONS = driven(FACTS)
@@ -160,33 +164,6 @@ def tables() -> dict[str, ReleaseTable]:
     }
 
 
-class _Clips:
-    """An offer: every clip except the two numbers that mean none."""
-
-    def __contains__(self, value: object) -> bool:
-        return value is None or (isinstance(value, Clip) and (value.low, value.high) != NO_CLIP)
-
-    def __str__(self) -> str:
-        return "null, or a clip"
-
-
-class _Bounds:
-    """An offer: two bounds, without the one of a dual clip."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, Clip) and value.dual is None
-
-    def __str__(self) -> str:
-        return "low and high, without dual"
-
-
-class _Given:
-    """An offer: every value except None."""
-
-    def __contains__(self, value: object) -> bool:
-        return value is not None
-
-
 # ------------------------------------------------------------------------------------- reading
 
 
@@ -214,7 +191,7 @@ def _data(name: str) -> Row:
         carried_by=NEEDS,
         offer=OWN_PATH if name == "path" else _COUNT if name == "num_prompts" else TEXT,
         read=read,
-        account=("exact", f"data/train.parquet is prepared from it ({NEEDS})"),
+        note=f"data/train.parquet is prepared from it ({NEEDS})",
         advice=SHIPPED_ADVICE if name == "path" else "",
     )
 
@@ -462,11 +439,14 @@ _CLAMPED = "log r is held within 20 and the estimate within 10; the gradient is 
 
 # ------------------------------------------------------------------------------------ the table
 
-_CLIPS = _Clips()
+_CLIPS = Such(
+    "null, or a clip",
+    lambda x: x is None or (isinstance(x, Clip) and (x.low, x.high) != NO_CLIP),
+)
+_BOUNDS = Such("low and high, without dual", lambda x: isinstance(x, Clip) and x.dual is None)
 _COUNT = Number(least=1, whole=True, null=True)
-_WHOLE, _POSITIVE = Number(least=0, whole=True), Number(least=1, whole=True)
 _SYNCHRONOUS: Mapping[str, Any] = {"max_staleness_steps": (0,)}
-_STALE: Mapping[str, Any] = {"max_staleness_steps": _POSITIVE}
+_STALE: Mapping[str, Any] = {"max_staleness_steps": COUNT}
 _PPO: Mapping[str, Any] = {"loss.policy": ("ppo",)}
 _OLD = "the ratio is to the policy as it was when the rollout batch was sampled"
 _TO_ENGINE = "the ratio is to the engine's probabilities of the tokens it sampled"
@@ -554,7 +534,7 @@ def _bounded(name: str, low: str, high: str) -> Row:
     return Row(
         "loss.clip",
         low,
-        offer=_Bounds(),
+        offer=_BOUNDS,
         write=lambda s: s.loss.clip.low if s.loss.clip else None,
         adds=more,
         read=_bounds(low, high),
@@ -569,7 +549,7 @@ MODEL_AND_DATA = (
         "model.name",
         carried_by=NEEDS,
         read=_model_name,
-        account=("exact", f"for people; {NEEDS} keeps it"),
+        note=f"for people; {NEEDS} keeps it",
     ),
     Row(
         "model.path",
@@ -593,14 +573,15 @@ MODEL_AND_DATA = (
         offer=REWARD_RULES,
         write=lambda _: "orch",
         read=lambda launch: needed(launch, "data", "reward"),
-        account=("extension", _REWARD),
+        status="extension",
+        note=_REWARD,
     ),
     Row(
         "data.max_prompt_tokens",
         "trainer.max_prompt_length",
-        offer=_POSITIVE,
+        offer=COUNT,
         adds=lambda s: {"generator.max_input_length": s.data.max_prompt_tokens},
-        account=("exact", "longer prompts are left out, not cut"),
+        note="longer prompts are left out, not cut",
     ),
 )
 OBJECTIVE = (
@@ -613,7 +594,7 @@ OBJECTIVE = (
         ),
         adds=lambda s: {BY_STD: s.advantage.estimator != "dr_grpo"},
         read=_advantage,
-        account=("exact", "of the reward summed over the response, any KL penalty included"),
+        note="of the reward summed over the response, any KL penalty included",
     ),
     Row(
         "loss.aggregation",
@@ -642,7 +623,7 @@ OBJECTIVE = (
         adds=_clip_keys,
         read=_clip,
         when={**_SYNCHRONOUS, **_PPO},
-        account=("exact", _OLD),
+        note=_OLD,
         advice=f"SkyRL is asked for no clip by {NO_CLIP}: set loss.clip=null.",
     ),
     Row(
@@ -654,7 +635,8 @@ OBJECTIVE = (
         read=_clip,
         when={**_STALE, **_PPO},
         until=COUNTS_STEPS,
-        account=("approximated", _NO_RATIO),
+        status="approximated",
+        note=_NO_RATIO,
     ),
     Row(
         "loss.clip",
@@ -665,7 +647,8 @@ OBJECTIVE = (
         read=_clip,
         when={**_STALE, **_PPO},
         since=COUNTS_STEPS,
-        account=("extension", _ROLLOUT_RATIO),
+        status="extension",
+        note=_ROLLOUT_RATIO,
     ),
     *(_bounded(name, *keys) for name, keys in BOUNDS_OF.items()),
     Row(
@@ -698,7 +681,7 @@ CORRECTION = (
         offer=tuple(Meaning(kind, cut.ratio) for kind, cut in CUTS.items()),
         adds=_masked_by,
         read=_kind,
-        account=("exact", _OFF),
+        note=_OFF,
     ),
     Row(
         "loss.correction.least",
@@ -748,7 +731,7 @@ KL = (
         offer=same("none"),
         read=lambda _: "none",
         when={"kl.placement": (None,)},
-        account=("exact", "no reference policy is loaded, no KL is logged"),
+        note="no reference policy is loaded, no KL is logged",
     ),
     Row(
         "kl.estimator",
@@ -758,7 +741,7 @@ KL = (
             Meaning("k3", "k3", "approximated", _CLAMPED),
             *same("abs", note="not clamped"),
         ),
-        when={"kl.placement": _Given()},
+        when={"kl.placement": AllBut((None,))},
         advice=_ESTIMATOR_ADVICE,
     ),
     Row(
@@ -777,7 +760,7 @@ KL = (
         KL_COEFFICIENT,
         offer=Number(least=0),
         read=lambda launch: launch[KL_COEFFICIENT] if launch[IN_REWARD] or launch[IN_LOSS] else 0.0,
-        account=("exact", "of the reward and the loss"),
+        note="of the reward and the loss",
     ),
     Row(
         "kl.reset_reference_every_steps",
@@ -789,8 +772,8 @@ KL = (
     ),
 )
 ROLLOUT_AND_BATCH = (
-    Row("rollout.group_size", "generator.n_samples_per_prompt", offer=_POSITIVE),
-    Row("rollout.max_response_tokens", f"{SAMPLING}.max_generate_length", offer=_POSITIVE),
+    Row("rollout.group_size", "generator.n_samples_per_prompt", offer=COUNT),
+    Row("rollout.max_response_tokens", f"{SAMPLING}.max_generate_length", offer=COUNT),
     *sampling_rows(
         f"{SAMPLING}.temperature",
         f"{SAMPLING}.top_p",
@@ -798,14 +781,14 @@ ROLLOUT_AND_BATCH = (
         stale_by_engine=True,
         reference_at_one="RefWorkerBase._forward_micro_batch of workers/worker.py",
     ),
-    Row("batch.num_prompts", BATCH, offer=_POSITIVE),
+    Row("batch.num_prompts", BATCH, offer=COUNT),
     Row(
         "batch.num_minibatches",
         MINIBATCH,
-        offer=_POSITIVE,
+        offer=COUNT,
         write=lambda s: s.batch.num_prompts // s.batch.num_minibatches,
         read=_minibatches,
-        account=("exact", "SkyRL's key is the size of one, in prompts"),
+        note="SkyRL's key is the size of one, in prompts",
     ),
 )
 OPTIMIZATION = (
@@ -818,7 +801,7 @@ OPTIMIZATION = (
             offer=Number(),
             write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
             read=_beta(at),
-            account=("exact", f"the {place} number of the pair"),
+            note=f"the {place} number of the pair",
         )
         for at, place in enumerate(("first", "second"))
     ),
@@ -826,14 +809,14 @@ OPTIMIZATION = (
         "optimizer.epsilon",
         carried_by="PyTorch's default",
         offer=same(1e-8),
-        account=("exact", "PyTorch's default; SkyRL has no key for it"),
+        note="PyTorch's default; SkyRL has no key for it",
         advice="SkyRL has no key for AdamW's epsilon. Set optimizer.epsilon=1e-8.",
     ),
     Row(
         "optimizer.max_grad_norm",
         f"{OPTIMIZER}.max_grad_norm",
         offer=Number(null=True, off=0.0),
-        account=("exact", "0 is no clipping; then no gradient norm is logged either"),
+        note="0 is no clipping; then no gradient norm is logged either",
     ),
     Row(
         "optimizer.schedule",
@@ -846,7 +829,7 @@ OPTIMIZATION = (
     Row(
         "optimizer.num_warmup_steps",
         f"{OPTIMIZER}.num_warmup_steps",
-        offer=_WHOLE,
+        offer=WHOLE,
         account=_warmup_account,
     ),
 )
@@ -854,25 +837,23 @@ RUN = (
     Row(
         "num_train_steps",
         STEPS,
-        offer=_POSITIVE,
+        offer=COUNT,
         write=_batches,
         adds=lambda s: {"trainer.epochs": _batches(s)},
         read=lambda launch: _steps(launch, STEPS, OUR_STEPS),
         since=COUNTS_STEPS,
-        account=(
-            "exact",
-            "counted in rollout batches; the number of epochs is large enough for all of them",
-        ),
+        note="counted in rollout batches; the number of epochs is large enough for all of them",
     ),
     Row(
         "num_train_steps",
         OUR_STEPS,
-        offer=_POSITIVE,
+        offer=COUNT,
         write=_batches,
         adds=lambda _: {"trainer.epochs": 1},
         read=lambda launch: _steps(launch, OUR_STEPS, STEPS),
         until=COUNTS_STEPS,
-        account=("extension", _EPOCHS),
+        status="extension",
+        note=_EPOCHS,
     ),
     Row(
         "backend.name",
@@ -892,7 +873,7 @@ RUN = (
             ),
             since=version,
             until=newer,
-            account=("exact", f"SkyRL {version}"),
+            note=f"SkyRL {version}",
         )
         for version, newer in zip(_NEWEST_FIRST, ("", *_NEWEST_FIRST), strict=False)
     ),
@@ -913,24 +894,26 @@ RUN = (
     Row(
         "max_staleness_steps",
         ENABLED,
-        offer=_POSITIVE,
+        offer=COUNT,
         write=lambda _: True,
         adds=_asynchronous_keys,
         read=lambda launch: launch[BOUND],
         since=COUNTS_STEPS,
-        account=("approximated", _AGGREGATE_BOUND),
+        status="approximated",
+        note=_AGGREGATE_BOUND,
     ),
     Row(
         "max_staleness_steps",
         ASYNCHRONOUS,
-        offer=_POSITIVE,
+        offer=COUNT,
         write=lambda _: True,
         adds=_asynchronous_keys,
         read=lambda launch: launch[BOUND],
         until=COUNTS_STEPS,
-        account=("approximated", _AGGREGATE_BOUND),
+        status="approximated",
+        note=_AGGREGATE_BOUND,
     ),
-    Row("seed", "trainer.seed", offer=_WHOLE, account=("approximated", _SEED)),
+    Row("seed", "trainer.seed", offer=WHOLE, status="approximated", note=_SEED),
 )
 
 
@@ -1004,13 +987,9 @@ ENTROPY = (
             if launch.get(f"{ALGORITHM}.use_entropy_loss")
             else ABSENT
         ),
-        account=(
-            "approximated",
-            (
-                "the mean over the tokens of each micro batch, then of micro batches by their "
-                "number of responses: a token of a short one weighs more"
-            ),
-        ),
+        status="approximated",
+        note="the mean over the tokens of each micro batch, then of micro batches by their "
+        "number of responses: a token of a short one weighs more",
     ),
 )
 
@@ -1027,7 +1006,7 @@ LORA = lora.rows(
     "of its own; vLLM samples with the adapter, which it reads from lora_sync_path; "
     "an export is the adapter, which evaluation merges with its model",
     of_targets="every linear layer but the head (PEFT)",
-    offer=lora.Targets(named=False),
+    offer=Such(ALL_LINEAR, lambda value: value == ALL_LINEAR),
     advice="SkyRL's key is one text, which PEFT would match with whole names of modules: set "
     "lora.targets=all-linear.",
 )

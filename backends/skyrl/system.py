@@ -25,40 +25,25 @@ def _entropy(settings: Settings) -> str:
 
 
 SYSTEM = (
-    SystemRow("micro_batch", MICRO, _SUMS, measured="0.4.0", changes=_entropy),
+    SystemRow("micro_batch", MICRO, _SUMS, measured="0.4.0", changes=_entropy, by_layout=True),
     SystemRow(
         "tokens_per_gpu",
         (TOKENS,),
         _SUMS,
-        send=lambda value, _: {TOKENS: value},
         changes=_entropy,
         since="0.3.0",
     ),
+    SystemRow("engine_memory", (f"{ENGINE}.gpu_memory_utilization",), _ENGINE),
+    SystemRow("engine_sequences", (f"{ENGINE}.max_num_seqs",), _ENGINE),
+    SystemRow("tensor_parallel", (f"{ENGINE}.tensor_parallel_size",), _ENGINE, by_layout=True),
     SystemRow(
-        "engine_memory",
-        (f"{ENGINE}.gpu_memory_utilization",),
-        _ENGINE,
-        send=lambda value, _: {f"{ENGINE}.gpu_memory_utilization": value},
-    ),
-    SystemRow(
-        "engine_sequences",
-        (f"{ENGINE}.max_num_seqs",),
-        _ENGINE,
-        send=lambda value, _: {f"{ENGINE}.max_num_seqs": value},
-    ),
-    SystemRow("tensor_parallel", (f"{ENGINE}.tensor_parallel_size",), _ENGINE),
-    SystemRow(
-        "offload",
-        OFFLOADED,
-        "FSDP computes the same, and AdamW's step runs on the CPU in fp32",
-        send=lambda value, _: dict.fromkeys(OFFLOADED, value),
+        "offload", OFFLOADED, "FSDP computes the same, and AdamW's step runs on the CPU in fp32"
     ),
     SystemRow(
         "gradient_checkpointing",
         (f"{TRAINER}.gradient_checkpointing",),
         "activations are computed again, by the same operations",
         measured="0.4.0",
-        send=lambda value, _: {f"{TRAINER}.gradient_checkpointing": value},
     ),
 )
 _PLACEMENT = "trainer.placement"

@@ -25,16 +25,16 @@ from backends.skyrl.manifest import (
 from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
 from backends.skyrl.system import MICRO
-from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
+from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import validation
 from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, extra_file
+from orchestrator.library.needs import NEEDS, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Data, Resources, Settings, System
 
 ENTRY, REWARD, DUMP = "orch_skyrl.py", "reward.py", "orch_skyrl_dump.py"
+LAUNCH = Path(__file__).parent / "launch"
 PROMPTS_FORMAT = "chat"
 PYTHON = "python"
 """The Python of SkyRL's environment, which is first on PATH in a launch."""
@@ -103,15 +103,12 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             NEEDS: needed_text,
             ENTRY: _text(ENTRY),
             REWARD: _text(REWARD),
-            **scoring.files(settings.data.reward, cell.reward_code),
-            **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
-            **(_dump_files() if cell.cadence.dump_rollouts else {}),
-            **extra_file(settings),
-            **lora.file(settings),
+            **shared_files(cell, PROMPTS_FORMAT),
+            **(rollout_dump.launched(LAUNCH / DUMP, DUMP) if cell.cadence.dump_rollouts else {}),
         },
         env={
             "TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates)),
-            **(_dump_variables(paths) if cell.cadence.dump_rollouts else {}),
+            **(rollout_dump.variables(paths.attempt_dir) if cell.cadence.dump_rollouts else {}),
         },
         ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried)
         + own
@@ -272,18 +269,9 @@ def _of_cadence(
     )
 
 
-def _dump_files() -> dict[str, str]:
-    """Return the files that write a launch's rollouts: name -> text."""
-    return {DUMP: _text(DUMP), f"{rollout_dump.MODULE}.py": rollout_dump.source()}
-
-
-def _dump_variables(paths: AttemptPaths) -> dict[str, str]:
-    return {rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER)}
-
-
 @cache
 def _text(name: str) -> str:
-    return (Path(__file__).parent / "launch" / name).read_text(encoding="utf-8")
+    return (LAUNCH / name).read_text(encoding="utf-8")
 
 
 def gpu_layout(resources: Resources, *, asynchronous: bool, tensor_parallel: int = 1) -> GpuLayout:

@@ -16,7 +16,9 @@ from backends.trl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library import lora
 from orchestrator.library.manifest import (
     ABSENT,
+    COUNT,
     REWARD_RULES,
+    WHOLE,
     Account,
     AllBut,
     Constant,
@@ -24,6 +26,7 @@ from orchestrator.library.manifest import (
     Meaning,
     Number,
     Row,
+    Such,
     Values,
     approximated_if,
     equal,
@@ -139,10 +142,6 @@ def _by_grpo(*rows: Row) -> Iterator[Row]:
             yield replace(row, when={**when, **own})
 
 
-def _prompts(name: str, note: str = "", shows: tuple[str, ...] = ("dataset_name",)) -> Row:
-    return prompts_row(name, ("exact", note), shows)
-
-
 # ------------------------------------------------------------------------------------- reading
 
 
@@ -215,16 +214,6 @@ def _bound_of(key: str, absent: float | None) -> Callable[[Values], object]:
     return read
 
 
-class _CispoBounds:
-    """An offer: bounds that TRL's epsilon_high, which is 1 more, keeps to the last digit."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, float) and _less_one(_plus_one(value)) == value
-
-    def __str__(self) -> str:
-        return "numbers of at most 15 digits"
-
-
 def _plus_one(high: float) -> float:
     return float(Decimal(repr(high)) + 1)
 
@@ -234,6 +223,13 @@ def _less_one(bound: Any) -> float:
     if bound is None or bound <= 1:
         raise KeyError(bound)
     return float(Decimal(repr(float(bound))) - 1)
+
+
+_CISPO_BOUNDS = Such(
+    "numbers of at most 15 digits",
+    lambda value: isinstance(value, float) and _less_one(_plus_one(value)) == value,
+)
+"""Bounds that TRL's epsilon_high, which is 1 more, keeps to the last digit."""
 
 
 def _cispo_high(settings: Settings) -> object:
@@ -298,13 +294,10 @@ def _checkpoint_format(launch: Values) -> object:
     return None if requested is ABSENT else requested
 
 
-_WARMUP = Number(least=0, whole=True)
-
-
 def _read_warmup(launch: Values) -> object:
     """Return the warm-up; transformers' `constant` has none, whatever warmup_steps says."""
     steps = launch["warmup_steps"]
-    if steps not in _WARMUP:
+    if steps not in WHOLE:
         raise KeyError(steps)
     return 0 if launch.get("lr_scheduler_type") == "constant" else steps
 
@@ -329,48 +322,47 @@ _NOT_IN_BOTH = (
     "No trainer of TRL has a KL in both places; the nearest are kl.placement=reward with k1, and "
     f"kl.placement=loss with rho_k3. What orch adds has: {', '.join(OVER_VOCABULARY)}."
 )
-_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation")
 
 MODEL_AND_DATA = (
     Row(
         "model.name",
         carried_by=NEEDS,
         read=lambda launch: needed(launch, "asked", "model.name"),
-        account=("exact", NAME),
+        note=NAME,
     ),
     Row(
         "model.path",
         "model_name_or_path",
         carried_by=NEEDS,
         read=lambda launch: needed(launch, "asked", "model.path"),
-        account=("exact", "a policy that ships with orch is linked beside the launch as `model`"),
+        note="a policy that ships with orch is linked beside the launch as `model`",
     ),
     Row(
         "model.chat_template",
         carried_by="--chat of orch_trl.py, which makes each prompt a user's message",
         offer=(Meaning("default", True), Meaning("none", False)),
         read=lambda launch: "default" if launch[CHAT] else "none",
-        account=("exact", "without it the tokenizer's beginning of a text precedes the prompt"),
+        note="without it the tokenizer's beginning of a text precedes the prompt",
     ),
-    _prompts("name", NAME, shows=()),
-    _prompts("path", "the prompt file, made by `orch data prepare`"),
-    _prompts("split", "applied when the prompt file is made"),
-    _prompts("num_prompts", "a pass leaves out what makes no whole rollout batch"),
-    _prompts("instruction", "already part of each prompt of the file"),
+    prompts_row("name", NAME),
+    prompts_row("path", "the prompt file, made by `orch data prepare`"),
+    prompts_row("split", "applied when the prompt file is made"),
+    prompts_row("num_prompts", "a pass leaves out what makes no whole rollout batch"),
+    prompts_row("instruction", "already part of each prompt of the file"),
     Row(
         "data.reward",
         carried_by=NEEDS,
         offer=REWARD_RULES,
         read=lambda launch: needed(launch, "prompts", "reward"),
-        account=("exact", "a rule of orch_reward.py, which `reward_funcs` names"),
-        shows=("reward_funcs",),
+        note="a rule of orch_reward.py, which `reward_funcs` names",
     ),
     Row(
         "data.max_prompt_tokens",
         carried_by=NEEDS,
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         read=lambda launch: needed(launch, "prompts", "max_prompt_tokens"),
-        account=("approximated", LONGER_PROMPTS),
+        status="approximated",
+        note=LONGER_PROMPTS,
     ),
 )
 OBJECTIVE = (
@@ -389,8 +381,7 @@ OBJECTIVE = (
             write=lambda s: _weight(s.rollout.group_size),
             adds=lambda _: {"scale_rewards": "none"},
             read=_weighted_estimator,
-            account=("exact", WEIGHTED),
-            shows=("reward_weights", "scale_rewards"),
+            note=WEIGHTED,
             advice=_MEAN_ALWAYS,
         ),
         Row(
@@ -398,7 +389,7 @@ OBJECTIVE = (
             "scale_rewards",
             offer=named({"grpo": "group", "dr_grpo": "none"}),
             read=_plain_estimator,
-            account=("exact", "grpo adds 1e-4 to the unbiased standard deviation"),
+            note="grpo adds 1e-4 to the unbiased standard deviation",
             advice=_MEAN_ALWAYS,
         ),
     ),
@@ -493,10 +484,7 @@ OBJECTIVE = (
             offer=named(MODES),
             adds=lambda _: {WEIGHS: True},
             read=lambda launch: _KINDS[str(launch[MODE])] if _is_weighed(launch) else ABSENT,
-            account=(
-                "exact",
-                "the ratio of the trainer's probability before the first minibatch to vLLM's",
-            ),
+            note="the ratio of the trainer's probability before the first minibatch to vLLM's",
             advice="TRL weighs by the ratio and masks it, and has no mask of weight 1: set one of "
             f"{', '.join(MODES)}, or backend=skyrl or verl.",
         ),
@@ -593,11 +581,11 @@ OBJECTIVE = (
     Row(
         "loss.clip.high",
         "epsilon_high",
-        offer=_CispoBounds(),
+        offer=_CISPO_BOUNDS,
         write=_cispo_high,
         read=lambda launch: _less_one(launch.get("epsilon_high")),
         when={"loss.policy": ("cispo",)},
-        account=("exact", "TRL's cispo takes the bound of the ratio itself, 1 + loss.clip.high"),
+        note="TRL's cispo takes the bound of the ratio itself, 1 + loss.clip.high",
     ),
     Row(
         "loss.clip.dual",
@@ -645,13 +633,9 @@ ENTROPY = (
             "entropy_coef",
             offer=Number(least=1e-300),
             read=lambda launch: launch.get("entropy_coef") or ABSENT,
-            account=(
-                "approximated",
-                (
-                    "the mean over the tokens of each micro batch, then of micro batches: a "
-                    "token of a short one weighs more"
-                ),
-            ),
+            status="approximated",
+            note="the mean over the tokens of each micro batch, then of micro batches: a "
+            "token of a short one weighs more",
         ),
     ),
     Row(
@@ -690,10 +674,7 @@ KL = (
         "use_bias_correction_kl",
         offer=named({"k3": False, "rho_k3": True}),
         when={"kl.placement": ("loss",)},
-        account=(
-            "exact",
-            BY_DEFAULT,
-        ),
+        note=BY_DEFAULT,
     ),
     Row(
         "kl.ratio_level",
@@ -736,10 +717,7 @@ KL = (
         "kl.beta",
         "beta",
         offer=Number(least=0),
-        account=(
-            "exact",
-            BETA_BY_DEFAULT,
-        ),
+        note=BETA_BY_DEFAULT,
     ),
     Row(
         "kl.reset_reference_every_steps",
@@ -759,12 +737,12 @@ KL = (
     Row(
         "kl.reset_reference_every_steps",
         "ref_model_sync_steps",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         when=lambda s: s.kl.reference is None,
         adds=lambda _: {"sync_ref_model": True, "ref_model_mixup_alpha": 1.0},
         read=_reset,
-        account=("extension", RESET),
-        shows=("ref_model_sync_steps", "sync_ref_model", "ref_model_mixup_alpha"),
+        status="extension",
+        note=RESET,
     ),
     Row(
         "kl.reference",
@@ -777,7 +755,8 @@ KL = (
         "sync_ref_model",
         offer=(Meaning("ema", True),),
         read=lambda launch: _of_average(launch, "ema"),
-        account=("extension", AVERAGE),
+        status="extension",
+        note=AVERAGE,
         advice="Of references that are not the model before training TRL has an average of "
         "weights: set kl.reference.kind=ema, or leave kl.reference out.",
     ),
@@ -791,7 +770,7 @@ KL = (
     Row(
         "kl.reference.every_steps",
         "ref_model_sync_steps",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         read=lambda launch: launch["ref_model_sync_steps"] if _is_averaged(launch) else ABSENT,
     ),
     Row(
@@ -809,27 +788,25 @@ KL = (
 )
 ROLLOUT_AND_BATCH = (
     Row("rollout.group_size", "num_generations", offer=Number(least=2, whole=True)),
-    Row("rollout.max_response_tokens", "max_completion_length", offer=Number(least=1, whole=True)),
+    Row("rollout.max_response_tokens", "max_completion_length", offer=COUNT),
     *sampling_rows("temperature", "top_p"),
     Row(
         "batch.num_prompts",
         "per_device_train_batch_size",
         carried_by="the numbers of rollouts that a process takes at once and in turn",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         read=_num_prompts,
-        account=("exact", "counted in rollouts: prompts x group size, over processes and turns"),
-        shows=_BATCH,
+        note="counted in rollouts: prompts x group size, over processes and turns",
     ),
     Row(
         "batch.num_minibatches",
         "steps_per_generation",
         carried_by="steps_per_generation over gradient_accumulation_steps",
-        offer=Number(least=1, whole=True),
+        offer=COUNT,
         read=_minibatches,
         account=lambda s: approximated_if(
             _many(s), SHUFFLED, "steps_per_generation over gradient_accumulation_steps"
         ),
-        shows=_BATCH[1:],
     ),
 )
 OPTIMIZER = (
@@ -849,7 +826,7 @@ OPTIMIZER = (
         "optimizer.max_grad_norm",
         "max_grad_norm",
         offer=Number(null=True, off=0.0),
-        account=("exact", "0 turns it off"),
+        note="0 turns it off",
     ),
     Row(
         "optimizer.schedule",
@@ -862,7 +839,7 @@ OPTIMIZER = (
     Row(
         "optimizer.num_warmup_steps",
         "warmup_steps",
-        offer=_WARMUP,
+        offer=WHOLE,
         read=_read_warmup,
         account=lambda s: approximated_if(
             s.optimizer.num_warmup_steps > 0, "counted from 0: the first train step has rate 0"
@@ -870,7 +847,7 @@ OPTIMIZER = (
     ),
 )
 RUN = (
-    Row("num_train_steps", "max_steps", offer=Number(least=1, whole=True)),
+    Row("num_train_steps", "max_steps", offer=COUNT),
     *backend_rows("trl", VERSIONS),
     Row(
         "max_staleness_steps",
@@ -883,11 +860,9 @@ RUN = (
     Row(
         "seed",
         "seed",
-        offer=Number(least=0, whole=True),
-        account=(
-            "approximated",
-            "the order of prompts; with vLLM not the samples: its seed is its process's number",
-        ),
+        offer=WHOLE,
+        status="approximated",
+        note="the order of prompts; with vLLM not the samples: its seed is its process's number",
     ),
 )
 PRECISION = (

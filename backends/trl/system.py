@@ -24,30 +24,21 @@ SYSTEM = (
         "gradients are summed over an accumulated step, whose divisor is the step's",
         measured="1.16.0",
         changes=_entropy,
+        by_layout=True,
     ),
-    SystemRow(
-        "engine_memory",
-        ("vllm_gpu_memory_utilization",),
-        _ENGINE,
-        send=lambda value, _: {"vllm_gpu_memory_utilization": value},
-    ),
-    SystemRow(
-        "tensor_parallel",
-        ("vllm_tensor_parallel_size",),
-        _ENGINE,
-        send=lambda value, _: {"vllm_tensor_parallel_size": value},
-    ),
+    SystemRow("engine_memory", ("vllm_gpu_memory_utilization",), _ENGINE),
+    SystemRow("tensor_parallel", ("vllm_tensor_parallel_size",), _ENGINE),
     SystemRow(
         "offload",
         ("OFFLOAD",),
         "--fsdp_offload_params of accelerate: shards and AdamW are in the node's memory",
+        by_layout=True,
     ),
     SystemRow(
         "gradient_checkpointing",
         ("gradient_checkpointing",),
         "activations are computed again, by the same operations",
         measured="1.16.0",
-        send=lambda value, _: {"gradient_checkpointing": value},
     ),
 )
 FIELDS_OF_KEYS = {

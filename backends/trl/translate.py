@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,15 +27,14 @@ from backends.trl.manifest import (
     script_of,
 )
 from backends.trl.options import script_table
-from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, lora, prompt_recipe, quiet_kl, rollout_dump
+from orchestrator.library import loggers, quiet_kl, rollout_dump
 from orchestrator.library.key_tables import is_since
 from orchestrator.library.manifest import ManifestError, Values, validation
 from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, extra_file, needs_file
+from orchestrator.library.needs import NEEDS, needs_file, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import AS_SENT, Cadence, Data, Resources, Settings, System
+from orchestrator.settings import AS_SENT, Cadence, Resources, Settings, System
 
 PROMPTS_FORMAT = "labelled"
 PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
@@ -129,10 +128,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             CONFIG.format(script): as_yaml(options),
             NEEDS: needed_text,
             **shipped(cell.cadence.dump_rollouts, bool(kl)),
-            **scoring.files(settings.data.reward, cell.reward_code),
-            **prompt_recipe.plan_file(settings.data, PROMPTS_FORMAT),
-            **extra_file(settings),
-            **lora.file(settings),
+            **shared_files(cell, PROMPTS_FORMAT),
         },
         env={
             # From the folder of the plan, where a launch starts: datasets makes one file name of
@@ -295,15 +291,8 @@ def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
         requested += (("loss.policy", "gspo"),)
     if settings.precision.checkpoint is not None:
         requested += (("precision.checkpoint", settings.precision.checkpoint),)
-    return _needs(settings.data, requested, version)
-
-
-@lru_cache(maxsize=1024)
-def _needs(
-    data: Data, requested: tuple[tuple[str, object], ...], version: str
-) -> tuple[Mapping[str, object], str]:
-    """Return the data and the text of `needs`. Cached: cells of a grid share their data."""
-    return needs_file(f"trl=={version}", {"file": PROMPTS, **data.model_dump()}, requested)
+    prompts = {"file": PROMPTS, **settings.data.model_dump()}
+    return needs_file(f"trl=={version}", prompts, requested)
 
 
 def _of_cadence(cell: Cell) -> tuple[LedgerEntry, ...]:
@@ -345,10 +334,10 @@ def shipped(dumps: bool, kl: bool) -> Mapping[str, str]:
     `dumps`: the launch writes its rollouts. `kl`: orch adds its KL to TRL.
     """
     folder = Path(__file__).parent / "launch"
-    names = (PROGRAM, REWARD_FILE, *[DUMP] * dumps, *[KL] * kl)
+    names = (PROGRAM, REWARD_FILE, *[KL] * kl)
     texts = {name: (folder / name).read_text("utf-8") for name in names}
     if dumps:
-        texts[f"{rollout_dump.MODULE}.py"] = rollout_dump.source()
+        texts |= rollout_dump.launched(folder / DUMP, DUMP)
     if kl:
         texts[f"{quiet_kl.MODULE}.py"] = quiet_kl.source()
     return texts
@@ -370,7 +359,7 @@ def _dump(
         why = "The hook tells policy and reference by their models, and an adapter's are one."
     if why:
         raise UnsupportedSetting("trl", "cadence.dump_rollouts", True, (False,), why)
-    return {rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER)}
+    return rollout_dump.variables(paths.attempt_dir)
 
 
 def as_yaml(options: Values) -> str:

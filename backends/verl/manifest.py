@@ -18,19 +18,21 @@ from orchestrator.library import key_tables, lora
 from orchestrator.library.key_tables import driven, is_since, load_options
 from orchestrator.library.manifest import (
     ABSENT,
+    COUNT,
     OWN_PATH,
     SHIPPED_ADVICE,
     TEXT,
     Account,
     AllBut,
-    AnyText,
     Constant,
     Manifest,
     Meaning,
     Number,
+    Offer,
     ReleaseTable,
     Row,
     Status,
+    Such,
     Values,
     When,
     named,
@@ -312,14 +314,14 @@ KL_ROWS = (
         REWARD_BETA,
         Number(least=0),
         when=IN_REWARD,
-        account=("exact", "fixed; multiplies the sum over a response"),
+        note="fixed; multiplies the sum over a response",
     ),
     Row(
         "kl.beta",
         LOSS_BETA,
         Number(least=0),
         when=IN_LOSS,
-        account=("exact", "multiplies the aggregated KL"),
+        note="multiplies the aggregated KL",
     ),
     Row(
         "kl.beta",
@@ -327,7 +329,7 @@ KL_ROWS = (
         Number(least=0),
         adds=lambda s: {REWARD_BETA: s.kl.beta},
         when=IN_BOTH,
-        account=("exact", "the same in both places"),
+        note="the same in both places",
     ),
     Row(
         "kl.controller",
@@ -341,14 +343,15 @@ KL_ROWS = (
         Number(),
         adds=lambda _: {CONTROLLER: "adaptive"},
         read=lambda values: values[f"{CONTROL}.target_kl"] if _is_controlled(values) else ABSENT,
-        account=("approximated", _BETA_IS_LOST),
+        status="approximated",
+        note=_BETA_IS_LOST,
     ),
     Row(
         "kl.controller.horizon",
         f"{CONTROL}.horizon",
-        Number(least=1, whole=True),
+        COUNT,
         read=lambda values: values[f"{CONTROL}.horizon"] if _is_controlled(values) else ABSENT,
-        account=("exact", "counted in responses"),
+        note="counted in responses",
     ),
     Row(
         "kl.reset_reference_every_steps",
@@ -381,7 +384,7 @@ def _from_data(name: str, key: str = "") -> Callable[[Values], object]:
     return read
 
 
-def _in_data(name: str, note: str = "", key: str = "", offer: Number | AnyText = TEXT) -> Row:
+def _in_data(name: str, note: str = "", key: str = "", offer: Offer = TEXT) -> Row:
     """Return the row of a field of the prompts that data.json holds."""
     return Row(
         f"data.{name}",
@@ -389,12 +392,12 @@ def _in_data(name: str, note: str = "", key: str = "", offer: Number | AnyText =
         offer,
         carried_by=DATA,
         read=_from_data(name, key),
-        account=("exact", note),
+        note=note,
     )
 
 
 DATA_ROWS = (
-    Row("model.name", carried_by="nothing", account=("exact", "a label, not sent to verl")),
+    Row("model.name", carried_by="nothing", note="a label, not sent to verl"),
     Row("model.path", f"{MODEL}.path", OWN_PATH, advice=SHIPPED_ADVICE),
     Row(
         "model.chat_template",
@@ -427,19 +430,14 @@ DATA_ROWS = (
     Row(
         "data.reward",
         RULE,
-        account=(
-            "exact",
-            (
-                "a custom reward function with this rule, reward.py: verl would else choose a "
-                "scorer by data_source"
-            ),
-        ),
+        note="a custom reward function with this rule, reward.py: verl would else choose a "
+        "scorer by data_source",
     ),
     Row(
         "data.max_prompt_tokens",
         "data.max_prompt_length",
-        Number(least=1, whole=True),
-        account=("exact", LONGER_PROMPTS),
+        COUNT,
+        note=LONGER_PROMPTS,
     ),
 )
 
@@ -558,12 +556,9 @@ LOSS_ROWS = (
     Row(
         "loss.constant_tokens",
         CONSTANT_TOKENS,
-        Number(least=1, whole=True),
+        COUNT,
         when={"loss.aggregation": ("constant",)},
-        account=(
-            "exact",
-            "left out, verl would divide by the width of the padded batch, which varies",
-        ),
+        note="left out, verl would divide by the width of the padded batch, which varies",
     ),
     Row(
         "loss.clip",
@@ -586,7 +581,7 @@ LOSS_ROWS = (
         when={"loss.policy": UNBOUNDED},
     ),
     *(
-        Row(field, key, Number(most=most), when=when, account=("exact", note), advice=advice)
+        Row(field, key, Number(most=most), when=when, note=note, advice=advice)
         for when, note in (
             (_clipped(but=UNHELD), _CLAMPED),
             (_clipped(only=UNHELD), ""),
@@ -622,8 +617,8 @@ LOSS_ROWS = (
         when=_clipped(but=DUAL),
         advice="verl's loss does not read clip_ratio_c: leave loss.clip.dual out.",
     ),
-    Row("rollout.group_size", f"{ROLLOUT}.n", Number(least=1, whole=True)),
-    Row("rollout.max_response_tokens", "data.max_response_length", Number(least=1, whole=True)),
+    Row("rollout.group_size", f"{ROLLOUT}.n", COUNT),
+    Row("rollout.max_response_tokens", "data.max_response_length", COUNT),
     *sampling_rows(f"{ROLLOUT}.temperature", f"{ROLLOUT}.top_p", "", stale_by_engine=True),
 )
 
@@ -741,10 +736,7 @@ OPTIMIZER_ROWS = (
         "optimizer.max_grad_norm",
         CLIP_GRADIENT,
         Number(most=OFF),
-        account=(
-            "exact",
-            "verl does not read actor.grad_clip, which has the same default",
-        ),
+        note="verl does not read actor.grad_clip, which has the same default",
         advice="Set optimizer.max_grad_norm=null for no bound.",
     ),
     Row(
@@ -758,16 +750,12 @@ OPTIMIZER_ROWS = (
     Row(
         "optimizer.num_warmup_steps",
         WARMUP,
-        Number(least=1, whole=True),
+        COUNT,
         write=lambda s: s.optimizer.num_warmup_steps // updates_per_tick(s),
         read=_warmup,
-        account=(
-            "approximated",
-            (
-                "counted from 0, so that the first update has learning rate 0; verl moves it once"
-                " a rollout batch, or once a minibatch when asynchronous"
-            ),
-        ),
+        status="approximated",
+        note="counted from 0, so that the first update has learning rate 0; verl moves it once"
+        " a rollout batch, or once a minibatch when asynchronous",
     ),
 )
 
@@ -775,31 +763,26 @@ STEP_ROWS = (
     Row(
         "batch.num_prompts",
         BATCH,
-        Number(least=1, whole=True),
-        account=("exact", "prompts, not rollouts; verl multiplies by rollout.n"),
+        COUNT,
+        note="prompts, not rollouts; verl multiplies by rollout.n",
     ),
     Row(
         "batch.num_minibatches",
         MINIBATCH,
-        Number(least=1, whole=True),
+        COUNT,
         write=lambda s: s.batch.num_prompts // s.batch.num_minibatches,
         read=_updates,
-        account=("exact", "equal parts of the rollout batch in its order, each used once"),
+        note="equal parts of the rollout batch in its order, each used once",
     ),
     Row(
         "num_train_steps",
         STEPS,
-        Number(least=1, whole=True),
+        COUNT,
         write=_steps,
         adds=lambda s: {EPOCHS: _steps(s)},
         read=_train_steps,
-        account=(
-            "exact",
-            (
-                "counted by verl in rollout batches; trainer.total_epochs, which would end "
-                "training earlier, is raised to the same number"
-            ),
-        ),
+        note="counted by verl in rollout batches; trainer.total_epochs, which would end "
+        "training earlier, is raised to the same number",
     ),
     Row(
         "backend.name",
@@ -832,19 +815,15 @@ STEP_ROWS = (
     Row(
         "max_staleness_steps",
         AHEAD,
-        Number(least=1, whole=True),
+        COUNT,
         write=lambda s: s.max_staleness_steps // s.batch.num_minibatches,
         adds=_asynchronous,
         read=_staleness,
         since="0.9.0",
-        account=(
-            "approximated",
-            (
-                "separate_async: a bound, not the lag of every rollout, held by waiting, counted "
-                "in rollout batches; a response that new weights interrupt continues with them; "
-                "ratios are to the sampler's own log-probabilities (bypass_mode)"
-            ),
-        ),
+        status="approximated",
+        note="separate_async: a bound, not the lag of every rollout, held by waiting, counted "
+        "in rollout batches; a response that new weights interrupt continues with them; "
+        "ratios are to the sampler's own log-probabilities (bypass_mode)",
     ),
     Row(
         "max_staleness_steps",
@@ -865,10 +844,8 @@ STEP_ROWS = (
         adds=lambda s: dict.fromkeys((*SEEDS, f"{ROLLOUT}.seed"), s.seed),
         read=lambda values: values["data.seed"] or 0,
         since="0.9.0",
-        account=(
-            "approximated",
-            "seeds prompt order, minibatches, sampling; equal seeds do not give equal bits",
-        ),
+        status="approximated",
+        note="seeds prompt order, minibatches, sampling; equal seeds do not give equal bits",
         advice="Choose a smaller seed.",
     ),
     Row(
@@ -878,13 +855,9 @@ STEP_ROWS = (
         adds=lambda s: dict.fromkeys(SEEDS, s.seed),
         read=lambda values: values["data.seed"] or 0,
         until="0.9.0",
-        account=(
-            "approximated",
-            (
-                "seeds prompt order, minibatches; sampling cannot be seeded before 0.9; equal "
-                "seeds do not give equal bits"
-            ),
-        ),
+        status="approximated",
+        note="seeds prompt order, minibatches; sampling cannot be seeded before 0.9; equal "
+        "seeds do not give equal bits",
         advice="Choose a smaller seed.",
     ),
 )
@@ -972,18 +945,15 @@ def _of_kinds(kinds: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
     return {"loss.correction.kind": tuple(kinds)}
 
 
-class _Inverted:
-    """An offer: positive numbers that are the same after two inversions and 15 digits."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, float | int) and value > 0 and _inverse(1 / value) == value
-
-    def __str__(self) -> str:
-        return "positive numbers of at most 15 digits"
-
-
 def _inverse(x: float) -> float:
     return float(f"{1 / x:.15g}")
+
+
+_INVERTED = Such(
+    "positive numbers of at most 15 digits",
+    lambda x: isinstance(x, float | int) and x > 0 and _inverse(1 / x) == x,
+)
+"""Positive numbers that two inversions give back."""
 
 
 def _threshold(settings: Settings) -> object:
@@ -1064,7 +1034,7 @@ CORRECTION_ROWS = (
             named(kinds),
             read=read,
             since="0.9.0",
-            account=("exact", note),
+            note=note,
         )
         for key, kinds, read, note in (
             (IS_WEIGHTS, _WEIGHTS, _weight, _OFF),
@@ -1103,7 +1073,7 @@ CORRECTION_ROWS = (
     Row(
         "loss.correction.least",
         RS_THRESHOLD,
-        _Inverted(),
+        _INVERTED,
         carried_by=f"{RS_THRESHOLD}, as 1/most_1/least: verl bounds the inverse ratio",
         read=_reads(0),
         when=_of_kinds(REJECTED),
@@ -1113,7 +1083,7 @@ CORRECTION_ROWS = (
     Row(
         "loss.correction.most",
         RS_THRESHOLD,
-        _Inverted(),
+        _INVERTED,
         write=_inverse_threshold,
         read=_reads(1),
         when=_of_kinds(REJECTED),
@@ -1153,7 +1123,7 @@ ENTROPY_ROWS = (
         f"{ACTOR}.entropy_coeff",
         Number(least=0),
         write=lambda s: s.loss.entropy_bonus or 0,
-        account=("exact", "at the temperature of sampling, aggregated as the policy loss is"),
+        note="at the temperature of sampling, aggregated as the policy loss is",
     ),
 )
 

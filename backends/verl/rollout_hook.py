@@ -7,12 +7,7 @@ worker's `train_mini_batch`, after which the weights do. Written for verl 0.9.1'
 """
 
 import functools
-import importlib
-import importlib.abc
-import importlib.util
 import os
-import sys
-from collections.abc import Callable
 from typing import Any
 
 TRAINER = "verl.trainer.ppo.v1.trainer_base"
@@ -44,7 +39,7 @@ OBSERVED = {
 
 def wrap_trainer(trainer: Any, folder: str) -> None:
     """Make the trainer write each batch that it trained on."""
-    from orch_rollout_dump import RolloutBatch, write
+    from orch_rollout_dump import RolloutBatch, numbers, write
 
     own = trainer.PPOTrainer._update_actor  # noqa: SLF001  verl has no public hook here
 
@@ -57,7 +52,7 @@ def wrap_trainer(trainer: Any, folder: str) -> None:
         data = trainer.tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS)
         )
-        reported = {k: float(v) for k, v in metrics.items() if _is_number(v)}
+        reported = numbers(metrics)
         observed = {name: reported[key] for key, name in OBSERVED.items() if key in reported}
         rewards = [float(row.sum()) for row in data["rm_scores"].unbind(0)]
         observed["reward"] = sum(rewards) / len(rewards)
@@ -149,52 +144,16 @@ def _lists(data: Any, name: str) -> Any:
     return [row.tolist() for row in data[name].unbind(0)]
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-class After(importlib.abc.MetaPathFinder):
-    """Calls a function on a module right after its import, so that nothing is imported for it.
-
-    The other library's hook has the same class: each is one file that a launch ships alone, without
-    orch.
-    """
-
-    def __init__(self, calls: dict[str, Callable[[Any], None]]):
-        self.calls = calls
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002  the protocol's
-        """Return the module's own spec with a loader that calls back after the import, or None."""
-        # Taken out first: importlib.util.find_spec below asks this finder again.
-        call = self.calls.pop(fullname, None)
-        if call is None:
-            return None
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        own = spec.loader.exec_module
-
-        def run(module: Any) -> None:
-            own(module)
-            call(module)
-
-        spec.loader.exec_module = run  # type: ignore[method-assign]  # of this one module's loader
-        return spec
-
-
 def install(folder: str) -> None:
     """Wrap both modules: now if they are imported, else after their import."""
-    calls: dict[str, Callable[[Any], None]] = {
-        TRAINER: functools.partial(wrap_trainer, folder=folder),
-        WORKERS: functools.partial(wrap_workers, folder=folder),
-    }
-    for name in [name for name in calls if name in sys.modules]:
-        calls.pop(name)(sys.modules[name])
-    sys.meta_path.insert(0, After(calls))
+    from orch_rollout_dump import CallAfterImport
+
+    CallAfterImport(
+        {
+            TRAINER: functools.partial(wrap_trainer, folder=folder),
+            WORKERS: functools.partial(wrap_workers, folder=folder),
+        }
+    )
 
 
 if __name__ == "orch_verl_rollouts" and "ORCH_ROLLOUT_DUMP" in os.environ:

@@ -30,37 +30,20 @@ def _micro(value: int, _: Settings) -> Values:
 
 SYSTEM = (
     SystemRow("micro_batch", (*MICRO, DYNAMIC), _SUMS, measured="0.9.1", send=_micro),
-    SystemRow("tokens_per_gpu", (TOKENS,), _SUMS, send=lambda v, _: {TOKENS: v}),
-    SystemRow(
-        "engine_memory",
-        (f"{ROLLOUT}.gpu_memory_utilization",),
-        _ENGINE,
-        send=lambda v, _: {f"{ROLLOUT}.gpu_memory_utilization": v},
-    ),
-    SystemRow(
-        "engine_sequences",
-        (f"{ROLLOUT}.max_num_seqs",),
-        _ENGINE,
-        send=lambda v, _: {f"{ROLLOUT}.max_num_seqs": v},
-    ),
-    SystemRow(
-        "tensor_parallel",
-        (f"{ROLLOUT}.tensor_model_parallel_size",),
-        _ENGINE,
-        send=lambda v, _: {f"{ROLLOUT}.tensor_model_parallel_size": v},
-    ),
+    SystemRow("tokens_per_gpu", (TOKENS,), _SUMS),
+    SystemRow("engine_memory", (f"{ROLLOUT}.gpu_memory_utilization",), _ENGINE),
+    SystemRow("engine_sequences", (f"{ROLLOUT}.max_num_seqs",), _ENGINE),
+    SystemRow("tensor_parallel", (f"{ROLLOUT}.tensor_model_parallel_size",), _ENGINE),
     SystemRow(
         "offload",
         OFFLOADED,
         "weights and optimizer are copied back before each use (workers/engine/fsdp)",
-        send=lambda v, _: dict.fromkeys(OFFLOADED, v),
     ),
     SystemRow(
         "gradient_checkpointing",
         (f"{MODEL}.enable_gradient_checkpointing",),
         "activations are computed again, by the same operations",
         measured="0.9.1",
-        send=lambda v, _: {f"{MODEL}.enable_gradient_checkpointing": v},
     ),
 )
 FIELDS_OF_KEYS = {

@@ -6,7 +6,7 @@ the order of a cell's settings. Only the first broken rule is reported.
 
 import json
 from collections.abc import Container, Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,13 +26,12 @@ from backends.verl.manifest import (
     is_read,
 )
 from backends.verl.overrides import write
-from orchestrator import scoring
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, lora, prompt_recipe, rollout_dump
+from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import validation
-from orchestrator.library.needs import extra_file
+from orchestrator.library.needs import shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Data, Resources, Settings
+from orchestrator.settings import Resources, Settings
 
 MAIN = "verl.trainer.main_ppo"
 TEST = "trainer.test_freq"
@@ -41,7 +40,7 @@ PROMPTS_FORMAT = "chat"
 MODULE = "orch_verl"
 EXTENSION = f"extension/{MODULE}.py"
 ROLLOUT_MODULE = "orch_verl_rollouts"
-ROLLOUT_HOOK = f"extension/{ROLLOUT_MODULE}.py"
+HOOK = Path(__file__).with_name("rollout_hook.py")
 CPUS_PER_GPU, QUEUE_ACTORS = 3, 9
 TOKENS_PER_GPU = 16384
 """Most tokens of a micro-batch, unless a single sequence may be longer."""
@@ -66,21 +65,21 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, paths)
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     arguments, own = MANIFEST.finished(settings, cell.system, arguments)
-    files = {DATA: _data_file(settings.data), SCORER: _text("reward.py")}
-    files |= scoring.files(settings.data.reward, cell.reward_code) | prompt_recipe.plan_file(
-        settings.data, PROMPTS_FORMAT
-    )
+    data = settings.data.model_dump()
+    files = {
+        DATA: json.dumps(data, indent=1, ensure_ascii=False) + "\n",
+        SCORER: _text("reward.py"),
+    }
+    files |= shared_files(cell, PROMPTS_FORMAT)
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
-    files |= extra_file(settings) | lora.file(settings)
-    extra: dict[str, object] = {DATA: settings.data.model_dump()}
+    extra: dict[str, object] = {DATA: data}
     if (checkpoint := settings.precision.checkpoint) is not None:
         extra[ASKED] = {"precision.checkpoint": checkpoint}
         files[ASKED] = json.dumps(extra[ASKED]) + "\n"
     if cell.cadence.dump_rollouts:
         _refuse_dump(version)
-        files[ROLLOUT_HOOK] = _text("rollout_hook.py")
-        files[f"extension/{rollout_dump.MODULE}.py"] = rollout_dump.source()
+        files |= rollout_dump.launched(HOOK, f"{ROLLOUT_MODULE}.py", "extension/")
     return LaunchPlan(
         cell_id=cell.id,
         backend="verl",
@@ -138,7 +137,7 @@ def environment(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
     modules = [MODULE] if needs_extension(cell.settings) else []
     if cell.cadence.dump_rollouts:
         modules.append(ROLLOUT_MODULE)
-        env[rollout_dump.VARIABLE] = str(paths.attempt_dir / rollout_dump.FOLDER)
+        env |= rollout_dump.variables(paths.attempt_dir)
     if modules:
         env["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
         env["PYTHONPATH"] = str((paths.plan_dir / EXTENSION).parent)
@@ -224,12 +223,6 @@ def _gpus(cell: Cell) -> dict[str, object]:
         f"{ROLLOUT}.nnodes": split.rollout_nodes,
         f"{ROLLOUT}.n_gpus_per_node": split.rollout_gpus,
     }
-
-
-@lru_cache(maxsize=256)
-def _data_file(data: Data) -> str:
-    """Return the file that describes the content of `data/train.parquet`."""
-    return json.dumps(data.model_dump(), indent=1, ensure_ascii=False) + "\n"
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orchestrator.library.checkpoints import has_all_tensors
-from orchestrator.library.manifest import ABSENT, Number, Row, Status, Values
+from orchestrator.library.manifest import ABSENT, COUNT, Row, Status, Such, Values
 from orchestrator.settings import ALL_LINEAR, Lora, Settings
 
 MERGE = "orch_merge_adapter.py"
@@ -20,17 +20,9 @@ ADAPTER, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 """What PEFT saves of an adapter."""
 
 
-class Targets:
-    """An offer: all-linear, names of modules, or both."""
-
-    def __init__(self, *, whole: bool = True, named: bool = True) -> None:
-        self._whole, self._named = whole, named
-
-    def __contains__(self, value: object) -> bool:
-        return self._whole if value == ALL_LINEAR else self._named and isinstance(value, str)
-
-    def __str__(self) -> str:
-        return ", ".join([ALL_LINEAR] * self._whole + ["names of modules"] * self._named)
+NO_ADAPTER = Such("null", lambda value: value is None)
+NAMES = Such("names of modules", lambda value: isinstance(value, str) and value != ALL_LINEAR)
+ANY_TARGETS = Such(f"{ALL_LINEAR}, names of modules", lambda value: isinstance(value, str))
 
 
 def rows(
@@ -44,7 +36,7 @@ def rows(
     write: Callable[[Lora], object],
     note: str,
     of_targets: str,
-    offer: Targets | None = None,
+    offer: Such = ANY_TARGETS,
     advice: str = "",
     trained: bool = False,
 ) -> tuple[Row, ...]:
@@ -53,7 +45,7 @@ def rows(
     rank, alpha, targets: its keys. is_on: returns True for a launch with an adapter. off: why a
     launch without the keys has none. adds: further keys of an adapter. write: returns the value of
     `targets`. note: on the adapter, which the ledger has at its rank. of_targets: on the targets.
-    offer, advice: of the targets, if not all. trained: the library trained such a cell in a test;
+    offer, advice: of the targets. trained: the library trained such a cell in a test;
     else its adapters are read in its source, and the ledger says `not judged`.
     """
     status: Status = "exact" if trained else "not judged"
@@ -70,54 +62,46 @@ def rows(
         except ValidationError as error:
             raise KeyError(given) from error
 
-    whole = Number(least=1, whole=True)
     return (
         Row(
             "lora",
             carried_by=off,
-            offer=_Absent(),
+            offer=NO_ADAPTER,
             read=lambda launch: ABSENT if is_on(launch) else None,
         ),
         Row(
             "lora.rank",
             rank,
-            offer=whole,
+            offer=COUNT,
             adds=lambda _: adds,
             read=read(rank),
-            account=(status, note),
+            status=status,
+            note=note,
         ),
         Row(
             "lora.alpha",
             alpha,
-            offer=whole,
+            offer=COUNT,
             read=read(alpha),
-            account=(status, "the update is scaled by alpha / rank"),
+            status=status,
+            note="the update is scaled by alpha / rank",
         ),
         Row(
             "lora.targets",
             targets,
-            offer=offer or Targets(),
+            offer=offer,
             write=lambda settings: write(settings.lora) if settings.lora else ABSENT,
             read=read_targets,
-            account=(status, of_targets),
+            status=status,
+            note=of_targets,
             advice=advice,
         ),
     )
 
 
-class _Absent:
-    """An offer: no adapter."""
-
-    def __contains__(self, value: object) -> bool:
-        return value is None
-
-    def __str__(self) -> str:
-        return "null"
-
-
 def none(why: str, advice: str) -> Row:
     """Return the row of a library whose launches have no adapters."""
-    return Row("lora", carried_by=why, offer=_Absent(), read=lambda _: None, advice=advice)
+    return Row("lora", carried_by=why, offer=NO_ADAPTER, read=lambda _: None, advice=advice)
 
 
 def file(settings: Settings) -> dict[str, str]:

@@ -119,45 +119,36 @@ def _shown(bound: float) -> str:
     return str(int(bound)) if bound % 1 == 0 else f"{bound:g}"
 
 
-class AnyText:
-    """An offer: every text, such as a path, a name or a user's template."""
+COUNT = Number(least=1, whole=True)
+WHOLE = Number(least=0, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Such:
+    """An offer: the values that pass a test, and those values in words."""
+
+    words: str
+    passes: Callable[[object], bool]
 
     def __contains__(self, value: object) -> bool:
-        return value is None or isinstance(value, str)
+        return self.passes(value)
 
     def __str__(self) -> str:
-        return "any text"
+        return self.words
 
 
-TEXT = AnyText()
 _SHIPPED = re.compile(r"[a-z]\w*:(?!//)")
-
-
-class OwnPath:
-    """An offer: every path except `<backend>:<name>`, of a policy or of data shipped with orch."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and _SHIPPED.match(value) is None
-
-    def __str__(self) -> str:
-        return "a Hugging Face id, a path"
-
-
-OWN_PATH = OwnPath()
+TEXT = Such("any text", lambda value: value is None or isinstance(value, str))
+OWN_PATH = Such(
+    "a Hugging Face id, a path",
+    lambda value: isinstance(value, str) and _SHIPPED.match(value) is None,
+)
+"""Every path but `<backend>:<name>`, of a policy or of data that ships with orch."""
 SHIPPED_ADVICE = "That ships with orch for backend=micro: name a policy or data of your own."
-
-
-class RewardRules:
-    """An offer: the rules of orchestrator/scoring, and a file of the user's own."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and (scoring.is_own(value) or value in scoring.MODULES)
-
-    def __str__(self) -> str:
-        return f"{', '.join(scoring.MODULES)}, a file of your own"
-
-
-REWARD_RULES = RewardRules()
+REWARD_RULES = Such(
+    f"{', '.join(scoring.MODULES)}, a file of your own",
+    lambda value: isinstance(value, str) and (scoring.is_own(value) or value in scoring.MODULES),
+)
 
 
 class OpenOffer(Protocol):
@@ -242,8 +233,11 @@ class Row:
     since: str = ""
     until: str = ""
     """First release with the row and first release without it; empty: unbounded."""
-    account: Account | Callable[[Settings], Account] = ("exact", "")
+    status: Status = "exact"
+    note: str = ""
     """Status and note of the entry, unless the meaning has a note or is not exact."""
+    account: Callable[[Settings], Account] | None = None
+    """A function that returns both, where they depend on the cell's other fields."""
     advice: str | Callable[[Settings], str] = ""
     """Advice if a value is refused."""
     shows: tuple[str, ...] = ()
@@ -330,7 +324,9 @@ class SystemRow:
     """The release in which gradients with two values were compared (`system.json` beside the
     manifest); empty: the library's own code says so, as `note` names it."""
     send: Callable[[Any, Settings], Values] | None = None
-    """Return the keys for a value. None: `translate` sends them, because the layout decides."""
+    """Return the keys for a value. None: each key has the value."""
+    by_layout: bool = False
+    """True if `translate` sends the keys, because the layout of the GPUs decides."""
     changes: Callable[[Settings], str] = lambda _: ""
     """Return why it would change the mathematics of a cell; empty where it cannot."""
     since: str = ""
@@ -727,8 +723,9 @@ class Manifest:
         for name, value in system:
             if value is not None:
                 row = self._system_row(name, value, settings)
-                keys = {} if row.send is None else row.send(value, settings)
-                launch |= keys
+                if not row.by_layout:
+                    keys = dict.fromkeys(row.keys, value)
+                    launch |= keys if row.send is None else row.send(value, settings)
                 grade = f"measured in {row.measured}" if row.measured else "by source"
                 note = f"not part of the cell's id, {grade}: {row.note}"
                 shown = row.keys[0] if row.keys[0] in launch else ""
@@ -922,7 +919,7 @@ class Manifest:
         row, value, meaning, sent = carried
         status, note = meaning.status, meaning.note
         if status == "exact" and not note:
-            status, note = row.account(settings) if callable(row.account) else row.account
+            status, note = row.account(settings) if row.account else (row.status, row.note)
         shown = sent if not (row.key and row.carried_by) else {row.key: launch.get(row.key)}
         for key, theirs in shown.items():
             taught = status == "extension" and theirs in self.extensions.get(key, ())

@@ -12,7 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator import scoring
 from orchestrator.errors import Fault, SpecError
+from orchestrator.library import lora, prompt_recipe
 from orchestrator.library.manifest import (
     ABSENT,
     EXTRA_FILE,
@@ -24,6 +26,7 @@ from orchestrator.library.manifest import (
     Values,
     same,
 )
+from orchestrator.records import Cell
 from orchestrator.settings import Settings
 
 NEEDS = "needs.json"
@@ -38,11 +41,19 @@ def needs_file(
     return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
-def extra_file(settings: Settings) -> dict[str, str]:
-    """Return the file that lists the keys of backend.extra, or no file without such keys."""
-    if not settings.backend.extra:
-        return {}
-    return {EXTRA_FILE: json.dumps(settings.backend.passed, indent=1, ensure_ascii=False) + "\n"}
+def shared_files(cell: Cell, prompts_format: str) -> dict[str, str]:
+    """Return the files of a launch that every library has: name -> text.
+
+    They are the scorer, the recipe of the prompts, the merger of an adapter, and the list of the
+    keys of backend.extra.
+    """
+    settings = cell.settings
+    files = dict(scoring.files(settings.data.reward, cell.reward_code))
+    files |= prompt_recipe.plan_file(settings.data, prompts_format)
+    if settings.backend.extra:
+        passed = json.dumps(settings.backend.passed, indent=1, ensure_ascii=False)
+        files[EXTRA_FILE] = f"{passed}\n"
+    return files | lora.file(settings)
 
 
 def passed_keys(files: Mapping[str, str]) -> dict[str, Any]:
@@ -85,7 +96,10 @@ def needed(launch: Values, part: str, name: str) -> Any:
 
 
 def prompts_row(
-    name: str, account: Account | Callable[[Settings], Account], shows: tuple[str, ...]
+    name: str,
+    note: str = "",
+    shows: tuple[str, ...] = (),
+    account: Callable[[Settings], Account] | None = None,
 ) -> Row:
     """Return the row of a field of `data`, which describes the prompts."""
     return Row(
@@ -93,6 +107,7 @@ def prompts_row(
         carried_by=NEEDS,
         offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
         read=lambda launch: needed(launch, "prompts", name),
+        note=note,
         account=account,
         shows=shows,
     )
@@ -112,7 +127,7 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
             carried_by=NEEDS,
             offer=same(None, *versions),
             read=lambda launch: needed(launch, "asked", "backend.version"),
-            account=("exact", f"see {NEEDS}"),
+            note=f"see {NEEDS}",
         ),
     )
 

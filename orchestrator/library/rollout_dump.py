@@ -27,11 +27,16 @@ Rules for a hook:
 - `write` raises OSError if the disk is full. A hook lets it through: a proof with holes is none.
 """
 
+import importlib.abc
+import importlib.util
 import json
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 FORMAT = 1
 """Changed whenever a reader of the older format could misread the newer one."""
@@ -132,6 +137,44 @@ def weights_path(folder: str | os.PathLike[str], step: int) -> Path:
     return Path(folder, f"weights-{step}.pt")
 
 
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the entries of a library's report that are numbers."""
+    kept: dict[str, float] = {}
+    for name, value in values.items():
+        with suppress(TypeError, ValueError, RuntimeError):
+            kept[name] = float(value)
+    return kept
+
+
+class CallAfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function on a module right after its import, so that nothing is imported for it."""
+
+    def __init__(self, calls: dict[str, Callable[[Any], None]]):
+        """Take module -> function. What is imported already is called at once."""
+        self.calls = calls
+        for name in [name for name in calls if name in sys.modules]:
+            calls.pop(name)(sys.modules[name])
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002  the protocol's
+        """Return the module's own spec with a loader that calls back after the import, or None."""
+        # Taken out first: importlib.util.find_spec below asks this finder again.
+        call = self.calls.pop(fullname, None)
+        if call is None:
+            return None
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        own = spec.loader.exec_module
+
+        def run(module: Any) -> None:
+            own(module)
+            call(module)
+
+        spec.loader.exec_module = run  # type: ignore[method-assign]  # of this one module's loader
+        return spec
+
+
 def read(folders: Iterable[Path]) -> Iterator[RolloutBatch]:
     """Yield the batches of a run by step.
 
@@ -193,6 +236,15 @@ def _same(name: str, values: object, count: int) -> None:
         raise ValueError(f"{name} has {len(values)} entries for {count} responses")
 
 
-def source() -> str:
-    """Return the text of this file, for the files of a LaunchPlan."""
-    return Path(__file__).read_text(encoding="utf-8")
+def launched(hook: Path, name: str, folder: str = "") -> dict[str, str]:
+    """Return the files of a launch that writes its rollouts: name -> text.
+
+    hook: the library's hook, which the launch has as `name`. folder: that of both files.
+    """
+    files = {name: hook, f"{MODULE}.py": Path(__file__)}
+    return {f"{folder}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
+
+
+def variables(attempt_dir: Path) -> dict[str, str]:
+    """Return the environment variable with which a launch writes its rollouts."""
+    return {VARIABLE: str(attempt_dir / FOLDER)}

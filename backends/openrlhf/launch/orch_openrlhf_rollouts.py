@@ -11,13 +11,11 @@ the trainer's process has whole batches, the first rank of the policy's has weig
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import json
 import os
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,11 @@ TRAINER = "openrlhf.trainer.ppo_trainer"
 POLICY = "openrlhf.trainer.ray.ppo_actor"
 PARTS = "minibatches.json"
 """What the policy's process tells the trainer's of the batch that it has just trained on."""
+COLUMNS = (
+    *("prompts", "responses", "rewards", "mask", "answers"),
+    *("logp_rollout", "logp_policy", "logp_reference", "advantages"),
+)
+"""What is written of each rollout as the rows have it."""
 
 
 def wrap_samples(samples: Any) -> None:
@@ -129,7 +132,7 @@ def _rows(experiences: Sequence[Any], others: Sequence[Any]) -> list[dict[str, A
 
 
 def _write(args: Any, folder: Path, rows: list[dict[str, Any]], status: Any, step: int) -> None:
-    from orch_rollout_dump import RolloutBatch, write
+    from orch_rollout_dump import RolloutBatch, numbers, weights_path, write
 
     def column(name: str) -> Any:
         values = [row[name] for row in rows]
@@ -138,7 +141,7 @@ def _write(args: Any, folder: Path, rows: list[dict[str, Any]], status: Any, ste
     size = args.train.batch_size
     updates = len(rows) // size * args.train.max_epochs
     parts = _parts(folder)
-    reported = {name: float(value) for name, value in status.items() if _is_number(value)}
+    reported = numbers(status)
     observed = {"reward": sum(row["rewards"] for row in rows) / len(rows)}
     in_reward = args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss
     if in_reward and "kl" in reported:
@@ -153,26 +156,16 @@ def _write(args: Any, folder: Path, rows: list[dict[str, Any]], status: Any, ste
         folder,
         RolloutBatch(
             step=step * updates,
-            prompts=column("prompts"),
-            responses=column("responses"),
-            rewards=column("rewards"),
+            **{name: column(name) for name in COLUMNS},
             groups=[str(row["index"] // samples) for row in rows],
-            mask=column("mask"),
-            answers=column("answers"),
             temperature=float(args.rollout.temperature),
-            logp_rollout=column("logp_rollout"),
-            logp_policy=column("logp_policy"),
-            logp_reference=column("logp_reference"),
             kl_reward=column("kl_reward") if in_reward else None,
-            advantages=column("advantages"),
             updates=parts["updates"] if parts else None,
             observed=observed,
             reported=reported,
         ),
     )
     if parts and (folder / "weights.pt").exists():
-        from orch_rollout_dump import weights_path
-
         (folder / "weights.pt").replace(weights_path(folder, step * updates))
 
 
@@ -188,6 +181,8 @@ def _parts(folder: Path) -> Any:
 
 def wrap_policy(policy: Any, folder: Path) -> None:
     """Leave the minibatches of each batch, and the weights of a small policy, for the trainer."""
+    from orch_rollout_dump import numbers
+
     trainer = policy.ActorPPOTrainer
     own_train, own_step = trainer.ppo_train, trainer.training_step
 
@@ -218,14 +213,7 @@ def wrap_policy(policy: Any, folder: Path) -> None:
     def training_step(self: Any, *arguments: Any, **named: Any) -> Any:
         returned = own_step(self, *arguments, **named)
         if hasattr(self, "orch_said"):
-            metrics = returned["metrics"]
-            self.orch_said.append(
-                {
-                    name: float(metrics[name])
-                    for name in ("policy_loss", "kl", "actor_grad_norm")
-                    if _is_number(metrics.get(name))
-                }
-            )
+            self.orch_said.append(numbers(returned["metrics"]))
         return returned
 
     trainer.ppo_train = ppo_train
@@ -280,53 +268,19 @@ def _gathered(trainer: Any, model: Any) -> Any:
     return model.module.state_dict()
 
 
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return True
-
-
-class CallAfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function on a module right after its import, so that nothing is imported for it.
-
-    The other library's hook has the same class: each is one file that a launch ships alone, without
-    orch.
-    """
-
-    def __init__(self, calls: dict[str, Callable[[Any], None]]):
-        self.calls = calls
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002  the protocol's
-        """Return the module's own spec with a loader that calls back after the import, or None."""
-        call = self.calls.pop(fullname, None)
-        if call is None:
-            return None
-        # The entry is taken out above, so this finder passes the name on to the others.
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        own = spec.loader.exec_module
-
-        def run(module: Any) -> None:
-            own(module)
-            call(module)
-
-        spec.loader.exec_module = run  # type: ignore[method-assign]  # of this one module's loader
-        return spec
-
-
 def install() -> None:
     """Wrap the library's modules as soon as they are imported in this process."""
+    from orch_rollout_dump import CallAfterImport
+
     folder = Path(os.environ["ORCH_ROLLOUT_DUMP"])
-    calls: dict[str, Callable[[Any], None]] = {
-        SAMPLES: wrap_samples,
-        MAKER: wrap_maker,
-        TRAINER: functools.partial(wrap_trainer, folder=folder),
-        POLICY: functools.partial(wrap_policy, folder=folder),
-    }
-    sys.meta_path.insert(0, CallAfterImport(calls))
+    CallAfterImport(
+        {
+            SAMPLES: wrap_samples,
+            MAKER: wrap_maker,
+            TRAINER: functools.partial(wrap_trainer, folder=folder),
+            POLICY: functools.partial(wrap_policy, folder=folder),
+        }
+    )
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ OBSERVED: Mapping[str, str] = {
 
 def record(trainer: Any, folder: Path) -> None:
     """Make a trainer write every rollout batch to `folder` once it was trained on."""
-    from orch_rollout_dump import RolloutBatch, write
+    from orch_rollout_dump import RolloutBatch, numbers, write
 
     convert, train = trainer.convert_to_training_input, trainer.train_critic_and_policy
     scored = keep_scored(trainer.generator)
@@ -45,7 +45,7 @@ def record(trainer: Any, folder: Path) -> None:
         lengths = mask.sum(dim=-1).tolist()
         cfg = trainer.cfg.trainer
         updates = cfg.train_batch_size // cfg.policy_mini_batch_size * cfg.update_epochs_per_batch
-        reported = {name: float(value) for name, value in status.items() if _is_number(value)}
+        reported = numbers(status)
         average = trainer.all_metrics.get("loss/avg_kl")
         observed = {ours: reported[name] for name, ours in OBSERVED.items() if name in reported}
         in_reward = trainer.cfg.trainer.algorithm.use_kl_in_reward
@@ -129,7 +129,3 @@ def _rows(data: Any, name: str, mask: Any, kind: type = float) -> Any:
     if values is None:
         return None
     return [[kind(x) for x in row[kept].tolist()] for row, kept in zip(values, mask, strict=True)]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
