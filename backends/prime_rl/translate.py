@@ -30,10 +30,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     check(cell)
     version = cell.settings.backend.version or VERSIONS[0]
     assigned = MANIFEST.assignments(cell.settings, carried)
-    keys, own = MANIFEST.finished(
-        cell.settings, cell.system, config.all_keys(cell, paths, version, assigned)
-    )
-    keys = config.ordered(keys)
+    assigned |= dict(config.surroundings(cell, paths, version))
+    keys, own = MANIFEST.finished(cell.settings, cell.system, assigned)
     record = _record(cell)
     dumps = cell.cadence.dump_rollouts
     if dumps and version != OLD:
@@ -51,10 +49,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             str(paths.plan_dir / RL),
         ),
         files={
-            **{
-                name: config.dumps(table)
-                for name, table in config.files(cell, version, keys).items()
-            },
+            **config.files(cell, version, keys),
             **sources(),
             **(rollout_dump.launched(HOOK, f"{ROLLOUTS}.py") if dumps else {}),
             RECORD: json.dumps(record) + "\n",
@@ -112,7 +107,7 @@ def sent(tables: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
 def _leaves(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
     for name, value in table.items():
         inner = value[0] if isinstance(value, list) and value else value
-        if isinstance(inner, Mapping):
+        if isinstance(inner, Mapping) and inner:
             yield from _leaves(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -1,18 +1,16 @@
 """Turn a plan for Prime-RL into one on a CPU: orchestrator, environments, trainer; no vLLM."""
 
-import copy
 import hashlib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from backends.prime_rl import config
 from backends.prime_rl.config import RL
 from backends.prime_rl.releases import OLD
+from backends.prime_rl.translate import sent
 from lab import cpu
 from lab.cpu import CpuLaunch, Deviation, differences
-from orchestrator.identity import flatten
 from orchestrator.records import AttemptPaths, LaunchPlan
 
 MODULE = "orch_cpu_prime_rl"
@@ -34,7 +32,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     """Return the launch on a CPU, or None for 0.8.0 and for a launch of two nodes."""
     if plan.version != OLD or "inference.toml" in plan.files:
         return None
-    before = tomllib.loads(plan.files[RL])
+    before = sent({RL: tomllib.loads(plan.files[RL])})
     after = _on_cpu(before, _port(paths))
     changed = plan.model_copy(
         update={
@@ -51,7 +49,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     deviations = (
         *differences(plan, changed, lambda argv: {str(i): word for i, word in enumerate(argv)}, {}),
         *_of_tables(
-            *({key: str(value) for key, value in flatten(each)} for each in (before, after))
+            *({key: str(value) for key, value in each.items()} for each in (before, after))
         ),
         *cpu.PARTS,
         *_PARTS,
@@ -59,16 +57,19 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     return CpuLaunch(changed, deviations, _IN_FP32)
 
 
-def _on_cpu(tables: Mapping[str, Any], port: int) -> dict[str, Any]:
+def _on_cpu(keys: Mapping[str, object], port: int) -> dict[str, object]:
     """Return rl.toml for a CPU: one process for each program, and attention that a CPU has."""
-    changed = copy.deepcopy(dict(tables))
-    gpus = changed["deployment"]
-    gpus |= {"gpus_per_node": 3, "num_train_gpus": 1, "num_infer_gpus": 1}
-    changed["trainer"]["model"] |= {"attn": "sdpa", "impl": "hf"}
-    changed["inference"]["server"]["port"] = port
-    changed["inference"]["parallel"]["dp"] = 1
-    changed["orchestrator"]["client"] = {"base_url": [f"http://localhost:{port}/v1"]}
-    return changed
+    return {
+        **keys,
+        "deployment.gpus_per_node": 3,
+        "deployment.num_train_gpus": 1,
+        "deployment.num_infer_gpus": 1,
+        "trainer.model.attn": "sdpa",
+        "trainer.model.impl": "hf",
+        "inference.server.port": port,
+        "inference.parallel.dp": 1,
+        "orchestrator.client.base_url": [f"http://localhost:{port}/v1"],
+    }
 
 
 _WHY = {

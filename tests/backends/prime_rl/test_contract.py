@@ -7,6 +7,7 @@ from pathlib import Path
 
 from backends.prime_rl import BACKEND, config
 from backends.prime_rl.manifest import MANIFEST
+from backends.prime_rl.translate import sent
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.testing.backend_contract import BackendContract
 from tests.backends.prime_rl.test_disk import TRAINER
@@ -25,8 +26,9 @@ class TestPrimeRl(BackendContract):
 
     def emitted(self, plan: LaunchPlan) -> Mapping[str, Sequence[str]]:
         """With the server's file as the table [inference], which it is on one node."""
-        server = tomllib.loads(plan.files.get("inference.toml", ""))
-        files = {**plan.files, "server.toml": config.dumps({"inference": server})}
+        server = sent({"rl.toml": tomllib.loads(plan.files.get("inference.toml", ""))})
+        keys = {f"inference.{key}": value for key, value in server.items()}
+        files = {**plan.files, "server.toml": config.dumps(keys)}
         return super().emitted(plan.model_copy(update={"files": files}))
 
     def write_log(self, attempt_dir: Path) -> Path:
