@@ -99,6 +99,7 @@ FLAT_NAMES: Mapping[str, str | None] = {
     "ref.num_gpus_per_node": "ref_num_gpus_per_node",
     "vllm.num_engines": "vllm_num_engines",
     "vllm.tensor_parallel_size": "vllm_tensor_parallel_size",
+    "vllm.enable_prefix_caching": "enable_prefix_caching",
     "ds.zero_stage": "zero_stage",
     "ds.param_dtype": "param_dtype",
     "ds.packing_samples": "packing_samples",

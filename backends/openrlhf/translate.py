@@ -55,6 +55,7 @@ CONSTANTS = frozenset(
         "ds.zero_stage",
         "train.colocate_actor_ref",
         "train.colocate_all",
+        "vllm.enable_prefix_caching",
         "vllm.enable_sleep",
     }
 )
@@ -96,7 +97,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     options = {
         **MANIFEST.assignments(settings, carried),
         **_files(settings, paths),
-        **_machines(settings, layout),
+        **_machines(settings, layout, version),
         **_validates(cell, paths),
         **_output(cell, paths),
     }
@@ -178,7 +179,7 @@ def _files(settings: Settings, paths: AttemptPaths) -> Options:
     }
 
 
-def _machines(settings: Settings, layout: RankLayout) -> Options:
+def _machines(settings: Settings, layout: RankLayout, version: str) -> Options:
     synchronous = settings.max_staleness_steps == 0
     return {
         "rollout.micro_batch_size": layout.micro_rollout,
@@ -189,6 +190,12 @@ def _machines(settings: Settings, layout: RankLayout) -> Options:
         "ref.num_gpus_per_node": layout.gpus_per_node,
         "vllm.num_engines": layout.num_engines,
         "vllm.tensor_parallel_size": layout.gpus_of_engine,
+        # The rollouts of a group share a prompt. The policy's process empties the cache before it
+        # sends new weights (0.11.2, trainer/ray/ppo_actor.py, broadcast_to_vllm, line 410); an
+        # asynchronous engine may be sampling then, and keeps the blocks that are in use.
+        "vllm.enable_prefix_caching": is_read(version)
+        and synchronous
+        and settings.rollout.group_size > 1,
         "ds.zero_stage": 3,
         "ds.packing_samples": True,
         "actor.gradient_checkpointing_enable": True,

@@ -12,6 +12,9 @@ def gpu_memory(cell: Cell) -> GpuUse:
     forward pass of the reference policy gathers it in one piece (models/utils.py, prepare_fsdp), in
     bf16 and before there are gradients and activations, which take more. With `lora` the weights
     have no gradients and no moments, and are the reference policy too.
+
+    Each process reads policy and reference whole, in fp32, before FSDP2 shards them: the trainer
+    makes the reference before it prepares the policy (1.16.0, grpo_trainer.py, line 1003).
     """
     settings, system = cell.settings, cell.system
     layout = rank_layout(settings, cell.resources, system)
@@ -32,6 +35,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
         engine_share=(system.engine_memory or ENGINE_MEMORY) * samples_by_engine(cell),
         engine_gpus=system.tensor_parallel or 1,
         kept_while_sampling=share * (12 if trains_all else 4) + reference,
+        node=layout.processes * 4 * (1 + has_reference) * sharded,
     )
 
 

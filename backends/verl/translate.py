@@ -42,6 +42,8 @@ EXTENSION = f"extension/{MODULE}.py"
 ROLLOUT_MODULE = "orch_verl_rollouts"
 HOOK = Path(__file__).with_name("rollout_hook.py")
 CPUS_PER_GPU, QUEUE_ACTORS = 3, 9
+SEQUENCES, MOST_SEQUENCES = f"{ROLLOUT}.max_num_seqs", 1024
+"""The key of an engine's sequences, and the most that orch asks for: verl's default up to 0.8.0."""
 TOKENS_PER_GPU = 16384
 """Most tokens of a micro-batch, unless a single sequence may be longer."""
 
@@ -195,7 +197,22 @@ def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
         "trainer.default_local_dir": f"{checkpoints}/x{updates}",
         "hydra.run.dir": f"{attempt}/hydra",
         **_gpus(cell),
+        **_sequences(cell),
     }
+
+
+def _sequences(cell: Cell) -> dict[str, object]:
+    """Return the key of the sequences that an engine samples at once, where the release's default
+    would let rollouts wait: 256 since 0.9.0, 1024 before (trainer/config/rollout/rollout.yaml)."""
+    settings, resources = cell.settings, cell.resources
+    nodes, gpus = resources.num_nodes, resources.gpus_per_node
+    if settings.max_staleness_steps:
+        _, _, nodes, gpus = split_gpus(resources)
+    engines = max(1, nodes * gpus // (cell.system.tensor_parallel or 1))
+    each = -(-settings.batch.num_prompts * settings.rollout.group_size // engines)
+    default = TABLES[MANIFEST.version_of(settings)].defaults[SEQUENCES]
+    wait = isinstance(default, int) and each > default < MOST_SEQUENCES
+    return {SEQUENCES: min(each, MOST_SEQUENCES)} if wait else {}
 
 
 def _validation(cell: Cell, frequency: object) -> LedgerEntry:

@@ -138,6 +138,8 @@ def _sentence(cell: Cell, memory: CellMemory) -> str:
     policy = f"{settings.backend.name} {settings.model.name}"
     policy += "" if settings.lora is None else " with lora"
     text = f"{policy}: {training:.0f} {of} a GPU while it trains, {sampling:.0f} while it samples"
+    if needed.node:
+        text += f"; at its start its processes hold {needed.node:.0f} GiB of a node's memory"
     if needed.gpu is None:
         return text
     if needed.peak > needed.gpu:

@@ -654,9 +654,10 @@ class Manifest:
     def _sound_estimator(self, settings: Settings, offered: Sequence[object]) -> str:
         """Return the advice on the best offered estimator that this cell can have, or no text.
 
-        The table of verdicts decides, and not the spelling: no advice leads to noise.
+        An estimator with k2's gradient is replaced by k2. Else the table of verdicts decides, and
+        not the spelling: no advice leads to noise.
         """
-        kl = settings.kl
+        kl, form = settings.kl, TABLE.get(settings.kl.estimator)
         if kl.placement is None:
             return ""
         case = Case(
@@ -665,8 +666,15 @@ class Manifest:
             group_size=settings.rollout.group_size,
         )
         candidates = [str(each) for each in offered if each in TABLE]
-        while chosen := best(((each, kl.placement) for each in candidates), case):
-            estimator = chosen.row.estimator
+        in_loss = form is not None and form.is_straight_through and kl.placement != "reward"
+        while candidates:
+            chosen = best(((each, kl.placement) for each in candidates), case)
+            if in_loss and "k2" in candidates:
+                estimator = "k2"
+            elif chosen is None:
+                break
+            else:
+                estimator = chosen.row.estimator
             other = {"kl": kl.model_copy(update={"estimator": estimator})}
             with suppress(UnsupportedSetting):
                 self.row(settings.model_copy(update=other), "kl.estimator", estimator)

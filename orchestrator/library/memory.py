@@ -55,6 +55,8 @@ class GpuUse:
     """True: the engine is on the GPUs that train."""
     kept_while_sampling: float = 0
     """What of policy and reference stays on a GPU while its engine samples, before sharing."""
+    node: float = 0
+    """What all processes of a node together hold in its memory before they share the weights."""
 
 
 def micro_batch(sequences: int, tokens: int, most_tokens: int, most: int | None = None) -> int:
@@ -103,6 +105,8 @@ class MemoryEstimate(NamedTuple):
     """Weights, gradients and optimizer alone: no launch of this kind takes less."""
     engine_weights: float
     """bf16 weights in one engine's GPU."""
+    node: float
+    """What the processes of a node hold in its memory at their start."""
 
     @property
     def peak(self) -> float:
@@ -150,4 +154,5 @@ def estimate(use: GpuUse, size: ModelSize, gpu: str, lora: Lora | None = None) -
     if use.together:
         sampling["trainer"] = use.kept_while_sampling * shared
     parts = {name: gib for name, gib in training.items() if gib}
-    return MemoryEstimate(memory, parts, sampling, least, 2 * each / use.engine_gpus)
+    engine = 2 * each / use.engine_gpus
+    return MemoryEstimate(memory, parts, sampling, least, engine, use.node * each)
