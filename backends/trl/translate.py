@@ -4,14 +4,14 @@ The manifest refuses values of single fields. `rank_layout` and `check` refuse c
 cannot train as asked: machines, batches, constants.
 """
 
-import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import yaml
 
 from backends.trl.manifest import (
     CHAT,
@@ -45,10 +45,6 @@ MODEL_LINK = "model"
 """Name of the link beside a plan to a policy shipped with orch."""
 
 Options = dict[str, object]
-_BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""Characters that YAML reads as the end of a line, or refuses, and that JSON does not escape."""
-
-
 LARGEST_ON_GPU, LARGEST_ON_CPU = 8, 512
 """Most rollouts in one forward pass of a process. Gradients of more rollouts are accumulated."""
 MOST_TOKENS = 16384
@@ -125,7 +121,9 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         version=version,
         argv=_argv(cell, paths, layout, chat=chat, kl=kl),
         files={
-            CONFIG.format(script): as_yaml(options),
+            CONFIG.format(script): yaml.safe_dump(
+                dict(options), allow_unicode=True, width=math.inf
+            ),
             NEEDS: needed_text,
             **shipped(cell.cadence.dump_rollouts, bool(kl)),
             **shared_files(cell, PROMPTS_FORMAT),
@@ -360,26 +358,6 @@ def _dump(
     if why:
         raise UnsupportedSetting("trl", "cadence.dump_rollouts", True, (False,), why)
     return rollout_dump.variables(paths.attempt_dir)
-
-
-def as_yaml(options: Values) -> str:
-    """Return options as YAML, one a line. Floats keep every digit."""
-    return "".join(f"{key}: {_scalar(value)}\n" for key, value in sorted(options.items()))
-
-
-def _scalar(value: object) -> str:
-    if isinstance(value, float):
-        if math.isinf(value):
-            return ".inf" if value > 0 else "-.inf"
-        digits, exponent, power = repr(value).partition("e")
-        # YAML 1.1 reads 1e-6 as text: a float needs a point
-        return digits + (".0" if exponent and "." not in digits else "") + exponent + power
-    if isinstance(value, list):
-        return f"[{', '.join(map(_scalar, value))}]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {_scalar(v)}" for k, v in value.items()) + "}"
-    text = json.dumps(value, ensure_ascii=False)
-    return _BREAKS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def rank_layout(
