@@ -19,6 +19,8 @@ from orchestrator.environments.make import InstallStep, create, exclusive, insta
 from orchestrator.errors import EnvironmentFault
 
 Made = TypeVar("Made")
+KEEPS_RECORDS = "ORCH_KEEP_RECORDS"
+"""The variable with which tests keep records of what they measured."""
 
 
 def contract_python(library: str, version: str) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.settings import System
-from tests.backends.cpu_meter import KEEPS_RECORDS
+from tests.backends.environments import KEEPS_RECORDS
 from tests.lab import proven
 
 SYSTEM = System(micro_batch=8, gradient_checkpointing=True)

@@ -19,7 +19,6 @@ from orchestrator.library.rollout_dump import VARIABLE
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions
-from tests.backends.cpu_meter import meter_of_record
 from tests.backends.environments import cpu_python
 
 BATCHES = 4
@@ -42,17 +41,14 @@ class ProofCell(NamedTuple):
             environments={release: EnvironmentEntry(venv=str(self.environment.path))}
         )
 
-    def train(self, *, processes: bool = False) -> float | None:
-        """Train it, or go on. Return the CPU seconds of all processes, or None if none are counted.
+    def train(self, *, processes: bool = False) -> None:
+        """Train it, or go on. Raise AssertionError, with the end of the log, if it fails.
 
-        processes: with the library's own processes. Raise AssertionError, with the end of the log,
-        if it fails.
+        processes: with the library's own processes.
         """
-        with meter_of_record(str(self.cell_dir.path)) as meter:
-            _, ending = train(self.cell, self.cell_dir, self.environment, processes=processes)
+        _, ending = train(self.cell, self.cell_dir, self.environment, processes=processes)
         log = self.cell_dir.attempts()[-1]
         assert ending.state == "succeeded", f"{ending.message}\n{log.stderr.read_text()[-4000:]}"
-        return meter.seconds
 
     def run(self) -> Run:
         """What it left."""
@@ -90,19 +86,11 @@ def _at_small_scale(declared: Cell, name: str, folder: Path, batches: int) -> Pr
     )
 
 
-def train_killed_and_resumed(proof: ProofCell) -> float | None:
+def train_killed_and_resumed(proof: ProofCell) -> None:
     """Kill all of its processes once it has a checkpoint, and go on.
-
-    Return the CPU seconds of all processes of both attempts, or None if none are counted.
 
     Raise AssertionError if the second attempt did not begin after that checkpoint.
     """
-    with meter_of_record(str(proof.cell_dir.path)) as meter:
-        _kill_and_resume(proof)
-    return meter.seconds
-
-
-def _kill_and_resume(proof: ProofCell) -> None:
     backend = plugins.load(proof.cell.settings.backend.name)
     first = threading.Thread(target=train, args=(proof.cell, proof.cell_dir, proof.environment))
     first.start()

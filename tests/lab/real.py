@@ -27,7 +27,6 @@ from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Cadence, Resources, Settings, System
 from tests.backends import child
-from tests.backends.cpu_meter import meter_of_record
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -50,8 +49,6 @@ class Trained(NamedTuple):
     logged: list[MetricPoint]
     checkpoints: list[Checkpoint]
     stdout: str
-    cpu_seconds: float | None
-    """Of all its processes, Ray's too. None: not counted."""
 
     @property
     def points(self) -> list[MetricPoint]:
@@ -188,7 +185,7 @@ def train(
     prepared.link(place.plan_dir, folder / "prepared")
     log = place.attempt_dir / "stdout"
     variables = _environment(python, folder) | dict(changed.plan.env)
-    with log.open("w") as out, meter_of_record(str(folder)) as meter:
+    with log.open("w") as out:
         process = held(
             [(replaced or {}).get(each, each) for each in changed.plan.argv],
             env=variables,
@@ -212,7 +209,6 @@ def train(
         list(backend.read_metrics(place.attempt_dir)),
         backend.find_checkpoints(place.checkpoints_dir),
         said,
-        meter.seconds,
     )
 
 

@@ -1,8 +1,5 @@
-"""Nothing is shipped unexecuted: every file of a launch runs where the library is, and which test
-does it is held here.
-"""
+"""What orch ships with a launch runs where the library is: rewards, and what Ray pickles."""
 
-import ast
 import json
 import os
 from collections.abc import Sequence
@@ -11,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lab.libraries import folder as lab_folder
 from orchestrator import plugins, scoring
 from orchestrator.records import AttemptPaths, LaunchPlan
 from tests.backends import child
@@ -19,7 +15,7 @@ from tests.backends.environments import contract_python, cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
 from tests.backends.shipped import write
 from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
-from tests.lab import executed, proven, real
+from tests.lab import proven, real
 
 ROOT = Path(__file__).parents[2]
 CPU = {
@@ -37,49 +33,6 @@ def python_of(library: str) -> Path:
     if library == "prime_rl" and not os.environ.get(VARIABLE):
         pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to train with it")
     return cpu_python(library, CPU[library])
-
-
-def test_every_program_of_a_launch_has_a_test_that_executes_it() -> None:
-    written = executed.written()
-    assert len(written) > 50
-    for library, name in written:
-        if name.endswith(".py"):
-            assert executed.execution(library, name) is not None, f"nothing executes {name}"
-        else:
-            assert name in executed.READ, f"{library} reads {name}? say who"
-
-
-def test_every_row_is_of_a_file_that_is_written() -> None:
-    names = {name for _, name in executed.written()}
-    for library, name in executed.EXECUTED:
-        assert (library, name) in executed.written() or (library == "*" and name in names), name
-    assert set(executed.READ) <= names
-
-
-@pytest.mark.parametrize("folder", ["launch", "cpu", "rewards"])
-def test_every_file_of_a_folder_that_is_shipped_is_written(folder: str) -> None:
-    """A file that no variation writes would be shipped by a cell that nobody has tried."""
-    names = {Path(name).name for _, name in executed.written()}
-    for library in CPU:
-        for path in ((lab_folder if folder == "cpu" else plugins.folder)(library) / folder).glob(
-            "*.py"
-        ):
-            shipped = {path.name, f"orch_{library}_{path.name}", f"orch_{library}_cpu.py"}
-            assert path.name == "__init__.py" or shipped & names, path
-
-
-def test_every_named_test_is_there_and_trains_or_asks_a_library() -> None:
-    environments = {"cpu_python", "contract_python", "proven", "python_of"}
-    named = {test for each in executed.EXECUTED.values() for test in each.tests}
-    for test in named:
-        file, _, function = test.partition("::")
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert function in functions, test
-        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        assert used & environments, f"{file} makes no environment of a library"
-    for _, _, test in executed.BESIDES:
-        assert (ROOT / test).is_file(), test
 
 
 LOADED = {

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.backends.cpu_meter import KEEPS_RECORDS
-from tests.backends.environments import cpu_python
+from tests.backends.environments import KEEPS_RECORDS, cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
 from tests.lab import real
 from tests.replay import recorded

@@ -4,7 +4,6 @@ TRL itself trains a few steps and writes its rollouts. The embedded trainer's ad
 objective, in the dialect of the release, then go over the same tokens from the same policy.
 """
 
-import copy
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,11 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from backends.micro.objective import Experience, objective, penalty, shaped_advantages
 from backends.trl import BACKEND
+from lab.prove.proof import prove
 from orchestrator import plugins
-from orchestrator.estimators import entry
-from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.library.rollout_dump import RolloutBatch, read
 from orchestrator.metrics.names import VALIDATION
@@ -32,7 +29,6 @@ from tests.backends.environments import cpu_python
 from tests.backends.shipped import write
 from tests.backends.trl.cells import cell
 from tests.lab import proven
-from tests.lab.trained import hold
 from tests.spec.spec_files import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(80)]
@@ -41,7 +37,6 @@ K1 = Kl(estimator="k1", placement="reward", beta=0.2)
 K3 = Kl(estimator="k3", placement="loss", beta=0.2)
 RHO = Kl(estimator="rho_k3", placement="loss", beta=0.2)
 RB = Kl(estimator="rb", placement="reward_and_loss", beta=0.2)
-RB_K1 = RB.model_copy(update={"estimator": "rb_k1"})
 LENGTHS = Loss(aggregation="constant", constant_tokens=6)
 CELLS = {
     "k1.reward, two minibatches": ("1.16.0", K1, {"minibatches": 2}),
@@ -59,8 +54,6 @@ CELLS = {
     "1.9.2, k1.reward, two minibatches": ("1.9.2", K1, {"minibatches": 2}),
     "1.9.2, k3, sequence mean": ("1.9.2", K3, {"loss": Loss(aggregation="sequence_mean")}),
     "1.9.2, rho_k3, dr_grpo": ("1.9.2", RHO, {"advantage": "dr_grpo", "loss": LENGTHS}),
-    "rb, two minibatches": ("1.16.0", RB, {"minibatches": 2, "loss": LENGTHS}),
-    "1.9.2, rb_k1, grpo": ("1.9.2", RB_K1, {"advantage": "grpo", "loss": Loss()}),
 }
 LAUNCHES = Path(__file__).with_name("launches.py")
 FP32 = 2e-4
@@ -157,98 +150,13 @@ def log_probabilities(model: Any, batch: RolloutBatch, which: Sequence[int]) -> 
     return torch.stack(found)
 
 
-def state_kl(
-    estimator: str, model: Any, reference: Any, batch: RolloutBatch, which: Sequence[int]
-) -> torch.Tensor:
-    """[n, T], the KL between two policies at each response token's state; 0 where there is none.
-
-    In fp64: a gradient that is 0 must be so, since AdamW makes steps of the rounding of one.
-    """
-    longest = max(map(len, batch.responses))
-    rows = []
-    for index in which:
-        prompt, response = batch.prompts[index], batch.responses[index]
-        ids = torch.tensor([[*prompt, *response]])
-        mine, theirs = (
-            (each(ids).logits[0, len(prompt) - 1 : -1].double() / batch.temperature).log_softmax(-1)
-            for each in (model, reference)
-        )
-        kl = vocabulary_kl(estimator, mine, theirs.detach()).float()
-        rows.append(torch.cat([kl, kl.new_zeros(longest - len(response))]))
-    return torch.stack(rows)
-
-
 def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
     """The worst relative difference of each quantity between the library and the dialect."""
-    from transformers import AutoModelForCausalLM
-
-    settings, worst = run.cell.settings, dict[str, float]()
-
-    def compare(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> None:
-        gap = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6))
-        worst[name] = max(worst.get(name, 0.0), gap)
-
-    policy = AutoModelForCausalLM.from_pretrained(plugins.shipped_policy(settings.model.path))
-    policy.train()
-    reference = copy.deepcopy(policy).eval()
-    adam = torch.optim.AdamW(
-        policy.parameters(), lr=settings.optimizer.learning_rate, weight_decay=0
-    )
-    size = settings.rollout.group_size
-    for batch in run.batches:
-        count = len(batch.responses)
-        mask = padded([[1.0] * len(row) for row in batch.responses])
-        with torch.no_grad():
-            old = log_probabilities(policy, batch, range(count))
-            fixed = log_probabilities(reference, batch, range(count))
-        if batch.logp_policy is not None:
-            compare("log-probabilities", old, padded(batch.logp_policy))
-        if batch.logp_reference is not None:
-            compare("reference", fixed, padded(batch.logp_reference))
-        grouped = [x.view(-1, size, x.shape[-1]) for x in (old, fixed, mask)]
-        name = settings.kl.estimator
-        if entry(name).is_of_vocabulary and not entry(name).in_reward:
-            with torch.no_grad():
-                lost = state_kl(name, policy, reference, batch, range(count))
-            lost = lost.view_as(grouped[2])
-        else:
-            lost = penalty(settings.kl, grouped[0], grouped[1], grouped[2], dialect)
-        rewards = torch.tensor(batch.rewards).view(-1, size)
-        gains = shaped_advantages(
-            settings.advantage.estimator,
-            rewards,
-            settings.kl.beta,
-            lost,
-            dialect,
-            entry(name).credit,
-        ).reshape(count, -1)
-        assert batch.advantages is not None
-        theirs = padded(batch.advantages)
-        compare("advantages", gains * mask[:, : gains.shape[1]], theirs[:, : gains.shape[1]])
-        norms, tokens = [], mask.sum() / len(batch.updates or [[]])
-        for which in batch.updates or []:
-            rows = torch.tensor(which)
-            part = [x[rows][:, None] for x in (mask, old, fixed, gains)]
-            none = torch.zeros(len(which), 1)
-            made = Experience(part[0], part[0], part[0], part[1], part[2], none, none, part[3])
-            made = made._replace(batch_tokens=tokens)
-            logp = log_probabilities(policy, batch, which)[:, None]
-            state_kls = None
-            if entry(name).is_of_vocabulary:
-                state_kls = state_kl(name, policy, reference, batch, which)[:, None]
-            value = objective(settings.loss, settings.kl, logp, made, dialect, state_kls).loss
-            adam.zero_grad()
-            value.backward()
-            norms.append(torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0))
-            adam.step()
-        compare(
-            "gradient norm", torch.stack(norms).mean(), torch.tensor(batch.observed["grad_norm"])
-        )
-        saved = torch.load(run.folder / f"weights-{batch.step}.pt")
-        state = policy.state_dict()
-        for name, weights in saved.items():
-            compare("weights", state[name], weights)
-    return worst
+    settings = run.cell.settings
+    policy = plugins.shipped_policy(settings.model.path)
+    weights = {each.step: run.folder / f"weights-{each.step}.pt" for each in run.batches}
+    proof = prove(settings, dialect, run.batches, policy, weights)
+    return {each.name: each.worst for each in proof.quantities}
 
 
 def test_a_renewed_reference_policy_survives_a_resume(home: Path) -> None:
@@ -332,19 +240,26 @@ def test_the_spec_of_resets_renews_the_reference_policy(home: Path) -> None:
 def test_the_dialect_predicts_what_the_library_does(name: str, home: Path) -> None:
     run = trained(name, home / str(list(CELLS).index(name)))
     assert len(run.batches) == 2
-    hold("trl", CELLS[name][0], name, run.batches[-1].step)
     worst = replay(run, BACKEND.semantics(run.cell.settings.backend.version).dialect)
-    assert {"advantages", "gradient norm", "weights"} <= worst.keys()
+    assert {"advantages", "grad_norm", "weights"} <= worst.keys()
     print(name, worst)
     assert max(worst.values()) <= FP32, worst
+
+
+def test_what_orch_ships_trains_in_the_library(home: Path) -> None:
+    """Its gradients are held in test_quiet.py, in the release's own loss."""
+    made = cell(RB, steps=2, minibatches=2, loss=LENGTHS)
+    points, _ = read_points(launched(made, home / "shipped"))
+    first, second = (point.values["train/kl_term"] for point in points)
+    assert first == 0, "the policy is its own reference"
+    assert second > 0
 
 
 def test_a_token_mean_is_over_the_batch_of_several_minibatches(home: Path) -> None:
     """Responses of this cell have several lengths. Divided by each minibatch's own, it is wrong."""
     proof_cell = proven.proof_cell("trl", "1.16.0", "k3.loss.x4", home / "proof")
-    seconds = proof_cell.train()
+    proof_cell.train()
     run = proof_cell.run()
-    hold("trl", "1.16.0", "k3.loss.x4", run.batches[-1].step, seconds)
     assert run.dialect.mean_over == "batch"
     assert run.proof().holds, run.proof()
     wrong = run.proof(run.dialect.model_copy(update={"mean_over": "minibatch"}))

@@ -15,7 +15,6 @@ from orchestrator.library.rollout_dump import Values
 from tests.backends.environments import cpu_python
 from tests.backends.prime_rl.conftest import VARIABLE
 from tests.lab import proven, real
-from tests.lab.trained import hold
 
 pytestmark = [pytest.mark.slow, pytest.mark.long(200), pytest.mark.real]
 
@@ -38,7 +37,6 @@ def python() -> Path:
 @pytest.mark.parametrize("name", KLS)
 def test_it_trains(name: str, python: Path, tmp_path: Path) -> None:
     run = real.train("prime_rl", "0.5.0", python, tmp_path, KLS[name])
-    hold("prime_rl", "0.5.0", name, real.STEPS, run.cpu_seconds)
     on_policy = run.cell.settings.max_staleness_steps == 0
     assert [point.step for point in run.points] == list(range(1, real.STEPS + 1))
     assert list(run.validation) == [0]
@@ -134,7 +132,6 @@ def test_it_is_killed_goes_on_and_does_what_its_dialect_predicts(
     assert python.exists()
     proof_cell = proven.proof_cell("prime_rl", "0.5.0", "k1.reward", tmp_path / "it's a folder")
     proven.train_killed_and_resumed(proof_cell)
-    hold("prime_rl", "0.5.0", "k1 in the reward, killed and resumed", proven.BATCHES)
     run = proof_cell.run()
     proof = run.proof()
     assert proof.holds, proof

@@ -21,7 +21,6 @@ from backends.trl import BACKEND
 from orchestrator.rundir import RunFolder
 from tests.backends.environments import cpu_python, root
 from tests.lab.real import distances
-from tests.lab.trained import hold
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(100)]
 
@@ -123,7 +122,6 @@ def test_a_kill_loses_and_changes_nothing(run: tuple[Path, str]) -> None:
             )
             assert after == before, (cell.name, step)
             compared += min(second) > 1
-    hold("trl", RELEASE, "real_smoke, killed and resumed", STEPS)
     assert compared, "the kill came before anything was trained twice"
 
 

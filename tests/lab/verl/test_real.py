@@ -21,7 +21,6 @@ from orchestrator.records import Engine, Sampling
 from tests.backends.environments import cpu_python
 from tests.evaluate.micro_scores import micro_scores
 from tests.lab import proven
-from tests.lab.trained import hold
 
 pytestmark = [pytest.mark.slow, pytest.mark.long(300), pytest.mark.real]
 
@@ -100,14 +99,13 @@ def test_verl_does_what_its_dialect_predicts(folder: Path, monkeypatch: pytest.M
     logging = proof_cell.cell.but(loggers=("wandb", "tensorboard"))
     proof_cell = proof_cell._replace(cell=logging)
     monkeypatch.setenv("WANDB_MODE", "offline")  # as the worker sets it where there is no key
-    seconds = proof_cell.train()
+    proof_cell.train()
     (attempt,) = proof_cell.cell_dir.attempts()
     (offline,) = loggers.offline_runs(attempt.path)
     (logged,) = offline.glob("*.wandb")
     assert b"actor/grad_norm" in logged.read_bytes()
     assert list(attempt.path.rglob("events.out.tfevents.*"))
     proof = proof_cell.run().proof()
-    hold("verl", "0.9.1", "k1.reward", proof.num_steps, seconds)
     assert proof.holds, proof
     assert proof.num_steps == proven.BATCHES
     worst = {each.name: each.worst for each in proof.quantities}
@@ -122,10 +120,9 @@ def test_its_own_processes_do_what_its_dialect_predicts_and_its_export_is_evalua
     agent loop, reward loop, queue and sampler are processes. Then verl's model_merger, then
     lm-eval, which answers each item as transformers do."""
     proof_cell = proven.proof_cell("verl", "0.9.1", "k3.loss.x4", folder)
-    seconds = proof_cell.train(processes=True)
+    proof_cell.train(processes=True)
     run = proof_cell.run()
     proof = run.proof()
-    hold("verl", "0.9.1", "k3.loss.x4, over Ray", proof.num_steps, seconds)
     assert proof.holds, proof
     assert proof.num_steps == 4 * proven.BATCHES
     worst = {each.name: each.worst for each in proof.quantities}
@@ -178,8 +175,7 @@ def test_a_killed_run_goes_on_and_is_exported(folder: Path) -> None:
     `k1_to_go` is orch's own advantage estimator in verl.
     """
     proof_cell = proven.proof_cell("verl", "0.9.1", "k1_to_go.reward", folder)
-    seconds = proven.train_killed_and_resumed(proof_cell)
-    hold("verl", "0.9.1", "k1_to_go.reward, killed and resumed", proven.BATCHES, seconds)
+    proven.train_killed_and_resumed(proof_cell)
     run = proof_cell.run()
     proof = run.proof()
     assert proof.holds, proof
