@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from backends.trl.options import VERSIONS as TRL
 from orchestrator import plugins
 from orchestrator.library import lora
-from orchestrator.settings import Lora, Resources
+from orchestrator.settings import Lora
+from tests import golden
 from tests.backends.environments import cpu_python
-from tests.backends.openrlhf.cells import PLACE
-from tests.backends.test_resolved import cell, parsed_by_trl
+from tests.backends.test_resolved import parsed_by_trl
 from tests.lab.real import POLICY
 
 ASKED: dict[str, Any] = {"rank": 8, "alpha": 32, "targets": ["v_proj", "q_proj"]}
@@ -32,9 +32,9 @@ NAMED = {"verl": ASKED, "trl": ASKED, "skyrl": ALL, "prime_rl": ASKED}
     ("targets", "taken"), [("all-linear", "all-linear"), (["q_proj"], ["q_proj", "q_proj"])]
 )
 def test_trl_reads_it(version: str, targets: Any, taken: Any, tmp_path: Path) -> None:
-    one = cell("trl", version, "loss", lora={**ALL, "targets": targets})
-    one = one.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=1)})
-    plan = plugins.load("trl").translate(one, PLACE)
+    machine = {"resources": {"num_nodes": 1, "gpus_per_node": 1}}
+    one = golden.cell_of("trl", version, {**machine, "lora": {**ALL, "targets": targets}})
+    plan = plugins.load("trl").translate(one, golden.PLACE)
     resolved = parsed_by_trl(version, plan, "grpo", tmp_path)
     assert resolved["use_peft"] is True
     assert (resolved["lora_r"], resolved["lora_alpha"], resolved["lora_dropout"]) == (8, 32, 0.0)
@@ -52,12 +52,9 @@ def test_targets_are_one_text_whatever_their_order() -> None:
 
 def test_frozen_weights_have_no_gradient_and_no_moments() -> None:
     for library, asked in NAMED.items():
-        version = {"verl": "0.9.1", "trl": "1.16.0", "skyrl": "0.4.0", "prime_rl": "0.5.0"}[library]
-        more = {"rollout": {"group_size": 4, "max_response_tokens": 222}}
-        placement = "reward" if library == "prime_rl" else "loss"
-        backend = plugins.load(library)
-        use = backend.gpu_memory(cell(library, version, placement, lora=asked, **more))
-        full = backend.gpu_memory(cell(library, version, placement, **more))
+        release, backend = golden.RELEASES[library], plugins.load(library)
+        use = backend.gpu_memory(golden.cell_of(library, release, {"lora": asked}))
+        full = backend.gpu_memory(golden.cell_of(library, release, {}))
         assert use is not None
         assert full is not None
         assert (use.weights, use.gradients, use.optimizer) == (4, 0, 0)
