@@ -26,7 +26,6 @@ from orchestrator.library.manifest import (
     ABSENT,
     COUNT,
     OWN_PATH,
-    REWARD_RULES,
     SHIPPED_ADVICE,
     WHOLE,
     Account,
@@ -42,7 +41,7 @@ from orchestrator.library.manifest import (
     same,
     sampling_rows,
 )
-from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
+from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
 from orchestrator.settings import Settings
 
 PROMPTS, HELD_OUT = "data/train.jsonl", "data/validation.jsonl"
@@ -191,18 +190,12 @@ def _unbiased_estimator(launch: Any) -> object:
     if not (launch["algo.kl.use_loss"] and launch.get("algo.kl.unbiased_gradient")):
         return ABSENT
     value = _plain_estimator(launch)
-    requested = needed(launch, "asked", "kl.estimator")
-    name = f"{value}+" if requested is ABSENT else requested
+    requested = asked(launch, "kl.estimator")
+    name = f"{value}+" if requested in (ABSENT, None) else requested
     if UNBIASED.get(name) != value:
         sentence = f"{NEEDS} asks for {name}, the flags for the value of {value}"
         raise SpecError("OpenRLHF launch", [Fault(sentence)])
     return name
-
-
-def _asked_of(launch: Values, name: str) -> object:
-    """Return a field of needs.json, or None if the cell did not set it."""
-    requested = needed(launch, "asked", name)
-    return None if requested is ABSENT else requested
 
 
 def _trained_in(launch: Any) -> object:
@@ -210,7 +203,7 @@ def _trained_in(launch: Any) -> object:
     given = launch["ds.param_dtype"]
     if given != "bf16":
         raise KeyError(given)
-    return _asked_of(launch, "precision.training")
+    return asked(launch, "precision.training")
 
 
 # ------------------------------------------------------------------------ accounts and advice
@@ -270,12 +263,7 @@ _ESTIMATOR = ("algo.kl.estimator", "algo.kl.unbiased_gradient")
 _FILE = "data.prompt_dataset"
 
 MODEL_AND_DATA = (
-    Row(
-        "model.name",
-        carried_by=NEEDS,
-        read=lambda launch: needed(launch, "asked", "model.name"),
-        note=NAME,
-    ),
+    label_row("OpenRLHF"),
     Row("model.path", "actor.model_name_or_path", OWN_PATH, advice=SHIPPED_ADVICE),
     Row(
         "model.chat_template",
@@ -294,13 +282,10 @@ MODEL_AND_DATA = (
         "num_prompts", "a shorter file would end training early, without a message", (_FILE,)
     ),
     prompts_row("instruction", "already part of each prompt of the file", (_FILE,)),
-    Row(
-        "data.reward",
-        carried_by=NEEDS,
-        offer=REWARD_RULES,
-        read=lambda launch: needed(launch, "prompts", "reward"),
-        note="a rule of reward.py, which reward.remote_url names",
-        shows=("reward.remote_url", "reward.clip_range"),
+    prompts_row(
+        "reward",
+        "a rule of reward.py, which reward.remote_url names",
+        ("reward.remote_url", "reward.clip_range"),
     ),
     Row(
         "data.max_prompt_tokens",
@@ -695,14 +680,14 @@ PRECISION = (
         "precision.rollout",
         carried_by="the library's engines, which it builds in bfloat16",
         offer=_asked_as_bf16("it builds its engines in bfloat16"),
-        read=lambda launch: _asked_of(launch, "precision.rollout"),
+        read=lambda launch: asked(launch, "precision.rollout"),
         advice=_ENGINES.format("precision.rollout"),
     ),
     Row(
         "precision.checkpoint",
         carried_by="DeepSpeed's consolidated 16-bit weights",
         offer=_asked_as_bf16("it saves DeepSpeed's consolidated 16-bit weights"),
-        read=lambda launch: _asked_of(launch, "precision.checkpoint"),
+        read=lambda launch: asked(launch, "precision.checkpoint"),
         advice="It saves DeepSpeed's consolidated 16-bit weights, and has no flag for others. Set "
         "precision.checkpoint=bf16.",
     ),

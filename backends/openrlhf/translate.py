@@ -34,7 +34,7 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import Carried, validation
 from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs_file, shared_files
+from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Resources, Settings, System
 
@@ -93,7 +93,13 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     carried = _carried(settings)
     layout = rank_layout(settings, cell.resources, version, cell.system)
     check(settings, version, layout, paths)
-    needed, needed_text = needs(settings, version)
+    needed = needs(
+        settings,
+        version,
+        *("backend.version", "model.name"),
+        *("precision.training", "precision.rollout", "precision.checkpoint"),
+        *(["kl.estimator"] if settings.kl.estimator in UNBIASED else []),
+    )
     options = {
         **MANIFEST.assignments(settings, carried),
         **_files(settings, paths),
@@ -121,9 +127,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         version=version,
         argv=program,
         files={
-            NEEDS: needed_text,
             REWARD: reward_file(),
-            **shared_files(cell, PROMPTS_FORMAT),
+            **shared_files(cell, PROMPTS_FORMAT, needed),
             **dump_files,
         },
         env={
@@ -265,26 +270,6 @@ def _output(cell: Cell, paths: AttemptPaths) -> Options:
         "logger.wandb.run_name": cell.slug,
         **(wandb if "wandb" in cell.loggers else {}),
     }
-
-
-def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
-    """Return the data of a launch that no flag carries, as a mapping and as the text of needs.json.
-
-    It holds the release, the prompts, and, under `asked`, the settings that have the same flags in
-    several cells.
-    """
-    requested: tuple[tuple[str, object], ...] = (
-        ("backend.version", settings.backend.version),
-        ("model.name", settings.model.name),
-    )
-    if settings.kl.estimator in UNBIASED:
-        requested += (("kl.estimator", settings.kl.estimator),)
-    requested += tuple(
-        (f"precision.{name}", value) for name, value in settings.precision if value is not None
-    )
-    said = settings.data.model_dump(exclude={"max_prompt_tokens"})
-    prompts = {"file": PROMPTS, "columns": COLUMNS, **said}
-    return needs_file(f"openrlhf=={version}", prompts, requested)
 
 
 @cache

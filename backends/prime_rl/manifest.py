@@ -1,7 +1,7 @@
 """One table: how each field of a cell reaches Prime-RL 0.5.0 and 0.8.0.
 
 Keys are those of rl.toml, without the branch of a union. [inference] is the server's own file if
-the server runs on a second node. `orch.json`, which orch writes next to them, holds what Prime-RL
+the server runs on a second node. `needs.json`, which orch writes next to them, holds what Prime-RL
 has no key for. Fields that go through hooks.py or environment.py have the status `extension`.
 """
 
@@ -32,6 +32,7 @@ from orchestrator.library.manifest import (
     Values,
     same,
 )
+from orchestrator.library.needs import NEEDS, asked
 from orchestrator.settings import Settings
 
 TORCH_EPSILON = 1e-8
@@ -124,7 +125,7 @@ _TOKENIZER = (
     "trainer.tokenizer.name as well: without it the trainer saves its default model's tokenizer"
 )
 _DATA = "an argument of our environment (environment.py), which its `env.id` names"
-RECORD, _LABEL = "orch.json", "a label, not sent to Prime-RL"
+_LABEL = "a label, not sent to Prime-RL"
 _RESPONSE = {
     OLD: "orchestrator.sampling.max_tokens",
     CURRENT: "orchestrator.train.sampling.max_completion_tokens",
@@ -232,12 +233,12 @@ def _read_scaled(launch: Values) -> object:
     return "dr_grpo" if scale == 1.0 else "rloo"
 
 
-def _record(name: str, otherwise: object = None) -> Callable[[Values], object]:
-    """Return a reader of orch.json."""
+def _asked(name: str, otherwise: object = None) -> Callable[[Values], object]:
+    """Return a reader of a field that no key carries. otherwise: in a launch of others."""
 
     def read(launch: Values) -> object:
-        record = launch.get(RECORD)
-        return record.get(name, otherwise) if isinstance(record, Mapping) else otherwise
+        value = asked(launch, name)
+        return otherwise if value is ABSENT else value
 
     return read
 
@@ -343,8 +344,8 @@ ROWS: tuple[Row, ...] = (
                 Meaning("token_mean", ABSENT, status, tokens),
                 Meaning("constant", ABSENT, "approximated", constant),
             ),
-            carried_by=RECORD,
-            read=_record("loss_aggregation", "token_mean"),
+            carried_by=NEEDS,
+            read=_asked("loss.aggregation", "token_mean"),
             advice="Its trainer divides the sum over tokens by the number of tokens. Set "
             "loss.aggregation=token_mean, or train with verl.",
             since=since,
@@ -355,8 +356,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "loss.constant_tokens",
         offer=Number(least=1, null=True, whole=True),
-        carried_by=RECORD,
-        read=_record("loss_constant_tokens"),
+        carried_by=NEEDS,
+        read=_asked("loss.constant_tokens"),
         account=_constant_tokens,
     ),
     Row(
@@ -537,8 +538,8 @@ ROWS: tuple[Row, ...] = (
         Row(
             "backend.version",
             offer=same(None, *VERSIONS),
-            carried_by=RECORD,
-            read=_record("backend_version", unsaid),
+            carried_by=NEEDS,
+            read=_asked("backend.version", unsaid),
             since=since,
             until=until,
         )
@@ -595,8 +596,8 @@ PRECISION: tuple[Row, ...] = (
             Meaning(None, ABSENT, note=f"its own: bf16 {_PASSES}"),
             Meaning("bf16", ABSENT, note=_PASSES),
         ),
-        carried_by=RECORD,
-        read=_record("precision_training"),
+        carried_by=NEEDS,
+        read=_asked("precision.training"),
         advice="Its trainer's FSDP policy is bfloat16 in its own code. Set "
         "precision.training=bf16, or train with verl.",
     ),
@@ -621,8 +622,8 @@ PRECISION: tuple[Row, ...] = (
             Meaning(None, ABSENT, note="its own: every weight is rounded to bf16"),
             Meaning("bf16", ABSENT, note="every weight is rounded to it"),
         ),
-        carried_by=RECORD,
-        read=_record("precision_checkpoint"),
+        carried_by=NEEDS,
+        read=_asked("precision.checkpoint"),
         advice="Its trainer gathers weights in bfloat16 to save them. Set "
         "precision.checkpoint=bf16.",
     ),

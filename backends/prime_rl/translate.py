@@ -4,19 +4,18 @@ The manifest refuses values of single fields. `check` refuses combinations that 
 schedules, and GPUs that do not fit.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from backends.prime_rl import config
 from backends.prime_rl.config import INFERENCE, RL
-from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST, RECORD
+from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import Carried, validation
-from orchestrator.library.needs import shared_files
+from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 
 PROMPTS_FORMAT = "questions"
@@ -32,7 +31,12 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     assigned = MANIFEST.assignments(cell.settings, carried)
     assigned |= dict(config.surroundings(cell, paths, version))
     keys, own = MANIFEST.finished(cell.settings, cell.system, assigned)
-    record = _record(cell)
+    needed = needs(
+        cell.settings,
+        version,
+        *("backend.version", "loss.aggregation", "loss.constant_tokens"),
+        *("precision.training", "precision.checkpoint"),
+    )
     dumps = cell.cadence.dump_rollouts
     if dumps and version != OLD:
         raise _no_dump(cell)
@@ -52,15 +56,14 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             **config.files(cell, version, keys),
             **sources(),
             **(rollout_dump.launched(HOOK, f"{ROLLOUTS}.py") if dumps else {}),
-            RECORD: json.dumps(record) + "\n",
-            **shared_files(cell, PROMPTS_FORMAT),
+            **shared_files(cell, PROMPTS_FORMAT, needed),
         },
         env={
             **(rollout_dump.variables(paths.attempt_dir) if dumps else {}),
             # its trainer and its orchestrator log to a run each
             **loggers.variables(cell, paths, one_run=False),
         },
-        ledger=MANIFEST.ledger(cell.settings, keys | {RECORD: record}, carried)
+        ledger=MANIFEST.ledger(cell.settings, keys | {NEEDS: needed}, carried)
         + own
         + (_validation(cell, version, keys),),
         bring_up="ranks",
@@ -133,18 +136,6 @@ def _no_dump(cell: Cell) -> UnsupportedSetting:
         f"The hook is written for the trainer and the orchestrator of {OLD}; this release has "
         "others.",
     )
-
-
-def _record(cell: Cell) -> dict[str, object]:
-    """Return the settings that Prime-RL has no key for, so that a launch can be read back."""
-    loss, precision = cell.settings.loss, cell.settings.precision
-    record: dict[str, object] = {
-        "backend_version": cell.settings.backend.version,
-        "loss_aggregation": loss.aggregation,
-        "loss_constant_tokens": loss.constant_tokens,
-    }
-    keyless = {"training": precision.training, "checkpoint": precision.checkpoint}
-    return record | {f"precision_{name}": value for name, value in keyless.items() if value}
 
 
 def check(cell: Cell) -> None:

@@ -14,14 +14,12 @@ from typing import Any, NamedTuple
 from backends.skyrl.overrides import written
 from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library import key_tables, lora
-from orchestrator.library.key_tables import driven, is_since, load_options, version_tuple
+from orchestrator.library.key_tables import driven, is_since, load_options
 from orchestrator.library.manifest import (
     ABSENT,
     COUNT,
     OWN_PATH,
-    REWARD_RULES,
     SHIPPED_ADVICE,
-    TEXT,
     WHOLE,
     Account,
     AllBut,
@@ -38,7 +36,7 @@ from orchestrator.library.manifest import (
     same,
     sampling_rows,
 )
-from orchestrator.library.needs import NEEDS, name_of, needed
+from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Clip, Settings
 
@@ -50,7 +48,6 @@ trains asynchronously with its plain PPO loss."""
 NEWEST = VERSIONS[0]
 READ = "0.4.0"
 """The release since which orch has read what SkyRL claims of Ray, and runs it without a GPU."""
-_NEWEST_FIRST = sorted(VERSIONS, key=version_tuple, reverse=True)
 COUNTS_STEPS = "0.3.0"
 """The first release that counts train steps, that has DPPO, and whose asynchronous trainer refuses
 its own PPO losses."""
@@ -170,35 +167,6 @@ def tables() -> dict[str, ReleaseTable]:
 def is_asynchronous(launch: Values) -> bool:
     """Return True if a launch's settings ask for asynchronous training."""
     return bool(launch.get(ENABLED, launch.get(ASYNCHRONOUS, False)))
-
-
-def _data(name: str) -> Row:
-    """Return the row of a field of `data`, whose value is in needs.json.
-
-    A launch that orch did not write has the name and path of its first training file.
-    """
-
-    def read(launch: Values) -> object:
-        needs: Any = launch.get(NEEDS) or {}
-        if "data" in needs:
-            return needs["data"].get(name, ABSENT)
-        files = launch.get("data.train_data")
-        path = str(files[0]) if isinstance(files, list) and files else "unknown"
-        return {"name": name_of(path), "path": path}.get(name, ABSENT)
-
-    return Row(
-        f"data.{name}",
-        carried_by=NEEDS,
-        offer=OWN_PATH if name == "path" else _COUNT if name == "num_prompts" else TEXT,
-        read=read,
-        note=f"data/train.parquet is prepared from it ({NEEDS})",
-        advice=SHIPPED_ADVICE if name == "path" else "",
-    )
-
-
-def _model_name(launch: Any) -> object:
-    name = needed(launch, "model", "name")
-    return name_of(str(launch["trainer.policy.model.path"])) if name is ABSENT else name
 
 
 def _advantage(launch: Any) -> str:
@@ -435,6 +403,7 @@ _TEMPLATE = (
 )
 _REWARD = "SkyRL has no such reward: reward.py, in an environment that orch_skyrl.py registers"
 _WHITENS = "SkyRL's reinforce++ whitens over the batch: orch_skyrl.py registers the plain one"
+_PREPARED = f"data/train.parquet is prepared from it ({NEEDS})"
 _CLAMPED = "log r is held within 20 and the estimate within 10; the gradient is 0 beyond"
 
 # ------------------------------------------------------------------------------------ the table
@@ -545,12 +514,7 @@ def _bounded(name: str, low: str, high: str) -> Row:
 
 
 MODEL_AND_DATA = (
-    Row(
-        "model.name",
-        carried_by=NEEDS,
-        read=_model_name,
-        note=f"for people; {NEEDS} keeps it",
-    ),
+    label_row("SkyRL"),
     Row(
         "model.path",
         "trainer.policy.model.path",
@@ -566,15 +530,15 @@ MODEL_AND_DATA = (
             Meaning("none", "none", "extension", _TEMPLATE),
         ),
     ),
-    *(_data(name) for name in ("name", "path", "split", "num_prompts", "instruction")),
-    Row(
-        "data.reward",
-        "environment.env_class",
-        offer=REWARD_RULES,
+    prompts_row("path", _PREPARED, offer=OWN_PATH, advice=SHIPPED_ADVICE),
+    *(prompts_row(name, _PREPARED) for name in ("name", "split", "num_prompts", "instruction")),
+    prompts_row(
+        "reward",
+        _REWARD,
+        key="environment.env_class",
+        carried_by="",
         write=lambda _: "orch",
-        read=lambda launch: needed(launch, "data", "reward"),
         status="extension",
-        note=_REWARD,
     ),
     Row(
         "data.max_prompt_tokens",
@@ -855,28 +819,7 @@ RUN = (
         status="extension",
         note=_EPOCHS,
     ),
-    Row(
-        "backend.name",
-        carried_by="the program that is launched",
-        offer=same("skyrl"),
-        read=lambda _: "skyrl",
-    ),
-    *(
-        Row(
-            "backend.version",
-            carried_by=NEEDS,
-            offer=same(*((None, version) if version == NEWEST else (version,))),
-            read=lambda launch: (
-                None
-                if needed(launch, "backend", "version") is ABSENT
-                else needed(launch, "backend", "version")
-            ),
-            since=version,
-            until=newer,
-            note=f"SkyRL {version}",
-        )
-        for version, newer in zip(_NEWEST_FIRST, ("", *_NEWEST_FIRST), strict=False)
-    ),
+    *backend_rows("skyrl", VERSIONS),
     Row(
         "max_staleness_steps",
         ENABLED,
@@ -926,7 +869,7 @@ PRECISION = (
             Meaning(None, ABSENT, note=f"SkyRL's own: bf16 {_PASSES}"),
             Meaning("bf16", ABSENT, note=_PASSES),
         ),
-        read=lambda launch: _asked(launch, "training"),
+        read=lambda launch: asked(launch, "precision.training"),
         advice="Its workers wrap every pass in torch.autocast(torch.bfloat16), which no key turns "
         "off. Set precision.training=bf16, or train with verl.",
     ),
@@ -945,15 +888,10 @@ PRECISION = (
             Meaning(None, ABSENT, note="SkyRL's own: the fp32 weights, not rounded"),
             Meaning("fp32", ABSENT, note="the weights that AdamW updates, not rounded"),
         ),
-        read=lambda launch: _asked(launch, "checkpoint"),
+        read=lambda launch: asked(launch, "precision.checkpoint"),
         advice="It exports its fp32 weights as they are. Set precision.checkpoint=fp32.",
     ),
 )
-
-
-def _asked(launch: Values, name: str) -> object:
-    requested = needed(launch, "precision", name)
-    return None if requested is ABSENT else requested
 
 
 def _steps(launch: Any, *keys: str) -> object:

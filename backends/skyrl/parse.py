@@ -14,7 +14,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """Return the settings of a launch. Raise SpecError for one that makes no cell."""
     given = read(argument for argument in argv if "=" in argument)
     needed = json.loads(files[NEEDS])
-    version = needed["backend"]["version"] or VERSIONS[0]
+    version = needed["asked"].get("backend.version", VERSIONS[0])
     values = {**MANIFEST.tables[version].defaults, **given}
     if values[IN_REWARD] and values[IN_LOSS]:
         why = (
@@ -23,3 +23,14 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         )
         raise SpecError("launch of SkyRL", [Fault(why, IN_REWARD)])
     return read_back(MANIFEST, {**given, NEEDS: needed}, version, files)
+
+
+def values_of_anybody(
+    program: Sequence[str], given: Mapping[str, object], version: str
+) -> Mapping[str, object]:
+    """Return the values of a launch that others wrote: its keys, and its first training file."""
+    del program, version
+    files = given.get("data.train_data")
+    if not isinstance(files, list) or not files:
+        return given
+    return {**given, NEEDS: {"prompts": {"path": str(files[0])}}}

@@ -4,9 +4,8 @@ The manifest refuses values of single fields. `gpu_layout`, `check` and `sequenc
 combinations that SkyRL cannot train as asked: GPUs, batches and data.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,9 +28,9 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import validation
 from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, shared_files
+from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence, Data, Resources, Settings, System
+from orchestrator.settings import Cadence, Resources, Settings, System
 
 ENTRY, REWARD, DUMP = "orch_skyrl.py", "reward.py", "orch_skyrl_dump.py"
 LAUNCH = Path(__file__).parent / "launch"
@@ -78,7 +77,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         tensor_parallel=cell.system.tensor_parallel or 1,
     )
     sequences = sequences_per_gpu(settings, layout)
-    needed, needed_text = needs(settings)
+    asked = ("backend.version", "model.name", "precision.training", "precision.checkpoint")
+    needed = needs(settings, version, *asked)
     overrides = {
         **_paths(paths, settings),
         **dict(_machines(layout)),
@@ -100,10 +100,9 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             *(write(key, value) for key, value in overrides.items()),
         ),
         files={
-            NEEDS: needed_text,
             ENTRY: _text(ENTRY),
             REWARD: _text(REWARD),
-            **shared_files(cell, PROMPTS_FORMAT),
+            **shared_files(cell, PROMPTS_FORMAT, needed),
             **(rollout_dump.launched(LAUNCH / DUMP, DUMP) if cell.cadence.dump_rollouts else {}),
         },
         env={
@@ -128,38 +127,6 @@ def _claimed_cpus(resources: Resources, version: str) -> int | None:
     if not is_read(version):
         return None
     return resources.num_nodes * (resources.gpus_per_node + 1) + 1
-
-
-def needs(settings: Settings) -> tuple[Mapping[str, object], str]:
-    """Return the fields without a key, as data and as the text of needs.json.
-
-    They describe the content of `data/train.parquet`, names, and number formats that the library
-    fixes.
-    """
-    requested = tuple(
-        (name, value)
-        for name, value in (
-            ("training", settings.precision.training),
-            ("checkpoint", settings.precision.checkpoint),
-        )
-        if value is not None
-    )
-    return _needs(settings.data, settings.model.name, settings.backend.version, requested)
-
-
-@lru_cache(maxsize=1024)
-def _needs(
-    data: Data, model_name: str, version: str | None, precision: tuple[tuple[str, str], ...]
-) -> tuple[Mapping[str, object], str]:
-    """Return the data and the text of `needs`. Cached: cells of a grid share them."""
-    plain: dict[str, object] = {
-        "data": data.model_dump(),
-        "model": {"name": model_name},
-        "backend": {"version": version},
-    }
-    if precision:
-        plain["precision"] = dict(precision)
-    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
 
 def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:

@@ -17,7 +17,6 @@ from orchestrator.library import lora
 from orchestrator.library.manifest import (
     ABSENT,
     COUNT,
-    REWARD_RULES,
     WHOLE,
     Account,
     AllBut,
@@ -34,7 +33,7 @@ from orchestrator.library.manifest import (
     same,
     sampling_rows,
 )
-from orchestrator.library.needs import NEEDS, backend_rows, needed, prompts_row
+from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
 from orchestrator.library.quiet_kl import ESTIMATORS, IN_REWARD_ONLY, OVER_VOCABULARY
 from orchestrator.losses.table import SAPO_TEMPERATURES, VESPO_SHAPE
 from orchestrator.settings import ALL_LINEAR, Lora, Settings
@@ -193,8 +192,8 @@ def _policy(launch: Values) -> object:
     loss.ratio_level, which is the same."""
     if not _is_rloo(launch) and launch["loss_type"] in OWN_LOSS_TYPES:
         return launch["loss_type"]
-    named_policy = needed(launch, "asked", "loss.policy")
-    return "ppo" if named_policy is ABSENT else named_policy
+    named_policy = asked(launch, "loss.policy")
+    return "ppo" if named_policy in (ABSENT, None) else named_policy
 
 
 def _is_weighed(launch: Values) -> bool:
@@ -289,11 +288,6 @@ def _of_average(launch: Values, value: object) -> object:
     return value if _is_averaged(launch) else ABSENT
 
 
-def _checkpoint_format(launch: Values) -> object:
-    requested = needed(launch, "asked", "precision.checkpoint")
-    return None if requested is ABSENT else requested
-
-
 def _read_warmup(launch: Values) -> object:
     """Return the warm-up; transformers' `constant` has none, whatever warmup_steps says."""
     steps = launch["warmup_steps"]
@@ -324,17 +318,12 @@ _NOT_IN_BOTH = (
 )
 
 MODEL_AND_DATA = (
-    Row(
-        "model.name",
-        carried_by=NEEDS,
-        read=lambda launch: needed(launch, "asked", "model.name"),
-        note=NAME,
-    ),
+    label_row("TRL"),
     Row(
         "model.path",
         "model_name_or_path",
         carried_by=NEEDS,
-        read=lambda launch: needed(launch, "asked", "model.path"),
+        read=lambda launch: asked(launch, "model.path"),
         note="a policy that ships with orch is linked beside the launch as `model`",
     ),
     Row(
@@ -349,21 +338,8 @@ MODEL_AND_DATA = (
     prompts_row("split", "applied when the prompt file is made"),
     prompts_row("num_prompts", "a pass leaves out what makes no whole rollout batch"),
     prompts_row("instruction", "already part of each prompt of the file"),
-    Row(
-        "data.reward",
-        carried_by=NEEDS,
-        offer=REWARD_RULES,
-        read=lambda launch: needed(launch, "prompts", "reward"),
-        note="a rule of orch_reward.py, which `reward_funcs` names",
-    ),
-    Row(
-        "data.max_prompt_tokens",
-        carried_by=NEEDS,
-        offer=COUNT,
-        read=lambda launch: needed(launch, "prompts", "max_prompt_tokens"),
-        status="approximated",
-        note=LONGER_PROMPTS,
-    ),
+    prompts_row("reward", "a rule of orch_reward.py, which `reward_funcs` names"),
+    prompts_row("max_prompt_tokens", LONGER_PROMPTS, status="approximated"),
 )
 OBJECTIVE = (
     Row(
@@ -898,7 +874,7 @@ PRECISION = (
             Meaning(None, ABSENT, note="TRL's own: the fp32 weights, not rounded"),
             Meaning("fp32", ABSENT, note="the weights that AdamW updates, not rounded"),
         ),
-        read=_checkpoint_format,
+        read=lambda launch: asked(launch, "precision.checkpoint"),
         advice="It saves its fp32 weights as they are. Set precision.checkpoint=fp32.",
     ),
 )

@@ -17,7 +17,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """Return the settings of a launch. Raise SpecError for one that makes no cell."""
     script = next(name for name in SCRIPTS if name in argv)
     needs = json.loads(files[NEEDS])
-    version = needs["asked"]["backend.version"] or VERSIONS[0]
+    version = needs["asked"].get("backend.version", VERSIONS[0])
     following = dict(pairwise(argv))
     kl = {name: following[flag(name)] for name in (ESTIMATOR, PLACEMENT) if flag(name) in argv}
     launch = {

@@ -32,7 +32,7 @@ from orchestrator.library import loggers, quiet_kl, rollout_dump
 from orchestrator.library.key_tables import is_since
 from orchestrator.library.manifest import ManifestError, Values, validation
 from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs_file, shared_files
+from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Cadence, Resources, Settings, System
 
@@ -90,7 +90,13 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     carried = MANIFEST.carry(settings)
     layout = rank_layout(settings, cell.resources, cell.system)
     check(settings, version)
-    needed, needed_text = needs(settings, version)
+    needed = needs(
+        settings,
+        version,
+        *("backend.version", "model.name", "model.path", "precision.checkpoint"),
+        # else it is read as ppo with loss.ratio_level
+        *(["loss.policy"] if settings.loss.policy == "gspo" else []),
+    )
     options = {
         **MANIFEST.assignments(settings, carried),
         **_files(settings, paths),
@@ -124,9 +130,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             CONFIG.format(script): yaml.safe_dump(
                 dict(options), allow_unicode=True, width=math.inf
             ),
-            NEEDS: needed_text,
             **shipped(cell.cadence.dump_rollouts, bool(kl)),
-            **shared_files(cell, PROMPTS_FORMAT),
+            **shared_files(cell, PROMPTS_FORMAT, needed),
         },
         env={
             # From the folder of the plan, where a launch starts: datasets makes one file name of
@@ -276,21 +281,6 @@ def save_steps(cadence: Cadence, settings: Settings) -> int:
         return settings.num_train_steps
     unit = math.lcm(settings.batch.num_minibatches, settings.kl.reset_reference_every_steps or 1)
     return max(1, round(every / unit)) * unit
-
-
-def needs(settings: Settings, version: str) -> tuple[Mapping[str, object], str]:
-    """Return the data of a launch that no option carries, and the text of needs.json."""
-    requested: tuple[tuple[str, object], ...] = (
-        ("backend.version", settings.backend.version),
-        ("model.name", settings.model.name),
-        ("model.path", settings.model.path),
-    )
-    if settings.loss.policy == "gspo":  # else it is read as ppo with loss.ratio_level
-        requested += (("loss.policy", "gspo"),)
-    if settings.precision.checkpoint is not None:
-        requested += (("precision.checkpoint", settings.precision.checkpoint),)
-    prompts = {"file": PROMPTS, **settings.data.model_dump()}
-    return needs_file(f"trl=={version}", prompts, requested)
 
 
 def _of_cadence(cell: Cell) -> tuple[LedgerEntry, ...]:

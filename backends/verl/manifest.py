@@ -21,14 +21,12 @@ from orchestrator.library.manifest import (
     COUNT,
     OWN_PATH,
     SHIPPED_ADVICE,
-    TEXT,
     Account,
     AllBut,
     Constant,
     Manifest,
     Meaning,
     Number,
-    Offer,
     ReleaseTable,
     Row,
     Status,
@@ -39,6 +37,7 @@ from orchestrator.library.manifest import (
     same,
     sampling_rows,
 )
+from orchestrator.library.needs import NEEDS, asked, prompts_row
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Settings
 
@@ -82,11 +81,6 @@ REFERENCE_IN = "actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype"
 SAMPLED_IN = f"{ROLLOUT}.dtype"
 PROJECT, RULE = "trainer.project_name", f"{REWARD}.reward_kwargs.rule"
 
-DATA = "data.json"
-"""The file of a launch that describes the content of its training file."""
-ASKED = "asked.json"
-"""The file of a launch with the fields that no key of verl carries. It is written only if one is
-set."""
 OFF = 1e9
 """The number that means no bound, for clips of verl that need one: of a ratio, a gradient norm."""
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -372,30 +366,6 @@ def _template(values: Values) -> object:
     return "none" if template == PLAIN_TEMPLATE else "default"
 
 
-def _from_data(name: str, key: str = "") -> Callable[[Values], object]:
-    """Return a reader of a field of data.json. In a launch without that file it reads a key."""
-
-    def read(values: Values) -> object:
-        data = values.get(DATA)
-        if isinstance(data, Mapping) and name in data:
-            return data[name]
-        return values.get(key, ABSENT)
-
-    return read
-
-
-def _in_data(name: str, note: str = "", key: str = "", offer: Offer = TEXT) -> Row:
-    """Return the row of a field of the prompts that data.json holds."""
-    return Row(
-        f"data.{name}",
-        key,
-        offer,
-        carried_by=DATA,
-        read=_from_data(name, key),
-        note=note,
-    )
-
-
 DATA_ROWS = (
     Row("model.name", carried_by="nothing", note="a label, not sent to verl"),
     Row("model.path", f"{MODEL}.path", OWN_PATH, advice=SHIPPED_ADVICE),
@@ -414,19 +384,18 @@ DATA_ROWS = (
         ),
         read=_template,
     ),
-    _in_data("name", "a label, not sent to verl"),
-    _in_data(
+    prompts_row("name", "a label, not sent to verl"),
+    prompts_row(
         "path",
-        "prepared beforehand as data/train.parquet from what data.json names",
-        "data.train_files",
+        f"prepared beforehand as data/train.parquet from what {NEEDS} names",
+        key="data.train_files",
     ),
-    _in_data("split", "applied when data/train.parquet is prepared"),
-    _in_data(
+    prompts_row("split", "applied when data/train.parquet is prepared"),
+    prompts_row(
         "num_prompts",
         "a check of the prepared file; not sent to verl",
-        offer=Number(null=True),
     ),
-    _in_data("instruction", "appended to each prompt when data/train.parquet is prepared"),
+    prompts_row("instruction", "appended to each prompt when data/train.parquet is prepared"),
     Row(
         "data.reward",
         RULE,
@@ -912,17 +881,12 @@ PRECISION_ROWS = (
             Meaning(None, ABSENT, note="verl's own: model_merger rounds every weight to bf16"),
             Meaning("bf16", ABSENT, note="model_merger rounds every weight to it"),
         ),
-        carried_by=ASKED,
-        read=lambda values: _requested(values).get("precision.checkpoint"),
+        carried_by=NEEDS,
+        read=lambda values: asked(values, "precision.checkpoint"),
         advice="model_merger, which makes the Hugging Face directory, rounds every weight to bf16 "
         "and has no key for another format. Set precision.checkpoint=bf16.",
     ),
 )
-
-
-def _requested(values: Values) -> Mapping[str, object]:
-    requested = values.get(ASKED)
-    return requested if isinstance(requested, Mapping) else {}
 
 
 # The correction of the engine's mismatch: trainer/ppo/rollout_corr_helper.py,

@@ -4,7 +4,6 @@ The manifest refuses values of single fields. `check` refuses combinations of fi
 the order of a cell's settings. Only the first broken rule is reported.
 """
 
-import json
 from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import NamedTuple
 from backends.verl import extension
 from backends.verl.manifest import (
     ACTOR,
-    ASKED,
-    DATA,
     MANIFEST,
     READ,
     REJECTED,
@@ -29,7 +26,7 @@ from backends.verl.overrides import write
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, rollout_dump
 from orchestrator.library.manifest import validation
-from orchestrator.library.needs import shared_files
+from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Resources, Settings
 
@@ -67,18 +64,10 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, paths)
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     arguments, own = MANIFEST.finished(settings, cell.system, arguments)
-    data = settings.data.model_dump()
-    files = {
-        DATA: json.dumps(data, indent=1, ensure_ascii=False) + "\n",
-        SCORER: _text("reward.py"),
-    }
-    files |= shared_files(cell, PROMPTS_FORMAT)
+    needed = needs(settings, version, "precision.checkpoint")
+    files = {SCORER: _text("reward.py"), **shared_files(cell, PROMPTS_FORMAT, needed)}
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
-    extra: dict[str, object] = {DATA: data}
-    if (checkpoint := settings.precision.checkpoint) is not None:
-        extra[ASKED] = {"precision.checkpoint": checkpoint}
-        files[ASKED] = json.dumps(extra[ASKED]) + "\n"
     if cell.cadence.dump_rollouts:
         _refuse_dump(version)
         files |= rollout_dump.launched(HOOK, f"{ROLLOUT_MODULE}.py", "extension/")
@@ -94,7 +83,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         # TransferQueue's controller has a fixed name and namespace (its interface.py).
         alone_on_ray=is_read(version),
         ledger=(
-            *MANIFEST.ledger(settings, arguments | extra, carried),
+            *MANIFEST.ledger(settings, arguments | {NEEDS: needed}, carried),
             *own,
             _validation(cell, arguments[TEST]),
         ),

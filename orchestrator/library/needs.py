@@ -1,27 +1,30 @@
-"""What the backends' `parse` shares: needs.json, names from paths, and settings or their faults.
+"""needs.json, the files that every launch has, and the way back from a launch to its cell.
 
-needs.json is the part of a cell that a launch needs and that no key of its library carries.
-OpenRLHF's and TRL's launches carry the library's release in it, the prompts, and, under `asked`,
-fields of the cell that the keys do not distinguish. SkyRL's has parts of its own.
+needs.json is the part of a cell that no key of its library carries: the release, the prompts, and,
+under `asked`, fields that the keys do not tell apart.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from orchestrator import scoring
 from orchestrator.errors import Fault, SpecError
+from orchestrator.identity import flatten
 from orchestrator.library import lora, prompt_recipe
 from orchestrator.library.manifest import (
     ABSENT,
+    COUNT,
     EXTRA_FILE,
+    REWARD_RULES,
     TEXT,
     Account,
     Manifest,
     Number,
+    Offer,
     Row,
     Values,
     same,
@@ -33,22 +36,28 @@ NEEDS = "needs.json"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
-def needs_file(
-    release: str, prompts: Mapping[str, object], values: Iterable[tuple[str, object]]
-) -> tuple[Mapping[str, object], str]:
-    """Return needs.json as a mapping and as text. `release` is such as `trl==1.9.0`."""
-    plain = {"library": release, "prompts": prompts, "asked": dict(values)}
-    return plain, json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
+def needs(settings: Settings, version: str, *fields: str) -> Mapping[str, object]:
+    """Return needs.json of a launch.
+
+    fields: fields of the cell that the launch's keys do not tell apart. None is left out.
+    """
+    values = dict(flatten(settings.model_dump()))
+    return {
+        "library": f"{settings.backend.name}=={version}",
+        "prompts": settings.data.model_dump(),
+        "asked": {name: values[name] for name in fields if values.get(name) is not None},
+    }
 
 
-def shared_files(cell: Cell, prompts_format: str) -> dict[str, str]:
+def shared_files(cell: Cell, prompts_format: str, needed: Mapping[str, object]) -> dict[str, str]:
     """Return the files of a launch that every library has: name -> text.
 
-    They are the scorer, the recipe of the prompts, the merger of an adapter, and the list of the
-    keys of backend.extra.
+    They are needs.json, the scorer, the recipe of the prompts, the merger of an adapter, and the
+    list of the keys of backend.extra.
     """
     settings = cell.settings
-    files = dict(scoring.files(settings.data.reward, cell.reward_code))
+    files = {NEEDS: json.dumps(needed, indent=1, ensure_ascii=False) + "\n"}
+    files |= dict(scoring.files(settings.data.reward, cell.reward_code))
     files |= prompt_recipe.plan_file(settings.data, prompts_format)
     if settings.backend.extra:
         passed = json.dumps(settings.backend.passed, indent=1, ensure_ascii=False)
@@ -89,10 +98,10 @@ def name_of(path: str) -> str:
     return _NOT_IN_NAMES.sub("-", last).lstrip("._+-")[:64] or "unknown"
 
 
-def needed(launch: Values, part: str, name: str) -> Any:
-    """Return a value of needs.json, or ABSENT if the launch has no such file, part or value."""
+def asked(launch: Values, name: str) -> Any:
+    """Return a field that needs.json has; None if it leaves it out, ABSENT without that file."""
     plain: Any = launch.get(NEEDS) or {}
-    return plain.get(part, {}).get(name, ABSENT)
+    return plain.get("asked", {}).get(name, None if "library" in plain else ABSENT)
 
 
 def prompts_row(
@@ -100,16 +109,30 @@ def prompts_row(
     note: str = "",
     shows: tuple[str, ...] = (),
     account: Callable[[Settings], Account] | None = None,
+    **more: Any,
 ) -> Row:
-    """Return the row of a field of `data`, which describes the prompts."""
+    """Return the row of a field of `data`, which describes the prompts. `more`: of the row."""
+
+    def read(launch: Values) -> object:
+        plain: Any = launch.get(NEEDS) or {}
+        return plain.get("prompts", {}).get(name, ABSENT)
+
+    offers: Mapping[str, Offer] = {
+        "num_prompts": Number(least=1, whole=True, null=True),
+        "reward": REWARD_RULES,
+        "max_prompt_tokens": COUNT,
+    }
+    own = {"carried_by": NEEDS, "offer": offers.get(name, TEXT), "read": read, "note": note}
+    return Row(f"data.{name}", **{**own, "shows": shows, "account": account, **more})
+
+
+def label_row(library: str) -> Row:
+    """Return the row of the model's name, which is for people."""
     return Row(
-        f"data.{name}",
+        "model.name",
         carried_by=NEEDS,
-        offer=Number(least=1, whole=True, null=True) if name == "num_prompts" else TEXT,
-        read=lambda launch: needed(launch, "prompts", name),
-        note=note,
-        account=account,
-        shows=shows,
+        read=lambda launch: asked(launch, "model.name"),
+        note=f"a label, not sent to {library}",
     )
 
 
@@ -126,7 +149,7 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
             "backend.version",
             carried_by=NEEDS,
             offer=same(None, *versions),
-            read=lambda launch: needed(launch, "asked", "backend.version"),
+            read=lambda launch: asked(launch, "backend.version"),
             note=f"see {NEEDS}",
         ),
     )

@@ -11,5 +11,5 @@ from pathlib import Path
 
 PLAN = Path(__file__).resolve().parent
 sys.path.append(str(PLAN))
-RULE = json.loads((PLAN / "needs.json").read_text(encoding="utf-8"))["data"]["reward"]
+RULE = json.loads((PLAN / "needs.json").read_text(encoding="utf-8"))["prompts"]["reward"]
 score: Callable[[str, str], float] = import_module("orch_scoring").reward_function(RULE)
