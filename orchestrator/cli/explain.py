@@ -281,6 +281,7 @@ def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_jso
         click.echo(common.hanging(label, text or "none"))
     click.echo()
     print_table(columns, rows)
+    click.echo(common.wrapped(policy_losses.caption(loss)))
     click.echo()
     if not is_verbose():
         click.echo("-v: formula, aggregation, source, libraries, and what the table is computed on")

@@ -134,6 +134,17 @@ def _counted(factor: float | None) -> str:
 COLUMNS = ("staleness", "nats", "pull", "bias", "noise", "dropped, A > 0", "dropped, A < 0")
 
 
+def caption(entry: PolicyLossEntry) -> str:
+    """Return what the rows are of, in a sentence or two."""
+    text = f"Responses have {NUM_TOKENS} tokens here; nats are of a response."
+    if entry.ratio == "sequence_mean":
+        text += (
+            " At the same nats the mean ratio of a longer response is nearer to 1: the bounds drop "
+            "less of it."
+        )
+    return text
+
+
 def curves(entry: PolicyLossEntry) -> list[Curves]:
     """Return the weight of a token's gradient against its log-ratio, for either sign of A.
 

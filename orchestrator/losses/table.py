@@ -11,11 +11,13 @@ and slope of each token for NumPy arrays and torch tensors alike. The weight or 
 engine is no entry: `loss.correction` multiplies any policy loss. How a library spells a loss is
 that library's own fact and stays in its backend.
 
-To add a policy loss, write its entry into `_ENTRIES` below.
+losses.toml has the entries, `_COMPUTE` below their functions.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -296,253 +298,35 @@ def _ipo(tokens: Tokens) -> TokenLoss:
     return _with_pull(tokens, _masked_ratio(tokens, near + 0.0 * tokens.advantage > 0))
 
 
-_NO_PULL = "add a KL to a reference: this loss only bounds one update, and the drift adds up"
-_CORE = "verl/trainer/ppo/core_algos.py"
-_SKYRL = "skyrl/backends/skyrl_train/utils/ppo_utils.py"
-_TRL = "trl/trainer/grpo_trainer.py _compute_loss"
-_PRIME = "src/prime_rl/trainer/rl/loss.py"
-
-_ENTRIES: dict[str, PolicyLossEntry] = {
-    entry.name: entry
-    for entry in (
-        PolicyLossEntry(
-            name="ppo",
-            title="PPO's clip (GRPO, DAPO, RLOO in libraries); without a clip, importance sampling",
-            formula="-min(r A, clip(r, 1 - low, 1 + high) A); dual: at most -c A where A < 0",
-            ratio="token",
-            bound="cut",
-            measure="ratio",
-            usual=Bounds(0.2, 0.2),
-            dual=True,
-            keeps="r A s_t; 0 once the token went beyond the bound to the side of its advantage, "
-            "and with the dual clip where A < 0 and r > c",
-            compute=_ppo,
-            instead="cispo, if tokens beyond the clip should go on learning; "
-            "dppo_tv, if rare tokens should not be cut first",
-            source="Schulman et al. 2017, arXiv 1707.06347, eq. 7; dual clip: Ye et al. 2020, "
-            "arXiv 1912.09729, eq. 5; clip-higher: Yu et al. 2025, arXiv 2503.14476, eq. 10",
-            files={
-                "verl 0.9.1": f"vanilla, {_CORE} compute_policy_loss_vanilla",
-                "SkyRL 0.3.0": f"regular, dual_clip, {_SKYRL} ppo_policy_loss",
-                "TRL 1.16.0": f"grpo, bnpo, dr_grpo, dapo, {_TRL}",
-                "OpenRLHF 0.11.2": "ppo, openrlhf/models/loss.py PolicyLoss",
-            },
-        ),
-        PolicyLossEntry(
-            name="reinforce",
-            title="REINFORCE, RLOO: no ratio",
-            formula="-A log pi",
-            ratio="none",
-            bound="none",
-            keeps="A s_t of the samples; off-policy they are not reweighted, and where A < 0 "
-            "nothing ends the push down",
-            compute=_reinforce,
-            instead="cispo with low 1: the same, reweighted with a bound",
-            source="Williams 1992; Ahmadian et al. 2024, arXiv 2402.14740, eq. 6",
-            files={"verl 0.9.1": f"gpg, {_CORE} compute_policy_loss_gpg"},
-        ),
-        PolicyLossEntry(
-            name="gspo",
-            title="GSPO: PPO's clip of the geometric mean ratio of a response",
-            formula="-min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean of x)",
-            ratio="sequence_mean",
-            bound="cut",
-            measure="ratio",
-            usual=Bounds(3e-4, 4e-4),
-            dual=True,
-            aggregation="sequence_mean",
-            keeps="s A s_t of all tokens of the response, or of none: s is not the response's "
-            "weight, which is s^T",
-            compute=_gspo,
-            instead="bounds of the paper, 3e-4 and 4e-4: at PPO's 0.2 it cuts hardly anything; "
-            + _NO_PULL,
-            source="Zheng et al. 2025, arXiv 2507.18071, eq. 5 to 7, bounds of §5.1",
-            files={
-                "verl 0.9.1": f"gspo, {_CORE} compute_policy_loss_gspo",
-                "SkyRL 0.3.0": f"gspo, {_SKYRL} gspo_policy_loss",
-                "TRL 1.16.0": f"importance_sampling_level=sequence, {_TRL}",
-                "OpenRLHF 0.11.2": "gspo, openrlhf/models/loss.py PolicyLoss",
-            },
-        ),
-        PolicyLossEntry(
-            name="cispo",
-            title="CISPO: a bounded weight; REINFORCE with TIS where low is 1 or more",
-            formula="-sg(clip(r, 1 - low, 1 + high)) A log pi",
-            ratio="token",
-            bound="weight",
-            measure="ratio",
-            usual=Bounds(1.0, 4.0),
-            keeps="clip(r) A s_t of every token: one that is beyond the bound goes on",
-            compute=_cispo,
-            instead=f"low 1 for no lower bound, as the paper has it; {_NO_PULL}",
-            source="MiniMax 2025, arXiv 2506.13585, eq. 4 and 5; bounds 0 to 5: Khatri et al. "
-            "2025, arXiv 2510.13786 (ScaleRL)",
-            files={
-                "verl 0.9.1": f"cispo, {_CORE} compute_policy_loss_cispo; its reinforce of "
-                "bypass_mode, with the sampler as old",
-                "SkyRL 0.3.0": f"cispo, {_SKYRL} compute_policy_loss_cispo",
-                "TRL 1.16.0": f"cispo, {_TRL}: epsilon_high is the bound itself, no lower one",
-            },
-        ),
-        PolicyLossEntry(
-            name="sapo",
-            title="SAPO: a soft gate on the ratio",
-            formula="-A (4 / tau) sigmoid(tau (r - 1)), tau 1 where A > 0, else 1.05",
-            ratio="token",
-            bound="soft",
-            aggregation="sequence_mean",
-            keeps="4 p (1 - p) r A s_t with p = sigmoid(tau (r - 1)): all at r = 1, less on both "
-            "sides, never 0; where A < 0 a token that fell keeps at least 0.77 of r A s_t",
-            compute=_sapo,
-            instead=f"ppo or dppo_tv, if negative advantages must stop; {_NO_PULL}",
-            source="Gao et al. 2025, arXiv 2511.20347",
-            files={
-                "verl 0.9.1": f"sapo, {_CORE} compute_policy_loss_sapo",
-                "SkyRL 0.3.0": f"sapo, {_SKYRL} sapo_policy_loss",
-                "TRL 1.16.0": f"sapo, {_TRL}",
-            },
-        ),
-        PolicyLossEntry(
-            name="gmpo",
-            title="GMPO: the geometric mean of ratios that are clipped one by one",
-            formula="-A exp(mean of x', x' = x held within [-low, high] on the side of A)",
-            ratio="sequence_mean",
-            bound="cut",
-            measure="log_ratio",
-            usual=Bounds(0.4, 0.4),
-            aggregation="sequence_mean",
-            keeps="g A s_t with g the clipped geometric mean; 0 for a token beyond the bound to "
-            "the side of its advantage",
-            compute=_gmpo,
-            instead=f"gspo, whose aggregation libraries normalise alike; {_NO_PULL}",
-            source="Zhao et al. 2025, arXiv 2507.20673, eq. 4",
-            files={
-                "verl 0.9.1": f"geo_mean, {_CORE} compute_policy_loss_geo_mean",
-                "TRL 1.16.0": "trl/experimental/gmpo/gmpo_trainer.py",
-            },
-        ),
-        PolicyLossEntry(
-            name="dppo_tv",
-            title="DPPO: a mask by the difference of probabilities",
-            formula="-1[kept] r A; dropped: A > 0 and pi - old > high, or A < 0 and "
-            "old - pi > low; with a bound c on the weight: -1[kept] sg(min(r, c)) A log pi",
-            ratio="token",
-            bound="mask",
-            measure="probability",
-            usual=Bounds(0.2, 0.2),
-            dual=True,
-            keeps="r A s_t of kept tokens; a token of probability below the bound is never "
-            "dropped, however large its ratio",
-            compute=_dppo_tv,
-            instead="clip.dual 20, which bounds the weight of a rare token; Prime-RL's pull to "
-            "the sampler: kl.reference.kind sampler with k2 in the loss",
-            source="arXiv 2602.04879, eq. 13; the bound of the weight: §5.4",
-            files={
-                "verl 0.9.1": f"dppo_tv, {_CORE} compute_policy_loss_dppo_tv",
-                "SkyRL 0.3.0": f"dppo, binary_tv, {_SKYRL} dppo_policy_loss",
-                "Prime-RL 0.8.0": f"default, {_PRIME} default_loss_fn, with a pull",
-            },
-        ),
-        PolicyLossEntry(
-            name="dppo_kl",
-            title="DPPO: a mask by the KL of the token against all others",
-            formula="-1[kept] r A; dropped: old log(old / pi) + (1 - old) log((1 - old) / "
-            "(1 - pi)) > bound and pi moved to the side of A",
-            ratio="token",
-            bound="mask",
-            measure="nats",
-            usual=Bounds(0.05, 0.05),
-            dual=True,
-            keeps="r A s_t of kept tokens; a rare token is dropped later than a frequent one",
-            compute=_dppo_kl,
-            instead="dppo_tv, whose bound is a probability; clip.dual 20 for rare tokens",
-            source="arXiv 2602.04879, eq. 14",
-            files={
-                "verl 0.9.1": f"dppo_kl, {_CORE} compute_policy_loss_dppo_kl",
-                "SkyRL 0.3.0": f"dppo, binary_kl, {_SKYRL} dppo_policy_loss",
-            },
-        ),
-        PolicyLossEntry(
-            name="rollout_is",
-            title="a ratio that is 0 outside its bounds, on either side",
-            formula="-sg(r 1[1 - low < r < 1 + high]) A log pi",
-            ratio="token",
-            bound="mask",
-            measure="ratio",
-            usual=Bounds(0.2, 0.2),
-            keeps="r A s_t within the bounds, 0 outside, whatever the advantage: a token that "
-            "moved against its advantage is dropped too",
-            compute=_rollout_is,
-            instead="ppo, which lets a token come back; cispo, which keeps every token",
-            source="SkyRL 0.3.0",
-            files={"SkyRL 0.3.0": f"rollout_is, {_SKYRL} rollout_is_policy_loss"},
-        ),
-        PolicyLossEntry(
-            name="vespo",
-            title="VESPO: a smooth weight of the whole response",
-            formula="-sg(e^(l + k log W - l W)) A log pi, W the product of r; (k, l) = (2, 3) "
-            "where A >= 0, else (3, 2)",
-            ratio="sequence",
-            bound="soft",
-            keeps="all on policy; nothing for W towards 0 or without bound; the weight falls with "
-            "W at W = 1 where A >= 0, and rises where A < 0",
-            compute=_vespo,
-            instead=f"gspo or cispo for long responses, whose W is far from 1; {_NO_PULL}",
-            source="arXiv 2602.10693, as TRL 1.16.0 quotes it",
-            files={"TRL 1.16.0": f"vespo, {_TRL}, get_gamma_weights"},
-        ),
-        PolicyLossEntry(
-            name="dppo_tv_pull",
-            title="Prime-RL's default: dppo_tv and a pull to the sampler",
-            formula="-1[kept] r A + 0.001 x^2, the second on dropped tokens too",
-            ratio="token",
-            bound="mask",
-            measure="probability",
-            usual=Bounds(0.2, 0.2),
-            keeps="as dppo_tv; every token is pulled back by 0.002 x",
-            compute=_dppo_tv_pull,
-            pulls_back=True,
-            instead="in a spec: dppo_tv with kl.reference.kind sampler, k2 in the loss and beta "
-            "0.002",
-            source="arXiv 2602.04879, eq. 13, and 2602.02276, as its docstring says",
-            files={"Prime-RL 0.8.0": f"default, {_PRIME} default_loss_fn"},
-            in_specs=False,
-        ),
-        PolicyLossEntry(
-            name="ipo",
-            title="Prime-RL's ipo: a mask on both sides and a pull to the sampler",
-            formula="-1[|pi - old| <= bound] r A + 0.001 x^2",
-            ratio="token",
-            bound="mask",
-            measure="probability",
-            usual=Bounds(0.1, 0.1),
-            keeps="r A s_t of tokens that moved by less than the bound, whatever the advantage",
-            compute=_ipo,
-            pulls_back=True,
-            instead="dppo_tv, which drops no token that moved against its advantage",
-            source="Prime-RL 0.8.0",
-            files={"Prime-RL 0.8.0": f"ipo, {_PRIME} ipo_loss_fn"},
-            in_specs=False,
-        ),
-        PolicyLossEntry(
-            name="dro",
-            title="DRO: no ratio, and a quadratic pull to old",
-            formula="-(A log pi - (b / 2) x^2)",
-            ratio="none",
-            bound="penalty",
-            measure="",
-            usual=Bounds(low=0.1),
-            keeps="A s_t, not reweighted, less b x s_t: at rest at x = A / b",
-            compute=_dro,
-            pulls_back=True,
-            instead="in a spec: reinforce with kl.reference.kind sampler, k2 in the loss and "
-            "beta b",
-            source="verl 0.9.1",
-            files={"verl 0.9.1": f"dro, {_CORE} compute_policy_loss_dro"},
-            in_specs=False,
-        ),
-    )
+_COMPUTE: dict[str, Callable[[Tokens], TokenLoss]] = {
+    "ppo": _ppo,
+    "reinforce": _reinforce,
+    "gspo": _gspo,
+    "cispo": _cispo,
+    "sapo": _sapo,
+    "gmpo": _gmpo,
+    "dppo_tv": _dppo_tv,
+    "dppo_kl": _dppo_kl,
+    "rollout_is": _rollout_is,
+    "vespo": _vespo,
+    "dppo_tv_pull": _dppo_tv_pull,
+    "ipo": _ipo,
+    "dro": _dro,
 }
+
+
+def _entries() -> dict[str, PolicyLossEntry]:
+    """Return the entries of losses.toml, with what computes each."""
+    text = files("orchestrator.losses").joinpath("losses.toml").read_text(encoding="utf-8")
+    entries = {}
+    for name, fields in tomllib.loads(text).items():
+        usual = fields.pop("usual", None)
+        bounds = None if usual is None else Bounds(*usual)
+        entries[name] = PolicyLossEntry(name, compute=_COMPUTE[name], usual=bounds, **fields)
+    return entries
+
+
+_ENTRIES = _entries()
 
 ALSO: Mapping[str, tuple[str, str]] = {
     "dppo": ("dppo_tv", "dppo_tv masks by probabilities; dppo_kl, its other form, by nats"),

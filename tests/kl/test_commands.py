@@ -219,5 +219,6 @@ def test_a_policy_loss_is_explained_in_few_lines_and_fully_with_v() -> None:
     short = CliRunner().invoke(explain, ["gspo"]).output
     assert "none to the policy that sampled" in short
     assert "instead" in short
+    assert "Responses have 10 tokens here" in short, "beside the share that is dropped"
     assert len(short.splitlines()) < 22
     assert "Zheng et al." not in short

@@ -68,43 +68,6 @@ def test_what_means_are_taken_over() -> None:
     assert tokens.item() == pytest.approx(45 / 9)
 
 
-@pytest.mark.parametrize(
-    ("loss", "fields"),
-    [
-        (Loss(), {}),
-        (Loss(), {"micro_batch": 3}),
-        (Loss(), {"mean_over": "batch"}),
-        (Loss(), {"kl_loss_mean": "sequence_mean"}),
-        (Loss(aggregation="sequence_mean"), {}),
-        (Loss(aggregation="constant", constant_tokens=7), {}),
-        (Loss(aggregation="constant", constant_tokens=7), {"constant_is_tokens": True}),
-        (Loss(clip=Clip(dual=3.0)), {"ratio_bound": 0.4}),
-        (Loss(ratio_level="sequence"), {}),
-    ],
-)
-@pytest.mark.parametrize("kl", [Kl(estimator="none"), Kl(estimator="k3", placement="loss", beta=1)])
-def test_the_losses_of_many_cells_are_those_of_each_bit_for_bit(
-    loss: Loss, fields: dict[str, Any], kl: Kl
-) -> None:
-    random = torch.Generator().manual_seed(1)
-    shape = 3, 4, 5, 7  # cells, prompts, rollouts, tokens
-    logp, old, reference = (-torch.rand(shape, generator=random) for _ in range(3))
-    lengths = torch.randint(1, 8, shape[:3], generator=random)
-    mask = (torch.arange(7) < lengths[..., None]).float()
-    reward, tokens = torch.rand(shape[:3], generator=random), mask.flatten(1).sum(-1) / 2
-    betas = torch.tensor([0.05, 0.3, 1.0])
-    whole = Experience(
-        logp, logp, mask, old, reference, reward, reward, reward[..., None], batch_tokens=tokens
-    )
-    of_all = objective(loss, kl, logp, whole, dialect(**fields), None, betas)
-    for cell, beta in enumerate(betas.tolist()):
-        own = kl if kl.estimator == "none" else kl.model_copy(update={"beta": beta})
-        one = Experience(*(None if part is None else part[cell] for part in whole))
-        alone = objective(loss, own, logp[cell], one, dialect(**fields))
-        for together, apart in zip(of_all, alone, strict=True):
-            assert torch.equal(together[cell], apart)
-
-
 def batch_of(x: float, ratio: float = 1.0) -> tuple[torch.Tensor, Experience]:
     """Two rollouts of 2 and 4 tokens, log pi / pi_ref = x, advantages 1."""
     mask = torch.tensor([[[1.0, 1, 0, 0], [1, 1, 1, 1]]])
@@ -146,13 +109,6 @@ def test_the_ratio_that_weighs_a_kl_is_bounded() -> None:
     torch.testing.assert_close(held * 2, free)  # both are the ratio times x
     near = slope(kl, dialect(kl_ratio_max=10.0), 0.5, 2.0)
     torch.testing.assert_close(near, slope(kl, PLAIN, 0.5, 2.0))
-
-
-def test_a_kl_by_sequences_weighs_tokens_of_short_responses_more() -> None:
-    kl = Kl(estimator="k1", placement="loss", beta=1.0)
-    found = slope(kl, dialect(kl_loss_mean="sequence_mean"), 0.5)[0, :, 0]
-    assert found.tolist() == pytest.approx([1 / 4, 1 / 8])
-    assert slope(kl, PLAIN, 0.5)[0, :, 0].tolist() == pytest.approx([1 / 6, 1 / 6])
 
 
 def test_the_log_ratio_of_the_policy_loss_is_bounded() -> None:
@@ -310,31 +266,3 @@ def test_a_rehearsal_has_the_id_of_its_mathematics(
     assert plain.settings.backend.version == VERSION
     notes = {e.field: e.note for e in BACKEND.translate(other, place).ledger}
     assert "after the group's baseline" in notes["kl.placement"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "kl_reward=to_go+kl_reward_policy=batch_start",
-        "ratio_to=batch_start+staleness=up_to",
-        "kl_clamp=20/10+ratio_bound=20+decay_of=matrices",
-    ],
-)
-def test_cells_train_in_a_dialect_and_otherwise_than_plainly(
-    embedded: Callable[..., Settings], trained: Any, lines: Any, text: str
-) -> None:
-    base = embedded(
-        "k3",
-        "reward_and_loss",
-        0.3,
-        batch=Batch(num_prompts=4, num_minibatches=2),
-        max_staleness_steps=3,
-        num_train_steps=8,
-        optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.1),
-    )
-    spoken = base.model_copy(update={"backend": BackendRef(name="micro", version=f"1+{text}")})
-    (outcome, place), (_, plain) = trained(spoken), trained(base)
-    assert outcome is not None
-    assert lines(place)[-1]["values"] != lines(plain)[-1]["values"]
-    again = trained(spoken)[1]
-    assert lines(again) == lines(place)

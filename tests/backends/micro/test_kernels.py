@@ -1,8 +1,5 @@
 """The compiled kernels: their numbers at the edges, and where their file comes from."""
 
-import ctypes
-import os
-import platform
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +11,8 @@ from torch import Tensor
 from backends.micro import batched, evaluation, fused, huggingface, kernels, passes
 from backends.micro.batched import Folded
 from backends.micro.policy import one_quiet_core
-from backends.micro.shape import NUM_PARAMETERS, NUM_TOKENS
+from backends.micro.shape import NUM_TOKENS
 from backends.micro.shipped import POLICIES
-from backends.micro.skills import EOS
 from orchestrator.errors import EnvironmentFault
 from orchestrator.settings import EngineFormat
 
@@ -79,29 +75,6 @@ def test_tokens_log_probabilities_and_gradients_are_those_of_torch(
         assert (gradient - expected).abs().max() <= CLOSE[real] * expected.abs().max()
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names CPUs of x86")
-@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("real", [torch.float64, torch.float32])
-def test_a_cpu_with_shorter_vectors_computes_the_same(
-    real: torch.dtype,
-    cpu: str,
-    policies: Tensor,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    fresh: None,
-) -> None:
-    """Vectors of 32 bytes, and of 16 without a fused product: this CPU runs both."""
-    if cpu == "x86-64-v3" and " avx2 " not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("this CPU has no AVX2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernels, "FOR_THIS_CPU", f"-march={cpu}")
-    for shape in SHAPES.values():
-        test_tokens_log_probabilities_and_gradients_are_those_of_torch(
-            1.4, 0.8, shape, real, policies
-        )
-    assert len(list((tmp_path / "orch").glob("kernels-*.so"))) == 1
-
-
 @pytest.mark.parametrize("longest", [1, 4, 7, 9])
 def test_an_evaluation_as_one_tree_is_that_in_parts(longest: int, policies: Tensor) -> None:
     """Bit for bit: cells of two skills, and of one skill alone, with longer and shorter answers."""
@@ -147,23 +120,6 @@ def test_responses_of_several_cells_are_one_tree_of_their_reference(
             assert torch.equal(of_cell.logps, alone.logps[0])
 
 
-def test_responses_that_all_end_at_once_are_the_prompts_last_rows(policies: Tensor) -> None:
-    flat = policies[:1].float().clone()
-    flat[:, -NUM_TOKENS * 64 :] *= 0.0
-    prompts = torch.randint(3, NUM_TOKENS, (1, 3, 8), generator=torch.Generator().manual_seed(0))
-    # Every token has the same chance: this draw is <eos>.
-    uniforms = torch.full((1, 3, 2, 7), (EOS + 0.5) / NUM_TOKENS)
-    policy = fused.packed(flat)
-    assert policy is not None
-    heat = torch.ones(1, 1, 1, 1)
-    sampled = fused.sample(policy, prompts, uniforms, heat, (1.0,), keep=True, rounded=None)
-    assert sampled.rollouts.mask.sum() == 6
-    assert (sampled.rollouts.tokens[..., 0] == EOS).all()
-    gradient = fused.gradient(policy, sampled.scored, sampled.rollouts.mask, ())
-    assert gradient.isfinite().all()
-    assert gradient.any()
-
-
 @pytest.mark.parametrize("rounded", ["bf16", "fp16", "fp8", "int8"])
 def test_an_engines_logits_are_rounded_as_torch_rounds_them(
     rounded: EngineFormat, policies: Tensor
@@ -190,50 +146,6 @@ def fresh() -> Iterator[None]:
     kernels._attempt.cache_clear()
     yield
     kernels._attempt.cache_clear()
-
-
-def compiled(tmp_path: Path, text: str) -> ctypes.CDLL:
-    """A library of kernels.c with a function behind it."""
-    way = kernels._compilation(kernels._compiler(), "", None, "float")
-    *command, _ = way.command
-    source = tmp_path / "more.c"
-    source.write_text(f'#include "{kernels.SOURCE}"\n{text}')
-    subprocess.run([*command, "-march=native", source, "-o", tmp_path / "x.so", "-lm"], check=True)
-    return ctypes.CDLL(str(tmp_path / "x.so"))
-
-
-def test_exponential_and_rounding_are_those_of_torch(tmp_path: Path) -> None:
-    library = compiled(
-        tmp_path,
-        "void many(long count, const real *x, real *y)"
-        "{ for (long i = 0; i < count; i += LANES) store(y + i, exponential(load(x + i))); }"
-        "void near(long count, long format, const real *x, real *y)"
-        "{ for (long i = 0; i < count; i++) y[i] = rounded(x[i], format); }",
-    )
-
-    def of(name: str, x: Tensor, *given: int) -> Tensor:
-        y = torch.empty_like(x)
-        counts = map(ctypes.c_long, (len(x), *given))
-        getattr(library, name)(*counts, *map(ctypes.c_void_p, (x.data_ptr(), y.data_ptr())))
-        return y
-
-    x = torch.linspace(-87, 88, 1 << 20)
-    exact = x.double().exp()
-    assert ((of("many", x) - exact) / exact).abs().max() < 2e-7
-    special = torch.tensor([-torch.inf, -1e30, -88.0, torch.nan, 1e30, 0.0, -0.0, 100.0] * 2)
-    y = of("many", special)
-    assert (y[:3] == 0).all()
-    assert y[3].isnan()
-    assert y[4] > 1e38
-    assert (y[5:7] == 1).all()
-    bits = torch.randint(
-        -(2**31), 2**31 - 1, (1 << 20,), generator=torch.Generator().manual_seed(0)
-    )
-    numbers = bits.to(torch.int32).view(torch.float32)
-    numbers = torch.cat([numbers, torch.randn(1 << 16), torch.randn(1 << 16) * 1e-6])
-    for format_, real in ((1, torch.bfloat16), (2, torch.float16)):
-        expected = numbers.to(real).float()
-        assert torch.equal(of("near", numbers, format_).nan_to_num(7.0), expected.nan_to_num(7.0))
 
 
 TINY = "\n".join(
@@ -295,41 +207,6 @@ def test_a_file_that_was_cut_or_changed_is_not_loaded(tiny: Path) -> None:
     assert not file.is_symlink()
 
 
-def test_another_cpu_compiler_or_source_has_a_file_of_its_own(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = {loaded()[0].name}
-    monkeypatch.setattr(kernels, "_cpu", lambda: iter(["another"]))
-    names.add(loaded()[0].name)
-    kernels.SOURCE.write_text(TINY + "\n/* changed */")
-    names.add(loaded()[0].name)
-    monkeypatch.setenv("CC", "cc -fno-strict-aliasing")
-    names.add(loaded()[0].name)
-    assert len(names) == 4
-    assert len(list(tiny.iterdir())) == 4
-
-
-def test_a_folder_of_somebody_else_is_not_used(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded()
-    (file,) = tiny.iterdir()
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    kept, compiles = loaded()
-    assert len(compiles) == 1
-    assert kept.library._name != str(file)
-    assert not Path(kept.library._name).exists(), "it was compiled into a private folder"
-    monkeypatch.undo()
-    file.parent.chmod(0o777)
-
-
-def test_without_a_place_to_keep_them_they_are_compiled_each_time(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
-    for _ in range(2):
-        assert len(loaded()[1]) == 1
-    assert not tiny.exists()
-
-
 @pytest.mark.parametrize(
     ("compiler", "sentence"),
     [
@@ -359,8 +236,3 @@ def test_the_environment_chooses_torch(policies: Tensor, monkeypatch: pytest.Mon
     monkeypatch.setenv(kernels.ENGINE, "numba")
     with pytest.raises(EnvironmentFault, match="must be c or torch, got 'numba'"):
         passes.prepared(flat)
-
-
-def test_numbers_that_only_torch_has_stay_with_torch(policies: Tensor) -> None:
-    assert isinstance(passes.prepared(policies.half()), Folded)
-    assert policies.shape[1] == NUM_PARAMETERS

@@ -1,6 +1,5 @@
 """The policy against Hugging Face's, packing against plain sequences, sampling against chances."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -116,16 +115,6 @@ def test_packing_a_group_changes_no_number(flat: Tensor, prompts: Tensor) -> Non
             torch.testing.assert_close(packed.logp[group, member], expected, atol=2e-5, rtol=0)
 
 
-def test_the_sampler_reports_the_log_probabilities_of_what_it_drew(
-    flat: Tensor, prompts: Tensor
-) -> None:
-    batch = sampled(flat, prompts)
-    again = plain_policy.score(weights(flat), prompts, batch.tokens, batch.mask)
-    torch.testing.assert_close(again.logp, batch.logp, atol=2e-5, rtol=0)
-    ended = (batch.tokens == EOS).float().cumsum(-1) - (batch.tokens == EOS).float()
-    assert torch.equal(batch.mask, (ended == 0).float())
-
-
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (1.0, 0.6), (3.0, 0.5)])
 def test_tokens_are_drawn_with_their_exact_chances(
     flat: Tensor, prompts: Tensor, temperature: float, top_p: float
@@ -143,10 +132,3 @@ def test_tokens_are_drawn_with_their_exact_chances(
         chances /= chances.sum()
     spread = (chances * (1 - chances) / count).sqrt()
     assert ((seen - chances).abs() <= 4.5 * spread + 1e-6).all()
-
-
-def test_the_exported_config_names_no_foreign_file(tmp_path: Path) -> None:
-    huggingface.write(tmp_path, initial(0))
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["vocab_size"] == 18
-    assert config["tie_word_embeddings"] is False

@@ -147,27 +147,3 @@ def test_the_verdict_is_of_the_level(embedded: Callable[..., Settings]) -> None:
     )
     in_reward = embedded("k1", "reward", 0.1, loss=Loss(ratio_level="sequence"), **four)
     assert "Π_t w_t" in verdict_of(in_reward).equation
-
-
-@pytest.mark.parametrize("level", ["sequence", "sequence_mean"])
-def test_each_level_trains_off_policy(
-    trained: Callable[..., Any],
-    lines: Callable[..., Any],
-    embedded: Callable[..., Settings],
-    level: Any,
-) -> None:
-    settings = embedded(
-        "rho_k1",
-        "loss",
-        0.1,
-        batch=Batch(num_prompts=4, num_minibatches=4),
-        loss=Loss(ratio_level=level),
-    ).but(kl=Kl(estimator="rho_k1", placement="loss", beta=0.1, ratio_level=level))
-    runs = [
-        lines(trained(each)[1])
-        for each in (settings, settings.but(loss=Loss(), kl=settings.kl.but(ratio_level="token")))
-    ]
-    terms = [[line["values"].get("train/kl_term") for line in run] for run in runs]
-    assert terms[0][1] == pytest.approx(terms[1][1]), "at the first minibatch all ratios are 1"
-    assert terms[0][2:] != terms[1][2:]
-    assert all(np.isfinite(each) for each in terms[0][1:])

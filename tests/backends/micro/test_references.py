@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from backends.micro import disk, train
-from backends.micro.plan import shape
 from backends.micro.policy import device
 from backends.micro.rehearsal import scaled
 from backends.micro.state import State, load_state, save_state
@@ -124,39 +123,6 @@ def test_a_policy_is_distilled_without_a_reward(
         assert run[1]["train/reward_mean"] > 0, "answers are still looked at"
     one, other = (run[-1]["eval/kl_reverse"] for run in runs)
     assert one == pytest.approx(other, rel=0.02), "AdamW takes the same steps: nothing but the KL"
-
-
-def test_references_of_all_kinds_train_together_as_alone(
-    embedded: Make, trained: Train, lines: Lines, cell_of: Callable[..., Cell], tmp_path: Path
-) -> None:
-    kinds = (
-        None,
-        ReferencePolicy(kind="sampler"),
-        averaged(0.5),
-        ReferencePolicy(kind="teacher", path="micro:fir"),
-    )
-    every = [embedded().but(kl=of(kind)) for kind in kinds]
-    assert len({shape(settings) for settings in every}) == 1
-
-    class Watch:
-        def ended(self, number: int, result: object) -> None:
-            assert not isinstance(result, Exception), (number, result)
-
-        def leaving(self) -> tuple[int, ...]:
-            return ()
-
-        def say(self, number: int, line: str) -> None:
-            pass
-
-    places = [
-        AttemptPaths(r / "plan", r / "attempts" / "1", r / "checkpoints")
-        for r in (tmp_path / str(number) for number in range(len(every)))
-    ]
-    train.run_lockstep(
-        [(cell_of(each), place) for each, place in zip(every, places, strict=True)], Watch()
-    )
-    for settings, place in zip(every, places, strict=True):
-        assert lines(place) == lines(trained(settings)[1])
 
 
 @pytest.mark.parametrize(

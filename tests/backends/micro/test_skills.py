@@ -7,8 +7,7 @@ import torch
 from backends.micro import skills
 from backends.micro.policy import one_quiet_core
 from backends.micro.problem_sets import encode, held_out_problems, problems
-from backends.micro.shipped import manifest, names
-from backends.micro.skills import SKILLS, Skill, answer
+from backends.micro.skills import Skill, answer
 from docs.tools import pretrain
 
 
@@ -39,35 +38,6 @@ def test_prompts_and_answers_as_tokens() -> None:
     prompts, answers = encode("sort", np.array([[4, 1, 9, 7, 3]]))
     assert [skills.VOCABULARY[t] for t in prompts[0]] == ["<bos>", "S", *"41973", "="]
     assert [skills.VOCABULARY[t] for t in answers[0]] == [*"13479", "<eos>"]
-
-
-@pytest.mark.parametrize("name", names())
-def test_the_recipe_of_a_shipped_policy_is_the_scripts(name: str) -> None:
-    assert manifest(name).recipe == pretrain.RECIPES[name]
-    for shares in pretrain.RECIPES[name].mixture.values():
-        assert sum(shares.values()) == pytest.approx(1)
-
-
-def test_answers_follow_the_strategies_of_the_mixture() -> None:
-    recipe = pretrain.Recipe(
-        seed=0,
-        num_steps=1,
-        noise=0.0,
-        mixture={skill: {"descend": 0.5, skill: 0.5} for skill in SKILLS},
-    )
-    prompts, answers = pretrain.batch(np.random.default_rng(0), recipe)
-    first = skills.VOCABULARY.index("0")
-    counts = {"right": 0, "descending": 0}
-    for prompt, given in zip(prompts, answers, strict=True):
-        digits, said = prompt[2:-1] - first, (given[:-1] - first).tolist()
-        skill = next(s for s in SKILLS if skills.VOCABULARY[prompt[1]] == skills.LETTER[s])
-        assert given[-1] == skills.EOS
-        if said == answer(skill, digits.tolist()):
-            counts["right"] += 1
-        else:
-            assert said == sorted(digits.tolist(), reverse=True)
-            counts["descending"] += 1
-    assert min(counts.values()) > 35
 
 
 def test_pretraining_is_deterministic_and_learns() -> None:

@@ -113,19 +113,6 @@ def test_quick_steps_are_saved_once_in_some_seconds(
     assert next(disk.read_metrics(resumed.attempt_dir)).step == 13
 
 
-def test_a_kill_loses_few_steps(
-    cell: Cell,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place_at: Callable[..., AttemptPaths],
-) -> None:
-    killed_at(cell, place_at(tmp_path), 33, monkeypatch)
-    resumed = place_at(tmp_path, 2)
-    train.run(cell, resumed)
-    first = next(disk.read_metrics(resumed.attempt_dir)).step
-    assert 33 - train.ROLLING_STEPS - 2 <= first <= 34
-
-
 def test_training_that_has_ended_is_not_trained_again(
     cell: Cell,
     uninterrupted: AttemptPaths,
@@ -154,22 +141,6 @@ def test_a_checkpoint_cut_in_half_is_told_skipped_and_made_again(
     assert any("step-36 was cut in half" in sentence for sentence in told)
     assert any("step-24" in sentence and "cut in half" in sentence for sentence in told)
     assert torch.equal(policies(uninterrupted)[36], whole[36])
-
-
-def test_a_cut_rolling_state_falls_back_to_the_checkpoint(
-    cell: Cell,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    uninterrupted: AttemptPaths,
-    place_at: Callable[..., AttemptPaths],
-) -> None:
-    place = place_at(tmp_path / "cut")
-    killed_at(cell, place, 23, monkeypatch)
-    rolling = place.checkpoints_dir / disk.RESUME
-    rolling.write_bytes(rolling.read_bytes()[:-1])
-    train.run(cell, place_at(tmp_path / "cut", 2))
-    assert next(disk.read_metrics(place_at(tmp_path / "cut", 2).attempt_dir)).step == 13
-    assert torch.equal(policies(place)[36], policies(uninterrupted)[36])
 
 
 def test_what_a_killed_writer_left_is_swept(

@@ -11,11 +11,8 @@ from torch import Tensor
 from backends.micro import batched, huggingface, rollout_rounding
 from backends.micro.objective import Experience, objective
 from backends.micro.plan import shape
-from backends.micro.policy import weights as views
 from backends.micro.problem_sets import encode, problems
 from backends.micro.rehearsal import scaled
-from backends.micro.rollout import rows_of
-from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.shipped import POLICIES
 from backends.micro.train import mismatch
 from orchestrator.exact.laboratory import LabSetting, Sequences, tables
@@ -222,40 +219,11 @@ def test_the_coarser_the_engine_the_farther_it_is(rollouts: Callable[..., Any]) 
     assert kl[None] < kl["fp16"] < kl["bf16"] < kl["int8"] < kl["fp8"] < 0.1, kl
 
 
-def test_the_mismatch_is_the_divergence_of_the_two_policies(rollouts: Callable[..., Any]) -> None:
-    """k3 on samples against the exact sum over the vocabulary, at the same states."""
-    sampled, _ = rollouts("fp8")
-    of = sampled.rollouts
-    theirs = batched.score(
-        batched.folded(torch.stack([base_policy_of_elder()])), of.prompts, of.tokens, of.mask
-    )
-    mine = sampled.scored.logps
-    per_row = (mine.exp() * (mine - theirs.logps)).sum(-1)
-    states = rows_of(per_row, of.mask.shape) * of.mask
-    exact, count = states.sum() / of.mask.sum(), of.mask.sum()
-    x = theirs.logp - of.logp
-    spread = (torch.expm1(x) - x)[of.mask > 0].std()
-    off = mismatch_of(sampled, theirs.logp)["rollout/mismatch_kl"] - exact
-    assert abs(off) < 4 * spread / count.sqrt()
-
-
 def test_only_cells_of_one_engine_train_together(embedded: Callable[..., Settings]) -> None:
     plain, written, rounded = (
         embedded(precision=Precision(rollout=each)) for each in (None, "fp32", "bf16")
     )
     assert shape(plain) == shape(written) != shape(rounded)
-
-
-def test_eight_bits_keep_embedding_norms_and_head_in_bf16() -> None:
-    policy = torch.randn(2, NUM_PARAMETERS, generator=torch.Generator().manual_seed(0))
-    copy = views(rollout_rounding.copied(policy, "int8"))
-    near = views(rollout_rounding.near(policy, "bf16"))
-    assert torch.equal(copy.embedding, near.embedding)
-    assert torch.equal(copy.head, near.head)
-    assert torch.equal(copy.layers[0].mlp_norm, near.layers[0].mlp_norm)
-    row = copy.layers[0].qkv[1, 0]
-    steps = row / (views(policy).layers[0].qkv[1, 0].abs().max() / 127)
-    torch.testing.assert_close(steps, steps.round(), atol=1e-4, rtol=0)
 
 
 def test_training_against_a_rounded_engine(

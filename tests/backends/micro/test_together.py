@@ -21,11 +21,14 @@ from orchestrator.estimators import names
 from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import (
     Advantage,
+    BackendRef,
     Batch,
     Data,
+    Kl,
     Loss,
     Optimizer,
     Placement,
+    ReferencePolicy,
     Rollout,
     Settings,
 )
@@ -220,12 +223,24 @@ def test_sampling_and_scoring_are_those_of_one_policy(
         )
 
 
+AVERAGE = ReferencePolicy(kind="ema", share=0.5, every_steps=4)
+
+
 def varied(embedded: Make) -> list[Settings]:
     """Cells of one shape that differ in all else."""
     return [
         embedded(num_train_steps=14),
-        embedded("k1", "reward", 0.3, seed=1, num_train_steps=10),
-        embedded("k3", "loss", 1.0, loss=LOSSES[1], num_train_steps=14),
+        embedded(
+            "k1",
+            "reward",
+            0.3,
+            seed=1,
+            num_train_steps=10,
+            backend=BackendRef(name="micro", version="1+kl_reward=to_go+micro_batch=3"),
+        ),
+        embedded("k3", "loss", 1.0, loss=LOSSES[1], num_train_steps=14).but(
+            kl=Kl(estimator="k3", placement="loss", beta=1.0, reference=AVERAGE)
+        ),
         embedded(
             "k2",
             "reward_and_loss",
@@ -367,44 +382,6 @@ def test_a_loss_that_cannot_be_differentiated_ends_its_cell_alone(
     assert len(lines(places[1])) == 2
     assert isinstance(watch.results[0], Outcome)
     assert lines(places[2]) == lines(alone)
-
-
-def test_killed_together_and_resumed_in_other_company(
-    embedded: Make,
-    cell_of: Callable[..., Cell],
-    place_at: Callable[..., AttemptPaths],
-    lines: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cells = [cell_of(embedded(num_train_steps=24, seed=seed)) for seed in range(3)]
-    whole = [place_at(tmp_path / f"whole {seed}") for seed in range(3)]
-    train.run_lockstep(list(zip(cells, whole, strict=True)), Kept())
-    update, calls = train.optimizer.update, iter(range(50))
-
-    def killed(*args: Any) -> Tensor:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-        return update(*args)
-
-    first = [place_at(tmp_path / str(seed)) for seed in range(3)]
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "ROLLING_SECONDS", 0)
-        patch.setattr(train.optimizer, "update", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train.run_lockstep(list(zip(cells, first, strict=True)), Kept())
-    second = [place_at(tmp_path / str(seed), 2) for seed in range(3)]
-    train.run_lockstep(list(zip(cells[:2], second[:2], strict=True)), Kept())
-    train.run(cells[2], second[2])
-    for seed in range(3):
-        merged = {
-            line["step"]: line["values"]
-            for attempt in (first[seed], second[seed])
-            for line in lines(attempt)
-        }
-        assert lines(second[seed])[0]["step"] == 11, "it went on from its newest state"
-        assert merged == {line["step"]: line["values"] for line in lines(whole[seed])}
-        assert torch.equal(outcome_of(second[seed], lines)[1], outcome_of(whole[seed], lines)[1])
 
 
 @pytest.fixture

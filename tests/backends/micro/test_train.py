@@ -15,13 +15,11 @@ from backends.micro import BACKEND, huggingface, train
 from backends.micro.experience import Trainee, collect, rewards
 from backends.micro.objective import Experience, kl_loss
 from backends.micro.policy import one_quiet_core
-from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.state import State, save_state
-from orchestrator.estimators import EstimatorEntry, entry, names, register, unregister
+from orchestrator.estimators import EstimatorEntry, entry, register, unregister
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import (
-    Advantage,
     Batch,
     Clip,
     Data,
@@ -34,28 +32,10 @@ from orchestrator.settings import (
 
 Make = Callable[..., Settings]
 Train = Callable[..., Any]
-ESTIMATORS = list(names())
 
 
 def final_policy(place: AttemptPaths) -> Tensor:
     return huggingface.read(BACKEND.find_checkpoints(place.checkpoints_dir)[-1].path)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_every_estimator_trains_at_every_placement(
-    estimator: str, embedded: Make, trained: Train, lines: Callable[..., Any]
-) -> None:
-    base = final_policy(trained(embedded(num_train_steps=2))[1])
-    for placement in get_args(Placement):
-        settings = embedded(estimator, placement, 0.5, num_train_steps=2)
-        outcome, place = trained(settings)
-        assert outcome.cause != "nan"
-        policy = final_policy(place)
-        assert torch.isfinite(policy).all()
-        assert not torch.equal(policy, base), "the KL term changed nothing"
-        last = lines(place)[-1]["values"]
-        assert math.isfinite(last["train/kl_term"])
-        assert ("train/shaped_reward_mean" in last) == (placement != "loss")
 
 
 @pytest.fixture
@@ -95,34 +75,6 @@ def test_an_estimator_of_another_package_is_trained_with_its_own_gradient(
     kl = Kl(estimator=k4, placement="loss", beta=0.5)
     (gradient,) = torch.autograd.grad(kl_loss(kl, x, torch.zeros(8), torch.zeros(8)).sum(), x)
     assert torch.allclose(gradient, 4 * x.detach() ** 3)
-
-
-@pytest.mark.parametrize("estimator", ["rloo", "grpo", "dr_grpo", "reinforce"])
-@pytest.mark.parametrize(
-    "loss",
-    [
-        Loss(),
-        Loss(aggregation="sequence_mean", clip=None),
-        Loss(aggregation="constant", constant_tokens=7, clip=Clip(low=0.1, high=0.3, dual=3.0)),
-    ],
-)
-def test_every_advantage_and_loss_trains(
-    estimator: Any, loss: Loss, embedded: Make, trained: Train
-) -> None:
-    outcome, place = trained(
-        embedded(
-            "k3",
-            "loss",
-            0.1,
-            advantage=Advantage(estimator=estimator),
-            loss=loss,
-            num_train_steps=4,
-            batch=Batch(num_prompts=8, num_minibatches=4),
-            max_staleness_steps=3,
-        )
-    )
-    assert outcome.cause != "nan"
-    assert len(final_policy(place)) == NUM_PARAMETERS
 
 
 def test_training_teaches(embedded: Make, trained: Train, lines: Callable[..., Any]) -> None:
@@ -239,8 +191,7 @@ def test_a_reward_needs_the_whole_answer() -> None:
     assert rewards(tokens[..., :4], torch.ones(1, 4, 4), answers).tolist() == [[0] * 4]
 
 
-@pytest.mark.parametrize("estimator", ["k1", "k3", "rho_k2"])
-@pytest.mark.parametrize("placement", get_args(Placement))
+@pytest.mark.parametrize(("estimator", "placement"), [("k1", "reward"), ("rho_k2", "loss")])
 def test_beta_zero_is_none_bit_for_bit(
     estimator: Any, placement: Any, embedded: Make, trained: Train, lines: Callable[..., Any]
 ) -> None:
@@ -253,17 +204,6 @@ def test_beta_zero_is_none_bit_for_bit(
     _, zero = trained(embedded(estimator, placement, 0.0, **same))
     assert torch.equal(final_policy(none), final_policy(zero))
     assert lines(none) == lines(zero)
-
-
-def test_losses_equal_on_policy_train_to_the_same_policy(embedded: Make, trained: Train) -> None:
-    wide = {"num_train_steps": 10, "batch": Batch(num_prompts=16)}
-    k2, *twins = (
-        final_policy(trained(embedded(name, "loss", 0.3, **wide))[1])
-        for name in ("k2", "sg_rho_k2", "rho_k3", "k1")
-    )
-    assert torch.equal(k2, twins[0])
-    assert (k2 - twins[1]).abs().max() < 1e-4
-    assert (k2 - twins[2]).abs().max() > 1e-3  # k1 in the loss is something else
 
 
 def test_a_reset_makes_the_policy_its_own_reference(
@@ -311,20 +251,6 @@ def test_the_last_policy_with_a_finite_loss_is_kept(
     (checkpoint,) = BACKEND.find_checkpoints(place.checkpoints_dir)
     assert checkpoint.step == 3  # the policy after four steps is the one whose loss was NaN
     assert torch.equal(huggingface.read(checkpoint.path), good)
-
-
-def test_a_batch_is_a_function_of_seed_and_number(embedded: Make) -> None:
-    one_quiet_core()
-
-    def tokens(seed: int, step: int) -> list[int]:
-        settings = embedded(seed=seed)
-        state = State.fresh(train.base_policy(settings))
-        state.step = step
-        found: list[int] = batch_of(settings, state)[0].prompts.flatten().tolist()
-        return found
-
-    assert tokens(2**70, 3) == tokens(2**70, 3)
-    assert len({tuple(tokens(*x)) for x in [(0, 0), (0, 1), (1, 0), (1, 1)]}) == 4
 
 
 def test_a_launch_by_hand_says_mistakes_in_a_sentence(tmp_path: Path) -> None:
