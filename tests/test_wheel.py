@@ -100,6 +100,7 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel: Path) -> None:
         "orchestrator/report/report.md.j2",
         "orchestrator/kl/verdicts.json",
         "orchestrator/kl/ensemble.json",
+        "orchestrator/kl/differences.toml",
         "orchestrator/losses/losses.toml",
         "orchestrator/experiments/comedy_full.yaml",
         "orchestrator/experiments/recipe/rehearsal.yaml",

@@ -9,10 +9,10 @@ that holds back part of the reward, and a clamp that cuts off the gradient of so
 import torch
 from torch import Tensor
 
-from backends.micro.objective import Experience, aggregate, clamp_of, in_loss, in_reward, of_the_kl
+from backends.micro.objective import Experience, aggregate, clamp_of, of_the_kl
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import Clamp, clamped_value
-from orchestrator.kl.library_semantics import Dialect
+from orchestrator.kl.library_semantics import Dialect, in_loss, in_reward
 from orchestrator.settings import AdvantageEstimator, Settings
 
 

@@ -16,7 +16,6 @@ from backends.micro import passes, rollout_rounding
 from backends.micro.batched import PackedScores, Sampled
 from backends.micro.objective import (
     Experience,
-    in_reward,
     penalty,
     shaped_advantages,
     state_kl,
@@ -27,7 +26,7 @@ from backends.micro.skills import ANSWER_TOKENS, Skill
 from backends.micro.state import State
 from orchestrator.estimators import NONE, entry
 from orchestrator.kl.estimators import weight_of, weights
-from orchestrator.kl.library_semantics import PLAIN, Dialect
+from orchestrator.kl.library_semantics import PLAIN, Dialect, in_reward
 from orchestrator.settings import Settings
 
 

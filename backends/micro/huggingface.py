@@ -1,13 +1,11 @@
 """Write and read a policy as a Hugging Face directory, for AutoModelForCausalLM and lm-eval.
 
-The files are written from fixed texts, so that training never imports transformers.
+The files are those of the shipped policies, so that training never imports transformers.
 """
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,113 +14,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from backends.micro.policy import Weights, weights
-from backends.micro.shape import (
-    HEAD_WIDTH,
-    HIDDEN,
-    MAX_TOKENS,
-    NORM_EPSILON,
-    NUM_HEADS,
-    NUM_LAYERS,
-    NUM_TOKENS,
-    ROPE_BASE,
-    WIDTH,
-)
-from backends.micro.skills import BOS, EOS, PAD, VOCABULARY
+from backends.micro.shape import HEAD_WIDTH, NUM_HEADS, NUM_LAYERS, WIDTH
+from backends.micro.shipped import POLICIES, names
 from orchestrator.errors import CheckpointError
 
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "dtype": "float32",
-    "vocab_size": NUM_TOKENS,
-    "hidden_size": WIDTH,
-    "intermediate_size": HIDDEN,
-    "num_hidden_layers": NUM_LAYERS,
-    "num_attention_heads": NUM_HEADS,
-    "num_key_value_heads": NUM_HEADS,
-    "head_dim": HEAD_WIDTH,
-    "hidden_act": "silu",
-    "max_position_embeddings": MAX_TOKENS,
-    "rms_norm_eps": NORM_EPSILON,
-    "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
-    "rope_theta": ROPE_BASE,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": False,
-    "use_cache": True,
-    "pad_token_id": PAD,
-    "bos_token_id": BOS,
-    "eos_token_id": EOS,
-}
-GENERATION = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "do_sample": True}
-TOKENIZER_CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "model_max_length": MAX_TOKENS,
-    "pad_token": VOCABULARY[PAD],
-    "bos_token": VOCABULARY[BOS],
-    "eos_token": VOCABULARY[EOS],
-    "padding_side": "left",
-    "clean_up_tokenization_spaces": False,
-}
-
-
-def tokenizer() -> dict[str, Any]:
-    """Return the content of tokenizer.json: one token per character, with <bos> first.
-
-    Decoding puts nothing between the tokens.
-    """
-    special = [
-        {
-            "id": i,
-            "content": VOCABULARY[i],
-            "special": True,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-        }
-        for i in (PAD, BOS, EOS)
-    ]
-    bos = VOCABULARY[BOS]
-    begin = {"SpecialToken": {"id": bos, "type_id": 0}}
-    one, two = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": special,
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"Regex": "."},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [begin, one],
-            "pair": [begin, one, two],
-            "special_tokens": {bos: {"id": bos, "ids": [BOS], "tokens": [bos]}},
-        },
-        "decoder": {"type": "Fuse"},
-        "model": {
-            "type": "WordLevel",
-            "vocab": {t: i for i, t in enumerate(VOCABULARY)},
-            "unk_token": VOCABULARY[PAD],
-        },
-    }
+TEXTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+"""The files beside the weights. They are equal for all policies."""
 
 
 @cache
 def _texts() -> dict[str, str]:
-    """Return the files beside the weights. They are equal for all policies."""
-    contents = {
-        "config.json": CONFIG,
-        "generation_config.json": GENERATION,
-        "tokenizer.json": tokenizer(),
-        "tokenizer_config.json": TOKENIZER_CONFIG,
-    }
-    return {name: json.dumps(each, indent=1) + "\n" for name, each in contents.items()}
+    """Return the files beside the weights: those of a shipped policy."""
+    return {name: (POLICIES / names()[0] / name).read_text(encoding="utf-8") for name in TEXTS}
 
 
 def write(directory: Path, flat: Tensor) -> None:

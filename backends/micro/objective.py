@@ -21,7 +21,13 @@ from orchestrator.kl.estimators import (
     vocabulary_kl,
     vocabulary_slope,
 )
-from orchestrator.kl.library_semantics import PLAIN, Dialect, has_kl_of_the_response
+from orchestrator.kl.library_semantics import (
+    PLAIN,
+    Dialect,
+    has_kl_of_the_response,
+    in_loss,
+    in_reward,
+)
 from orchestrator.losses.table import DEFAULT, Bounds, Tokens, policy_loss_entry
 from orchestrator.settings import AdvantageEstimator, Corrected, Kl, Loss
 
@@ -75,16 +81,6 @@ class Objective(NamedTuple):
     """[P, G, T], the policy's probability over that in logp_old."""
     clipped: Tensor
     """[P, G, T] bool, True for tokens whose gradient the clip sets to 0."""
-
-
-def in_reward(kl: Kl) -> bool:
-    """Return True if the reward carries the KL term. With beta 0 there is no KL term."""
-    return kl.beta > 0 and kl.placement in ("reward", "reward_and_loss")
-
-
-def in_loss(kl: Kl) -> bool:
-    """Return True if the loss has a KL term."""
-    return kl.beta > 0 and kl.placement in ("loss", "reward_and_loss")
 
 
 def clamp_of(kl: Kl, dialect: Dialect) -> Clamp:

@@ -13,15 +13,8 @@ import numpy as np
 
 from backends.micro.shipped import manifest, policy_of, skill_of
 from backends.micro.version import dialect_of
+from orchestrator.kl.table import stored_rows
 from orchestrator.settings import Settings
-
-UNBIASED = frozenset(
-    {"k1.reward", "rho_k1.reward", "k1+.reward", "k1.both", "k3.both", "k1_to_go.reward"}
-    | {"k1_to_go.both", "full.both", "rb.both", "rb_k1.both"}
-)
-"""KL terms whose expected on-policy gradient is that of the sequence-level reverse KL (paper §3;
-orchestrator/kl). In the reward only the value of a `+` form is used, which is that of the
-plain one, and on-policy the ratio of a rho form is 1."""
 
 
 class Prediction(NamedTuple):
@@ -54,7 +47,7 @@ def has_closed_form(settings: Settings) -> bool:
     if kl.placement == "reward_and_loss":
         whole = whole and dialect.kl_loss_mean == "as_policy"
     return (
-        kl.label in UNBIASED
+        _is_unbiased(kl.label)
         and kl.beta > 0
         and kl.reset_reference_every_steps is None
         and kl.reference is None
@@ -67,6 +60,12 @@ def has_closed_form(settings: Settings) -> bool:
         and rollout.temperature == 1.0
         and rollout.top_p == 1.0
     )
+
+
+def _is_unbiased(label: str) -> bool:
+    """Return True for a KL term whose on-policy gradient is that of the sequence's reverse KL."""
+    rows = (row for row in stored_rows() if row.on_policy and row.ratio == "token")
+    return any(row.label == label and row.is_unbiased for row in rows)
 
 
 def optimum(chances: Sequence[float], beta: float) -> Prediction:

@@ -10,8 +10,8 @@ end of the batch.
 
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, partial
 from math import isfinite
 from typing import NamedTuple, Protocol
@@ -35,8 +35,6 @@ from backends.micro.experience import Collected, Trainee, collect, differs, temp
 from backends.micro.objective import (
     Experience,
     Objective,
-    in_loss,
-    in_reward,
     mean_over_responses,
     objective,
     state_kl,
@@ -49,7 +47,7 @@ from backends.micro.shipped import POLICIES, policy_of, skill_of
 from backends.micro.state import TRACED, State, newest_state, save_state
 from backends.micro.version import dialect_of
 from orchestrator.errors import EnvironmentFault, RunFolderError
-from orchestrator.kl.library_semantics import Dialect
+from orchestrator.kl.library_semantics import Dialect, in_loss, in_reward
 from orchestrator.metrics import outcome
 from orchestrator.records import AttemptPaths, Cell, MetricPoint, Outcome
 from orchestrator.settings import BetaController, Settings
@@ -159,30 +157,6 @@ def _read_policy(name: str) -> Tensor:
     return huggingface.read(POLICIES / name)
 
 
-class _Watching:
-    """A context in which an error ends one cell, and not the others."""
-
-    def __init__(self, group: "LockstepGroup", number: int, place: AttemptPaths):
-        self._group, self._number, self._place = group, number, place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        shown: Exception = error
-        if isinstance(error, OSError):
-            shown = RunFolderError(
-                f"{error.filename or self._place.checkpoints_dir} cannot be written or read: "
-                f"{error.strerror or error}. Mend that and run again: training goes on from its "
-                "newest whole state"
-            )
-            shown.__cause__ = error
-        self._group.end(self._number, shown)
-        return True
-
-
 class LossInput(NamedTuple):
     """What the loss of a cell's minibatch is computed from."""
 
@@ -255,9 +229,21 @@ class LockstepGroup:
         self._watch = watch
         self._over: set[int] = set()
 
-    def watching(self, number: int, place: AttemptPaths) -> _Watching:
-        """Return a context that reports a cell's steps to the watch and its end to this object."""
-        return _Watching(self, number, place)
+    @contextmanager
+    def watching(self, number: int, place: AttemptPaths) -> Iterator[None]:
+        """Let an error end one cell, and not the others."""
+        try:
+            yield
+        except OSError as error:
+            fault = RunFolderError(
+                f"{error.filename or place.checkpoints_dir} cannot be written or read: "
+                f"{error.strerror or error}. Mend that and run again: training goes on from its "
+                "newest whole state"
+            )
+            fault.__cause__ = error
+            self.end(number, fault)
+        except Exception as error:
+            self.end(number, error)
 
     def end(self, number: int, result: Outcome | Exception) -> None:
         """Let a cell leave, with its result."""
@@ -495,8 +481,8 @@ class Training:
             }
         )
 
-    def watched(self, group: LockstepGroup) -> _Watching:
-        """Return the context that reports this cell's steps while the group trains it."""
+    def watched(self, group: LockstepGroup) -> AbstractContextManager[None]:
+        """Return the context in which an error ends this cell alone."""
         return group.watching(self.number, self._place)
 
     def outcome(self) -> Outcome:
@@ -608,12 +594,12 @@ class Training:
     def is_evaluated(self, began: int) -> bool:
         """Return True if an evaluation is due after the train steps since `began`."""
         last = self.state.step == self.settings.num_train_steps
-        return last or _Due(began, self.state.step)(self._cell.cadence.evaluate_every_steps)
+        return last or _is_due(self._cell.cadence.evaluate_every_steps, began, self.state.step)
 
     def settle(self, began: int) -> None:
         """Save and reset as the train steps since `began` require."""
         state, last = self.state, self.state.step == self.settings.num_train_steps
-        due = _Due(began, state.step)
+        due = partial(_is_due, began=began, now=state.step)
         if due(self.settings.kl.reset_reference_every_steps):
             # None: the divergence to the new reference is computed when it is next needed.
             state.reference, self.divergence = state.policy.clone(), None
@@ -654,14 +640,9 @@ def _is_finite(x: Tensor) -> bool:
     return isfinite(x.sum().item()) or bool(x.isfinite().all())  # the sum alone may overflow
 
 
-class _Due:
-    """A test, for a period `every`, if a multiple of it lies in the train steps (began, now]."""
-
-    def __init__(self, began: int, now: int):
-        self._began, self._now = began, now
-
-    def __call__(self, every: int | None) -> bool:
-        return every is not None and self._now // every > self._began // every
+def _is_due(every: int | None, began: int, now: int) -> bool:
+    """Return True if a multiple of a period lies in the train steps (began, now]."""
+    return every is not None and now // every > began // every
 
 
 def with_current_beta(settings: Settings, beta: float | None) -> Settings:

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from backends.micro.objective import (
     Experience,
-    in_loss,
-    in_reward,
     objective,
     penalty,
     shaped_advantages,
@@ -28,7 +26,7 @@ from backends.micro.optimizer import rate_of
 from lab.prove.prediction import BatchPrediction
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import weight_of, weights
-from orchestrator.kl.library_semantics import Dialect
+from orchestrator.kl.library_semantics import Dialect, in_loss, in_reward
 from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.settings import Settings
 

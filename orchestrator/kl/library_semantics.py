@@ -10,10 +10,13 @@ The text of a dialect, such as `kl_clamp=20/10+kl_reward=to_go`, names only the 
 plain. Two releases with equal texts compute the same. DIFFERENCES gives each difference in words.
 """
 
+import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from math import sqrt
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -180,14 +183,14 @@ def precision_of(settings: Settings, dialect: Dialect) -> tuple[FormatOrModels, 
     return tuple(own or usual for own, usual in zip(formats, dialect.precision, strict=True))
 
 
-def in_reward(settings: Settings) -> bool:
+def in_reward(kl: Kl) -> bool:
     """Return True if the reward carries a KL term. With beta 0 there is no KL term."""
-    return settings.kl.beta > 0 and settings.kl.placement in ("reward", "reward_and_loss")
+    return kl.beta > 0 and kl.placement in ("reward", "reward_and_loss")
 
 
-def in_loss(settings: Settings) -> bool:
+def in_loss(kl: Kl) -> bool:
     """Return True if the loss carries a KL term. With beta 0 there is no KL term."""
-    return settings.kl.beta > 0 and settings.kl.placement in ("loss", "reward_and_loss")
+    return kl.beta > 0 and kl.placement in ("loss", "reward_and_loss")
 
 
 def has_kl_of_the_response(kl: Kl) -> bool:
@@ -208,11 +211,11 @@ def beta_of_half_solved_groups(settings: Settings, dialect: Dialect) -> float | 
     exchange = 1.0 if estimator in ("rloo", "reinforce") else (size - 1) / size
     if estimator == "grpo":
         exchange /= 0.5 * sqrt(size / (size - 1))
-    if in_loss(settings):
+    if in_loss(settings.kl):
         if _MATTERS["kl_loss_mean"](dialect, settings) and dialect.kl_loss_mean != "as_policy":
             return None
         betas.append(settings.kl.beta / exchange)
-    if in_reward(settings):
+    if in_reward(settings.kl):
         inside = dialect.kl_reward == "inside"
         betas.append(settings.kl.beta if inside else settings.kl.beta / exchange)
     return sum(betas) / len(betas) if betas else None
@@ -227,11 +230,11 @@ def _clamps(dialect: Dialect, settings: Settings) -> bool:
         return False
     form = entry(settings.kl.estimator)
     unclamped = form.is_straight_through or (dialect.kl_ratio_max is not None and form.is_weighted)
-    return in_reward(settings) or not unclamped
+    return in_reward(settings.kl) or not unclamped
 
 
 def _ratio_weighs(dialect: Dialect, settings: Settings) -> bool:
-    if not in_loss(settings):
+    if not in_loss(settings.kl):
         return False
     form = entry(settings.kl.estimator)
     if form.is_straight_through:
@@ -268,12 +271,12 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     "kl_clamp": _clamps,
     "kl_clamp_of": lambda _d, _s: False,
     "kl_ratio_max": _ratio_weighs,
-    "kl_reward": lambda _, s: in_reward(s),
-    "kl_reward_policy": lambda d, s: in_reward(s) and _two_policies(d, s),
+    "kl_reward": lambda _, s: in_reward(s.kl),
+    "kl_reward_policy": lambda d, s: in_reward(s.kl) and _two_policies(d, s),
     "reference_temperature": lambda _, s: (
         s.kl.estimator != NONE and s.kl.beta > 0 and s.rollout.temperature != 1
     ),
-    "kl_loss_mean": lambda d, s: in_loss(s) and d.kl_loss_mean != _mean_of_policy(d, s),
+    "kl_loss_mean": lambda d, s: in_loss(s.kl) and d.kl_loss_mean != _mean_of_policy(d, s),
     "ratio_to": _two_policies,
     "ratio_level": lambda d, s: (
         has_kl_of_the_response(s.kl)
@@ -304,17 +307,35 @@ def _mean_of_policy(dialect: Dialect, settings: Settings) -> str:
     return settings.loss.aggregation
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """A difference between dialects, as one or more fields of Dialect."""
 
     title: str
     fields: tuple[str, ...]
     settings: tuple[str, ...]
     """The settings whose meaning differs."""
-    words: Callable[[Any], str]
-    """The function that returns the first field's value in words."""
+    words: Mapping[str, str]
+    """The first field's value -> the value in words; `none`, `value`: of None, of a number."""
     not_compared: str = ""
     """The reason why no test compares it with the libraries' code; empty if a test does."""
+
+
+def _differences() -> dict[str, Difference]:
+    text = files("orchestrator.kl").joinpath("differences.toml").read_text(encoding="utf-8")
+    return {
+        name: Difference(
+            title=told["title"],
+            fields=tuple(told.get("fields", (name,))),
+            settings=tuple(told["settings"]),
+            words=told.get("words", {}),
+            not_compared=told.get("not_compared", ""),
+        )
+        for name, told in tomllib.loads(text).items()
+    }
+
+
+DIFFERENCES: Mapping[str, Difference] = _differences()
 
 
 def _clamp_words(bounds: Bounds) -> str:
@@ -323,175 +344,10 @@ def _clamp_words(bounds: Bounds) -> str:
     return f"{' and '.join(parts)}; no gradient beyond" if parts else "not clamped"
 
 
-def _choice(words: Mapping[str, str]) -> Callable[[Any], str]:
-    return lambda value: words[str(value).lower()]
-
-
-DIFFERENCES: Mapping[str, Difference] = {
-    "kl_clamp": Difference(
-        "clamp of the KL", ("kl_clamp", "kl_clamp_of"), ("kl.estimator",), _clamp_words
-    ),
-    "kl_ratio_max": Difference(
-        "ratio that weighs the KL",
-        ("kl_ratio_max",),
-        ("kl.estimator",),
-        lambda x: (
-            "as the estimator's name says"
-            if x is None
-            else f"k2's gradient times the ratio without its gradient, {x:g} at most"
-        ),
-    ),
-    "kl_reward": Difference(
-        "KL in the reward",
-        ("kl_reward",),
-        ("kl.placement", "advantage.estimator"),
-        _choice(
-            {
-                "inside": "summed over the response, inside the group's baseline",
-                "outside": "summed over the response, after the group's baseline",
-                "to_go": "each token with those after it, after the group's baseline",
-                "token": "each token its own, after the group's baseline",
-            }
-        ),
-    ),
-    "kl_reward_policy": Difference(
-        "policy the reward's KL is of",
-        ("kl_reward_policy",),
-        ("kl.placement",),
-        _choice(
-            {
-                "rollout": "the one that sampled",
-                "batch_start": "the one before the batch's updates",
-            }
-        ),
-    ),
-    "reference_temperature": Difference(
-        "temperature of the reference policy",
-        ("reference_temperature",),
-        ("kl.estimator", "rollout.temperature"),
-        _choice({"rollout": "the rollout's, as the policy's", "one": "1, whatever the policy's"}),
-    ),
-    "kl_loss_mean": Difference(
-        "mean of the loss's KL",
-        ("kl_loss_mean",),
-        ("kl.placement", "kl.beta", "loss.aggregation"),
-        _choice(
-            {
-                "as_policy": "as the policy loss's",
-                "token_mean": "over tokens, always",
-                "sequence_mean": "over each response, then over responses, always",
-            }
-        ),
-    ),
-    "ratio_to": Difference(
-        "denominator of the ratio",
-        ("ratio_to",),
-        ("loss.clip", "max_staleness_steps"),
-        _choice(
-            {
-                "rollout": "the policy that sampled",
-                "batch_start": "the policy before the batch's updates: staleness is not corrected",
-            }
-        ),
-    ),
-    "ratio_level": Difference(
-        "ratio of a response",
-        ("ratio_level",),
-        ("loss.clip", "kl.placement"),
-        _choice(
-            {
-                "token": "one a token",
-                "sequence_if_kl_reward": "one a response where the reward carries the KL",
-            }
-        ),
-    ),
-    "ratio_bound": Difference(
-        "bound of the ratio",
-        ("ratio_bound",),
-        ("loss.clip",),
-        lambda x: "none" if x is None else f"the log-ratio within ±{x:g}",
-    ),
-    "std_epsilon": Difference(
-        "epsilon of the group's deviation",
-        ("std_epsilon",),
-        ("advantage.estimator",),
-        lambda x: f"{x:g}",
-    ),
-    "micro_batch": Difference(
-        "token mean",
-        ("micro_batch",),
-        ("loss.aggregation",),
-        lambda x: (
-            "over the minibatch" if x is None else f"over each {x} rollouts, then over those means"
-        ),
-    ),
-    "mean_over": Difference(
-        "tokens of a token mean",
-        ("mean_over",),
-        ("loss.aggregation", "batch.num_minibatches"),
-        _choice(
-            {
-                "minibatch": "the minibatch's",
-                "batch": "the mean of the batch's minibatches",
-            }
-        ),
-    ),
-    "constant_is_tokens": Difference(
-        "aggregation constant",
-        ("constant_is_tokens",),
-        ("loss.constant_tokens",),
-        _choice(
-            {
-                "false": "divides by constant_tokens",
-                "true": "divides by the tokens of the minibatch",
-            }
-        ),
-    ),
-    "decay_of": Difference(
-        "weight decay",
-        ("decay_of",),
-        ("optimizer.weight_decay",),
-        _choice({"all": "of all parameters", "matrices": "of matrices, not of norms and biases"}),
-    ),
-    "warmup_from_zero": Difference(
-        "warm-up",
-        ("warmup_from_zero",),
-        ("optimizer.num_warmup_steps",),
-        _choice({"false": "counted from 1", "true": "counted from 0: the first update has rate 0"}),
-    ),
-    "schedule_per_batch": Difference(
-        "schedule",
-        ("schedule_per_batch",),
-        ("optimizer.schedule", "optimizer.num_warmup_steps"),
-        _choice({"false": "moves each train step", "true": "moves once a rollout batch"}),
-        "when a library moves its learning rate is decided by a worker behind Ray and its engine, "
-        "which no CPU runs: read in its source",
-    ),
-    "staleness": Difference(
-        "lag",
-        ("staleness",),
-        ("max_staleness_steps",),
-        _choice(
-            {
-                "exact": "exactly max_staleness_steps",
-                "up_to": "at most max_staleness_steps; rehearsed as drawn uniformly up to it",
-            }
-        ),
-        "how old a batch really is depends on the machines of a run: that it is drawn uniformly up "
-        "to the bound is an assumption of ours",
-    ),
-    "precision": Difference(
-        "precision",
-        ("precision",),
-        ("precision.training", "precision.rollout", "precision.checkpoint"),
-        lambda formats: (
-            "training in {}, rollouts in {}, checkpoint in {}, where the cell sets none".format(
-                *("the model's own format" if each == "model" else each for each in formats)
-            )
-        ),
-        "the embedded trainer computes in fp32 and rehearses every cell so",
-    ),
-}
+def _format_words(formats: tuple[FormatOrModels, ...]) -> str:
+    named = ("the model's own format" if each == "model" else each for each in formats)
+    words = "training in {}, rollouts in {}, checkpoint in {}, where the cell sets none"
+    return words.format(*named)
 
 
 def differing(one: Dialect, other: Dialect) -> tuple[str, ...]:
@@ -505,5 +361,11 @@ def differing(one: Dialect, other: Dialect) -> tuple[str, ...]:
 
 def describe(dialect: Dialect, name: str) -> str:
     """Return the dialect's side of a difference in words."""
+    if name == "kl_clamp":
+        return _clamp_words(dialect.kl_clamp)
+    if name == "precision":
+        return _format_words(dialect.precision)
     difference = DIFFERENCES[name]
-    return difference.words(getattr(dialect, difference.fields[0]))
+    value = getattr(dialect, difference.fields[0])
+    said = difference.words.get(str(value).lower(), "") or difference.words["value"]
+    return said.format(value)

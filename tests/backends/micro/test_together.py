@@ -12,12 +12,13 @@ from torch import Tensor
 
 from backends.micro import BACKEND, disk, huggingface, kernels, passes, train
 from backends.micro.experience import Trainee, collect
-from backends.micro.objective import in_loss, objective, state_kl
+from backends.micro.objective import objective, state_kl
 from backends.micro.policy import one_quiet_core, weights
 from backends.micro.state import State
 from backends.micro.version import dialect_of
 from docs.tools import plain_policy
 from orchestrator.estimators import names
+from orchestrator.kl.library_semantics import in_loss
 from orchestrator.records import AttemptPaths, Cell, Outcome
 from orchestrator.settings import (
     Advantage,
