@@ -35,7 +35,7 @@ def assert_optimises(
     if keys:
         holds = any(key in keys for key in on_policy)
     else:
-        holds = any(f" {objective}," in f"{term}," for term in answered.kl)
+        holds = any(f" {objective}," in f"{term}," for term in answered.parts)
     if holds and answered.known:
         return
     lines = "\n".join(f"  {label}: {text}" for label, text in rows(answered))

@@ -83,7 +83,7 @@ def _format(run: Run) -> str:
 def _kl_at_start(run: Run) -> Check:
     name = "KL is 0 at the first step"
     first = run.batches[0]
-    if not (in_reward(run.cell.settings) or in_loss(run.cell.settings)):
+    if not (in_reward(run.cell.settings.kl) or in_loss(run.cell.settings.kl)):
         return Check(name, None, "the cell has no KL term")
     if relevant(run.dialect, run.cell.settings).reference_temperature == "one":
         return Check(name, None, "the library has the reference policy at another temperature")

@@ -42,32 +42,31 @@ class OwnObjective(NamedTuple):
 class OwnAnswer:
     """What a function optimises."""
 
-    known: bool
-    """True if every part of its gradient is named."""
-    policy: str
-    """The policy loss with its average and sign; empty without one."""
-    kl: tuple[str, ...]
-    """The KL terms with weight and average; empty without one."""
-    objectives: tuple[tuple[Sampling, OwnObjective], ...]
+    parts: tuple[str, ...] = ()
+    """The policy loss with its average, the KL terms with their weights, the correction; or what
+    the values of a function without a gradient are."""
+    faults: tuple[str, ...] = ()
+    """Of each unknown part: what it is nearest to, and how far; none: every part is named."""
+    objectives: tuple[tuple[Sampling, OwnObjective], ...] = ()
     """Of the KL term, on-policy and from old samples."""
-    correction: str
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """Facts beside them, a sentence each: padding, order, split, the reference policy."""
-    nearest: str
-    """Of an unknown part: what it is nearest to, and how far; else empty."""
-    value: str = ""
-    """Of a function whose result has no gradient: what its values are."""
     difference: float = 0.0
     """The largest difference of a named part, relative to its largest token."""
     keeps: str = ""
+    has_gradient: bool = True
+
+    @property
+    def known(self) -> bool:
+        """Return True if every part is named."""
+        return not self.faults
 
     @property
     def name(self) -> str:
         """Return the answer in a line: `ppo (…), mean over tokens + 0.05 k3.loss, …`."""
         if not self.known:
-            return f"none known; {self.nearest}"
-        parts = [self.value, self.policy, *self.kl, self.correction]
-        return " + ".join(each for each in parts if each) or "nothing: its gradient is zero"
+            return f"none known; {'; '.join(self.faults)}"
+        return " + ".join(self.parts) or "nothing: its gradient is zero"
 
 
 def answer(of: Findings) -> OwnAnswer:
@@ -77,54 +76,46 @@ def answer(of: Findings) -> OwnAnswer:
     if of.outputs["base0/values"].size > 1:
         return _of_values(of)
     fault = "its loss has no gradient in the policy's log-probabilities: it trains nothing"
-    return OwnAnswer(False, "", (), (), "", (), fault)
+    return OwnAnswer(faults=(fault,))
 
 
 def _of_gradient(of: Findings) -> OwnAnswer:
     fit, has_rest = of.kl
     added, has_policy = of.policy
     off = [each.difference for each in (fit, added) if each is not None]
-    faults = []
-    kl: list[str] = []
-    policy = keeps = ""
+    parts, faults, keeps = [], [], ""
     if has_policy and added is not None and added.difference <= of.tolerance:
         average, factor, _ = of.average(added, of_kl=False)
-        policy = f"{_number(factor)}{added.name}, {average}"
         loss, centre = added.term[0].loss, added.term[0].centre
-        policy += f", of {centre}" if centre else ""
         keeps = loss[0].keeps if loss else ""
+        named = f"{_number(factor)}{added.name}, {average}"
+        parts.append(f"{named}, of {centre}" if centre else named)
     elif has_policy:
-        near = "" if added is None else _near("what the advantages add", added)
-        faults.append(near or "what the advantages add is no policy loss that orch knows")
+        what = "what the advantages add"
+        faults.append(_near(what, added) if added else f"{what} is no policy loss that orch knows")
     if has_rest and fit is not None and fit.difference <= of.tolerance:
         average, factor, _ = of.average(fit, of_kl=True)
-        factors = [factor * each / fit.weights[0] for each in fit.weights]
-        kl = [
-            f"{_beta(beta)} {term.name if len(factors) > 1 else fit.name}, {average}"
-            for beta, term in zip(factors, fit.term, strict=True)
-        ]
+        names = [term.name for term in fit.term] if len(fit.term) > 1 else [fit.name]
+        for name, weight in zip(names, fit.weights, strict=True):
+            parts.append(f"{_beta(factor * weight / fit.weights[0])} {name}, {average}")
     elif has_rest:
-        near = "" if fit is None else _near("what is left at advantage 0", fit)
-        faults.append(near or "what is left at advantage 0 is no KL that orch knows")
+        what = "what is left at advantage 0"
+        faults.append(_near(what, fit) if fit else f"{what} is no KL that orch knows")
     correction, wrong = _correction(of)
-    if wrong:
-        faults.append(wrong)
+    parts += [correction] if correction else []
+    faults += [wrong] if wrong else []
     if of.about["random"]:
         faults.append("two runs of one batch differ: it draws random numbers")
-    objectives = tuple(_objectives(of, has_rest))
     notes = [*_notes(of, has_policy, has_rest)]
     if of.about["per_token"] and not has_policy:
         value, _ = _value_named(of)
         notes += [f"its values are {value}"] if value else []
         notes += [f"in the reward: {each.words}" for _, each in _in_reward(of)]
     return OwnAnswer(
-        known=not faults,
-        policy=policy,
-        kl=tuple(kl),
-        objectives=objectives,
-        correction=correction,
+        parts=tuple(parts),
+        faults=tuple(faults),
+        objectives=tuple(_objectives(of, has_rest)),
         notes=tuple(notes),
-        nearest="; ".join(faults),
         difference=max(off, default=0.0),
         keeps=keeps,
     )
@@ -269,17 +260,13 @@ def _of_values(of: Findings) -> OwnAnswer:
     value, off = _value_named(of)
     if "ref_log_prob" in of.about["enters"] and not _moves(of, "ref"):
         notes.append("the reference policy enters no value")
+    fault = f"its values are no reward, advantage or KL that orch knows ({off})"
     return OwnAnswer(
-        known=bool(value),
-        policy="",
-        kl=(),
+        parts=(value,),
+        faults=() if value else (fault,),
         objectives=tuple(_in_reward(of)),
-        correction="",
         notes=tuple(notes),
-        nearest=""
-        if value
-        else f"its values are no reward, advantage or KL that orch knows ({off})",
-        value=value,
+        has_gradient=False,
     )
 
 
@@ -306,12 +293,12 @@ def _moves(of: Findings, call: str) -> bool:
 
 
 def _value_named(of: Findings) -> tuple[str, str]:
+    """Return the values in words, or what they are nearest to."""
     target = [of.outputs[f"base{i}/values"] for i in range(len(draws()))]
+    y = np.concatenate([each.ravel() for each in target])
     best = (np.inf, "")
     named = ""
-    for name, given in _value_terms(target[0].ndim):
-        columns = [np.concatenate([term(draw).ravel() for draw in draws()]) for term in given]
-        y = np.concatenate([each.ravel() for each in target])
+    for name, columns in _value_terms(target[0].ndim):
         if len(columns[0]) != len(y):
             continue
         matrix = np.stack(columns, 1)
@@ -328,66 +315,58 @@ def _value_named(of: Findings) -> tuple[str, str]:
     return "", f"nearest: {best[1] or 'a KL'}, {100 * min(best[0], 9.99):.2g}% off"
 
 
-def _value_terms(dimensions: int) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (words, functions of a batch) of each value that is known, the simplest first."""
+def _value_terms(dimensions: int) -> Iterator[tuple[str, list[FloatTable]]]:
+    """Yield words and columns of each value that is known, the simplest first.
 
-    def wide(rows: FloatTable, batch: OwnBatch) -> FloatTable:
-        return rows if dimensions == 1 else rows[:, None] * batch.mask
-
-    for name in PLAIN:
-        for of in ("log_prob", "old_log_prob"):
-            for padded in (True, False):
-
-                def kl(
-                    batch: OwnBatch, name: str = name, of: str = of, padded: bool = padded
-                ) -> Any:
-                    value = TABLE[name].value(getattr(batch, of) - batch.ref_log_prob)
-                    return value * (batch.mask if padded else 1.0)
-
-                who = "" if of == "log_prob" else " of the policy that sampled"
-                if dimensions > 1:
-                    yield f"{{}} × the value of {name}{who}", [kl]
-                    yield (
-                        f"{{}} × the reward {{:+}} × {name}{who} by token",
-                        [lambda batch: batch.rewards, kl],
-                    )
-                    yield (
-                        f"{{}} × the rewards to go {{:+}} × {name}{who} to go",
-                        [
-                            lambda batch: _to_go(batch.rewards, batch),
-                            lambda batch, kl=kl: _to_go(kl(batch), batch),
-                        ],
-                    )
-                yield (
-                    f"{{}} × the reward {{:+}} × {name}{who} of the response",
-                    [
-                        lambda batch: wide(batch.rewards.sum(1), batch),
-                        lambda batch, kl=kl: wide((kl(batch) * batch.mask).sum(1), batch),
-                    ],
-                )
+    A column has a number for every place of the batches; of one dimension, for every response.
+    """
+    rewards = [draw.rewards for draw in draws()]
+    whole = _column([each.sum(1) for each in rewards], dimensions)
+    for name, of in product(PLAIN, ("log_prob", "old_log_prob")):
+        who = "" if of == "log_prob" else " of the policy that sampled"
+        bare = _kl_of_draws(name, of)
+        kl = [each * draw.mask for each, draw in zip(bare, draws(), strict=True)]
+        if dimensions > 1:
+            for each in (_column(kl), _column(bare)):
+                yield f"{{}} × the value of {name}{who}", [each]
+                yield f"{{}} × the reward {{:+}} × {name}{who} by token", [_column(rewards), each]
+            to_go = [_column(_to_go(each)) for each in (rewards, kl)]
+            yield f"{{}} × the rewards to go {{:+}} × {name}{who} to go", to_go
+        of_responses = _column([each.sum(1) for each in kl], dimensions)
+        yield f"{{}} × the reward {{:+}} × {name}{who} of the response", [whole, of_responses]
     for name, centre in CENTRES.items():
-        yield (
-            f"{{}} × {name}",
-            [lambda batch, centre=centre: wide(centre(batch.rewards.sum(1), batch.group), batch)],
-        )
+        centred = [centre(draw.rewards.sum(1), draw.group) for draw in draws()]
+        yield f"{{}} × {name}", [_column(centred, dimensions)]
         for estimator, of in product(PLAIN, ("log_prob", "old_log_prob")):
-
-            def charged(
-                batch: OwnBatch, estimator: str = estimator, of: str = of, centre: Any = centre
-            ) -> FloatTable:
-                x = getattr(batch, of) - batch.ref_log_prob
-                total = (TABLE[estimator].value(x) * batch.mask).sum(1)
-                return wide(centre(batch.rewards.sum(1) - BETA * total, batch.group), batch)
-
+            charged = [
+                centre(draw.rewards.sum(1) - BETA * (kl * draw.mask).sum(1), draw.group)
+                for kl, draw in zip(_kl_of_draws(estimator, of), draws(), strict=True)
+            ]
             yield (
                 f"{{}} × {name}, of the reward less {BETA:g} {estimator} of the response",
-                [charged],
+                [_column(charged, dimensions)],
             )
 
 
-def _to_go(values: FloatTable, batch: OwnBatch) -> FloatTable:
-    later: FloatTable = (values * batch.mask)[:, ::-1].cumsum(1)[:, ::-1]
-    return later * batch.mask
+def _kl_of_draws(estimator: str, of: str) -> list[FloatTable]:
+    """Return the estimate of each token of each batch, of a policy's log-probabilities."""
+    value = TABLE[estimator].value
+    return [np.asarray(value(getattr(draw, of) - draw.ref_log_prob)) for draw in draws()]
+
+
+def _column(values: list[FloatTable], dimensions: int = 1) -> FloatTable:
+    """Return values as one column. With two dimensions a response's is that of its tokens."""
+    if dimensions > 1:
+        values = [x[:, None] * draw.mask for x, draw in zip(values, draws(), strict=True)]
+    return np.concatenate([each.ravel() for each in values])
+
+
+def _to_go(values: list[FloatTable]) -> list[FloatTable]:
+    masked = [each * draw.mask for each, draw in zip(values, draws(), strict=True)]
+    return [
+        each[:, ::-1].cumsum(1)[:, ::-1] * draw.mask
+        for each, draw in zip(masked, draws(), strict=True)
+    ]
 
 
 def rows(of: OwnAnswer) -> Iterator[tuple[str, str]]:
@@ -395,7 +374,7 @@ def rows(of: OwnAnswer) -> Iterator[tuple[str, str]]:
     yield "is", of.name
     for sampling, objective in of.objectives:
         where = "on-policy" if sampling == "on" else "old samples"
-        where = "in the reward" if of.value else where
+        where = where if of.has_gradient else "in the reward"
         far = f" ({objective.difference:.0e} off at most)" if objective.key else ""
         yield f"KL {where}", f"{objective.words}{far}"
     if of.known and of.difference:
