@@ -16,7 +16,7 @@ This module lies below settings and imports nothing but errors; NumPy is importe
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 
@@ -355,24 +355,20 @@ _ENTRIES: dict[str, EstimatorEntry] = {
 }
 
 
-Entry = TypeVar("Entry")
-
-
-class OpenTable(Mapping[str, Entry]):
+class EstimatorTable(Mapping[str, EstimatorEntry]):
     """Entries by name, in order, those of other packages last.
 
     Their packages are looked for when a name that is not orch's own, or the whole table, is read.
     """
 
-    def __init__(self, kind: str, entries: dict[str, Entry]):
-        """kind: what an entry is called in a sentence, such as `KL estimator`."""
-        self.kind, self.entries = kind, entries
+    def __init__(self, entries: dict[str, EstimatorEntry]):
+        self.entries = entries
         self.load_plugins: Callable[[], None] = lambda: None
         """Registers the entries of other packages; called once. orchestrator/__init__.py puts the
-        function of `orchestrator.plugins` here: the tables lie below it."""
+        function of `orchestrator.plugins` here: the table lies below it."""
         self._is_loaded = False
 
-    def __getitem__(self, name: str) -> Entry:
+    def __getitem__(self, name: str) -> EstimatorEntry:
         if name not in self.entries:
             self._load()
         return self.entries[name]
@@ -384,16 +380,6 @@ class OpenTable(Mapping[str, Entry]):
     def __len__(self) -> int:
         self._load()
         return len(self.entries)
-
-    def entry(self, name: str) -> Entry:
-        """Return the entry of that name. Raise LookupError with a sentence if there is none."""
-        try:
-            return self[name]
-        except KeyError:
-            raise LookupError(
-                f"no {self.kind} is called '{name}'{did_you_mean(name, tuple(self))} "
-                f"(there are: {', '.join(self)})"
-            ) from None
 
     def _load(self) -> None:
         if self._is_loaded:
@@ -409,8 +395,18 @@ class OpenTable(Mapping[str, Entry]):
             raise
 
 
-TABLE: OpenTable[EstimatorEntry] = OpenTable("KL estimator", _ENTRIES)
-entry = TABLE.entry
+TABLE = EstimatorTable(_ENTRIES)
+
+
+def entry(name: str) -> EstimatorEntry:
+    """Return the entry of that name. Raise LookupError with a sentence if there is none."""
+    try:
+        return TABLE[name]
+    except KeyError:
+        raise LookupError(
+            f"no KL estimator is called '{name}'{did_you_mean(name, tuple(TABLE))} "
+            f"(there are: {', '.join(TABLE)})"
+        ) from None
 
 
 def names() -> tuple[str, ...]:

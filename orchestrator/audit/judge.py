@@ -23,9 +23,10 @@ from orchestrator.audit.surroundings import (
     is_rescaled,
 )
 from orchestrator.audit.verdicts import PROBLEMS
+from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.kl.table import Case, Judged, judged
+from orchestrator.kl.table import Case, Judged, bias_of_sum, judged
 from orchestrator.kl.verdicts import verdict
 from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import (
@@ -150,6 +151,8 @@ class Judgement(NamedTuple):
     name: AuditVerdict
     why: str
     measured: Judged | None = None
+    of_sum: tuple[float, float] | None = None
+    """The bias near and far of two terms that add up, as one KL whose β is that of both."""
 
 
 _OF_KIND: dict[ObjectiveKind, tuple[AuditVerdict, str]] = {
@@ -266,7 +269,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         effective_beta=() if launch.own else effective_betas(reading),
         key_findings=wrong_keys,
         release_guessed=_is_guessed(reading, launch),
-        bias=_bias(chosen.measured),
+        bias=chosen.of_sum or _bias(chosen.measured),
         order=_order(chosen.measured),
         own=launch.own,
         conditional=if_left,
@@ -420,7 +423,7 @@ def _measurement(chosen: Judgement, *, on_policy: bool) -> tuple[str, tuple[str,
         ratio=case.ratio,
     )
     where = "" if on_policy else f" {LABORATORY}"
-    return f"{in_words.summary}. {in_words.bias.text}{where}", in_words.notes
+    return f"{in_words.summary}; {in_words.bias.text}.{where}", in_words.notes
 
 
 def _bias(measured: Judged | None) -> tuple[float | None, float | None] | None:
@@ -529,7 +532,7 @@ def _term(reading: LaunchReading, *, on_policy: bool = True) -> Judgement:
     if reading.unknown:
         return Judgement("undetermined", "; ".join(reading.unknown))
     if reading.decided is not None:
-        return Judgement(*reading.decided)
+        return Judgement(*reading.decided, _of_mean_ratio(reading, on_policy=on_policy))
     if reward.active and loss.active and not reading.no_gradient:
         return _both(reading, on_policy=on_policy)
     if reward.active:
@@ -549,6 +552,15 @@ def _term(reading: LaunchReading, *, on_policy: bool = True) -> Judgement:
         )
         return Judgement("rollout_policy_kl_only", why)
     return Judgement("no_kl", _no_kl(reward, loss))
+
+
+def _of_mean_ratio(reading: LaunchReading, *, on_policy: bool) -> Judged | None:
+    """Return the numbers of k3 in the loss times the response's geometric mean ratio, or None."""
+    around = reading.surroundings
+    is_weighed = reading.in_loss.active and reading.in_loss.estimator == "k3"
+    if not is_weighed or around is None or around.ratio != "sequence_mean":
+        return None
+    return judged("rho_k3", "loss", Case(on_policy, "sequence_mean"))
 
 
 def _no_kl(reward: InReward, loss: InLoss) -> str:
@@ -623,7 +635,24 @@ def _both(reading: LaunchReading, *, on_policy: bool) -> Judgement:
                 "are the gradient of the sequence's reverse KL"
             )
             return Judgement("unbiased_reverse_kl", why, measured)
-    return Judgement("both", why, measured)
+    return Judgement("both", why, measured, _of_sum(reading, on_policy=on_policy))
+
+
+def _of_sum(reading: LaunchReading, *, on_policy: bool) -> tuple[float, float] | None:
+    """Return the bias of a term in the reward and another in the loss; None: there is no number."""
+    reward, loss = reading.in_reward, reading.in_loss
+    in_reward, in_loss = (
+        _case(reading, place, on_policy=on_policy) for place in ("reward", "loss")
+    )
+    known = on_policy or _ratio(reading) == "token"
+    if not known or not reward.beta or not loss.beta or in_reward.advantage == "grpo":
+        return None
+    try:
+        of_reward = judged(estimator_name(reward), "reward", in_reward)
+        of_loss = judged(estimator_name(loss), "loss", in_loss)
+    except (LaboratoryError, LookupError):
+        return None
+    return bias_of_sum((of_reward, reward.beta), (of_loss, loss.beta))
 
 
 def _estimator_of(term: InLoss) -> str:

@@ -21,8 +21,8 @@ from importlib.resources import files
 from math import inf
 from typing import Literal, NamedTuple
 
-from orchestrator.errors import EnvironmentFault
-from orchestrator.estimators import Array, OpenTable, elementwise
+from orchestrator.errors import did_you_mean
+from orchestrator.estimators import Array, elementwise
 
 LossRatio = Literal["none", "token", "sequence_mean", "sequence"]
 """The ratio pi / old of the loss: none, each token's, the geometric mean over the response, or the
@@ -326,8 +326,6 @@ def _entries() -> dict[str, PolicyLossEntry]:
     return entries
 
 
-_ENTRIES = _entries()
-
 ALSO: Mapping[str, tuple[str, str]] = {
     "dppo": ("dppo_tv", "dppo_tv masks by probabilities; dppo_kl, its other form, by nats"),
     "luspo": (
@@ -342,8 +340,17 @@ DEFAULT = "ppo"
 """The value of `loss.policy` that means what orch trained before the field existed."""
 
 
-POLICY_LOSSES: OpenTable[PolicyLossEntry] = OpenTable("policy loss", _ENTRIES)
-policy_loss_entry = POLICY_LOSSES.entry
+POLICY_LOSSES: Mapping[str, PolicyLossEntry] = _entries()
+
+
+def policy_loss_entry(name: str) -> PolicyLossEntry:
+    """Return the entry of that name. Raise LookupError with a sentence if there is none."""
+    if name not in POLICY_LOSSES:
+        raise LookupError(
+            f"no policy loss is called '{name}'{did_you_mean(name, POLICY_LOSSES)} "
+            f"(there are: {', '.join(POLICY_LOSSES)})"
+        )
+    return POLICY_LOSSES[name]
 
 
 def choices() -> tuple[str, ...]:
@@ -353,24 +360,4 @@ def choices() -> tuple[str, ...]:
 
 def is_choice(name: str) -> bool:
     """Return whether `loss.policy` may have this value."""
-    entry = POLICY_LOSSES.get(name)
-    return entry is not None and entry.in_specs
-
-
-def register(new: PolicyLossEntry) -> None:
-    """Add a policy loss at the end of the table. Raise EnvironmentFault on a name that is taken, or
-    that is no word."""
-    if new.name in _ENTRIES:
-        raise EnvironmentFault(
-            f"the policy loss '{new.name}' is in the table already; give yours another name"
-        )
-    if not new.name.isidentifier():
-        raise EnvironmentFault(
-            f"the name of a policy loss is letters, digits and '_'; got '{new.name}'"
-        )
-    _ENTRIES[new.name] = new
-
-
-def unregister(name: str) -> None:
-    """Take a policy loss out of the table again; for tests."""
-    del _ENTRIES[name]
+    return name in choices()

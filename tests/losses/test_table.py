@@ -1,6 +1,5 @@
 """Each policy loss computes what its entry says, for NumPy and torch alike."""
 
-from collections.abc import Iterator
 from math import inf
 
 import numpy as np
@@ -8,13 +7,11 @@ import pytest
 import torch
 
 from orchestrator import identity
-from orchestrator.errors import EnvironmentFault
 from orchestrator.losses import table
 from orchestrator.losses.table import (
     POLICY_LOSSES,
     Bounds,
     PolicyLossEntry,
-    TokenLoss,
     Tokens,
     choices,
     policy_loss_entry,
@@ -152,23 +149,3 @@ def test_the_default_is_absent_from_an_identity() -> None:
 def test_an_unknown_name_is_a_sentence() -> None:
     with pytest.raises(LookupError, match=r"no policy loss is called 'gpso', did you mean 'gspo'"):
         policy_loss_entry("gpso")
-
-
-def _nothing(given: Tokens) -> TokenLoss:
-    return TokenLoss(0 * given.logp, 0 * given.logp)
-
-
-@pytest.fixture
-def own() -> Iterator[PolicyLossEntry]:
-    entry = PolicyLossEntry(
-        "near", "an own loss", "0", "none", "none", "nothing", _nothing, source="here"
-    )
-    table.register(entry)
-    yield entry
-    table.unregister(entry.name)
-
-
-def test_a_package_may_publish_its_own(own: PolicyLossEntry) -> None:
-    assert Loss.model_validate({"policy": "near"}).policy == own.name
-    with pytest.raises(EnvironmentFault, match="in the table already"):
-        table.register(own)
