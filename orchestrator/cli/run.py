@@ -38,12 +38,6 @@ from orchestrator.site.forecast import unprepared_cells
     "--wait", is_flag=True, help="On a cluster: wait until all jobs have ended, then report."
 )
 @click.option(
-    "--take-over",
-    is_flag=True,
-    help="On a cluster: submit under your name the jobs that another user submitted and that "
-    "you cannot see.",
-)
-@click.option(
     "--budget-gpu-hours",
     "budget",
     type=click.FloatRange(min=0),
@@ -56,7 +50,6 @@ def command(
     train_only: bool,
     dry_run: bool,
     wait: bool,
-    take_over: bool,
     budget: float | None,
     pilot: bool,
     as_json: bool,
@@ -88,7 +81,6 @@ def command(
         plan,
         train_only=train_only or pilot,
         wait=wait,
-        take_over=take_over,
         budget=budget,
     )
     if unsent := unsent_runs(plan.rows):

@@ -89,23 +89,23 @@ def _extras() -> dict[str, set[str]]:
 def _target(extra: str) -> str:
     """Return pip's argument: the name, or the wheel, folder or repository from which orch was
     installed."""
-    origin = _origin()
-    url = str(origin.get("url", ""))
-    folder = origin.get("dir_info")
+    source = origin()
+    url = str(source.get("url", ""))
+    folder = source.get("dir_info")
     if folder is not None:
         path = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
         return f"-e {path}" if folder.get("editable") else path
-    if "vcs_info" in origin:
-        vcs = origin["vcs_info"]
+    if "vcs_info" in source:
+        vcs = source["vcs_info"]
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
     return shlex.quote(f"{DISTRIBUTION}[{extra}] @ {url}" if url else f"{DISTRIBUTION}[{extra}]")
 
 
-def _origin() -> dict[str, Any]:
+def origin() -> dict[str, Any]:
     """Return where pip installed orch from (PEP 610), or {} for a package index."""
     try:
         text = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:
         return {}
-    origin: dict[str, Any] = json.loads(text) if text else {}
-    return origin
+    written: dict[str, Any] = json.loads(text) if text else {}
+    return written

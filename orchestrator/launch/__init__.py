@@ -9,6 +9,8 @@
     program      runs a program to its end, and stops it with all it started
     endings      how an attempt ended, and the classes of failure
     progress     whether a cell that was started again got any further
+    cluster_launcher  what SLURM's and a Ray's launchers do alike
+    job          one attempt inside a job of a cluster
     check        refuses, before a launch, cells that cannot be launched
     export       a checkpoint in its library's own format as a Hugging Face directory
     hub_data     models, tokenizers and data in the hub's cache

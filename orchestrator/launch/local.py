@@ -133,9 +133,8 @@ def fair_share(cells: int, workers: int, at_most: int) -> int:
 
 
 class RunningProcess(NamedTuple):
-    """A started worker: its slot, and the submissions of its cells."""
+    """A started worker: the submissions of its cells, and its GPUs."""
 
-    slot: int
     submissions: tuple[str, ...]
     gpus: tuple[str, ...] = ()
 
@@ -155,10 +154,6 @@ class LocalLaunch:
         on_event: Callable[[LaunchEvent], None],
         options: Mapping[str, object] | None = None,
     ):
-        self.slots = list(range(workers))
-        # with a worker on every core, each has its own; with fewer, two orchs could want the same
-        allowed = processes.affinity()
-        self.cores = allowed if workers == len(allowed) else None
         self.gpus: list[str] = []
         """The GPUs that no cell has."""
         self.waiting = deque(waiting)
@@ -187,11 +182,14 @@ class LocalLaunch:
             self._obey_person()
             if self.ready and not self.stopping:
                 self._fill_slots()
-            for message in self.server.channel.receive(_TICK_SECONDS):
+            was_alive = self.server.is_alive
+            messages = self.server.receive(_TICK_SECONDS)
+            for message in messages:
                 self._handle(message)
-            # A launch that stops without workers closes the channel itself: the server ends when
-            # asked to.
-            if not self.server.channel.open and (self.processes or not self.stopping):
+            # A launch that stops without workers ends the server itself. One that has ended may
+            # have left messages.
+            is_wanted = self.processes or not self.stopping
+            if is_wanted and not was_alive and not messages:
                 raise OrchError(
                     "the process that starts workers was killed; run again to go on. Its last "
                     f"words: {self.server.last_lines() or 'none'}"
@@ -205,35 +203,30 @@ class LocalLaunch:
         if self.stop.asked:
             self._wind_down()
         if self.stop.asked > 1:
-            self.server.channel.send({"do": "kill"})
+            self.server.signal_workers(signal.SIGKILL)
 
     def _wind_down(self) -> None:
         if not self.stopping:
             self.stopping = True
-            self.server.channel.send({"do": "stop"})
+            self.server.signal_workers(signal.SIGTERM)
 
     def _fill_slots(self) -> None:
-        while self.slots and self.waiting and gpus_of_cell(self.waiting[0]) <= len(self.gpus):
-            cells, slot = self._next_cells(), self.slots.pop(0)
+        while (
+            self.waiting
+            and len(self.processes) < self.workers
+            and gpus_of_cell(self.waiting[0]) <= len(self.gpus)
+        ):
+            cells = self._next_cells()
             gpus = tuple(self.gpus.pop(0) for _ in range(gpus_of_cell(cells[0])))
             submissions = tuple(secrets.token_hex(8) for _ in cells)
             for submission, cell in zip(submissions, cells, strict=True):
                 # before the process exists: a kill in between leaves an intent, and no lost process
                 self.folder.append("intent", cell.id, submission=submission, launcher="local")
                 self.running[submission] = cell
-            self.processes[submissions[0]] = RunningProcess(slot, submissions, gpus)
+            self.processes[submissions[0]] = RunningProcess(submissions, gpus)
             texts = [cell.model_dump_json() for cell in cells]
-            self.server.start(
-                Order(
-                    submissions[0],
-                    str(self.folder.path),
-                    texts[0],
-                    self.cores[slot] if self.cores else None,
-                    tuple(zip(submissions, texts, strict=True))[1:],
-                    self.options,
-                    gpus,
-                )
-            )
+            named = list(zip(submissions, texts, strict=True))
+            self.server.start(Order(str(self.folder.path), named, self.options, gpus))
 
     def _next_cells(self) -> list[Cell]:
         """Take the next waiting cell, with others to train in the same process.
@@ -298,7 +291,6 @@ class LocalLaunch:
     def _handle_end(self, submission: str, code: int) -> None:
         """Handle the end of a process: report its cells' endings, or start them again."""
         process = self.processes.pop(submission)
-        self.slots.append(process.slot)
         self.gpus += process.gpus
         for each in process.submissions:
             # A cell that reported `finished` was handled at that message.
@@ -409,7 +401,7 @@ def cancel_cell(
             write_text(attempt.cancel_reason, why)
             if late and not attempt.exit.exists():
                 # before the kill: without an exit record the launch would start the cell again
-                attempt.write_exit(_cancelled(why))
+                attempt.write_exit(cancelled_by(why))
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
         # a killed worker keeps its claim until the kernel has ended it
@@ -426,12 +418,13 @@ def cancel_cell(
         if state != "cancelled":
             # If the last attempt had started, this makes a new one: the last attempt decides the
             # state.
-            cell_dir.open_attempt().write_exit(_cancelled(why))
+            cell_dir.open_attempt().write_exit(cancelled_by(why))
     folder.append("cancel", cell.id)
     return CancelResult(True, "stopped" if signalled else "will not start")
 
 
-def _cancelled(why: str) -> ExitRecord:
+def cancelled_by(why: str) -> ExitRecord:
+    """Return the exit record of a cell that a person cancels on this machine, now."""
     now = time.time()
     return ExitRecord(
         state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()

@@ -39,17 +39,13 @@ def finished(
     )
 
 
-def affinity() -> list[int]:
-    """Return the cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
 def cores() -> int:
     """Return the number of cores that may be used at once. A container may have a CPU quota."""
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     quota = _quota()
-    return len(affinity()) if quota is None else min(len(affinity()), math.ceil(quota))
+    return count if quota is None else min(count, math.ceil(quota))
 
 
 def _quota() -> float | None:
@@ -58,13 +54,6 @@ def _quota() -> float | None:
         # Without a quota the first word is `max`, which is no number: ValueError.
         return float(quota) / float(period)
     return None
-
-
-def pin(core: int) -> None:
-    """Keep this process on one core, if the system can do that."""
-    if hasattr(os, "sched_setaffinity"):
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, {core})
 
 
 def die_with(parent: int) -> None:

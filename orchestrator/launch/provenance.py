@@ -1,6 +1,5 @@
 """Find the source of orch that is running: the commit of its installation or its checkout."""
 
-import json
 import os
 import platform
 import shutil
@@ -8,12 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from orchestrator.environments.extras import origin
 from orchestrator.launch import processes
 
-DISTRIBUTION = "orch-rl"
 CHANGED = "+changes"
 """Suffix of the commit of a checkout in which orch's code was changed."""
 _PACKAGES = ("orchestrator", "backends")
@@ -29,7 +27,9 @@ def commit() -> str:
     changes.
     """
     root = Path(__file__).resolve().parents[2]
-    return _checked_out(root) if (root / ".git").exists() else _installed()
+    if (root / ".git").exists():
+        return _checked_out(root)
+    return str(origin().get("vcs_info", {}).get("commit_id", ""))
 
 
 def versions() -> dict[str, str]:
@@ -63,12 +63,3 @@ def git_answers(folder: Path, commands: Iterable[Sequence[str]]) -> list[str]:
             return []
         answers.append(done.stdout.strip())
     return answers
-
-
-def _installed() -> str:
-    """Return the commit that pip recorded for an installation from a repository (PEP 610)."""
-    try:
-        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
-        return str(origin.get("vcs_info", {}).get("commit_id", ""))
-    except (PackageNotFoundError, ValueError, AttributeError):
-        return ""

@@ -20,7 +20,7 @@ from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.launch import worker
 from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
-from orchestrator.records import AttemptPaths, Cell, Outcome, State
+from orchestrator.records import AttemptPaths, Cell, ExitRecord, Outcome, State
 from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir, RunFolder
 
 ASKS_TO_STOP: Mapping[int, State] = {signal.SIGTERM: worker.STOP_SIGNALS[signal.SIGTERM]}
@@ -43,6 +43,11 @@ class Member(NamedTuple):
     attempt: AttemptDir
     claim: IO[str]
 
+    @property
+    def job(self) -> Mapping[str, object]:
+        """Return the entries of job.json that say who started the cell."""
+        return {"submission": self.submission, "launcher": "local"}
+
 
 class SharedCells:
     """The cells in training, as the `watch` of their backend's entry.
@@ -50,21 +55,35 @@ class SharedCells:
     The entry reports ends and lines of log to it, and reads from it which cells must stop.
     """
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        folder: RunFolder,
-        tell: Tell,
-        stop: worker.StopSignals,
-    ):
-        self._members, self._folder, self._tell, self._stop = members, folder, tell, stop
-        self._left = set(range(len(members)))
+    def __init__(self, folder: RunFolder, tell: Tell, stop: worker.StopSignals):
+        self._members: list[Member] = []
+        self._folder, self._tell, self._stop = folder, tell, stop
+        self._left: set[int] = set()
         self._started, self._cpu = time.time(), worker.cpu_seconds()
         self._asked = False
         signal.signal(signal.SIGINT, self._ask)
 
     def _ask(self, _number: int, _frame: FrameType | None) -> None:
         self._asked = True
+
+    def begin(self, member: Member) -> AttemptPaths | None:
+        """Write the files that a cell needs before its training. Return the paths of its files.
+
+        Return None if the cell cannot begin: then its exit record says why.
+        """
+        number = len(self._members)
+        self._members.append(member)
+        self._left.add(number)
+        try:
+            paths, _ = worker.begin(
+                member.cell, member.cell_dir, member.attempt, member.job, time.time()
+            )
+        except Exception as error:  # of this cell alone
+            self.ended(number, error)
+            self._members.pop()
+            return None
+        note_start(member, self._folder, self._tell)
+        return paths
 
     def ended(self, number: int, result: Outcome | Exception) -> None:
         """Write the exit record of a cell that was trained or that failed."""
@@ -107,7 +126,7 @@ class SharedCells:
             self._close(number, ending_of(error))
 
     def _close(self, number: int, ending: Ending) -> None:
-        submission, cell, _, attempt, claim = self._members[number]
+        member = self._members[number]
         # The process has one count of CPU time, so each cell gets an equal share.
         share = (worker.cpu_seconds() - self._cpu) / len(self._members)
         record = ending.record(self._started, time.time())
@@ -115,18 +134,10 @@ class SharedCells:
         with self._stop.deferring():
             # Before the record: after an interrupt, `stop` must not end this cell a second time.
             self._left.discard(number)
-            attempt.write_exit(record)
-            self._folder.append(
-                "ended",
-                cell.id,
-                submission=submission,
-                attempt=attempt.number,
-                state=record.state,
-                failure=record.failure,
-            )
+            note_end(member, self._folder, record)
             # After the record: a free claim without a record means that the worker was killed.
-            claim.close()
-            self._tell(submission, finished=True)
+            member.claim.close()
+            self._tell(member.submission, finished=True)
 
 
 def train_cells(
@@ -137,48 +148,26 @@ def train_cells(
     orders: for each cell, its submission and the cell as JSON.
     """
     folder = RunFolder(path)
-    members: list[Member] = []
-    for submission, text in orders:
-        member = _claimed(submission, Cell.model_validate_json(text), folder, tell)
-        if member is not None:
-            members.append(member)
+    claims = (claimed(name, Cell.model_validate_json(text), folder, tell) for name, text in orders)
+    members = [member for member in claims if member is not None]
     if not members:
         return
     # One process has one stdout: what libraries print goes to the first cell. The lines of each
     # cell itself come through `say`.
     worker.redirect(members[0].attempt)
-    group = SharedCells(members, folder, tell, stop)
-    places: dict[int, tuple[Cell, AttemptPaths]] = {}
+    group = SharedCells(folder, tell, stop)
     try:
         with stop.interrupting():
-            for number, member in enumerate(members):
-                try:
-                    places[number] = member.cell, _begun(member, folder, tell)
-                except Exception as error:  # of this cell alone
-                    group.ended(number, error)
+            begun = [(member.cell, group.begin(member)) for member in members]
+            places = [(cell, paths) for cell, paths in begun if paths is not None]
             if places:
-                _entry(members[0].cell)(list(places.values()), _Renumbered(group, list(places)))
+                _entry(members[0].cell)(places, group)
     except Stopped as error:
         group.stop(error)
 
 
-class _Renumbered:
-    """A group's watch, for an entry that numbers only the cells that started."""
-
-    def __init__(self, group: SharedCells, numbers: Sequence[int]):
-        self._group, self._numbers = group, numbers
-
-    def ended(self, number: int, result: Outcome | Exception) -> None:
-        self._group.ended(self._numbers[number], result)
-
-    def leaving(self) -> Collection[int]:
-        return [self._numbers.index(number) for number in self._group.leaving()]
-
-    def say(self, number: int, line: str) -> None:
-        self._group.say(self._numbers[number], line)
-
-
-def _claimed(submission: str, cell: Cell, folder: RunFolder, tell: Tell) -> Member | None:
+def claimed(submission: str, cell: Cell, folder: RunFolder, tell: Tell) -> Member | None:
+    """Return a cell with a new attempt, or None if it needs no training here."""
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     claim = cell_dir.take_claim()
@@ -196,19 +185,19 @@ def _claimed(submission: str, cell: Cell, folder: RunFolder, tell: Tell) -> Memb
     return Member(submission, cell, cell_dir, attempt, claim)
 
 
-def _begun(member: Member, folder: RunFolder, tell: Tell) -> AttemptPaths:
-    """Write the files that a cell needs before its training. Return the paths of its files."""
-    job = {"submission": member.submission, "launcher": "local"}
-    paths, _ = worker.begin(member.cell, member.cell_dir, member.attempt, job, time.time())
-    folder.append(
-        "started",
-        member.cell.id,
-        submission=member.submission,
-        attempt=member.attempt.number,
-        pid=os.getpid(),
-    )
+def note_start(member: Member, folder: RunFolder, tell: Tell) -> None:
+    """Append to the ledger, and report, that a cell has its job.json."""
+    names = {"submission": member.submission, "attempt": member.attempt.number}
+    folder.append("started", member.cell.id, pid=os.getpid(), **names)
     tell(member.submission, started=member.attempt.number)
-    return paths
+
+
+def note_end(member: Member, folder: RunFolder, record: ExitRecord) -> None:
+    """Write the exit record, which alone decides. A kill before the next line costs only that line
+    in the ledger."""
+    member.attempt.write_exit(record)
+    names = {"submission": member.submission, "attempt": member.attempt.number}
+    folder.append("ended", member.cell.id, state=record.state, failure=record.failure, **names)
 
 
 def _entry(cell: Cell) -> Callable[..., None]:

@@ -389,23 +389,19 @@ def run(
     *,
     train_only: bool = False,
     wait: bool = False,
-    take_over: bool = False,
     budget: float | None = None,
 ) -> PipelineResult:
     """Train the chosen cells that are missing, then evaluate, mirror, report, and notify.
 
     experiment: every cell of the spec; the report shows all of them. plan: the plan of the chosen
-    cells. wait: on a cluster, return only when all jobs have ended. take_over: also submit cells
-    whose jobs another user submitted and this user cannot see. budget: the limit of GPU-hours of
-    training.
+    cells. wait: on a cluster, return only when all jobs have ended. budget: the limit of
+    GPU-hours of training.
 
     `site.options.on_end` is called once the scheduler has no chosen cell and none is left to
     submit, if this run did anything.
     """
     with _failure_notified(chosen):
-        code, over = training.train(
-            experiment, chosen, plan, wait=wait, take_over=take_over, budget=budget
-        )
+        code, over = training.train(experiment, chosen, plan, wait=wait, budget=budget)
         if train_only or code == 130 or not over:
             result = PipelineResult(code, ended=bool(plan.pending) and over)
         else:

@@ -75,7 +75,6 @@ def train(
     plan: "Plan",
     *,
     wait: bool,
-    take_over: bool = False,
     budget: float | None = None,
 ) -> tuple[int, bool]:
     """Train the chosen cells that are missing, where the site says.
@@ -86,13 +85,11 @@ def train(
         whole = read_plan(experiment.cells, experiment.folder)
         say(refuse_over_budget(budget, plan, whole, experiment.folder))
     if chosen.where != "local":
-        return on_cluster(chosen, plan, wait=wait, take_over=take_over)
+        return on_cluster(chosen, plan, wait=wait)
     return on_this_machine(chosen, plan), True
 
 
-def on_cluster(
-    chosen: Experiment, plan: "Plan", *, wait: bool, take_over: bool = False
-) -> tuple[int, bool]:
+def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bool]:
     """Submit the missing cells. With `wait`, return only when the jobs have ended.
 
     Return the exit code, and True if training is over: the scheduler has no chosen cell and none is
@@ -102,13 +99,10 @@ def on_cluster(
     if plan.pending and isinstance(options, SlurmOptions):
         _refuse_impossible(chosen, options)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
-    request = cluster.SubmitRequest(
-        chosen.cells, chosen.folder, options, scored, say, take_over=take_over
-    )
+    request = cluster.SubmitRequest(chosen.cells, chosen.folder, options, scored, say)
     with _leaving_nothing_refused(chosen.folder):
         keep_spec(chosen)
         sent = cluster.start(request)
-    request = request._replace(take_over=False)
     source = chosen.spec.source or chosen.spec.name
     old = sum(row.state in ON_CLUSTER for row in plan.orphans)
     if old:

@@ -27,18 +27,15 @@ from orchestrator.launch.endings import (
     shortened,
 )
 from orchestrator.launch.export import ExportError, export
+from orchestrator.launch.job import end_process, exit_code_of, say
 from orchestrator.launch.node.gpus import gpu_fault
 from orchestrator.launch.processes import node_name
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.task import (
-    NOT_OURS,
     STOP_SIGNALS,
     ArrayTask,
-    end_process,
-    exit_code_of,
     read_task,
     refuse_copies,
-    say,
 )
 from orchestrator.records import Record, Spec
 from orchestrator.rundir import RunFolder
@@ -73,9 +70,6 @@ def of_ray_job(place: Path, stop: worker.StopSignals) -> int:
             "that every node of the Ray sees"
         )
         return scheduler.UNSEEN
-    if submissions.claim_array(place, place.name) != place.name:
-        say(f"submission {place.name} was given up; this job starts nothing")
-        return NOT_OURS
     os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]
     worker.redirect_to(place / f"{place.name}_0.log")
     return run(ArrayTask(place, 0, manifest), stop, requeue=lambda _task: None)

@@ -5,7 +5,6 @@ Reading never changes a state.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from orchestrator.launch.progress import is_stuck
 from orchestrator.launch.ray import look as ray_look
@@ -22,22 +21,23 @@ from orchestrator.rundir import (
 from orchestrator.spec.site_options import RETRIES, ClusterOptions
 
 
-class CellLook(NamedTuple):
-    """The scheduler's answer about a folder's cells, asked once."""
-
-    answer: poll.SchedulerSnapshot
-
-    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-        """Return the state of a cell; see CellDir.state. claimed: the caller holds its claim."""
-        return self.answer.state_of(cell_dir, claimed=claimed, poll=polled_state)
-
-
 def polled_state(
     cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None
 ) -> SchedulerReport | None:
     """Return the report on an attempt by the scheduler, or the job server, that has its order."""
     ask = ray_look.polled_state if ray_look.is_ray(attempt) else poll.polled_state
     return ask(cell_dir, attempt, ended)
+
+
+def read_state(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+    """Return the state of one cell; see CellDir.state. claimed: the caller holds its claim."""
+    return cell_dir.state(claimed=claimed, poll=polled_state)
+
+
+class CellLook:
+    """The states of a folder's cells, by one answer of the scheduler."""
+
+    state_of = staticmethod(read_state)
 
 
 @contextmanager
@@ -47,14 +47,8 @@ def one_look(folder: RunFolder) -> Iterator[CellLook]:
     The scheduler is asked at most once, and only about attempts that were submitted and have no
     final exit record.
     """
-    with poll.one_look(folder) as answer, ray_look.one_look():
-        yield CellLook(answer)
-
-
-def read_state(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-    """Return the state of one cell; see CellDir.state. claimed: the caller holds its claim."""
-    answer = poll.snapshot(RunFolder(cell_dir.path.parents[1]))
-    return CellLook(answer).state_of(cell_dir, claimed=claimed)
+    with poll.one_look(folder), ray_look.one_look():
+        yield CellLook()
 
 
 _SILENT = frozenset({"lost", "node", "out_of_memory", "disk"})

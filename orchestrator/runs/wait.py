@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from orchestrator.files import clock_of
 from orchestrator.launch import LaunchEvent, processes
+from orchestrator.launch.cluster_launcher import ClusterLauncher
 from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.local import Launched
 from orchestrator.launch.ray import submit as ray
@@ -36,8 +37,6 @@ class SubmitRequest(NamedTuple):
     evaluate: bool
     tell: Callable[[str], None]
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
-    take_over: bool = False
-    """Also submit cells whose jobs another user submitted and this user cannot see."""
 
 
 def _submit(request: SubmitRequest, cells: Sequence[Cell]) -> Submitted:
@@ -45,8 +44,7 @@ def _submit(request: SubmitRequest, cells: Sequence[Cell]) -> Submitted:
     folder, options, tell = request.folder, request.options, request.tell
     if isinstance(options, RayOptions):
         return ray.submit(cells, folder, options, tell=tell)
-    evaluate, take_over = request.evaluate, request.take_over
-    return slurm.submit(cells, folder, options, evaluate=evaluate, take_over=take_over, tell=tell)
+    return slurm.submit(cells, folder, options, evaluate=request.evaluate, tell=tell)
 
 
 def start(request: SubmitRequest) -> Submitted:
@@ -181,7 +179,7 @@ def wait(request: SubmitRequest) -> Launched:
                 return Launched(tuple(looks), interrupted=True)
             frozen = [(c, state) for c, state in looks if state.state == "running" and state.fault]
             if frozen:
-                for sentence in _end_frozen(request, frozen):
+                for sentence in _launcher(request).end_frozen(frozen):
                     request.tell(sentence)
                 # Their states are others now: look again before anything is submitted.
                 continue
@@ -211,11 +209,9 @@ def _has_unscored_cell(
     looks: Sequence[tuple[Cell, CellState]],
     scores: Mapping[str, EvaluationState],
 ) -> bool:
-    """Return True if a trained cell has no evaluation yet.
-
-    SLURM's evaluations are submitted with the cells and wait for them; a Ray has no such queue.
-    """
-    return isinstance(request.options, RayOptions) and any(
+    """Return True if a trained cell has no evaluation yet: SLURM's are submitted with the cells,
+    as far as the queue had room, and a Ray has no queue for them."""
+    return any(
         state.state == "succeeded"
         and cell.scale == "full"
         and request.folder.cell(cell).path.name not in scores
@@ -223,10 +219,10 @@ def _has_unscored_cell(
     )
 
 
-def _end_frozen(request: SubmitRequest, frozen: Sequence[tuple[Cell, CellState]]) -> list[str]:
+def _launcher(request: SubmitRequest) -> ClusterLauncher:
     if isinstance(request.options, RayOptions):
-        return ray.end_frozen(frozen, request.folder)
-    return slurm.end_frozen(frozen, request.folder)
+        return ray.RayLauncher(request.folder, request.options)
+    return slurm.SlurmLauncher(request.folder, request.options)
 
 
 def num_waiting(scores: Mapping[str, EvaluationState]) -> int:

@@ -1,11 +1,8 @@
-"""Which source is running, as job.json says it: of real repositories, and of installations."""
+"""Which source is running, as job.json says it: of real repositories."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from orchestrator.launch import provenance
 
@@ -33,25 +30,3 @@ def test_a_checkout_is_its_commit_and_says_that_it_was_changed(tmp_path: Path) -
     assert provenance._checked_out(tmp_path) == commit
     (tmp_path / "backends" / "b.py").write_text("2\n")
     assert provenance._checked_out(tmp_path) == f"{commit}+changes"
-
-
-@pytest.mark.parametrize(
-    ("written", "commit"),
-    [
-        (json.dumps({"url": "https://x/y", "vcs_info": {"vcs": "git", "commit_id": "abc"}}), "abc"),
-        (json.dumps({"url": "file:///x", "dir_info": {}}), ""),
-        (None, ""),
-        ("{", ""),
-        ("[]", ""),
-    ],
-)
-def test_an_installation_is_what_pip_wrote_down(
-    monkeypatch: pytest.MonkeyPatch, written: str | None, commit: str
-) -> None:
-    class Installed:
-        def read_text(self, name: str) -> str | None:
-            assert name == "direct_url.json"
-            return written
-
-    monkeypatch.setattr(provenance, "distribution", lambda _: Installed())
-    assert provenance._installed() == commit

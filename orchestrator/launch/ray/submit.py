@@ -18,14 +18,13 @@ fails. So orch sends at most `max_running` jobs, and no more GPUs than the Ray h
 planned until jobs have ended.
 """
 
-import os
 import secrets
 import shlex
-import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,14 +32,10 @@ from typing import Any, NamedTuple
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault
-from orchestrator.files import read_json
-from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable, translations
-from orchestrator.launch.endings import Ending
+from orchestrator.launch.cluster_launcher import ClusterLauncher, Order
 from orchestrator.launch.gpu_memory import evaluation_gpus
-from orchestrator.launch.launcher import CancelResult, PlannedJob
-from orchestrator.launch.local import cancel_cell
-from orchestrator.launch.logs import Stream, logs
+from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.ray import look
 from orchestrator.launch.ray.server import (
     ClusterTotals,
@@ -52,8 +47,8 @@ from orchestrator.launch.ray.server import (
 )
 from orchestrator.launch.slurm import script, submissions
 from orchestrator.launch.slurm.submit import Submitted, submission_lock
-from orchestrator.records import Cell, ExitRecord, LaunchPlan
-from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import RayOptions
 
 DEFAULT_RUNNING = 16
@@ -185,7 +180,6 @@ def submit(
     with submission_lock(folder), look.as_submitter(str(folder.path)):
         look.forget()
         jobs = _jobs(server)
-        reconcile_evaluations(folder, jobs)
         with look.one_look():
             states = [(c, folder.cell(c).state(poll=look.polled_state)) for c in cells]
         waiting = [cell for cell, state in states if state.state in RESUMABLE]
@@ -364,21 +358,6 @@ class RaySender:
         cell_dir = self.folder.cell(cell)
         number = cell_dir.attempts()[-1].number
         submission = f"ray-{cell.id}-{number}-{secrets.token_hex(8)}"
-        submissions.note(
-            self.folder,
-            submissions.INTENT,
-            submission,
-            launcher="ray",
-            kind="evaluate",
-            name=submission,
-            cells=1,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            birth=processes.birth(os.getpid()),
-            user=submissions.user_name(),
-            uid=os.geteuid(),
-            cluster=self.server.address,
-        )
         gpus = evaluation_gpus([cell], self.options)
         manifest = {
             "kind": "evaluate",
@@ -394,8 +373,19 @@ class RaySender:
         cpus = self.options.evaluation.cpus or self.options.num_cpus or 1.0
         shape = JobShape(float(cpus), gpus, self.options.evaluation.memory_gib)
         metadata = {"orch_cell": cell.slug, "orch_folder": str(self.folder.path)}
+        # A kill between these two leaves a job that the ledger does not know. It scores the cell,
+        # as the job of the next `orch run` does: scores that are there are not made again.
         self.send(_Job(submission, argv, shape, "evaluate", metadata, {}))
-        submissions.note(self.folder, submissions.SENT, submission, launcher="ray", job=submission)
+        submissions.note_intent(
+            self.folder,
+            submission,
+            kind="evaluate",
+            name=submission,
+            cells=1,
+            cluster=self.server.address,
+            launcher="ray",
+            job=submission,
+        )
         return submission
 
 
@@ -412,7 +402,6 @@ def submit_evaluation(
     server = server_of(options)
     with submission_lock(folder):
         jobs = _jobs(server)
-        reconcile_evaluations(folder, jobs)
         room = _Room(jobs, folder, options, server.totals)
         sender = RaySender(folder, options, server, tell)
         sent = []
@@ -424,97 +413,8 @@ def submit_evaluation(
         return ", ".join(sent)
 
 
-def reconcile_evaluations(folder: RunFolder, jobs: Mapping[str, RayJob]) -> None:
-    """Append an outcome to every evaluation's intent that has none. The caller holds the lock."""
-    for cut in submissions.read(folder, "ray").values():
-        if not cut.open:
-            continue
-        place = folder.submission(cut.id)
-        claimed = submissions.claim_array(place, cut.id if cut.id in jobs else submissions.NO_ARRAY)
-        if claimed == submissions.NO_ARRAY:
-            submissions.note(
-                folder, submissions.DROPPED, cut.id, launcher="ray", why="cut before it was sent"
-            )
-        else:
-            submissions.note(folder, submissions.SENT, cut.id, launcher="ray", job=cut.id)
-
-
-def cancel_submitted(
-    cells: Iterable[Cell], folder: RunFolder, why: str
-) -> tuple[list[tuple[Cell, CellState]], str]:
-    """Cancel cells that are with a job server.
-
-    Return the cancelled cells, with their state before, and a sentence about what went wrong.
-
-    Write the exit record first, then ask the server to stop the job. A job that starts later finds
-    its cell cancelled, even if the server does not answer.
-    """
-    cancelled: list[tuple[Cell, CellState]] = []
-    orders: list[Mapping[str, Any]] = []
-    with look.one_look():
-        for cell in cells:
-            cell_dir = folder.cell(cell)
-            state = cell_dir.state(poll=look.polled_state)
-            if state.state not in ON_CLUSTER | {"unknown"} or not cell_dir.is_submitted():
-                continue
-            orders.append(cell_dir.attempts()[-1].read_order())
-            now = time.time()
-            # If the attempt runs, this makes a newer one. Its worker then ends itself.
-            cell_dir.open_attempt().write_exit(
-                ExitRecord(
-                    state="cancelled",
-                    message=why,
-                    started=now,
-                    ended=now,
-                    host=socket.gethostname(),
-                )
-            )
-            folder.append("cancel", cell.id)
-            cancelled.append((cell, state))
-    return cancelled, _stop(orders)
-
-
-def _stop(orders: Iterable[Mapping[str, Any]]) -> str:
-    """Ask the servers to stop jobs. Return a sentence about those that did not answer."""
-    silent: dict[str, str] = {}
-    for order in orders:
-        address = str(order.get("address", ""))
-        if address in silent:
-            continue
-        try:
-            JobServer(address).stop(str(order.get("submission", "")))
-        except ServerUnavailable as error:
-            silent[address] = str(error)
-        except ServerRefusal:
-            continue  # it does not know the job: it never came, or the Ray was restarted
-    look.forget()
-    if not silent:
-        return ""
-    return (
-        f"{next(iter(silent.values()))}; jobs that run end by themselves within seconds, those "
-        "that wait will end when they start"
-    )
-
-
-def end_frozen(cells: Iterable[tuple[Cell, CellState]], folder: RunFolder) -> list[str]:
-    """End the jobs of cells whose worker is frozen, so that other jobs continue them. Return
-    sentences."""
-    sentences, orders = [], []
-    for cell, state in cells:
-        attempt = folder.cell(cell).attempts()[-1]
-        if attempt.exit.exists():
-            continue
-        job, now = read_json(attempt.job) or {}, time.time()
-        record = Ending("failed", failure="hung", message=state.fault)
-        attempt.write_exit(record.record(float(job.get("started", now)), now))
-        orders.append(attempt.read_order())
-        sentences.append(f"{cell.slug}: {state.fault.partition('.')[0]}; its job is ended")
-    _stop(orders)
-    return sentences
-
-
 @dataclass(frozen=True)
-class RayLauncher:
+class RayLauncher(ClusterLauncher):
     """A Ray as a launcher: `submit` returns when the jobs are at the job server."""
 
     folder: RunFolder
@@ -525,49 +425,38 @@ class RayLauncher:
         """Send jobs. Return the cells that were sent; those without room wait."""
         return submit(cells, self.folder, self.options).cells
 
-    def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
-        """Return the state of each cell: one request at most."""
+    def fresh_look(self) -> AbstractContextManager[None]:
+        """Ask each server once at most inside the context."""
         look.forget()
-        with look.one_look():
-            return [self.folder.cell(cell).state(poll=look.polled_state) for cell in cells]
+        return look.one_look()
 
-    def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
-        """Write exit records that cancel the cells, then stop their jobs."""
-        self.folder.open()
-        look.forget()
-        sent = [cell for cell in cells if self.folder.cell(cell).is_submitted()]
-        cancelled, fault = cancel_submitted(sent, self.folder, why)
-        done = {
-            cell.id: CancelResult(
-                True, fault or ("stopped" if before.state == "running" else "will not start")
-            )
-            for cell, before in cancelled
-        }
-        return [
-            done.get(cell.id) or cancel_cell(cell, self.folder, why, self._read) for cell in cells
-        ]
-
-    @staticmethod
-    def _read(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+        """Return the state of a cell, by the run directory and the job server."""
         return cell_dir.state(claimed=claimed, poll=look.polled_state)
 
-    def logs(
-        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
-    ) -> str:
-        """Return the last lines of an attempt's stdout or stderr."""
-        return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)
+    def end_jobs(self, orders: Sequence[Order]) -> str:
+        """Ask the servers to stop jobs."""
+        silent: dict[str, str] = {}
+        for order in orders:
+            address = str(order.get("address", ""))
+            if address in silent:
+                continue
+            try:
+                JobServer(address).stop(str(order.get("submission", "")))
+            except ServerUnavailable as error:
+                silent[address] = str(error)
+            except ServerRefusal:
+                continue  # it does not know the job: it never came, or the Ray was restarted
+        look.forget()
+        return next(iter(silent.values()), "")
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
-        """Return the resources that the jobs claim."""
-        return planned_jobs(cells, self.folder, self.options)
-
-
-def planned_jobs(cells: Sequence[Cell], folder: RunFolder, options: RayOptions) -> list[PlannedJob]:
-    """Return the resources that jobs of these cells claim, one entry for each shape of cell."""
-    shapes = Counter(shape_of(cell, plan, options) for cell, plan in expressible(cells, folder))
-    jobs = []
-    for shape, count in shapes.items():
-        memory = f"{shape.memory_gib:g} GiB" if shape.memory_gib else "no claim on memory"
-        gpus = shape.gpus or shape.actors_gpus
-        jobs.append(PlannedJob(count, shape.nodes, gpus, int(shape.cpus), memory, False, None))
-    return jobs
+        """Return the resources that the jobs claim, one entry for each shape of cell."""
+        plans = expressible(cells, self.folder)
+        shapes = Counter(shape_of(cell, plan, self.options) for cell, plan in plans)
+        jobs = []
+        for shape, count in shapes.items():
+            memory = f"{shape.memory_gib:g} GiB" if shape.memory_gib else "no claim on memory"
+            gpus = shape.gpus or shape.actors_gpus
+            jobs.append(PlannedJob(count, shape.nodes, gpus, int(shape.cpus), memory, False, None))
+        return jobs

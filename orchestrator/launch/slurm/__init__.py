@@ -12,5 +12,5 @@ On the machine that submits:
 In the job:
 
     task            one element of an array: the program that a job runs
-    lease           at most one attempt of a cell writes; jobs of embedded cells help each other
+    lease           at most one attempt of a cell writes
 """

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.files import clock_of, read_json, read_tail
 from orchestrator.launch.slurm import scheduler, submissions
@@ -25,8 +25,6 @@ from orchestrator.rundir import (
     ON_CLUSTER,
     AttemptDir,
     CellDir,
-    CellState,
-    Poll,
     RunFolder,
     SchedulerReport,
 )
@@ -137,22 +135,8 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     ]
 
 
-class Twin(NamedTuple):
-    """A job that has the name of a submission, and is not the one that may run it."""
-
-    job: str
-    submission: submissions.Submission
-
-    def __str__(self) -> str:
-        if self.submission.job is None:
-            why = "which was given up"
-        else:
-            why = f"which job {self.submission.job} runs"
-        return f"job {self.job} is a second copy of submission {self.submission.id}, {why}"
-
-
-def twins(folder: RunFolder) -> list[Twin]:
-    """Return the jobs in the queue that are second copies of submissions of this folder.
+def twins(folder: RunFolder) -> dict[str, submissions.Submission]:
+    """Return each job in the queue that is a second copy of a submission of this folder.
 
     A second copy comes from a request that a stalled controller had kept, or from a script that a
     person sent again. It starts nothing (submissions.claim_array), but it waits in the queue.
@@ -160,15 +144,13 @@ def twins(folder: RunFolder) -> list[Twin]:
     """
     answer = snapshot(folder)
     names = {s.name: s for s in answer.submissions.values() if not s.open}
-    if not any(not s.drained and not s.dropped for s in names.values()):
-        return []
-    copies: dict[str, Twin] = {}
+    copies = {}
     # Not `queued`: it leaves out jobs whose id the ledger does not have, and a copy is such a job.
     for (job, _), element in (answer.listed_in_queue or {}).items():
         sent = names.get(element.name)
         if sent is not None and job != sent.job and not scheduler.is_over(element.word):
-            copies[job] = Twin(job, sent)
-    return list(copies.values())
+            copies[job] = sent
+    return copies
 
 
 def waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> list[str]:
@@ -195,15 +177,6 @@ def waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> list[str
     ]
 
 
-class _Waiting(NamedTuple):
-    """An element of training that waits in the queue."""
-
-    attempt: int
-    """The number of the attempt that it is to start."""
-    written: int
-    """When the manifest of its submission was written, in ns: after the attempt was reserved."""
-
-
 class SchedulerSnapshot:
     """One answer of the scheduler about a folder's jobs: one squeue and one sacct at most.
 
@@ -213,7 +186,6 @@ class SchedulerSnapshot:
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
-        self._cells = str(folder.cells_path)
         self.submissions = {s.id: s for s in submissions.read(folder).values()}
         self.by_job = {str(s.job): s for s in self.submissions.values() if s.job}
         self.made = time.monotonic()
@@ -223,7 +195,6 @@ class SchedulerSnapshot:
         self._own_queue: scheduler.Answer | None = None
         self._accounted: scheduler.Answer | None = None
         self._asked_queue = False
-        self._waiting: Mapping[str, _Waiting] | None = None
         self._cluster_name: str | None = None
 
     @property
@@ -238,8 +209,7 @@ class SchedulerSnapshot:
             users = {str(os.geteuid() if s.uid is None else s.uid) for s in alive}
             try:
                 # Without a submission that may be in the queue, squeue is not called.
-                queue = scheduler.look("squeue", lambda: scheduler.queue(users)) if alive else {}
-                self._queue = queue
+                self._queue = scheduler.queue(users) if alive else {}
             except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
                 self.fault = f"the scheduler does not answer ({error})"
             self.made = time.monotonic()
@@ -258,7 +228,7 @@ class SchedulerSnapshot:
         if self._accounted is None:
             jobs = [s.job for s in self.submissions.values() if s.job and not s.drained]
             try:
-                listed = scheduler.look("sacct", lambda: scheduler.accounting(jobs))
+                listed = scheduler.accounting(jobs)
             except scheduler.SchedulerUnavailable as error:
                 self._accounted = {}
                 self.fault = self.fault or f"accounting does not answer ({error})"
@@ -266,62 +236,6 @@ class SchedulerSnapshot:
                 self._accounted = {k: each for k, each in listed.items() if self._is_ours(k, each)}
             self.made = time.monotonic()
         return self._accounted
-
-    def state_of(
-        self, cell_dir: CellDir, *, claimed: bool = False, poll: Poll | None = None
-    ) -> CellState:
-        """Return the state of a cell of this folder; claimed and poll as for CellDir.state."""
-        waiting = None if claimed else self._waiting_state(cell_dir)
-        return waiting or cell_dir.state(claimed=claimed, poll=poll or polled_state)
-
-    def _waiting_state(self, cell_dir: CellDir) -> CellState | None:
-        """Return the state of a cell that waits in the queue as it was submitted; None for others.
-
-        The result equals that of CellDir.state, but costs only two system calls: of 10,000 cells,
-        most wait. It relies on one fact. If an attempt's folder has not changed since the manifest
-        of its submission was written, the attempt is the last one and contains only its order.
-        """
-        if self._waiting is None:
-            self._waiting = self._read_waiting()
-        name = cell_dir.path.name
-        waiting = self._waiting.get(name)
-        if waiting is None:
-            return None
-        attempts = f"{self._cells}/{name}/attempts"
-        try:
-            changed = max(
-                os.stat(attempts).st_mtime_ns,  # noqa: PTH116  (10,000 times)
-                os.stat(f"{attempts}/{waiting.attempt}").st_mtime_ns,  # noqa: PTH116
-            )
-        except OSError:
-            return None
-        # Equal times prove nothing, because the clock of a file system may be coarse. Then the
-        # folder is read in the usual way.
-        if changed >= waiting.written:
-            return None
-        return CellState("pending", None, waiting.attempt)
-
-    def _read_waiting(self) -> Mapping[str, "_Waiting"]:
-        """Return, by cell's directory, the elements of training that the queue lists as waiting."""
-        in_queue: dict[str, set[int]] = {}
-        for (job, index), element in (self.queued() or {}).items():
-            if scheduler.is_waiting(element.word):
-                in_queue.setdefault(job, set()).add(index)
-        waiting: dict[str, _Waiting] = {}
-        for job, indices in in_queue.items():
-            sent = self.by_job[job]
-            if sent.kind != "train":
-                continue
-            manifest = submissions.manifest_path(self.folder, sent.id)
-            try:
-                written = manifest.stat().st_mtime_ns
-            except OSError:
-                continue
-            elements = submissions.elements(self.folder, sent.id)
-            for index, (name, attempt) in enumerate(elements):
-                if index in indices:
-                    waiting[name] = _Waiting(attempt, written)
-        return waiting
 
     def answers(self) -> tuple[object, object]:
         """Return the answers so far, for comparison with another snapshot."""
@@ -400,7 +314,7 @@ class SchedulerSnapshot:
             user = submission.user or f"user {submission.uid}"
             fault = (
                 f"submitted by {user} as job {job}, not visible to you: {user} can look and go "
-                "on; `orch run --take-over` submits the cell again as yours"
+                "on; `orch cancel` and `orch retry` submit the cell again as yours"
             )
         elif self._is_elsewhere(submission):
             fault = (
@@ -426,8 +340,7 @@ class SchedulerSnapshot:
         """Return this cluster's name; empty if the controller does not answer."""
         if self._cluster_name is None:
             try:
-                config = scheduler.look("scontrol", scheduler.config)
-                self._cluster_name = config.get("ClusterName", "")
+                self._cluster_name = scheduler.config().get("ClusterName", "")
             except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
                 self._cluster_name = ""
         return self._cluster_name
@@ -460,7 +373,6 @@ def forget() -> None:
     """Drop all answers, because a job was submitted or cancelled."""
     _snapshots.clear()
     _gaps.clear()
-    scheduler.forget_silence()
 
 
 def refresh(folder: RunFolder) -> None:
@@ -471,16 +383,13 @@ def refresh(folder: RunFolder) -> None:
 
 
 @contextmanager
-def one_look(folder: RunFolder) -> Iterator[SchedulerSnapshot]:
+def one_look(folder: RunFolder) -> Iterator[None]:
     """Answer every question inside the context from one answer of the scheduler, however long it
-    takes.
-
-    Yield that answer.
-    """
-    answer = snapshot(folder)  # replaces one that is too old, unless that is kept by a caller
+    takes."""
+    snapshot(folder)  # replaces one that is too old, unless that is kept by a caller
     _held[folder.path] += 1
     try:
-        yield answer
+        yield
     finally:
         _held[folder.path] -= 1
 

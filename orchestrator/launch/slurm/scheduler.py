@@ -15,11 +15,11 @@ import re
 import subprocess
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.launch import processes
@@ -103,36 +103,6 @@ def call(argv: Sequence[str], cwd: Path | None = None) -> str:
     raise SchedulerRefusal(message)
 
 
-T = TypeVar("T")
-BREAK_SECONDS = 20.0
-"""Seconds for which `look` does not call a program again that did not answer."""
-_silent: dict[str, tuple[float, Exception]] = {}
-
-
-def look(program: str, question: Callable[[], T]) -> T:
-    """Return the answer of a program of SLURM, for callers that only read.
-
-    A program that did not answer is not called again for BREAK_SECONDS; its error is raised again.
-    So a look at 10,000 cells calls an absent controller once, and waits once for its time-out of
-    ten seconds. Raise SchedulerUnavailable or SchedulerRefusal.
-    """
-    when, fault = _silent.get(program, (0.0, None))
-    if fault is not None and time.monotonic() - when < BREAK_SECONDS:
-        raise fault
-    try:
-        answer = question()
-    except (SchedulerUnavailable, SchedulerRefusal) as error:
-        _silent[program] = (time.monotonic(), error)
-        raise
-    _silent.pop(program, None)
-    return answer
-
-
-def forget_silence() -> None:
-    """Let `look` call every program again."""
-    _silent.clear()
-
-
 _ID = re.compile(r"(\d+)(;\S+)?")
 """The output of `sbatch --parsable`: the id, and the cluster if there are several."""
 
@@ -151,38 +121,14 @@ def sbatch(argv: Sequence[str], cwd: Path | None = None) -> str:
     raise UnclearAnswer(f"sbatch ended without a fault and printed {shown}, which is no job id")
 
 
-def find_jobs(name: str, user: str, since: float) -> list[str]:
-    """Return the ids of the jobs with this name; none once SLURM confirms that there are none.
-
-    user: the submitter. since: the earliest time of the submission. Raise SchedulerUnavailable if
-    SLURM does not answer. The controller knows every job that has not ended, and for MinJobAge
-    seconds also every ended one; accounting knows the older ones. So without accounting the absence
-    of a job is confirmed only during MinJobAge seconds after `since`.
-    """
-    if ids := queued_ids(name, user):
-        return ids
-    # a day earlier, because the clocks of this machine and the cluster may differ
-    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - 86400))
-    which = [f"--user={user}", f"--name={name}", f"--starttime={start}"]
-    try:
-        listed = call(["sacct", "-X", "--noheader", "--parsable2", *which, "--format=JobID"])
-    except (SchedulerUnavailable, SchedulerRefusal):
-        if time.time() - since > seconds_of(config(), "MinJobAge", 0.0):
-            raise SchedulerUnavailable(
-                "accounting does not answer, and the job would have left the queue by this time"
-            ) from None
-        return []
-    return sorted({line.partition("_")[0].strip() for line in listed.splitlines()} - {""}, key=int)
-
-
-def queued_ids(name: str, user: str) -> list[str]:
+def queued_ids(name: str) -> list[str]:
     """Return the ids of the jobs with this name that the controller knows, smallest first.
 
-    Raise SchedulerUnavailable or SchedulerRefusal.
+    It knows every job that has not ended. Raise SchedulerUnavailable or SchedulerRefusal.
     """
     # %F is the id of the whole array.
-    named = [f"--user={user}", f"--name={name}", "--states=all", "--format=%F"]
-    return sorted(set(call(["squeue", "--noheader", *named]).split()), key=int)
+    listed = call(["squeue", "--noheader", f"--name={name}", "--states=all", "--format=%F"])
+    return sorted(set(listed.split()), key=int)
 
 
 def queue(users: Iterable[str]) -> Answer:
@@ -273,29 +219,6 @@ def seconds_of(config: Mapping[str, str], key: str, default: float) -> float:
 def max_array_size(config: Mapping[str, str]) -> int:
     """Return the maximum number of elements of an array. MaxArraySize bounds the index, from 0."""
     return max(1, int(seconds_of(config, "MaxArraySize", 1001)))
-
-
-SETTLE_MARGIN_SECONDS = 5.0
-"""Seconds beyond MessageTimeout in which a controller handles the requests that came while it stood
-still."""
-
-
-def settle(name: str, user: str, since: float) -> list[str]:
-    """Return the ids of the jobs with this name; none once the controller has had none for long
-    enough.
-
-    A request that timed out may still wait in the controller's socket. The controller may handle it
-    after it has answered later questions, so one answer "none" proves nothing. Therefore the
-    question is repeated for longer than MessageTimeout, counted from the first answer. Raise
-    SchedulerUnavailable if the controller stops answering in the meantime, or SchedulerRefusal.
-    """
-    wait = seconds_of(config(), "MessageTimeout", 10.0) + SETTLE_MARGIN_SECONDS
-    until = time.monotonic() + wait
-    while time.monotonic() < until:
-        if ids := queued_ids(name, user):
-            return ids
-        time.sleep(min(2.0, wait))
-    return find_jobs(name, user, since)
 
 
 def _seconds(text: str) -> float:
@@ -447,10 +370,8 @@ def cancelled_unstarted(job: str, index: int) -> SchedulerReport:
     Its array is known. SLURM keeps no record of an element that was cancelled alone while it
     waited.
     """
-    now = time.time()
-    message = f"cancelled in the scheduler (scancel {job}_{index}) before it started"
-    record = ExitRecord(state="cancelled", message=message, started=now, ended=now)
-    return SchedulerReport("cancelled", record)
+    why = f"cancelled in the scheduler (scancel {job}_{index}) before it started"
+    return SchedulerReport("cancelled", _record_now("cancelled", "", why))
 
 
 def forgotten(job: str, index: int, word: str = "") -> SchedulerReport:
@@ -461,13 +382,16 @@ def forgotten(job: str, index: int, word: str = "") -> SchedulerReport:
     never hears of its end. If the job starts nevertheless, it finds that its cell belongs to
     another submission.
     """
-    now = time.time()
     why = "neither the queue nor accounting knows it"
     if word:
         why = f"the queue does not know it, although accounting still lists it as {word}"
-    message = f"the scheduler has forgotten job {job}_{index}: {why}"
-    record = ExitRecord(state="failed", failure="lost", message=message, started=now, ended=now)
-    return SchedulerReport("failed", record)
+    why = f"the scheduler has forgotten job {job}_{index}: {why}"
+    return SchedulerReport("failed", _record_now("failed", "lost", why))
+
+
+def _record_now(state: State, failure: str, message: str) -> ExitRecord:
+    now = time.time()
+    return ExitRecord(state=state, failure=failure, message=message, started=now, ended=now)
 
 
 def _ending(element: ArrayElement) -> tuple[State, str, str]:

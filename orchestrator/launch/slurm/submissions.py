@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.files import read_json, read_object, telling, write_text
+from orchestrator.launch import processes
 from orchestrator.records import ExitRecord
 from orchestrator.rundir import RunFolder
 
@@ -63,7 +64,8 @@ class Submission:
     running: int | None = None
     """Number of its elements that may run at the same time; None: no limit."""
     launcher: str = "slurm"
-    """slurm or ray. A submission to a job server is one job, whose id is the submission's."""
+    """slurm or ray. An evaluation on a Ray is one job, whose id is the submission's; it has one
+    event, after it was sent."""
     job: str | None = None
     dropped: bool = False
     drained: bool = False
@@ -175,6 +177,7 @@ def _apply(known: dict[str, Submission], event: dict[str, Any]) -> None:
                 cluster=event.get("cluster", ""),
                 running=event.get("running"),
                 launcher=event["launcher"],
+                job=event.get("job"),
             )
         case "submitted":
             known[id_] = replace(known[id_], job=event.get("job"))
@@ -189,6 +192,26 @@ def note(
 ) -> None:
     """Append an event of a submission to the ledger."""
     folder.append(event, "", launcher=launcher, submission=submission, **details)
+
+
+def note_intent(
+    folder: RunFolder, submission: str, kind: str, name: str, cells: int, **details: Any
+) -> None:
+    """Append a submission's first event, with the submitting user and machine."""
+    note(
+        folder,
+        INTENT,
+        submission,
+        kind=kind,
+        name=name,
+        cells=cells,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        birth=processes.birth(os.getpid()),
+        user=user_name(),
+        uid=os.geteuid(),
+        **details,
+    )
 
 
 def manifest_path(folder: RunFolder, submission: str) -> Path:

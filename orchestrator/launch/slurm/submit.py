@@ -11,17 +11,15 @@ does, in this order:
     6  append the array's id to the ledger
 
 A kill between any two steps leaves an intent without an outcome. The next submission first
-reconciles it: it asks SLURM for a job of that name. If the kill came before step 4, SLURM has no
-such job. The submission is then dropped, and its cells, whose attempts never started, are submitted
-again. If the kill came after step 4, SLURM has the job, and the ledger gets its id. If SLURM does
-not answer, nothing is submitted.
+reconciles it: it asks SLURM for a job of that name. If SLURM has one, the ledger gets its id. If
+not, the submission is dropped, and its cells, whose attempts never started, are submitted again. If
+SLURM does not answer, nothing is submitted.
 
-An sbatch that timed out may still reach a controller that was stalled. So before orch calls sbatch
-again, and before it drops a submission, SLURM must have answered "no such job" for longer than its
-message timeout (scheduler.settle). Even if SLURM has two jobs in the end, only one array runs. A
-job starts nothing unless the claim of its submission has its array's id, and an attempt names the
-one submission that may start it (lease.open_attempt). Every `orch run`, `status` and `cancel` looks
-for second copies of a job and cancels them (end_twins).
+An sbatch that timed out may still reach a controller that was stalled, even after it has said that
+it has no such job. So SLURM may have two jobs of one submission. Only one array runs: a job starts
+nothing unless the claim of its submission has its array's id, and an attempt names the one
+submission that may start it (lease.open_attempt). Every `orch run` and `status` looks for second
+copies of a job and cancels them (end_twins).
 """
 
 import os
@@ -29,7 +27,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,19 +35,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault, NoLocksError, OrchError
-from orchestrator.files import read_json, take_lock, telling, write_text
+from orchestrator.files import take_lock, telling, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable
-from orchestrator.launch.endings import Ending
+from orchestrator.launch.cluster_launcher import ClusterLauncher, Order
 from orchestrator.launch.gpu_memory import evaluation_gpus
-from orchestrator.launch.launcher import CancelResult, PlannedJob
-from orchestrator.launch.local import cancel_cell
-from orchestrator.launch.logs import Stream, logs
+from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.slurm import cluster, poll, scheduler, script, submissions
 from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.launch.slurm.submissions import Submission
 from orchestrator.records import Cell, ExitRecord
-from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import SlurmOptions, of_evaluation
 
 ELSEWHERE_SECONDS = 900.0
@@ -83,6 +79,11 @@ class ArrayCells(NamedTuple):
     resources: script.ArrayResources
     exclude: tuple[str, ...]
     """Nodes not to use."""
+    throttle: int | None = None
+    """Number of its elements that run at the same time; None: no limit."""
+    after: tuple[str, ...] = ()
+    """Ids of arrays that must end before it starts, because they use the same share of
+    `max_running`."""
 
 
 def submit(
@@ -91,35 +92,27 @@ def submit(
     options: SlurmOptions,
     *,
     evaluate: bool = False,
-    take_over: bool = False,
     tell: Tell = lambda _: None,
 ) -> Submitted:
     """Submit the cells that need training and that the scheduler does not have.
 
-    evaluate: also submit each cell's evaluation, as a job that waits for its training. take_over:
-    also submit cells whose jobs another user submitted and this user cannot see. Raise OrchError,
-    before anything is submitted, for cells that a backend cannot express. Raise EnvironmentFault if
-    SLURM refuses, or does not answer for AWAY_SECONDS.
+    evaluate: also submit each cell's evaluation, as a job that waits for its training. Raise
+    OrchError, before anything is submitted, for cells that a backend cannot express. Raise
+    EnvironmentFault if SLURM refuses, or does not answer for AWAY_SECONDS.
     """
     folder.open()
     sender = Sender(folder, options, tell)
     with submission_lock(folder):
-        for sentence in reconcile(folder, take_over=take_over):
+        for sentence in reconcile(folder):
             tell(sentence)
         mark_drained(folder)
         poll.refresh(folder)
         # Read the states under the lock: its last holder may have submitted these cells.
-        with poll.one_look(folder) as answer:
-            states = [(cell, answer.state_of(folder.cell(cell))) for cell in cells]
-            taken = _foreign(folder, states) if take_over else ()
+        with poll.one_look(folder):
+            states = [(c, folder.cell(c).state(poll=poll.polled_state)) for c in cells]
             end_twins(folder, tell)
-        for cell in taken:
-            folder.append("take_over", cell.id, user=submissions.user_name())
-        waiting = [
-            (cell, state) for cell, state in states if state.state in RESUMABLE or cell in taken
-        ]
+        waiting = [(cell, state) for cell, state in states if state.state in RESUMABLE]
         check_launchable([cell for cell, _ in waiting], folder)
-        sender.missing_evaluations()
         if not waiting:
             return Submitted()
         sent, jobs = sender.send_all(waiting, evaluate)
@@ -127,18 +120,6 @@ def submit(
         ids = {cell.id for cell in sent}
         no_room = tuple(cell for cell, _ in waiting if cell.id not in ids)
         return Submitted(tuple(sent), tuple(jobs), no_room)
-
-
-def _foreign(folder: RunFolder, states: Iterable[tuple[Cell, CellState]]) -> list[Cell]:
-    """Return the cells in an unknown state that another user submitted."""
-    known = submissions.read(folder)
-    foreign = []
-    for cell, state in states:
-        if state.state == "unknown" and (attempts := folder.cell(cell).attempts()):
-            sent = known.get(attempts[-1].known_submission())
-            if sent is not None and not sent.is_mine:
-                foreign.append(cell)
-    return foreign
 
 
 def preview(
@@ -151,14 +132,14 @@ def preview(
     """
     sender = Sender(folder, options, lambda _: None)
     try:
-        sender.config = scheduler.look("scontrol", scheduler.config)
+        sender.config = scheduler.config()
     except EnvironmentFault:  # there is no cluster here, or it does not answer
         sender.config = {}
     waiting = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
     scripts = []
-    for array, lane in sender.plan_arrays(waiting, None):
+    for array in sender.plan_arrays(waiting, None):
         name = sender.job_name(UNSENT, "train", [cell.slug for cell in array.cells])
-        scripts.append(script.text(sender.training_job(name, array, lane), options))
+        scripts.append(script.text(sender.training_job(name, array), options))
         if evaluate:
             slugs = [cell.slug for cell in array.cells]
             name = sender.job_name(UNSENT, "evaluate", slugs)
@@ -194,21 +175,11 @@ def submit_evaluation(
         return array
 
 
-class Lane(NamedTuple):
-    """The share of `max_running` that one array has."""
-
-    throttle: int | None = None
-    """Number of its elements that run at the same time; None: no limit."""
-    after: tuple[str, ...] = ()
-    """Ids of arrays that must end before it starts, because they use the same share."""
-
-
 class Sender:
     """A sender of the arrays of one folder. The caller holds the submission lock."""
 
     def __init__(self, folder: RunFolder, options: SlurmOptions, tell: Tell):
         self.folder, self.options, self.tell = folder, options, tell
-        self._was_full = False
 
     @cached_property
     def config(self) -> Mapping[str, str]:
@@ -227,25 +198,27 @@ class Sender:
         jobs: list[str] = []
         rest = list(waiting[: self._queue_room(evaluate)])
         while rest:
+            refused = 0
             try:
-                for array, lane in self.plan_arrays(rest, jobs):
-                    jobs.append(self.train(array, lane, evaluate))
+                for array in self.plan_arrays(rest, jobs):
+                    refused = len(array.cells)
+                    jobs.append(self.train(array, evaluate))
                     sent += array.cells
                 return sent, jobs
             except QueueFull as full:
                 ids = {cell.id for cell in sent}
-                room = self._room_when_full(evaluate)
-                unsent = [each for each in waiting if each[0].id not in ids]
-                self.tell(
-                    f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now"
-                    + ("" if room else ". Run again when some have ended, or with --wait")
-                )
-                rest = unsent[:room]
+                # It may have room for fewer.
+                rest = [each for each in waiting if each[0].id not in ids][: refused // 2]
+                if not rest:
+                    self.tell(
+                        f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now. Run "
+                        "again when some have ended, or with --wait"
+                    )
         return sent, jobs
 
     def plan_arrays(
         self, waiting: Sequence[tuple[Cell, CellState]], jobs: list[str] | None
-    ) -> Iterator[tuple[ArrayCells, Lane]]:
+    ) -> Iterator[ArrayCells]:
         """Yield the arrays to send, each with its share of `max_running`.
 
         jobs: the ids of the arrays sent so far. The caller appends the id of each array after
@@ -255,7 +228,7 @@ class Sender:
         size = min(size, self.options.max_array_size or size)
         arrays = list(_arrays(waiting, self.folder, size))
         if self.options.max_running is None:
-            yield from ((array, Lane()) for array in arrays)
+            yield from arrays
             return
         lanes = self._lanes(self.options.max_running)
         count = len(lanes)
@@ -265,7 +238,7 @@ class Sender:
             first = number * count // len(arrays) if len(arrays) <= count else number % count
             last = (number + 1) * count // len(arrays) if len(arrays) <= count else first + 1
             after = dict.fromkeys(job for job in lanes[first:last] if job is not None)
-            yield array, Lane(last - first, tuple(after))
+            yield array._replace(throttle=last - first, after=tuple(after))
             lanes[first:last] = [jobs[-1] if jobs else UNSENT] * (last - first)
 
     def _lanes(self, max_running: int) -> list[str | None]:
@@ -283,14 +256,13 @@ class Sender:
         free: list[str | None] = [None] * (max_running - len(lanes))
         return free or lanes[-max_running:]
 
-    def train(self, array: ArrayCells, lane: Lane, evaluate: bool) -> str:
+    def train(self, array: ArrayCells, evaluate: bool) -> str:
         """Send the training of cells; with `evaluate`, also their evaluation. Return the array's
         id."""
         submission = secrets.token_hex(8)
-        evaluation = secrets.token_hex(8) if evaluate else ""
         slugs = [cell.slug for cell in array.cells]
         name = self.job_name(submission, "train", slugs)
-        self._note_intent(submission, "train", name, len(slugs), running=lane.throttle)
+        self._note_intent(submission, "train", name, len(slugs), running=array.throttle)
         elements = []
         # Find all directories before the first one is made, because making one makes the folder's
         # cached listing invalid.
@@ -302,62 +274,43 @@ class Sender:
             head = f'"submission": "{submission}", "index": {index}'
             order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
             elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
-        job = self.training_job(name, array, lane)
-        # The evaluation is named before it is sent: after a kill, `missing_evaluations` sends it.
-        manifest = {"elements": elements, "evaluate": evaluation}
-        self._write(submission, manifest, job, self.options)
+        job = self.training_job(name, array)
+        self._write(submission, {"elements": elements}, job, self.options)
         array_id = _send(self.folder, submission, name, self.options, self.tell)
         if evaluate:
-            with suppress(QueueFull):  # they go with the next submission: `missing_evaluations`
-                self._following_evaluation(submission, evaluation, array_id)
+            # All elements need the same resources, so one cell is enough. What a full queue, or a
+            # kill, leaves out is submitted once its cell is trained.
+            with suppress(QueueFull):
+                self.evaluate(elements, array.cells[:1], array_id, submission)
         return array_id
 
-    def training_job(self, name: str, array: ArrayCells, lane: Lane) -> script.ArrayJob:
+    def training_job(self, name: str, array: ArrayCells) -> script.ArrayJob:
         """Return the content of the batch script of a training array."""
         return script.ArrayJob(
             name,
             len(array.cells),
             array.resources,
-            throttle=lane.throttle,
-            after_any=lane.after,
+            throttle=array.throttle,
+            after_any=array.after,
             exclude=array.exclude,
             size=script.job_size(self.options, array.resources),
             comment=self._comment([cell.slug for cell in array.cells]),
         )
-
-    def missing_evaluations(self) -> None:
-        """Send evaluations that a kill prevented after the submission of their training."""
-        known = submissions.read(self.folder)
-        followed = {sent.follows for sent in known.values() if not sent.dropped}
-        for sent in list(known.values()):
-            if sent.kind != "train" or sent.job is None or sent.drained or sent.id in followed:
-                continue
-            evaluation = submissions.read_manifest(self.folder, sent.id).get("evaluate", "")
-            if evaluation:
-                # The id of a submission that was given up cannot be used again: NO_ARRAY has its
-                # claim.
-                new = secrets.token_hex(8) if evaluation in known else evaluation
-                with suppress(QueueFull):
-                    self._following_evaluation(sent.id, new, sent.job)
-
-    def _following_evaluation(self, follows: str, submission: str, array: str) -> None:
-        """Send evaluations, each of which waits for its element of the training array `follows`."""
-        elements = submissions.elements(self.folder, follows)
-        # all elements of one training array need the same resources, so one cell is enough
-        first = [CellDir(self.folder.cells_path / name).read_cell() for name, _ in elements[:1]]
-        self.evaluate(elements, first, array, submission, follows)
 
     def evaluate(
         self,
         elements: Sequence[Sequence[Any]],
         cells: Sequence[Cell],
         after: str | None = None,
-        submission: str = "",
         follows: str = "",
         exclude: tuple[str, ...] = (),
     ) -> str:
-        """Send evaluations, each one process on one node. Return the array's id."""
-        submission = submission or secrets.token_hex(8)
+        """Send evaluations, each one process on one node. Return the array's id.
+
+        after: the array of their training, which is the submission `follows`: each evaluation waits
+        for its own element.
+        """
+        submission = secrets.token_hex(8)
         slugs = [str(name).rpartition("-")[0] for name, _ in elements]
         name = self.job_name(submission, "evaluate", slugs)
         self._note_intent(submission, "evaluate", name, len(slugs), follows=follows)
@@ -410,21 +363,9 @@ class Sender:
     def _note_intent(
         self, submission: str, kind: str, name: str, cells: int, **details: Any
     ) -> None:
-        """Append the intent to the ledger, with the submitting user and machine."""
-        submissions.note(
-            self.folder,
-            submissions.INTENT,
-            submission,
-            kind=kind,
-            name=name,
-            cells=cells,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            birth=processes.birth(os.getpid()),
-            user=submissions.user_name(),
-            uid=os.geteuid(),
-            cluster=self.config.get("ClusterName", ""),
-            **details,
+        cluster_name = self.config.get("ClusterName", "")
+        submissions.note_intent(
+            self.folder, submission, kind, name, cells, cluster=cluster_name, **details
         )
 
     def _write(
@@ -444,110 +385,16 @@ class Sender:
 
     def _queue_room(self, evaluate: bool) -> int | None:
         """Return how many more cells the queue accepts; None if no limit is known."""
-        limit = self.options.max_submit_jobs or _learned_limit.get(os.geteuid())
+        limit = self.options.max_submit_jobs
         if limit is None:
             return None
-        return max(0, limit - self._num_queued()) // (2 if evaluate else 1)
-
-    def _room_when_full(self, evaluate: bool) -> int:
-        """Return how many more cells the queue accepts, after it refused an array."""
-        answers = cluster.read_cluster()
-        limits = [r.max_submit for r in answers.rights or () if r.max_submit] if answers else []
-        queued = self._num_queued()
-        # The queue already holds this many jobs, so the limit cannot be smaller.
-        _learned_limit[os.geteuid()] = max(min(limits, default=0), queued)
-        room = self._queue_room(evaluate) or 0
-        # After a second refusal in one submission there is no room: otherwise `send_all` could
-        # repeat for ever.
-        was_full, self._was_full = self._was_full, True
-        return 0 if was_full else room
-
-    def _num_queued(self) -> int:
-        question = partial(scheduler.queue, [str(os.geteuid())])
-        queue = retry_while_away(question, self.tell)
-        return sum(not scheduler.is_over(element.word) for element in queue.values())
-
-
-_learned_limit: dict[int, int] = {}
-"""uid -> the user's limit on jobs in the queue, learned when SLURM refused a further job."""
+        queue = retry_while_away(partial(scheduler.queue, [str(os.geteuid())]), self.tell)
+        queued = sum(not scheduler.is_over(element.word) for element in queue.values())
+        return max(0, limit - queued) // (2 if evaluate else 1)
 
 
 def _plain(text: str) -> str:
     return "".join(c if (c.isascii() and c.isalnum()) or c in "._-+" else "_" for c in text)
-
-
-def cancel_submitted(
-    cells: Iterable[Cell], folder: RunFolder, why: str
-) -> tuple[list[tuple[Cell, CellState]], str]:
-    """Cancel cells that are with the scheduler.
-
-    Return the cancelled cells, with their state before, and a sentence about what went wrong.
-
-    Write the exit record first, then call scancel. A job that starts, or continues, then finds its
-    cell cancelled, even if the scheduler does not answer.
-    """
-    cancelled: list[tuple[Cell, CellState]] = []
-    elements: list[str] = []
-    known = submissions.read(folder)
-    evaluations = {s.follows: s.job for s in known.values() if s.follows and s.job}
-    for cell in cells:
-        cell_dir = folder.cell(cell)
-        state = cell_dir.state(poll=poll.polled_state)
-        # Cancel cells of unknown state too: the scheduler may be silent for hours.
-        if state.state not in ON_CLUSTER | {"unknown"} or not cell_dir.is_submitted():
-            continue
-        order = cell_dir.attempts()[-1].read_order()
-        sent = known.get(order["submission"])
-        now = time.time()
-        # If the attempt runs, this makes a newer one. Its worker then ends itself (lease.Lease).
-        cell_dir.open_attempt().write_exit(
-            ExitRecord(
-                state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
-            )
-        )
-        folder.append("cancel", cell.id)
-        jobs = (sent and sent.job, evaluations.get(order["submission"]))
-        elements += [f"{job}_{order['index']}" for job in jobs if job]
-        cancelled.append((cell, state))
-    try:
-        scheduler.cancel(elements)
-    except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
-        return cancelled, (
-            f"the scheduler did not take the cancellation ({error}); jobs that run end by "
-            "themselves within seconds, those that wait will end when they start"
-        )
-    finally:
-        poll.forget()
-    end_twins(folder)
-    return cancelled, ""
-
-
-def end_frozen(cells: Iterable[tuple[Cell, CellState]], folder: RunFolder) -> list[str]:
-    """End the jobs of cells whose worker is frozen, so that other jobs continue them. Return
-    sentences.
-
-    The exit record has the class `hung` and names the node, so that the next attempt avoids it. A
-    worker that wakes up later sees that its attempt was superseded, and writes nothing more.
-    """
-    known = submissions.read(folder)
-    sentences: list[str] = []
-    elements: list[str] = []
-    for cell, state in cells:
-        attempt = folder.cell(cell).attempts()[-1]
-        order, job = attempt.read_order(), read_json(attempt.job) or {}
-        sent, now = known.get(order.get("submission", "")), time.time()
-        if attempt.exit.exists() or sent is None:
-            continue
-        host = str(job.get("host", ""))
-        started = float(job.get("started", now))
-        record = Ending("failed", failure="hung", message=state.fault).record(started, now)
-        attempt.write_exit(record.model_copy(update={"host": host}))
-        elements.append(f"{sent.job}_{order['index']}")
-        sentences.append(f"{cell.slug}: {state.fault.partition('.')[0]}; its job is ended")
-    with suppress(scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
-        scheduler.cancel(elements)
-    poll.forget()
-    return sentences
 
 
 @contextmanager
@@ -574,26 +421,25 @@ def submission_lock(folder: RunFolder) -> Iterator[None]:
         yield
 
 
-def reconcile(folder: RunFolder, *, take_over: bool = False) -> list[str]:
+def reconcile(folder: RunFolder) -> list[str]:
     """Append an outcome to every intent that has none. Return sentences. The caller holds the lock.
 
-    take_over: give up submissions that another user began and this user cannot see. Raise
-    EnvironmentFault if the scheduler does not answer. Raise OrchError if a process of orch on
+    Raise EnvironmentFault if the scheduler does not answer. Raise OrchError if a process of orch on
     another machine may be submitting.
     """
     sentences = []
     for cut in [s for s in submissions.read(folder).values() if s.open]:
         _refuse_if_alive(cut)
-        own_folder = folder.submission(cut.id)
         try:
-            # The script is written last before sbatch is called. Without it, sbatch was not called.
-            ids = _settled_jobs(cut, take_over) if (own_folder / "job.sh").exists() else []
+            ids = scheduler.queued_ids(cut.name)
         except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
             raise EnvironmentFault(
                 f"submission {cut.id} was cut short, and the scheduler cannot say whether it has "
                 f"the job: {error}. Nothing was submitted; run again when it answers"
             ) from error
         # With NO_ARRAY claimed, no array can run it any more, even if a lost request still arrives.
+        # A job that has begun, and left the queue since, claimed it itself.
+        own_folder = folder.submission(cut.id)
         job = submissions.claim_array(own_folder, ids[0] if ids else submissions.NO_ARRAY)
         if job == submissions.NO_ARRAY:
             submissions.note(folder, submissions.DROPPED, cut.id, why="cut short before sbatch")
@@ -604,18 +450,6 @@ def reconcile(folder: RunFolder, *, take_over: bool = False) -> list[str]:
     if sentences:
         poll.forget()
     return sentences
-
-
-def _settled_jobs(cut: Submission, take_over: bool) -> list[str]:
-    """Return the jobs of a submission that was cut short; none once SLURM has settled that."""
-    if cut.is_mine:
-        return scheduler.settle(cut.name, str(os.geteuid()), cut.time)
-    if (ids := scheduler.find_jobs(cut.name, str(cut.uid), cut.time)) or take_over:
-        return ids
-    raise scheduler.SchedulerUnavailable(
-        f"{cut.user or cut.uid} submitted it, whose jobs may not be visible to you. Ask for an "
-        f"`orch run` by {cut.user or cut.uid}, or take the folder over with --take-over"
-    )
 
 
 def _refuse_if_alive(cut: Submission) -> None:
@@ -658,37 +492,32 @@ def _is_final(cell_dir: CellDir, submission: str) -> bool:
 def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, tell: Tell) -> str:
     """Call sbatch. Append the outcome to the ledger. Return the array's id.
 
-    If the controller does not answer, try again. An sbatch that timed out may have reached the
-    controller, and a controller that stood still handles it after it has answered other questions.
-    So before another try the job is looked up by its name, for as long as that may take. Raise
-    EnvironmentFault if SLURM refuses, or if the fate of the request stays unknown; QueueFull if the
-    user's limit on jobs is reached.
+    If the controller does not answer, try again. An sbatch that timed out may have reached it: so
+    before another try the job is looked up by its name. Raise EnvironmentFault if SLURM refuses, or
+    if it does not answer; QueueFull if the user's limit on jobs is reached.
     """
-    own_folder, started = folder.submission(submission), time.time()
+    own_folder = folder.submission(submission)
     tries = 0
-
-    def settled() -> str | None:
-        ids = scheduler.settle(name, str(os.geteuid()), started)
-        return ids[0] if ids else None
 
     def send() -> str:
         nonlocal tries
-        if tries and (job := settled()) is not None:
-            return job
         tries += 1
+        if tries > 1 and (ids := scheduler.queued_ids(name)):
+            return ids[0]
         return scheduler.sbatch(script.argv(own_folder), cwd=own_folder)
 
     refused: EnvironmentFault | None = None
+    job: str = submissions.NO_ARRAY
     try:
-        job: str | None = retry_while_away(send, tell)
-    except (scheduler.SchedulerRefusal, scheduler.UnclearAnswer) as error:
+        job = retry_while_away(send, tell)
+    except scheduler.UnclearAnswer as error:
         refused = error
-        # If the first call was refused, there is no job. After an earlier time-out, or an answer
-        # without an id, an earlier request may still have made one.
-        unsure = tries > 1 or isinstance(error, scheduler.UnclearAnswer)
-        job = retry_while_away(settled, tell) if unsure else None
+        ids = retry_while_away(partial(scheduler.queued_ids, name), tell)
+        job = ids[0] if ids else job
+    except scheduler.SchedulerRefusal as error:
+        refused = error
     # A job of this script may have started and claimed the submission first: then its id counts.
-    holder = submissions.claim_array(own_folder, job or submissions.NO_ARRAY)
+    holder = submissions.claim_array(own_folder, job)
     if holder == submissions.NO_ARRAY:
         submissions.note(folder, submissions.DROPPED, submission, why=str(refused)[:500])
         raise _refusal(refused, options) from refused
@@ -720,17 +549,16 @@ def _refusal(error: EnvironmentFault | None, options: SlurmOptions) -> Environme
 def end_twins(folder: RunFolder, tell: Tell = lambda _: None) -> list[str]:
     """Cancel second copies of this folder's submissions. Return, and print, a sentence for each."""
     sentences = []
-    for twin in poll.twins(folder):
+    for job, sent in poll.twins(folder).items():
+        why = f"which job {sent.job} runs" if sent.job else "which was given up"
+        sentence = f"job {job} is a second copy of submission {sent.id}, {why}; it "
         try:
-            scheduler.cancel([twin.job])
-            sentences.append(f"{twin}; it is cancelled, and had started nothing")
+            scheduler.cancel([job])
+            sentence += "is cancelled, and had started nothing"
         except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
-            sentences.append(
-                f"{twin}; it could not be cancelled ({error}). It starts nothing: `scancel "
-                f"{twin.job}` takes it out of the queue"
-            )
-    for sentence in sentences:
+            sentence += f"starts nothing, and could not be cancelled ({error}): `scancel {job}`"
         tell(sentence)
+        sentences.append(sentence)
     return sentences
 
 
@@ -792,12 +620,8 @@ def bad_node(ended: ExitRecord) -> tuple[str, ...]:
     return (ended.host,) if ended.failure in _NODE_FAILURES and ended.host else ()
 
 
-def _stopped(before: CellState) -> str:
-    return "stopped" if before.state == "running" else "will not start"
-
-
 @dataclass(frozen=True)
-class SlurmLauncher:
+class SlurmLauncher(ClusterLauncher):
     """A SLURM cluster as a launcher: `submit` returns when the cells are in the queue."""
 
     folder: RunFolder
@@ -808,33 +632,32 @@ class SlurmLauncher:
         """Send job arrays. Return the cells that were sent."""
         return submit(cells, self.folder, self.options).cells
 
-    def ask(self, cells: Sequence[Cell]) -> Sequence[CellState]:
-        """Return the state of each cell: one squeue and one sacct at most."""
+    def fresh_look(self) -> AbstractContextManager[None]:
+        """Call squeue and sacct once at most inside the context."""
         poll.refresh(self.folder)
-        with poll.one_look(self.folder) as answer:
-            return [answer.state_of(self.folder.cell(cell)) for cell in cells]
+        return poll.one_look(self.folder)
 
-    def cancel(self, cells: Sequence[Cell], why: str) -> Sequence[CancelResult]:
-        """Write exit records that cancel the cells, then call scancel."""
-        self.folder.open()
-        sent = [cell for cell in cells if self.folder.cell(cell).is_submitted()]
-        cancelled, fault = cancel_submitted(sent, self.folder, why)
-        done = {
-            cell.id: CancelResult(True, fault or _stopped(before)) for cell, before in cancelled
-        }
-        return [
-            done.get(cell.id) or cancel_cell(cell, self.folder, why, self._read) for cell in cells
-        ]
-
-    @staticmethod
-    def _read(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
+        """Return the state of a cell, by the run directory and SLURM."""
         return cell_dir.state(claimed=claimed, poll=poll.polled_state)
 
-    def logs(
-        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
-    ) -> str:
-        """Return the last lines of an attempt's stdout or stderr."""
-        return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)
+    def end_jobs(self, orders: Sequence[Order]) -> str:
+        """Call scancel for trainings, and for the evaluations that wait for them."""
+        known = submissions.read(self.folder)
+        jobs = {sent.id: [sent.job] for sent in known.values() if sent.job}
+        for sent in known.values():
+            if sent.job and sent.follows in jobs:
+                jobs[sent.follows].append(sent.job)
+        elements = []
+        for order in orders:
+            elements += [f"{job}_{order['index']}" for job in jobs.get(order["submission"], ())]
+        try:
+            scheduler.cancel(elements)
+        except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
+            return f"the scheduler did not take the cancellation ({error})"
+        finally:
+            poll.forget()
+        return ""
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
         """Return the resources that the job arrays request."""

@@ -9,31 +9,26 @@ scheduler.FULL mean that no exit record could be written; scheduler.ending_of ex
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from orchestrator.errors import OrchError, RunFolderError
-from orchestrator.files import NO_ROOM, read_json
-from orchestrator.launch import node, worker
+from orchestrator.files import read_json
+from orchestrator.launch import worker
 from orchestrator.launch.endings import Ending
-from orchestrator.launch.program import HangWatch
+from orchestrator.launch.job import NOT_OURS, end_process, exit_code_of, say, train_attempt
 from orchestrator.launch.progress import MAX_IDLE_REQUEUES, checkpoint_step, is_stuck
 from orchestrator.launch.slurm import scheduler, submissions
-from orchestrator.launch.slurm.lease import Lease, open_attempt, wait_for_earlier_attempts
+from orchestrator.launch.slurm.lease import open_attempt
 from orchestrator.launch.slurm.scheduler import job_id
-from orchestrator.records import Cell, ExitRecord, LaunchPlan, State
-from orchestrator.rundir import AttemptDir, CellDir, RunFolder
+from orchestrator.records import Cell, ExitRecord, State
+from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.spec.site_options import SlurmOptions
 
 STOP_SIGNALS: Mapping[int, State] = {**worker.STOP_SIGNALS, signal.SIGUSR1: "timed_out"}
 """SLURM sends USR1 before the time limit and, if the cluster is configured so, on preemption."""
-NOT_OURS = 3
-"""Exit code of an element whose cell another submission has taken over, or a person cancelled."""
 FAILED_ALIKE = 2
 """Equal failures of class config after which the rest of an array is held back."""
 
@@ -113,19 +108,6 @@ def refuse_copies(task: ArrayTask) -> int:
     return NOT_OURS
 
 
-def exit_code_of(work: Callable[[], int]) -> int:
-    """Return the exit code of the work. Print a sentence for an error, and return its code."""
-    try:
-        return work()
-    except (OrchError, OSError) as error:
-        cause = error.__cause__ if isinstance(error, OrchError) else error
-        full = isinstance(cause, OSError) and cause.errno in NO_ROOM
-        if not full and not isinstance(error, OrchError):
-            raise
-        say(str(error))
-        return scheduler.FULL if full else 1
-
-
 def train(task: ArrayTask, stop: worker.StopSignals) -> int:
     """Train the job's own cell. Put the job back into the queue if it was stopped before the end.
 
@@ -155,22 +137,16 @@ def train_cell(task: ArrayTask, stop: worker.StopSignals) -> ExitRecord | int:
         say(f"{cell_dir.path.name}: {why}")
         attempt.write_exit(record)
         return record
-    wait_for_earlier_attempts(cell_dir, attempt)
-    hang_watch = HangWatch(attempt.path, task.options.hung_after_minutes * 60)
-    with Lease(cell_dir, attempt, hang_watch.ending).held() as lease:
-        record = _run_attempt(task, cell, cell_dir, attempt, stop)
-    if lease.lost or not attempt.path.exists():
-        say(f"{cell_dir.path.name}: attempt {attempt.number} was taken over, or removed")
+    job = {
+        "submission": task.submission.name,
+        "launcher": "slurm",
+        "job": job_id(),
+        "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
+    }
+    ended = train_attempt(cell, cell_dir, attempt, task.manifest["options"], stop, job)
+    if ended is None:
         return NOT_OURS
-    if attempt.read_exit() is not None:
-        # `orch run --wait` wrote this ending because the worker was frozen. The signal of its
-        # scancel has woken the worker up.
-        say(f"{cell_dir.path.name}: attempt {attempt.number} was ended from outside")
-        return NOT_OURS
-    if lease.ending is not None and record.state == "preempted":
-        # the lease itself sent the signal that ended the training
-        record = lease.ending.record(record.started, record.ended)
-    record = _preempted_or_timed_out(record, task.options)
+    record = _preempted_or_timed_out(ended, task.options)
     if record.state in ("preempted", "timed_out") and is_stuck(cell, cell_dir, record):
         record = _without_progress(record, cell, cell_dir, task.options)
     attempt.write_exit(record)
@@ -206,41 +182,6 @@ def _failed_alike(task: ArrayTask, cell: Cell) -> str:
                 "Mend that, then `orch retry`"
             )
     return ""
-
-
-def _run_attempt(
-    task: ArrayTask,
-    cell: Cell,
-    cell_dir: CellDir,
-    attempt: AttemptDir,
-    stop: worker.StopSignals,
-) -> ExitRecord:
-    started = time.time()
-    # Opened and not locked: the lease decides on a cluster, where locks may not reach other nodes.
-    # The trainer inherits it as it does on one machine.
-    claim = cell_dir.claim.open("a")
-    job = {
-        "submission": task.submission.name,
-        "launcher": "slurm",
-        "job": job_id(),
-        "restart": os.environ.get("SLURM_RESTART_COUNT", "0"),
-        "checkpoint_step": checkpoint_step(cell, cell_dir),
-    }
-
-    def execute(plan: LaunchPlan) -> Ending:
-        return node.run(plan, attempt, cell, task.manifest["options"], claim)
-
-    worker.redirect(attempt)
-    if cell.scale == "micro":
-        worker.one_thread()
-    try:
-        return worker.train(cell, cell_dir, attempt, job, stop, lambda: None, execute)
-    except RunFolderError as error:
-        say(str(error))
-        message = f"{error}. On a cluster a cell that found no room waits for `orch retry`"
-        return Ending("failed", failure="disk", message=message).record(started, time.time())
-    finally:
-        claim.close()
 
 
 def _preempted_or_timed_out(record: ExitRecord, options: SlurmOptions) -> ExitRecord:
@@ -288,24 +229,6 @@ def _code_of_ended(cell_dir: CellDir, submission: str) -> int:
     ended = last[0].read_exit() if last else None
     trained = ended is not None and ended.state == "succeeded"
     return 0 if trained and last[0].read_order().get("submission") == submission else NOT_OURS
-
-
-def say(text: str) -> None:
-    """Print a line to the job's own log."""
-    with suppress(OSError):  # of a full disk
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-
-
-def end_process(code: int) -> NoReturn:
-    """End the process with this code.
-
-    The interpreter's normal exit would give another code if a disk is full.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):
-            stream.flush()
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -246,18 +246,3 @@ def _node_id(path: Path) -> str:
         return path.name.rpartition("_")[2]
     _, _, rest = path.read_text(errors="replace").partition("node_id=")
     return rest.split()[0] if rest else ""
-
-
-def listener(port: int) -> int:
-    """The process that listens on a port."""
-    inodes = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
-            inodes.add(f"socket:[{fields[9]}]")
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if any(str(fd.readlink()) in inodes for fd in (entry / "fd").iterdir()):
-                    return int(entry.name)
-    return 0

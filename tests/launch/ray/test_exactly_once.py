@@ -16,7 +16,8 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.ray import look
-from orchestrator.launch.ray.submit import submit
+from orchestrator.launch.ray.server import JobServer, ServerUnavailable
+from orchestrator.launch.ray.submit import RayLauncher, submit
 from orchestrator.launch.ray.task import begin
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
@@ -111,6 +112,41 @@ def test_two_submitters_send_each_cell_once(folder: RunFolder, server: ModelServ
     for thread in threads:
         thread.join()
     assert len(server.jobs) == 6
+
+
+def test_cancelled_or_frozen_while_the_server_does_not_answer(
+    folder: RunFolder, server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the disk says decides: the first job begins nothing more, a later one may."""
+    waiting, frozen = cells = [make_cell(seed) for seed in range(2)]
+    options = RayOptions(address=server.address)
+    submit(cells, folder, options)
+    launcher = RayLauncher(folder, options)
+    (first,) = folder.cell(frozen).attempts()
+    assert begin(folder.cell(frozen), first, first.read_order()["submission"]) == ""
+    first.job.write_text('{"host": "n1", "started": 1}')
+    for job in server.jobs.values():
+        job["status"] = "RUNNING"
+    os.utime(first.heartbeat, (1, 1))
+    look.forget()
+    (state,) = launcher.ask([frozen])
+    assert state.fault.startswith("frozen: no heartbeat from n1")
+    monkeypatch.setattr(JobServer, "stop", unavailable)
+    monkeypatch.setattr(JobServer, "jobs", unavailable)
+    (sentence,) = launcher.end_frozen([(frozen, state)])
+    assert sentence.endswith("its job is ended")
+    (result,) = launcher.cancel([waiting], "by the test")
+    assert result.done
+    assert "those that wait will end when they start" in result.note
+    assert sum(begun(server).values()) == 0
+    (cancelled, hung) = launcher.ask(cells)
+    assert (cancelled.state, hung.state) == ("cancelled", "failed")
+    assert hung.exit is not None
+    assert (hung.exit.failure, hung.exit.host) == ("hung", "n1")
+
+
+def unavailable(*_: object) -> None:
+    raise ServerUnavailable("the job server does not answer")
 
 
 def test_no_more_jobs_than_the_site_says_and_no_more_gpus_than_the_ray_has(

@@ -15,13 +15,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.launch.slurm import scheduler
 from orchestrator.launch.slurm.submit import submit
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.spec.site_options import SlurmOptions
 
-scheduler.SETTLE_MARGIN_SECONDS = -9.0  # this controller never stalls: a second is enough
 OPERATIONS = {"open", "os.rename", "os.mkdir", "fcntl.flock", "subprocess.Popen"}
 DELAYS = (0.003, 0.006, 0.012, 0.02, 0.03)
 

