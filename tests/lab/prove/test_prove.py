@@ -83,12 +83,6 @@ def test_a_wrong_prediction_fails(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["kl_reward=token", "kl_reward=outside", "kl_reward=to_go"])
-def test_a_mutant_dialect_fails(text: str, start: Path) -> None:
-    assert not proof(recorded(REWARD, start), parse(text)).holds
-
-
-@pytest.mark.slow
 def test_rounding_may_grow_from_batch_to_batch(start: Path) -> None:
     """verl's own rehearsal missed 1e-4 in three of seven runs, with a gradient norm of train step
     16 at most 3.6e-4 away: each update adds to the rounding of the weights."""
@@ -268,9 +262,3 @@ def test_an_empty_run_proves_nothing() -> None:
     run = recorded(REWARD, None)
     with pytest.raises(EnvironmentFault, match="left no rollouts"):
         prove(run.cell.settings, run.dialect, (), None)
-
-
-def test_the_recording_names_no_machine() -> None:
-    for path in RECORDED.rglob("*.json"):
-        assert json.loads(path.read_text())
-        assert "/tmp" not in path.read_text()  # noqa: S108  looked for, not written to
