@@ -147,7 +147,7 @@ def _release_options() -> Mapping[str, Options]:
 def own_tables() -> Mapping[str, ReleaseTable]:
     """Return release -> the table of its flags, under the release's own names."""
     releases = _release_options().items()
-    return {version: key_tables.option_table(version, known) for version, known in releases}
+    return {version: key_tables.release_table(version, known) for version, known in releases}
 
 
 @cache
@@ -182,7 +182,7 @@ def release_table(version: str) -> ReleaseTable:
     own = {name: option.default for name, option in options(version).items()}
     plain = {name: tuple(x) if isinstance(x, list) else x for name, x in own.items()}
     silent = {name: x for name, x in plain.items() if name != "algo.kl.estimator"}
-    table = key_tables.option_table(version, options(version))
+    table = key_tables.release_table(version, options(version))
     return replace(table, defaults={**silent, **_SETTLED})
 
 

@@ -154,7 +154,7 @@ def tables() -> dict[str, ReleaseTable]:
     releases = load_options(FACTS)
     return {
         version: replace(
-            key_tables.option_table(version, options, added=("orch.",)),
+            key_tables.release_table(version, options, added=("orch.",)),
             defaults={key: each.default for key, each in options.items() if key != ENABLED},
         )
         for version, options in releases.items()

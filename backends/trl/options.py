@@ -49,14 +49,14 @@ def defaults(script: Script, version: str) -> Values:
 @cache
 def script_table(script: Script, version: str) -> ReleaseTable:
     """Return the options that one script of a release accepts."""
-    return key_tables.option_table(f"{version} ({script})", options(script, version))
+    return key_tables.release_table(f"{version} ({script})", options(script, version))
 
 
 @cache
 def release_table(version: str) -> ReleaseTable:
     """Return the options that some script of a release accepts; those of `grpo` come first."""
     both = {**options("rloo", version), **options("grpo", version)}
-    return key_tables.option_table(version, both)
+    return key_tables.release_table(version, both)
 
 
 HISTORY = Path(__file__).with_name("history.json")
@@ -117,4 +117,4 @@ def class_table(script: Script, version: str) -> ReleaseTable:
     """Return the options of a script in any release."""
     known = {**inherited(script), **own_options(script)[version]}
     older = {key: Option("str") for key in OLDER_ARGUMENTS}
-    return key_tables.option_table(version, {**older, **known})
+    return key_tables.release_table(version, {**older, **known})

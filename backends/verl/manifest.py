@@ -100,7 +100,7 @@ ADDED = (
 reads `mixed_precision`, which the configuration leaves null."""
 TABLES: Mapping[str, ReleaseTable] = {
     version: replace(
-        key_tables.option_table(version, options, added=ADDED),
+        key_tables.release_table(version, options, added=ADDED),
         defaults={key: option.default for key, option in options.items()},
     )
     for version, options in load_options(FACTS).items()

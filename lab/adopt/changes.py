@@ -88,7 +88,7 @@ def _together(rows: Sequence[ChangedRow]) -> Iterator[ChangedRow]:
 def _shown(option: Option | None) -> str:
     if option is None:
         return "not there"
-    among = "" if option.values is None else f" of {', '.join(map(str, option.values))}"
+    among = "" if not option.values else f" of {', '.join(map(str, option.values))}"
     return f"{option.kind}{among} = {option.default}"
 
 

@@ -24,7 +24,7 @@ def options_of(python: Path, script: Path, source: Path | None = None) -> Option
         key: Option(
             facts["kind"],
             facts["default"],
-            tuple(facts["values"]) if "values" in facts else None,
+            tuple(facts.get("values", ())),
         )
         for key, facts in plain.items()
     }

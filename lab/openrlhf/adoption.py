@@ -10,7 +10,7 @@ from typing import Final
 
 from backends.openrlhf.flags import FLAT_NAMES, MODULE, is_flat, read
 from orchestrator.errors import Fault
-from orchestrator.library.key_tables import Option, Options, flags
+from orchestrator.library.key_tables import Options, flags
 from orchestrator.records import LaunchPlan
 
 PARSER_IN: Final = "contract"
@@ -42,7 +42,7 @@ def source_options(package: Path) -> Options:
     """Return the flags that its script names in full; those made in a loop are not among them."""
     script = package / "cli" / "train_ppo_ray.py"
     text = script.read_text(encoding="utf-8") if script.is_file() else ""
-    return {key: Option(each.kind, each.default) for key, each in flags(text).items()}
+    return {key: each._replace(values=()) for key, each in flags(text).items()}
 
 
 def configuration(plan: LaunchPlan) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from backends.skyrl.overrides import read
-from orchestrator.library.key_tables import Option, Options, fields
+from orchestrator.library.key_tables import Options, fields
 from orchestrator.records import LaunchPlan
 
 PARSER_IN: Final = "contract"
@@ -36,7 +36,7 @@ def source_options(package: Path) -> Options:
     file = package / "train" / "config" / "config.py"
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     known = fields(text, "SkyRLTrainConfig")
-    return {key: Option(each.kind, each.default) for key, each in known.items()}
+    return {key: each._replace(values=()) for key, each in known.items()}
 
 
 def configuration(plan: LaunchPlan) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 import yaml
 
 from orchestrator.library.key_tables import (
-    KeyFact,
     KeyTables,
+    Option,
     defaults,
     release_table,
     version_tuple,
@@ -323,7 +323,7 @@ class Stock(NamedTuple):
 
     version: str
     because: str
-    facts: Mapping[str, KeyFact]
+    facts: Mapping[str, Option]
     table: ReleaseTable
     others: tuple[ReleaseTable, ...]
     named: str = ""
@@ -581,7 +581,7 @@ def stock(
     tables: KeyTables,
     keys: Iterable[str],
     own: Sequence[str] = (),
-    facts_of: Callable[[str], Mapping[str, KeyFact]] | None = None,
+    facts_of: Callable[[str], Mapping[str, Option]] | None = None,
 ) -> Stock:
     """Return the keys to check a launch against.
 

@@ -1,31 +1,22 @@
-"""The keys that the parser of each release of a library takes, in three kinds of data files.
-
-`Options`, of a backend's releases that orch drives: each key with its type, its default and its
-closed list of values, as the library's own parser gives them. The type SECTION is of a key that has
-keys below it and none by default.
+"""The keys that the parser of each release of a library takes, in one kind of data file.
 
     {"versions": ["0.2.0", "0.3.0"],
-     "keys": {"trainer.seed": {"0.2.0": {"kind": "int", "default": 42}}, ...}}
-
-A key has its facts from a release on until another release changes them; null ends it. A test of
-each backend compares them with the library. `python -m lab adopt` writes them.
-
-`KeyTables`, of all releases of a library that orch only reads. `flags` and `fields` read the keys
-from a parser's source, without an import of it. They made these files; `orch audit` uses them for a
-fork whose source is in the project of a script.
-
-    {"versions": [...], "keys": {key: [[first, last, kind, default, [value, ...]], ...]},
+     "keys": {"trainer.seed": [[0, 1, "int", 42, []]], "trainer.kl": [[1, 1, "str", "k1", ["k1"]]]},
      "passed": [key, ...]}
 
-`first` and `last` are indices of `versions`. A key has several entries if its type, default or
-values changed between releases. `passed` lists keys that another program's parser takes; only their
-names are known.
+`versions` are oldest first. A key has an entry for each run of releases in which nothing about it
+changed: index of the first and of the last, type, default, and the closed list of its values. The
+type SECTION is of a key that has keys below it and none by default. `passed` lists keys that
+another program's parser takes; only their names are known.
 
-`Releases`, of the other releases of a backend's library: the names of keys alone, each with its
-first and last release. The audit finds by them the release that a launch runs on; those of the
-releases above are added as they are read (`with_driven`).
+For a backend's own releases the library's own parser gives these facts (`python -m lab adopt`; a
+test of each backend compares them with the library). For a library that orch only reads they are
+read from a parser's source by `flags` and `fields`, without an import of it, and defaults are text;
+`orch audit` reads so a fork whose source is in the project of a script.
 
-    {"versions": [...], "keys": {key: [first, last], ...}}
+`Releases`, of the other releases of a backend's library, are the names of keys alone, each with its
+first and last release: {key: [first, last]}. The audit finds by them the release that a launch runs
+on; those of the releases above are added as they are read (`with_driven`).
 """
 
 import ast
@@ -35,22 +26,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.version import Version
 
 from orchestrator.library.launches import Given
 from orchestrator.library.manifest import ReleaseTable
 
+UNREAD = "?"
+"""The default of a key whose default is not a literal in a parser's source."""
+
 
 class Option(NamedTuple):
     """One key of a release."""
 
-    kind: str
-    """The key's type, as the library names it."""
-    default: object = None
-    values: tuple[object, ...] | None = None
-    """All values that the key takes, or None if the library has no list of them."""
+    kind: str = ""
+    """The key's type, as the library names it. A key of the type `switch` takes no value."""
+    default: Any = None
+    values: tuple[Any, ...] = ()
+    """All values that the key takes; empty if the library has no list of them."""
 
 
 Options = Mapping[str, Option]
@@ -59,15 +53,16 @@ Options = Mapping[str, Option]
 
 def load_options(path: Path) -> dict[str, Options]:
     """Return the keys of each release, oldest release first."""
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    releases: dict[str, dict[str, Option]] = {version: {} for version in plain["versions"]}
-    for key, history in plain["keys"].items():
-        option = None
-        for version, options in releases.items():
-            if version in history:
-                option = _option(history[version])
-            if option is not None:
-                options[key] = option
+    return _options(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _options(plain: Mapping[str, Any]) -> dict[str, Options]:
+    versions = plain["versions"]
+    releases: dict[str, dict[str, Option]] = {version: {} for version in versions}
+    for key, spans in plain["keys"].items():
+        for first, last, kind, default, values in spans:
+            for version in versions[first : last + 1]:
+                releases[version][key] = Option(kind, default, tuple(values))
     return dict(releases)
 
 
@@ -84,82 +79,42 @@ def with_driven(known: "Releases", path: Path) -> "Releases":
     return known
 
 
-def _option(facts: Mapping[str, object] | None) -> Option | None:
-    if facts is None:
-        return None
-    values = facts.get("values")
-    return Option(
-        str(facts["kind"]),
-        facts.get("default"),
-        tuple(values) if isinstance(values, list) else None,
-    )
-
-
 def written_options(releases: Mapping[str, Options]) -> str:
     """Return the text of the file for the keys of releases, oldest first."""
     keys = sorted({key for options in releases.values() for key in options})
     lines = [
-        f"  {json.dumps(key)}: {json.dumps(_history(key, releases), ensure_ascii=False)}"
+        f"  {json.dumps(key)}: {json.dumps(_spans(key, releases.values()), ensure_ascii=False)}"
         for key in keys
     ]
     versions = json.dumps(list(releases))
     return f'{{\n "versions": {versions},\n "keys": {{\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
-def _history(key: str, releases: Mapping[str, Options]) -> dict[str, object]:
-    history: dict[str, object] = {}
-    before: Option | None = None
-    for version, options in releases.items():
+def _spans(key: str, releases: Iterable[Options]) -> list[list[Any]]:
+    spans: list[list[Any]] = []
+    for at, options in enumerate(releases):
         option = options.get(key)
-        if option != before:
-            history[version] = None if option is None else _facts(option)
-        before = option
-    return history
+        if option is None:
+            continue
+        facts = [option.kind, option.default, list(option.values)]
+        if spans and spans[-1][1] == at - 1 and spans[-1][2:] == facts:
+            spans[-1][1] = at
+        else:
+            spans.append([at, at, *facts])
+    return spans
 
 
-def _facts(option: Option) -> dict[str, object]:
-    facts: dict[str, object] = {"kind": option.kind, "default": option.default}
-    return facts if option.values is None else {**facts, "values": list(option.values)}
-
-
-def option_table(version: str, options: Options, *, added: Sequence[str] = ()) -> ReleaseTable:
-    """Return the table of a release for a manifest.
-
-    added: prefixes of keys that orch's launch adds.
-    """
-    values = {
-        key: frozenset(option.values)
-        for key, option in options.items()
-        if option.values is not None
-    }
-    kinds = {key: option.kind for key, option in options.items()}
-    return ReleaseTable(version, frozenset(options), values, tuple(added), kinds)
-
-
-UNREAD = "?"
-"""The default of a key whose default is not a literal."""
 _SIMPLE = ("int", "float", "str", "bool")
 
 
-class KeyFact(NamedTuple):
-    """A key of a parser: its annotated type, its default as text, its closed list of values.
-
-    A key of the type `switch` takes no value, and its default is `false`.
-    """
-
-    kind: str = ""
-    default: str = UNREAD
-    values: tuple[str, ...] = ()
-
-
 @lru_cache(maxsize=32)
-def flags(text: str) -> dict[str, KeyFact]:
+def flags(text: str) -> dict[str, Option]:
     """Return the flags of argparse in a text, without their dashes.
 
     Every call with a text `--name` as an argument declares a flag: `add_argument`, and wrappers of
     it such as `reset_arg(parser, "--name", ...)`. The last one counts.
     """
-    facts: dict[str, KeyFact] = {}
+    facts: dict[str, Option] = {}
     for node in ast.walk(_parsed(text)):
         if not isinstance(node, ast.Call) or not last_name(node.func).endswith(
             ("add_argument", "_arg")
@@ -172,19 +127,19 @@ def flags(text: str) -> dict[str, KeyFact]:
     return facts
 
 
-def _flag(arguments: dict[str, ast.expr]) -> KeyFact:
+def _flag(arguments: dict[str, ast.expr]) -> Option:
     action = _literal(arguments.get("action"))
     if action in ("store_true", "store_false"):
-        return KeyFact("switch", "false")
+        return Option("switch", "false")
     kind = last_name(arguments["type"]) if "type" in arguments else "str"
     if "nargs" in arguments or action == "append":
         kind = ""
     default = _text(arguments["default"]) if "default" in arguments else "null"
-    return KeyFact(kind if kind in _SIMPLE else "", default, _listed(arguments.get("choices")))
+    return Option(kind if kind in _SIMPLE else "", default, _listed(arguments.get("choices")))
 
 
 @lru_cache(maxsize=128)
-def fields(text: str, name: str) -> dict[str, KeyFact]:
+def fields(text: str, name: str) -> dict[str, Option]:
     """Return the fields of a dataclass in a text, by dotted key, with those of nested dataclasses.
 
     Fields of base classes count too. A nested or base class from another file adds nothing. Return
@@ -196,7 +151,7 @@ def fields(text: str, name: str) -> dict[str, KeyFact]:
 
 def _fields(
     name: str, classes: dict[str, ast.ClassDef], depth: int
-) -> Iterator[tuple[str, KeyFact]]:
+) -> Iterator[tuple[str, Option]]:
     if name not in classes or depth > 6:
         return
     for base in classes[name].bases:
@@ -215,7 +170,7 @@ def _fields(
                 yield f"{key}.{nested}", value._replace(default=UNREAD) if is_off else value
 
 
-def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
+def _field(value: ast.expr | None, annotation: ast.expr) -> Option:
     kind = ast.unparse(annotation).replace(" | None", "").removeprefix("Optional[").rstrip("]")
     values: tuple[str, ...] = ()
     for node in ast.walk(annotation):
@@ -233,7 +188,7 @@ def _field(value: ast.expr | None, annotation: ast.expr) -> KeyFact:
             factory = arguments["default_factory"]
             value = factory.body if isinstance(factory, ast.Lambda) else None
     default = UNREAD if value is None else _text(value)
-    return KeyFact(kind if kind in _SIMPLE else "", default, values)
+    return Option(kind if kind in _SIMPLE else "", default, values)
 
 
 def _parsed(text: str) -> ast.Module:
@@ -291,7 +246,7 @@ class KeyTables:
     """The tables of all releases of one library, the oldest first."""
 
     versions: Sequence[str]
-    facts: tuple[Mapping[str, KeyFact], ...]
+    facts: tuple[Options, ...]
     passed: frozenset[str]
     added: tuple[str, ...] = ()
     """Prefixes of keys that a launch may add."""
@@ -309,7 +264,7 @@ class KeyTables:
         """Return the release if it is listed, else the listed release next to it."""
         return self.versions[nearest(self.versions, version)]
 
-    def facts_of(self, version: str) -> Mapping[str, KeyFact]:
+    def facts_of(self, version: str) -> Options:
         """Return the keys of a listed release."""
         return self.facts[self.versions.index(version)]
 
@@ -336,21 +291,24 @@ def _tables(tables: KeyTables) -> tuple[ReleaseTable, ...]:
 
 def release_table(
     name: str,
-    facts: Mapping[str, KeyFact],
+    options: Options,
     passed: frozenset[str] = frozenset(),
-    added: tuple[str, ...] = (),
+    added: Sequence[str] = (),
 ) -> ReleaseTable:
-    """Return the table of one release, or of a fork, made of the keys of its parser."""
+    """Return the table of one release, or of a fork, made of the keys of its parser.
+
+    passed: further keys, of another program. added: prefixes of keys that a launch may add.
+    """
     return ReleaseTable(
         name,
-        frozenset(facts) | passed,
-        {key: frozenset(fact.values) for key, fact in facts.items() if fact.values},
-        added,
-        {key: fact.kind for key, fact in facts.items() if fact.kind},
+        frozenset(options) | passed,
+        {key: frozenset(option.values) for key, option in options.items() if option.values},
+        tuple(added),
+        {key: option.kind for key, option in options.items() if option.kind},
     )
 
 
-def defaults(facts: Mapping[str, KeyFact]) -> dict[str, str]:
+def defaults(facts: Options) -> dict[str, str]:
     """Return key -> text of the default, for each key whose default could be read."""
     return {key: fact.default for key, fact in facts.items() if fact.default != UNREAD}
 
@@ -359,15 +317,8 @@ def defaults(facts: Mapping[str, KeyFact]) -> dict[str, str]:
 def load_tables(path: Path, added: tuple[str, ...] = ()) -> KeyTables:
     """Return the tables of a data file."""
     plain = json.loads(path.read_text(encoding="utf-8"))
-    facts: list[dict[str, KeyFact]] = [{} for _ in plain["versions"]]
-    for key, spans in plain["keys"].items():
-        for first, last, kind, default, values in spans:
-            fact = KeyFact(kind, default, tuple(values))
-            for i in range(first, last + 1):
-                facts[i][key] = fact
-    return KeyTables(
-        tuple(plain["versions"]), tuple(facts), frozenset(plain.get("passed", ())), added
-    )
+    facts = tuple(_options(plain).values())
+    return KeyTables(tuple(plain["versions"]), facts, frozenset(plain.get("passed", ())), added)
 
 
 @dataclass(frozen=True, slots=True)
