@@ -22,15 +22,11 @@ STOPPED = 130
     is_flag=True,
     help="Compute also the KL to the reference policy, and the entropy.",
 )
-@click.option(
-    "--watch", is_flag=True, help="Evaluate checkpoints as they appear, until all cells have ended."
-)
 @common.dry_run
 @common.as_json
 def command(
     choice: CellChoice,
     divergence: bool,
-    watch: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -45,12 +41,9 @@ def command(
     if dry_run:
         return _foresee(experiment, as_json)
     try:
-        if watch:
-            code = stages.evaluate_until_ended(experiment)
-        else:
-            records = stages.collect_records(experiment)
-            faults = stages.print_faults(records)
-            code = max(faults, stages.evaluate_missing(experiment, records))
+        records = stages.collect_records(experiment)
+        faults = stages.print_faults(records)
+        code = max(faults, stages.evaluate_missing(experiment, records))
     except KeyboardInterrupt:
         say("stopped; what is scored stays scored. Go on with the same command.")
         code = STOPPED

@@ -33,7 +33,6 @@ from orchestrator.pipeline import training
 from orchestrator.pipeline.messages import say
 from orchestrator.pipeline.notify import RunEnd, notify
 from orchestrator.records import (
-    ENDED,
     DivergenceRequest,
     DivergenceTask,
     EvaluationSpec,
@@ -90,9 +89,7 @@ def read_baselines(experiment: Experiment) -> list[ScoredBaseline]:
     )
 
 
-def evaluate_missing(
-    experiment: Experiment, records: Sequence[Record], say: Callable[[str], None] = say
-) -> int:
+def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
     """Make every missing score of these records and of the baselines of their models.
 
     Return 1 if something could not be scored.
@@ -170,33 +167,6 @@ def _divergence_of(evaluation: EvaluationSpec) -> DivergenceRequest:
     if not tasks:  # the backend's own stand for one of each domain
         tasks = [DivergenceTask(name=domain, domain=domain) for domain in ("in", "out")]
     return DivergenceRequest(tasks=tuple(tasks))
-
-
-LOOK_SECONDS = 30.0
-"""The time between two looks for checkpoints."""
-
-
-def evaluate_until_ended(experiment: Experiment) -> int:
-    """Evaluate checkpoints as they appear, until no cell can make another one. Return the code of
-    the last look."""
-    printed: set[str] = set()
-
-    def say_once(sentence: str) -> None:
-        if sentence not in printed:
-            printed.add(sentence)
-            say(sentence)
-
-    while True:
-        records = collect_records(experiment)
-        for fault in (fault for record in records for fault in record.faults):
-            say_once(fault)
-        code = evaluate_missing(experiment, records, say=say_once)
-        states = Counter(record.state for record in records if record.state not in ENDED)
-        if not states:
-            return code
-        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        say_once(f"waiting for {counts} cells; Ctrl-C stops")
-        time.sleep(LOOK_SECONDS)
 
 
 def mirror(

@@ -29,7 +29,7 @@ from orchestrator.files import read_json
 from orchestrator.launch.slurm import submissions
 from orchestrator.library.memory import saves
 from orchestrator.library.model_size import declared_parameters
-from orchestrator.records import ENDED, Cell, EvaluationSpec
+from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.plan import PlanRow
 from orchestrator.runs.watch import latest_metrics
@@ -275,27 +275,17 @@ def _rounded(value: float) -> str:
 
 
 def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
-    """Return the CPU seconds of all attempts of these cells.
-
-    An attempt without an exit record counts until its last heartbeat, as one core. Attempts that
-    one process trained together share that core.
-    """
+    """Return the CPU seconds of all attempts of these cells that wrote an exit record."""
     used = 0.0
-    killed: dict[object, float] = {}
     for row in rows:
         if row.cell is None or _has_not_begun(row):
             continue
-        if row.attempts == 1 and row.exit is not None and row.exit.state in ENDED:
+        if row.attempts == 1 and row.exit is not None:
             used += row.exit.cpu_seconds  # the plan has read it: open no file
         else:
-            for attempt in row.directory.attempts():
-                ended = attempt.known_exit()
-                if ended is not None:
-                    used += ended.cpu_seconds
-                else:
-                    process, seconds = _process_alive(attempt)
-                    killed[process] = max(killed.get(process, 0.0), seconds)
-    return used + sum(killed.values())
+            ends = (attempt.known_exit() for attempt in row.directory.attempts())
+            used += sum(end.cpu_seconds for end in ends if end is not None)
+    return used
 
 
 def used_gpu_hours(rows: Iterable[PlanRow]) -> float:
@@ -304,7 +294,7 @@ def used_gpu_hours(rows: Iterable[PlanRow]) -> float:
     An attempt without an exit record counts until its last heartbeat.
     """
     return sum(
-        _process_alive(attempt)[1] * _gpus(row.cell) / 3600 if ended is None else ended.gpu_hours
+        _seconds_alive(attempt) * _gpus(row.cell) / 3600 if ended is None else ended.gpu_hours
         for row in rows
         if row.cell is not None and _gpus(row.cell)
         for attempt in row.directory.attempts()
@@ -328,17 +318,15 @@ def _has_not_begun(row: PlanRow) -> bool:
     return waits and row.attempts <= 1 and row.exit is None
 
 
-def _process_alive(attempt: AttemptDir) -> tuple[object, float]:
-    """Return the attempt's process, and the seconds from the attempt's start to its last sign of
-    life; 0 if it has not begun.
+def _seconds_alive(attempt: AttemptDir) -> float:
+    """Return the seconds from the attempt's start to its last sign of life; 0 if it has not begun.
 
     A worker on this machine has no heartbeat: its metrics are its sign of life.
     """
-    job = read_json(attempt.job) or {}
     times = []
     for sign in (attempt.heartbeat, attempt.metrics):
         with suppress(FileNotFoundError):
             times.append(sign.stat().st_mtime)
     last = max(times, default=0.0)
-    process = tuple(job.get(key) for key in ("host", "pid", "birth")) if "pid" in job else attempt
-    return process, max(0.0, last - float(job.get("started", last)))
+    started = float((read_json(attempt.job) or {}).get("started", last))
+    return max(0.0, last - started)

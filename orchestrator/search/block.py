@@ -46,8 +46,7 @@ class TuneBlock(Frozen):
     seeds: tuple[NonNegativeInt, ...] = Field(default=(), strict=False)
     """Seeds of each trial; Optuna gets the mean over them. Empty: the study's."""
     confirm_seeds: tuple[NonNegativeInt, ...] = Field(default=(), strict=False)
-    """Fresh seeds. When a search is over, its recommended β (or else its best trial) is trained
-    again with them."""
+    """Fresh seeds. When a search is over, the β of its best trial is trained again with them."""
     trials: PositiveInt = 20
     """Number of trials of each search."""
     parallel: PositiveInt = 1

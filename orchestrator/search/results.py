@@ -1,9 +1,8 @@
-"""Results of searches, read from the journal: trials, the best, the recommended β, contests."""
+"""Results of searches, read from the journal: trials, the best, contests."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -18,7 +17,6 @@ from orchestrator.runs.state import read_state
 from orchestrator.search.block import FIELD, TuneBlock
 from orchestrator.search.design import Search, design
 from orchestrator.search.journal import SearchJournal, is_of
-from orchestrator.search.optimum import Recommended, recommend
 
 # ------------------------------------------------------------------ one trial
 
@@ -116,16 +114,9 @@ class SearchOutcome:
             self.measured, key=lambda t: (sign * mean(t.seeds.values()), -t.number), default=None
         )
 
-    @cached_property
-    def recommended(self) -> Recommended | None:
-        """Return the optimum of a smooth curve through all trials; None with too few values."""
-        return recommend(self.search.block, [(t.beta, t.seeds) for t in self.measured])
-
     @property
     def chosen(self) -> float | None:
-        """Return the recommended β, else the best trial's; None before a trial was measured."""
-        if self.recommended is not None:
-            return self.recommended.value
+        """Return the β of the best trial; None before a trial was measured."""
         return None if self.best is None else self.best.beta
 
 

@@ -22,14 +22,8 @@ from orchestrator.search.results import (
 
 CHOSEN = (
     "The best trial was chosen on its own seeds, so its mean looks better than it is, the more so "
-    "the more trials there are. Fresh seeds (tune.confirm_seeds), with which the recommended "
-    "values are trained again, do not have this bias."
-)
-CURVE = (
-    '"Recommended": the value at which a smooth curve through all trials (a Gaussian process over '
-    "the field) is best; in brackets, the interval that contains this value with probability 0.95. "
-    "The best trial is best partly by luck, the optimum of the curve less so. The curve says "
-    "nothing about values outside the range that was tried."
+    "the more trials there are. Fresh seeds (tune.confirm_seeds), with which the best β of each "
+    "search is trained again, do not have this bias."
 )
 
 
@@ -45,8 +39,6 @@ def section(outcomes: Sequence[SearchOutcome]) -> Section:
     block = outcomes[0].search.block
     tables = [best_table(outcomes), _contest_table(outcomes), _trials_table(outcomes)]
     points = [CHOSEN]
-    if any(one.recommended for one in outcomes):
-        points.insert(0, CURVE)
     if len(block.seeds) < 2:
         points.insert(0, "Each trial has one seed: a difference may be noise.")
     text = (
@@ -97,19 +89,17 @@ def plan_table(searches: Sequence[Search]) -> ReportTable:
 
 
 def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
-    """Return a table of the best trial of each search, and of what is recommended."""
+    """Return a table of the best trial of each search."""
     rows = []
     for one in outcomes:
         reused = sum(trial.reused for trial in one.trials)
         row = [one.search.name, f"{len(one.trials) - reused} + {reused}"]
         if one.best is None:
-            row += ["nothing measured yet", "", "", ""]
+            row += ["nothing measured yet", "", ""]
         else:
-            curve, value = one.recommended, estimate(one.best.seeds.values())
             row += [
                 beta_text(one.best.beta),
-                f"{beta_text(curve.value)} [{curve.low:g}, {curve.high:g}]" if curve else "",
-                estimate_text(value),
+                estimate_text(estimate(one.best.seeds.values())),
                 estimate_text(estimate(one.confirmed.values())) if one.confirmed else "",
             ]
         rows.append(tuple(row))
@@ -117,9 +107,8 @@ def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
         "search",
         "trials + reused",
         "best at",
-        "recommended",
-        "the best's objective: mean and 95 % interval",
-        "what is recommended, on fresh seeds",
+        "its objective: mean and 95 % interval",
+        "on fresh seeds",
     )
     return ReportTable("Each search at its best", columns, tuple(rows))
 
@@ -131,7 +120,6 @@ def as_json(outcomes: Sequence[SearchOutcome]) -> list[dict[str, Any]]:
             "search": one.search.name,
             "objective": one.search.block.objective,
             "best": None if one.best is None else one.best.number,
-            "recommended": None if one.recommended is None else one.recommended._asdict(),
             "confirmed": dict(one.confirmed),
             "trials": [asdict(trial) | {"value": trial.value} for trial in one.trials],
         }

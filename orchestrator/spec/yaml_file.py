@@ -6,7 +6,7 @@ documents of more than 1 MiB, and anchors that expand without end are refused.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ _FLOAT = re.compile(
     r"|\.[0-9]+(_[0-9]+)*([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RESOLVER = yaml.resolver.Resolver()
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def read(file: Path, faults: list[Fault]) -> YamlDocument | None:
         return None
     builder = _Builder(file, faults)
     try:
-        data = builder.document(yaml.parse(text, Loader=_LOADER))
+        root = _composed(text)
+        data = None if root is None else builder.node(root, ())
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         message = " ".join(filter(None, (error.context, error.problem)))
@@ -134,103 +136,66 @@ class _RefusedError(Exception):
         self.line = line
 
 
+def _composed(text: str) -> Any:
+    """Return the tree of a document's nodes. An alias is the node that it stands for."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):  # a tree of any depth would fill the stack
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _RefusedError(f"is nested more than {MAX_DEPTH} deep", _line(event))
+    return yaml.compose(text, Loader=_LOADER)
+
+
 @dataclass
 class _Builder:
-    """Plain data from parser events, with the line of each part."""
+    """Plain data from nodes, with the line of each part."""
 
     file: Path
     faults: list[Fault]
     lines: dict[Pointer, int] = field(default_factory=dict)
-    anchors: dict[str, tuple[Any, int]] = field(default_factory=dict)
-    """Anchor -> value and its number of nodes, once it is complete."""
     nodes: int = 0
 
-    def document(self, events: Iterator[Any]) -> Any:
-        data, started = None, False
-        for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                if started:
-                    raise _RefusedError("holds several documents; keep one", _line(event))
-                started = True
-                data = self.node(next(events), events, ())
-        return data
-
-    def node(self, event: Any, events: Iterator[Any], at: Pointer) -> Any:
-        line = _line(event)
+    def node(self, node: Any, at: Pointer) -> Any:
+        line = _line(node)
         self.lines.setdefault(at, line)
-        if isinstance(event, yaml.AliasEvent):
-            return self.alias(event, line)
-        before = self.nodes
-        self.count(1, line)
+        self.nodes += 1
+        if self.nodes > MAX_NODES:  # aliases of aliases grow exponentially
+            raise _RefusedError(f"expands to more than {MAX_NODES:,} values", line)
         if len(at) > MAX_DEPTH:
             raise _RefusedError(f"is nested more than {MAX_DEPTH} deep", line)
-        if event.tag is not None and not (event.tag == "!" and _is_quoted(event)):
+        is_plain = isinstance(node, yaml.ScalarNode) and not node.style
+        if node.tag != _RESOLVER.resolve(type(node), node.value, (is_plain, True)):
             self.report(
-                f"YAML tags are not read, got '{event.tag}': write the plain value", at, line
+                f"YAML tags are not read, got '{node.tag}': write the plain value", at, line
             )
-        if isinstance(event, yaml.ScalarEvent):
-            value: Any = self.scalar(event, at, line)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            value = self.sequence(events, at)
-        else:
-            value = self.mapping(events, at)
-        if event.anchor:
-            self.anchors[event.anchor] = (value, self.nodes - before)
-        return value
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node, at, line)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.node(item, (*at, i)) for i, item in enumerate(node.value)]
+        return self.mapping(node, at)
 
-    def alias(self, event: Any, line: int) -> Any:
-        if event.anchor not in self.anchors:
-            raise _RefusedError(
-                f"'*{event.anchor}' stands before or inside what it refers to", line
-            )
-        value, nodes = self.anchors[event.anchor]
-        # An alias counts as many values as it stands for. Otherwise aliases of aliases, which grow
-        # exponentially, would pass the limit.
-        self.count(nodes, line)
-        return value
-
-    def count(self, nodes: int, line: int) -> None:
-        self.nodes += nodes
-        if self.nodes > MAX_NODES:
-            raise _RefusedError(f"expands to more than {MAX_NODES:,} values", line)
-
-    def sequence(self, events: Iterator[Any], at: Pointer) -> list[Any]:
-        items: list[Any] = []
-        for event in events:
-            if isinstance(event, yaml.SequenceEndEvent):
-                break
-            items.append(self.node(event, events, (*at, len(items))))
-        return items
-
-    def mapping(self, events: Iterator[Any], at: Pointer) -> dict[str, Any]:
+    def mapping(self, node: Any, at: Pointer) -> dict[str, Any]:
         items: dict[str, Any] = {}
         inherited: dict[str, Any] = {}
-        for event in events:
-            if isinstance(event, yaml.MappingEndEvent):
-                break
-            line = _line(event)
-            # A quoted "<<" is an ordinary key. PyYAML marks only an unquoted one as implicit.
-            if isinstance(event, yaml.ScalarEvent) and event.value == "<<" and event.implicit[0]:
-                inherited |= self.merged(self.node(next(events), events, (*at, "<<")), at, line)
+        for written, value in node.value:
+            line = _line(written)
+            # A quoted "<<" is an ordinary key.
+            if written.tag == "tag:yaml.org,2002:merge":
+                inherited |= self.merged(self.node(value, (*at, "<<")), at, line)
                 continue
-            key = self.key(event, at, line, events)
+            key = self.node(written, (*at, "?"))
+            self.lines.pop((*at, "?"), None)
+            if not isinstance(key, str):
+                self.report(f"a key must be text, got {key!r}: quote it", at, line)
+                key = str(key)
             if key in items:
-                self.report(
-                    f"'{key}' is written twice (first in line {self.lines[(*at, key)]})",
-                    (*at, key),
-                    line,
-                )
+                first = self.lines[(*at, key)]
+                self.report(f"'{key}' is written twice (first in line {first})", (*at, key), line)
             self.lines[(*at, key)] = line
-            items[key] = self.node(next(events), events, (*at, key))
+            items[key] = self.node(value, (*at, key))
         # A mapping's own keys win over merged ones, wherever the `<<` stands.
         return {**inherited, **items}
-
-    def key(self, event: Any, at: Pointer, line: int, events: Iterator[Any]) -> str:
-        key = self.node(event, events, (*at, "?"))
-        self.lines.pop((*at, "?"), None)
-        if not isinstance(key, str):
-            self.report(f"a key must be text, got {key!r}: quote it", at, line)
-        return str(key)
 
     def merged(self, value: Any, at: Pointer, line: int) -> dict[str, Any]:
         merged: dict[str, Any] = {}
@@ -242,9 +207,9 @@ class _Builder:
             merged |= part
         return merged
 
-    def scalar(self, event: Any, at: Pointer, line: int) -> Any:
-        text = event.value
-        if not event.implicit[0]:
+    def scalar(self, node: Any, at: Pointer, line: int) -> Any:
+        text = node.value
+        if node.style:  # it is quoted
             return text
         if text in _NULL:
             return None
@@ -267,9 +232,5 @@ class _Builder:
         self.faults.append(Fault(message, json_path(at), self.file, line))
 
 
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
-
-
-def _is_quoted(event: Any) -> bool:
-    return isinstance(event, yaml.ScalarEvent) and event.style in ('"', "'", "|", ">")
+def _line(part: Any) -> int:
+    return int(part.start_mark.line) + 1

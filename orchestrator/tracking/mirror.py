@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.errors import EnvironmentFault
 from orchestrator.files import take_lock, telling
 from orchestrator.records import Record, Score, Spec
 from orchestrator.rundir import RunFolder
@@ -149,24 +148,13 @@ class _Writer:
         if experiment is None:
             tags = {**_KIND, "scale": summary.tags["scale"]}
             created = self.client.create_experiment(name, self.store.artifact_location, tags)
-            experiment = self.client.get_experiment(self._checked_id(created))
-        page = runs_page(self._checked_id(experiment.experiment_id))
+            experiment = self.client.get_experiment(created)
+        page = runs_page(experiment.experiment_id)
         self._experiment = experiment
         if self.store.is_server:
             self.report.view = f"{self.store.address}/{page}"
         else:
             self.report.view += f"\n  then open http://127.0.0.1:5000/{page}"
-
-    def _checked_id(self, answered: object) -> str:
-        """Return an id from an answer of MLflow. Raise EnvironmentFault if it is no id."""
-        if not isinstance(answered, str) or not answered:
-            raise EnvironmentFault(
-                f"MLflow at {self.store.shown} cannot be used: what answers there leaves out the "
-                "id of what it was asked for, so it is not MLflow (a proxy, a login page?). "
-                "Nothing is lost: the run directories hold everything. Check site.tracking_uri or "
-                "MLFLOW_TRACKING_URI, then `orch report` mirrors what is missing"
-            )
-        return answered
 
     def _describe(self, summary: Content, view: tuple[str, str]) -> None:
         """Set the experiment's own tags: its description, and the view."""
@@ -248,7 +236,7 @@ class _Writer:
         tags = {**self._tags(content), INGESTING: content.marks.text}
         id_ = self._experiment.experiment_id
         created = self.client.create_run(id_, content.started, tags, content.name)
-        run_id = self._checked_id(created.info.run_id)
+        run_id = created.info.run_id
         self._present[content.key] = created
         if content.key == SUMMARY:  # its note links to itself
             self.client.set_tag(run_id, NOTE, self._linked(content.tags[NOTE], run_id))

@@ -173,7 +173,7 @@ def _cell(
         "orch.cell_id": cell.id,
         "orch.trained_by": _trained_by(settings.backend.name, plan),
         "orch.directory": str(record.directory),
-        NOTE: describe_cell(record, scores, fault),
+        NOTE: describe_cell(record, fault),
     }
     return Content(
         key=f"cell/{cell.id}",
@@ -368,7 +368,7 @@ def _trained_by(library: str, plan: Mapping[str, Any]) -> str:
     return f"{release} ({UNVERIFIED})" if graded else release
 
 
-def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> str:
+def describe_cell(record: Record, fault: str = "") -> str:
     """Describe one cell: its place in the grid, the effect of its KL term, and its result."""
     cell = record.cell
     axes = ", ".join(f"{name} `{value}`" for name, value in cell.axes.items())
@@ -378,7 +378,6 @@ def describe_cell(record: Record, scores: Sequence[Score], fault: str = "") -> s
         f"**KL term** {verdict_on(cell.settings).summary}",
         f"**State** {record.state}{_message(record)}",
         _outcome(record),
-        _scores(scores),
         "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
         "[The report](orch:report), [all runs](orch:runs)",
         f"Studies: {', '.join(cell.studies)}. Run directory: `{record.directory}`",
@@ -420,25 +419,6 @@ def _outcome(record: Record) -> str:
     step = f" at step {outcome.step}" if outcome.step is not None else ""
     detail = f": {outcome.reason}" if outcome.reason else ""
     return f"**Outcome** {outcome.kind}{cause}{step}{detail}"
-
-
-def _scores(scores: Iterable[Score]) -> str:
-    """Return a table of the last checkpoint's scores, one row per task, metric and seed."""
-    listed = list(scores)
-    if not listed:
-        return ""
-    step = max(score.step for score in listed)
-    rows = [
-        f"| {s.task} | {s.metric} | {s.value:.4f} | {'' if s.stderr is None else f'{s.stderr:.4f}'}"
-        f" | {s.num_items} x {s.repeats} | {s.eval_seed} |"
-        for s in listed
-        if s.step == step
-    ]
-    head = [
-        "| task | metric | value | stderr over items | items x repeats | seed |",
-        "|---|---|---|---|---|---|",
-    ]
-    return "\n".join([f"Scores after step {step}:", "", *head, *rows])
 
 
 def _claims(spec: Spec) -> str:

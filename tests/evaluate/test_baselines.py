@@ -1,17 +1,11 @@
-"""Models before training, scored beside the cells; and `orch eval --watch`."""
+"""Models before training, scored beside the cells."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
-from orchestrator.cli import common
-from orchestrator.cli import eval as command
 from orchestrator.evaluate import baselines, evaluate
-from orchestrator.pipeline import stages
 from orchestrator.records import Baseline, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 
@@ -62,50 +56,3 @@ def test_baselines_are_scored_once_and_told_twice(
         {Path(one.record.directory).name for one in asked}
     )
     assert folder.cells() == [folder.cell(record.cell)]  # no baseline is taken for a cell
-
-
-@pytest.fixture
-def line(
-    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
-) -> SimpleNamespace:
-    """`orch eval` on two cells, the second of which ends at the third look."""
-    first, second = train(0), train(1, "fir")
-    looks: list[str] = []
-    made = SimpleNamespace(
-        spec=SimpleNamespace(
-            evaluation=ask(tasks=ask().tasks[:1]), site=SimpleNamespace(workers=1, options={})
-        ),
-        cells=(first.cell, second.cell),
-        folder=folder,
-    )
-
-    def collect_records(_: object) -> list[Record]:
-        looks.append("look")
-        if len(looks) < 3:
-            return [first, Record(second.cell, "running", checkpoints=second.checkpoints)]
-        return [first, second]
-
-    monkeypatch.setattr(stages, "with_evaluation", lambda *_, **__: made)
-    monkeypatch.setattr(stages, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(common, "open_experiment", lambda *_: made)
-    made.chosen = lambda _: made
-    monkeypatch.setattr(stages, "collect_records", collect_records)
-    made.looks = looks
-    return made
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_process")
-def test_watching_scores_what_appears_and_ends_with_the_last_cell(line: SimpleNamespace) -> None:
-    done = CliRunner().invoke(
-        command.command,
-        ["spec.yaml", "--watch", "--json"],
-        standalone_mode=False,
-    )
-    assert done.exception is None, done.exception
-    assert done.return_value == 0
-    assert len(line.looks) == 3
-    assert done.stderr.count("evaluating 1 checkpoints") == 1  # told once, done twice
-    assert "waiting for 1 running cells" in done.stderr
-    scores = json.loads(done.stdout)
-    assert len({score["cell_id"] for score in scores}) == 2

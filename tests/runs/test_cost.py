@@ -1,6 +1,5 @@
 """The cost model: its arithmetic by hand, and that measurements replace it."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from orchestrator.runs.cost import (
     price,
     scoring_line,
     total,
-    used_cpu_seconds,
     validation_line,
 )
 from orchestrator.runs.pilot import known_rates
@@ -152,17 +150,6 @@ def test_what_does_not_tell_the_cost_of_a_whole_run_is_not_measured(tmp_path: Pa
     leave(folder, cells[1], ended(outcome=Outcome(kind="collapsed", cause="nan", step=4)))
     leave(folder, cells[2], ended("failed"))
     assert not measured_rates(plan(cells, folder).rows)
-
-
-def test_cells_that_one_killed_process_trained_together_share_its_time(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "runs")
-    cells = [micro(0), micro(1), micro(2)]
-    for cell, process in zip(cells, (7, 7, 8), strict=True):
-        attempt = leave(folder, cell, None).attempts()[-1]
-        attempt.job.write_text(f'{{"pid": {process}, "started": 100.0, "host": "here"}}')
-        attempt.metrics.touch()
-        os.utime(attempt.metrics, (110.0, 110.0))
-    assert used_cpu_seconds(plan(cells, folder).rows) == pytest.approx(20)
 
 
 def test_scoring_by_hand() -> None:

@@ -11,7 +11,7 @@ from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.pipeline.stages import with_evaluation
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.search.design import scores_of
+from orchestrator.runs.measured import measured
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.rehearse import rehearse, replaced_tasks
@@ -41,8 +41,9 @@ def test_a_cell_is_scored_on_what_it_trains_on(of_data: dict[str, Cell]) -> None
         "countdown",
         "mmlu_college_biology",
     ]
-    assert "eval/countdown/mean@32" in scores_of(of_data["countdown"], evaluation)
-    assert "eval/math500/mean@32" not in scores_of(of_data["countdown"], evaluation)
+    known = set(measured(of_data["countdown"], evaluation))
+    assert "eval/countdown/mean@32" in known
+    assert "eval/math500/mean@32" not in known
 
 
 def test_a_rehearsal_is_scored_on_its_own_skill(of_data: dict[str, Cell]) -> None:

@@ -150,33 +150,6 @@ def test_the_password_of_an_address_is_shown_to_its_server_only(house: House) ->
     assert "401" in said
 
 
-class Nodding(BaseHTTPRequestHandler):
-    """A proxy that answers 200 and `{}` to everything."""
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    do_POST = do_GET  # noqa: N815  (the base class calls it so)
-
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
-def test_a_proxy_that_nods_at_everything_is_a_sentence(house: House) -> None:
-    house.attempt(house.cells[0], range(2))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Nodding) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        said = refusal(house, f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-    assert "it is not MLflow" in said
-    assert "Nothing is lost" in said
-
-
 def test_a_file_that_is_no_database(house: House) -> None:
     house.attempt(house.cells[0], range(2))
     house.database.write_bytes(b"something else" * 100)
