@@ -1,13 +1,12 @@
 """An experiment: a spec, its cells at the scale of the site, and their folder."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.errors import OrchError, RunFolderError, SelectionError, did_you_mean
+from orchestrator.errors import RunFolderError, SelectionError, did_you_mean
 from orchestrator.files import parsed, read_json
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
@@ -132,31 +131,12 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
         folder.check()
         spec = parsed(Spec, plain, marker)
         scale: Scale = "micro" if folder.experiment.endswith(".micro") else "full"
-        cells = tuple(_launched(spec, folder, scale))
+        cells = tuple(cell_dir.read_cell() for cell_dir in folder.cells())
         where: LaunchKind = "local" if scale == "micro" else site_of(spec)
         if scale == "full" and spec.site.kind == "auto" and not machine_gpus():
             where = "slurm"  # its cells were submitted where a cluster answered
         experiments.append(Experiment(spec, cells, cells, where, folder, scale))
     return experiments
-
-
-_FEW = 100
-"""For at most this number of cells, reading them from disk is faster than expanding the spec."""
-
-
-def _launched(spec: Spec, folder: RunFolder, scale: Scale) -> Iterator[Cell]:
-    """Yield every cell on disk.
-
-    Take the cells of the spec from its expansion and do not read them: this takes a tenth of the
-    time and memory. Read the other cells, of an earlier spec or of a search.
-    """
-    directories = folder.cells()
-    declared: dict[str, Cell] = {}
-    if len(directories) > _FEW:
-        with suppress(OrchError):  # for example, the library was removed; its cells are on disk
-            declared = {cell.id: cell for cell in at_scale(expand(spec), scale)}
-    for cell_dir in directories:
-        yield declared.get(cell_dir.id) or cell_dir.read_cell()
 
 
 def is_spec(name: str) -> bool:

@@ -36,7 +36,8 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     rows = [row for row in plan.rows if row.cell and row.state in _LEFT]
     remaining = total_left(rows, known_rates(plan.rows, experiment.folder))
     collapsed = sum(map(_is_collapsed, plan.rows))
-    yield f"  {collapsed} collapsed; spent {_number(spent)} CPU-seconds; left {remaining}"
+    used = f"{_number(spent)} CPU-seconds used"
+    yield f"  {collapsed} collapsed; {used}, {remaining} still to spend"
     if line := _hours_text(plan, experiment.folder):
         yield f"  {line}"
     for sentence in standing_sentences(cluster_standing(experiment, plan)):

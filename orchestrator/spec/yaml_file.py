@@ -37,7 +37,7 @@ _FLOAT = re.compile(
     r"|\.[0-9]+(_[0-9]+)*([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_RESOLVER = yaml.resolver.Resolver()
+_RESOLVER: Any = yaml.resolver.Resolver()
 
 
 @dataclass(frozen=True)

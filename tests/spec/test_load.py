@@ -188,7 +188,6 @@ BODY = "axes: {kl: [none]}"
             ["no model is called 'qwen25-7b', did you mean 'qwen2.5-7b'?"],
         ),
         ("model: ../../etc/passwd\n" + BODY, ["is not a name"]),
-        ("backend: verll\n" + BODY, ["no backend is called 'verll', did you mean 'verl'?"]),
         ("recipe: onpolicy\n" + BODY, ["no recipe is called 'onpolicy'"]),
         ("axes: {kl: []}", ["an axis needs at least one value; it is empty"]),
         ("axes: {kl: none}", ["an axis is a list of values; got 'none'"]),
@@ -214,7 +213,6 @@ BODY = "axes: {kl: [none]}"
             "axes: {kl: [none], loss.clip: {values: [null], when: {kl: k1.loss}}}",
             ["the conditions of 'loss.clip' hold for no cell"],
         ),
-        ("axes: {kl: !!python/object/apply:os.system ['x']}", ["YAML tags are not read"]),
         (
             "title: ${nothing}\n" + BODY,
             ["'nothing' not found  @ $.studies.a.title (x.yaml line 7)"],
@@ -235,10 +233,8 @@ def test_a_wrong_study_is_a_sentence(here: Path, body: str, parts: list[str]) ->
 @pytest.mark.parametrize(
     ("old", "new", "part"),
     [
-        ("name: x", "name: ../x", "name must be letters, digits"),
         ("name: x", "nam: x", "unknown field 'nam', did you mean 'name'?"),
         ("  a:\n", "  ../b:\n", "must be letters, digits"),
-        ("recipe: onpolicy_math", "recipe: onpolicy_mth", "did you mean 'onpolicy_math'?"),
         ("recipe: onpolicy_math", "recipe: ../x", "is not a name"),
         ("recipe: onpolicy_math", "recipes: x", "no config group is called 'recipes'"),
         ("recipe: onpolicy_math", "recipe: [a, b]", "takes one entry"),
@@ -246,14 +242,12 @@ def test_a_wrong_study_is_a_sentence(here: Path, body: str, parts: list[str]) ->
         ("name: x", "name: x\nsite: nowhere", "no site is called 'nowhere'"),
         ("name: x", "name: x\nsite: {kind: slurmm}", "did you mean 'slurm'?"),
         ("name: x", "name: x\nclaims: {c: what}", "claim 'c'"),
-        ("name: x", "name: x\nclaims: {c: 'collapse[kl=k1.loss] < 1'}", "no cell has"),
         ("name: x", "name: x\nevaluation: {tasks: [{name: math500, domain: inn}]}", "got 'inn'"),
         (
             "name: x",
             "name: x\nevaluation: {tasks: [{name: math500, domain: in, repeat: 1}]}",
             "unknown field 'repeat', did you mean 'repeats'?",
         ),
-        ("name: x", "name: x\nname: y", "'name' is written twice (first in line 2)"),
     ],
 )
 def test_a_wrong_spec_is_a_sentence(here: Path, old: str, new: str, part: str) -> None:
@@ -303,7 +297,6 @@ def test_a_fault_of_an_override_names_it(here: Path) -> None:
     ("override", "part"),
     [
         ("studies.aa.title=x", "did you mean 'a'?"),
-        ("kl.beta=0.1", "settings are set by base.kl.beta=0.1"),
         ("studies.a.titel=x", "did you mean 'title'?"),
         ("model=nope", "no model is called 'nope'"),
         ("data=nope", "override 'data=nope': no data is called 'nope' (there are: "),

@@ -1,15 +1,13 @@
-"""The mirror in a real PostgreSQL, and behind MLflow's server with artifacts in an object store."""
+"""The mirror in a real PostgreSQL."""
 
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lifeline import let_go
 from tracking_house import House, dump, grow
-from tracking_servers import Postgres, Server, programs
+from tracking_servers import Postgres, programs
 
 pytestmark = [
     pytest.mark.slow,
@@ -65,41 +63,3 @@ def test_postgres_holds_what_sqlite_holds(house: House, new_database: Callable[[
     (attempt,) = house.folder.cell(house.cells[0]).attempts()
     grow(attempt, [6, 7])
     assert house.mirror(uri).rows == 2 * 3
-
-
-@pytest.mark.long
-def test_a_server_over_postgres_with_artifacts_in_an_object_store(
-    house: House,
-    new_database: Callable[[str], str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    store = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    store.start()
-    address = "http://{}:{}".format(*store.get_host_and_port())
-    keys = {
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    for name, value in keys.items():
-        monkeypatch.setenv(name, value)
-    s3: Any = boto3.client("s3", endpoint_url=address)
-    s3.create_bucket(Bucket="runs")
-    env = {**keys, "MLFLOW_S3_ENDPOINT_URL": address}
-    server = Server(tmp_path, new_database("behind"), "s3://runs/artifacts", env)
-    server.start()
-    try:
-        fill(house)
-        house.mirror(server.uri)
-        over_http = dump(server.uri, house.folder.experiment)
-        house.mirror()
-        assert over_http == dump(f"sqlite:///{house.database}", house.folder.experiment)
-        names = [one["Key"] for one in s3.list_objects_v2(Bucket="runs")["Contents"]]
-        assert any(name.endswith("report.html") for name in names)
-    finally:
-        let_go(server.process)
-        store.stop()

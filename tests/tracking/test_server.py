@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lifeline import let_go
 from tracking_house import House, dump, grow
-from tracking_servers import BusyProxy, Server
+from tracking_servers import Server
 
 from orchestrator.errors import EnvironmentFault
 
@@ -76,33 +76,6 @@ def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
     completed = dump(server.uri, house.folder.experiment)
     house.mirror()
     assert completed == dump(f"sqlite:///{house.database}", house.folder.experiment)
-
-
-def test_an_address_with_a_password_works_and_is_shown_without(
-    make_house: Callable[..., House], tmp_path: Path, server: Server
-) -> None:
-    house = make_house(tmp_path / "runs", name="own")
-    house.attempt(house.cells[0], range(2))
-    report = house.mirror(f"http://me:p%40ss@127.0.0.1:{server.port}")
-    assert report.created == 2
-    assert report.view.startswith(f"{server.uri}/#/experiments/")
-    assert "p%40ss" not in str(dump(server.uri, "own.micro"))
-
-
-def test_a_busy_server_gets_all_in_the_end(
-    make_house: Callable[..., House], tmp_path: Path, server: Server
-) -> None:
-    busy = BusyProxy(server.port)
-    house = make_house(tmp_path / "runs", seeds=2, name="busy")
-    for cell in house.cells:
-        house.attempt(cell, range(6))
-    report = house.mirror(busy.uri)
-    assert report.created == len(house.cells) + 1
-    assert not busy.refusals_left, "four refusals are waited for"
-    busy.shutdown()
-    over_http = dump(server.uri, house.folder.experiment)
-    house.mirror()
-    assert over_http == dump(f"sqlite:///{house.database}", house.folder.experiment)
 
 
 CHROMIUM = shutil.which("chromium")

@@ -4,14 +4,11 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from lifeline import free_port, held, kill, let_go
@@ -121,55 +118,3 @@ class Postgres:
         address = f"host=127.0.0.1 port={self.port} user={USER} dbname=postgres"
         with psycopg.connect(address, autocommit=True) as connection:
             connection.execute(statement.encode())
-
-
-class BusyProxy(ThreadingHTTPServer):
-    """Stands before a server; answers 429 to its first calls."""
-
-    daemon_threads = True
-
-    def __init__(self, behind: int):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind, self.refusals_left = behind, 4
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: BusyProxy
-
-    def answer(self) -> None:
-        proxy = self.server
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if proxy.refusals_left:
-            proxy.refusals_left -= 1
-            self._reply(429, b"busy", {"Retry-After": "0"})
-            return
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{proxy.behind}{self.path}",
-            data=body or None,
-            method=self.command,
-            headers={"Content-Type": self.headers.get("Content-Type", "")},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310  (ours)
-                status, text = reply.status, reply.read()
-        except urllib.error.HTTPError as error:
-            status, text = error.code, error.read()
-        self._reply(status, text, {"Content-Type": "application/json"})
-
-    def _reply(self, status: int, text: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(text))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(text)
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
