@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from command_line import orch
 
 from orchestrator.cli import answer
@@ -35,118 +36,26 @@ studies:
   s: {axes: {kl: [none, k1.reward]}}
 claims: {a: "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=none]"}
 """
-SEEDS, CLAIMS = "seeds: [0]\n", "claims:"
-NO_OPTION = "has no option"
-
-MISTAKES: dict[str, tuple[str, str, str, int, str]] = {
-    # mistake -> text of the spec, text in its place, command, exit code, what stands first
-    "a key for another": (SEEDS, "seed: [0]\n", "plan S", 1, "did you mean 'seeds'?"),
-    "a placement": ("k1.reward]", "k1.rewrd]", "plan S", 1, "did you mean 'reward'?"),
-    "an estimator": ("k1.reward]", "k4.loss]", "plan S", 1, "'k4', did you mean 'k3'?"),
-    "a negative beta": ("beta: 0.1", "beta: -0.1", "plan S", 1, "kl.beta must be >= 0, got -0.1"),
-    "a word for beta": ("beta: 0.1", "beta: abc", "plan S", 1, "kl.beta must be a number"),
-    "a huge beta": ("beta: 0.1", "beta: 1000000", "plan S", 0, "kl.beta: 1e+06 is outside"),
-    "a backend": ("verl@0.9.1", "veRL", "plan S", 1, "did you mean 'verl'?"),
-    "a library only read": ("verl@0.9.1", "nemo-rl", "plan S", 1, "`orch audit` reads its"),
-    "an old release": ("verl@0.9.1", "verl@0.7.0", "plan S", 1, "Set backend.version=0.8.0"),
-    "an impossible cell": ("verl@0.9.1", "prime_rl@0.8.0", "plan S", 1, "Set max_staleness_st"),
-    "an indent": ("  s: {", "   s: {}\n  t: {", "plan S", 1, "this line is indented by 2 spaces"),
-    "a tab": ("  s: {", "\ts: {", "plan S", 1, "begins with a tab"),
-    "a key twice": (SEEDS, 2 * SEEDS, "plan S", 1, "'seeds' is written twice"),
-    "a recipe": ("onpolicy_math", "onpolicy_mth", "plan S", 1, "did you mean 'onpolicy_math'?"),
-    "a word for GPUs": (": 0.1", ": 0.1, resources.gpus_per_node: four", "plan S", 1, "'four'"),
-    "more than a node": (": 0.1", ": 0.1, resources.gpus_per_node: 8", "plan S", 0, "of this site"),
-    "a data set": (SEEDS, SEEDS + "data: mth\n", "plan S", 1, "did you mean 'math'?"),
-    "a claim on no cell": ("[kl=k1.reward]", "[kl=k2.reward]", "plan S", 1, "claim 'a': no cell"),
-    "a claim's metric": ("eval/in_domain", "eval/in_domian", "plan S", 1, "'eval/in_domian/mean'"),
-    "no evaluation": (", evaluation: comedy", "", "plan S", 1, "no task of `evaluation`"),
-    "a task": (
-        *(CLAIMS, "evaluation: {tasks: [{name: math50, domain: in}]}\nclaims:", "plan S", 1),
-        "did you mean 'math500'?",
-    ),
-    "a command": ("", "", "plam S", 2, "did you mean 'plan'?"),
-    "another tool's command": ("", "", "sweep S", 2, "did you mean 'tune'?"),
-    "a field of -w": ("", "", "plan S -w klx=1", 1, "did you mean 'kl'?"),
-    "a value of -w": ("", "", "plan S -w kl=k9.reward", 1, "did you mean 'k1.reward'?"),
-    "a shipped spec": ("", "", "plan smok", 1, "did you mean 'smoke'?"),
-    "a file": ("", "", "plan nosuch.yaml", 1, "there is no such file (there are: S.yaml)"),
-    "a near file": ("", "", "plan SS.yaml", 1, "did you mean 'S.yaml'?"),
-    "a range": (
-        *(CLAIMS, "tune: {beta: [1, 0.1], maximize: eval/in_domain/mean}\nclaims:"),
-        *("tune S --dry-run", 1, "low below high; got 1 and 0.1"),
-    ),
-    "British English": (
-        *(CLAIMS, "tune: {beta: [0.1, 1], maximise: eval/in_domain/mean}\nclaims:"),
-        *("tune S --dry-run", 1, "did you mean 'maximize'?"),
-    ),
-    "a logger": (SEEDS, SEEDS + "loggers: [wanbd]\n", "plan S", 1, "did you mean 'wandb'?"),
-    "a reward file": (
-        *(SEEDS, SEEDS + "data: {reward: {file: nope.py, function: f}}\n", "plan S", 1),
-        "the reward file nope.py cannot be read",
-    ),
-    "an empty file": (SPEC, "", "plan S", 1, "the file is empty; a spec is a mapping"),
-    "a text": (SPEC, "hello world\n", "plan S", 1, "a spec is a mapping of fields"),
-    "a binary": (SPEC, "\0\1", "plan S", 1, "S.yaml"),
-    "a tag that runs code": (
-        SPEC,
-        "a: !!python/object/apply:os.system [x]\n",
-        "plan S",
-        1,
-        "line 1",
-    ),
-    "a climbing name": ("name: mine", "name: ../../etc", "plan S", 1, "name must be letters"),
-    "a folder": ("", "", "plan .", 1, "is a folder; name a .yaml file in it"),
-    "a script as a spec": ("", "", "plan train.sh", 1, "orch audit train.sh"),
-    "eight fields missing": ("recipe: onpolicy_math, ", "", "plan S", 1, "data is missing"),
-    "a number for a list": ("seeds: [0]", "seeds: 3", "plan S", 1, "such as [0, 1, 2], got 3"),
-    "a model that is not there": ("org/m-7b", "/no/m-7b", "plan S", 1, "/no/m-7b is not there"),
-    "data that is not there": (
-        *(SEEDS, SEEDS + "data: {name: d, path: nope.jsonl}\n", "plan S", 1),
-        "nope.jsonl is a file that is not in",
-    ),
-    "a high learning rate": (
-        *(": 0.1", ": 0.1, optimizer.learning_rate: 0.001", "plan S", 0),
-        "0.001 is above what is usual",
-    ),
-    "a key of Hydra": ("", "", "plan S kl.bta=0.1", 1, "settings are set by base.kl.beta=0.1"),
-    "an option for seeds": ("", "", "run S --seeds 3", 2, "'seeds=[0,1,2]'"),
-    "an option for GPUs": ("", "", "run S --gpu 4", 2, "base.resources.gpus_per_node=4"),
-    "an option for trials": ("", "", "tune S --trials 3", 2, "tune.trials=20"),
-    "a dry run of another": ("", "", "env create verl@0.9.1 --dry-run", 2, "orch plan SPEC"),
-    "no placement": ("", "", "explain k3", 2, "orch explain k3.loss"),
-    "no estimator": ("", "", "explain k9 loss", 2, "'k9' is no estimator"),
-    "a library's name": ("", "", "explain low_vr_kl loss", 2, "did you mean 'low_var_kl'?"),
-    "an unknown release": ("", "", "audit --library verl@9.9 train.sh", 1, "unverified"),
-    "show without a cell": ("", "", "show S", 1, "names 2 cells: give one; for instance"),
-    "diagnose before a run": ("", "", "diagnose S.yaml", 1, "no cell of S.yaml has begun"),
-    "diagnose of no cell": ("", "", "diagnose m-7b", 1, "no launched cell is called 'm-7b'"),
-    "a folder of no disk": (
-        "",
-        "",
-        "init /proc/x.yaml",
-        1,
-        "/proc/x.yaml: it cannot be made there",
-    ),
-    "runs in no folder": (
-        *("", "", "run S site=local --runs-dir /proc/x", 1),
-        "/proc/x/mine.micro: it cannot be made there",
-    ),
+MISTAKES = {
+    row["mistake"]: row
+    for row in yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text(encoding="utf-8"))
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_answered_in_its_first_lines(mistake: str, tmp_path: Path) -> None:
     """What was wrong and what to write, in the first two lines after a banner or a count."""
-    old, new, words, code, first = MISTAKES[mistake]
-    (tmp_path / "S.yaml").write_text(SPEC.replace(old, new, 1) if old else SPEC)
+    row = MISTAKES[mistake]
+    old = SPEC if row.get("whole") else row.get("old")
+    (tmp_path / "S.yaml").write_text(SPEC.replace(old, row["new"], 1) if old else SPEC)
     (tmp_path / "train.sh").write_text("python3 -m verl.trainer.main_ppo a.b=1\n")
-    argv = ["S.yaml" if word == "S" else word for word in words.split()]
+    argv = ["S.yaml" if word == "S" else word for word in row["run"].split()]
     done = orch(tmp_path, *argv)
     said = f"{done.stderr}{done.stdout}"
-    assert done.returncode == code, said
+    assert done.returncode == row.get("code", 1), said
     assert "Traceback" not in said
     plain = " ".join("\n".join(said.split("MICRO SCALE")[-1].splitlines()[:4]).split())
-    assert first in plain, said
+    assert row["says"] in plain, said
     assert len(said.splitlines()[0]) < 400
 
 
