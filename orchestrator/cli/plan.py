@@ -18,7 +18,7 @@ from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.pipeline.messages import counted, is_verbose
-from orchestrator.runs.cost import scoring_line, total, validation_line
+from orchestrator.runs.cost import scoring_line, total
 from orchestrator.runs.doubts import Doubt, doubts
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import fillable
@@ -176,8 +176,6 @@ def _print_cost(experiment: Experiment, plan: "Plan", unfinished: "Sequence[Cell
     """Print what training, validation and scoring would take."""
     rates = known_rates(plan.rows, experiment.folder)
     click.echo(f"still to spend: {total(unfinished, rates)}" if unfinished else "nothing to do")
-    if line := validation_line(unfinished):
-        click.echo(_filled(f"of this, validation while it trains: {line}"))
     if line := scoring_line(unfinished, experiment.spec.evaluation):
         click.echo(_filled(f"and to score afterwards: {line}"))
     if experiment.scale == "micro" and experiment.declared:

@@ -168,20 +168,6 @@ def validation_responses(cell: Cell) -> int | None:
     return None if prompts is None else prompts * times
 
 
-def validation_line(cells: Iterable[Cell]) -> str:
-    """Return what the libraries' own validation takes; empty where nothing at full scale trains."""
-    counts = [(cell, validation_responses(cell)) for cell in cells if cell.scale == "full"]
-    if not counts:
-        return ""
-    known = [(cell, count) for cell, count in counts if count is not None]
-    hours = sum(_estimated(cell, 2.0 * count) or 0.0 for cell, count in known)
-    unknown = len(counts) - len(known)
-    return (
-        f"{sum(count for _, count in known):,} responses, {_rounded(hours)} GPU-hours estimated, "
-        "and 0 bytes: the policy in training answers"
-    ) + (f"; without cells whose prompts are not counted: {unknown}" if unknown else "")
-
-
 SCORING_START_SECONDS, SCORING_SECONDS = 16.0, 1.3
 """CPU seconds to score, copy to MLflow and report a rehearsal: once, and for each cell. Measured on
 9 cells (28 in all) and on the 183 of the comedy grid (260 beside training)."""

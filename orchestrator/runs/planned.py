@@ -23,7 +23,6 @@ from orchestrator.runs.cost import (
     price,
     scoring_line,
     total,
-    validation_line,
 )
 from orchestrator.runs.doubts import Doubt
 from orchestrator.runs.experiment import Experiment
@@ -322,7 +321,6 @@ def plan_data(experiment: Experiment, plan: Plan, all_doubts: Sequence[Doubt]) -
             "declared": sorted(task.name for task in evaluation.tasks),
             "scored": sorted({task.name for task in scored}),
             "needs": harness_lines(evaluation),
-            "validation": validation_line(pending),
             "scoring": scoring_line(pending, evaluation),
         },
         "cells": [

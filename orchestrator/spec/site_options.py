@@ -152,7 +152,7 @@ _ADDRESS = Annotated[
 ]
 _FILE = Annotated[str, Field(pattern=r"^/[A-Za-z0-9_./+@-]+$", max_length=1024)]
 _OURS = frozenset(
-    {
+    [
         "array",
         "job-name",
         "output",
@@ -173,7 +173,7 @@ _OURS = frozenset(
         "ntasks",
         "ntasks-per-node",
         "time",
-    }
+    ]
 )
 """Flags that orch sets itself."""
 
