@@ -213,7 +213,7 @@ def _print_configurations(groups: Iterable[PlannedGroup]) -> None:
         if heading != (group.study, group.where):
             heading = (group.study, group.where)
             click.echo(_filled(f"{group.study}: {group.where}"))
-            click.echo(f"  {'KL':<15} {'beta':<20} {'cells':>5}  {'reason':<24}  optimises")
+            click.echo(f"  {'KL':<15} {'beta':<20} {'cells':>5}  {'reason':<24}  effect")
         number = numbers.setdefault(group.verdict, len(numbers) + 1)
         betas = ", ".join(group.betas)
         click.echo(
