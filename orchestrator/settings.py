@@ -30,7 +30,26 @@ from orchestrator import estimators
 from orchestrator.losses import table as losses
 
 
-class NameOfTable:
+class _CheckedText:
+    """Holds a text to a rule, with the errors of a Literal."""
+
+    def check(self, value: object) -> str:
+        """Return the text itself. Raise the error of a Literal on any other value."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+
+def _not_one_of(expected: str) -> PydanticCustomError:
+    return PydanticCustomError(
+        "literal_error", "Input should be {expected}", {"expected": expected}
+    )
+
+
+class NameOfTable(_CheckedText):
     """Holds a name to a table whose entries other packages may add to.
 
     Errors and JSON Schema are those of a Literal of the same names.
@@ -49,15 +68,7 @@ class NameOfTable:
         if isinstance(value, str) and self._has(value):
             return value
         quoted = [f"'{name}'" for name in self.choices]
-        expected = f"{', '.join(quoted[:-1])} or {quoted[-1]}"
-        raise PydanticCustomError(
-            "literal_error", "Input should be {expected}", {"expected": expected}
-        )
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
+        raise _not_one_of(f"{', '.join(quoted[:-1])} or {quoted[-1]}")
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -181,7 +192,7 @@ class Lora(Frozen):
         return self.targets.split(",")
 
 
-class RewardRule:
+class RewardRule(_CheckedText):
     """Holds a reward to the rules of orchestrator/scoring, and to files of the user's own.
 
     A spec writes such a file as `{file: my_reward.py, function: score}`. Loading the spec replaces
@@ -196,15 +207,7 @@ class RewardRule:
         if isinstance(value, str) and (value in self.rules or self.own.fullmatch(value)):
             return value
         listed = ", ".join(f"'{rule}'" for rule in self.rules)
-        expected = f"{listed} or a mapping of file and function"
-        raise PydanticCustomError(
-            "literal_error", "Input should be {expected}", {"expected": expected}
-        )
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
+        raise _not_one_of(f"{listed} or a mapping of file and function")
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler

@@ -115,16 +115,17 @@ class SettingsField(NamedTuple):
     """None: the field has no default and must be given."""
 
 
-def _section_of(annotation: Any) -> type[Frozen] | None:
-    for option in (annotation, *get_args(annotation)):
-        if isinstance(option, type) and issubclass(option, Frozen):
-            return option
-    return None
+def sections_of(annotation: Any) -> Iterator[type[Frozen]]:
+    """Yield the models that an annotation names, at any depth."""
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        yield annotation
+    for option in get_args(annotation):
+        yield from sections_of(option)
 
 
 def _walk(model: type[Frozen], prefix: str) -> Iterator[SettingsField]:
     for name, info in model.model_fields.items():
-        section = _section_of(info.annotation)
+        section = next(sections_of(info.annotation), None)
         field = _field(f"{prefix}{name}", info, section)
         yield field
         if section is not None:

@@ -17,15 +17,9 @@ from orchestrator import harness_tasks, plugins
 from orchestrator.errors import EnvironmentFault, Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.library.neighbour import can_be_used
 from orchestrator.records import (
-    Baseline,
     Cell,
-    DivergenceRequest,
-    Engine,
-    EvalTask,
     EvaluationSpec,
     Published,
-    PublishedNumber,
-    Sampling,
     Site,
     Spec,
     Study,
@@ -57,21 +51,12 @@ from orchestrator.spec.expand import (
     read,
     remember,
 )
-from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, StudyFile
+from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, StudyFile, sections_of
 from orchestrator.spec.redaction import secrets_in
 from orchestrator.spec.reward_files import read_rewards
 from orchestrator.spec.sentences import sentence, shown
 from orchestrator.spec.shipped import locate
 from orchestrator.spec.site_options import faults as option_faults
-
-_BELOW: dict[str | int, type[Frozen]] = {
-    "tasks": EvalTask,
-    "baselines": Baseline,
-    "sampling": Sampling,
-    "divergence": DivergenceRequest,
-    "engine": Engine,
-    "numbers": PublishedNumber,
-}
 
 
 def checked(plain: dict[str, Any], problems: list[SpecProblem]) -> SpecFile | None:
@@ -167,7 +152,9 @@ def valid(
 
 def _model_below(owner: Any, key: str | int) -> Any:
     """Return the model of a field, or of the items of a list; None where there is none."""
-    return owner if isinstance(key, int) or owner is None else _BELOW.get(key)
+    if isinstance(key, int) or owner is None or key not in owner.model_fields:
+        return owner if isinstance(key, int) else None
+    return next(sections_of(owner.model_fields[key].annotation), None)
 
 
 def without_effect(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:

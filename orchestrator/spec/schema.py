@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from orchestrator.records import Cell, EvaluationSpec, Published, Sampling, Site
 from orchestrator.settings import Frozen, Settings
 from orchestrator.spec.expand import PLACEMENTS
-from orchestrator.spec.fields import FIELDS, LABELS, WHOLE, SettingsField, SpecFile
+from orchestrator.spec.fields import FIELDS, LABELS, WHOLE, SettingsField, SpecFile, sections_of
 from orchestrator.spec.sentences import choices
 
 JsonSchema = dict[str, Any]
@@ -106,14 +106,6 @@ def _texts(model: type[Frozen]) -> dict[str, str]:
         and isinstance(text.value, ast.Constant)
         and isinstance(text.value.value, str)
     }
-
-
-def sections_of(annotation: Any) -> Iterator[type[Frozen]]:
-    """Return the models that an annotation names, at any depth."""
-    if isinstance(annotation, type) and issubclass(annotation, Frozen):
-        yield annotation
-    for option in get_args(annotation):
-        yield from sections_of(option)
 
 
 def _models(*models: type[Frozen]) -> Iterator[type[Frozen]]:
