@@ -82,13 +82,21 @@ def parser_keys(text: str) -> frozenset[str]:
     return frozenset(_OPTION.findall(text))
 
 
+@lru_cache(maxsize=128)
+def parsed(text: str) -> ast.Module | None:
+    """Return the syntax tree of a Python file; None if it is not parsable."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 @lru_cache(maxsize=64)
 def functions(text: str) -> Mapping[str, Function]:
     """Return the functions of a Python file by name, methods as `Class.method`; none if it is not
     parsable."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(text)
+    if tree is None:
         return {}
     defined = {}
     classes = [(f"{each.name}.", each.body) for each in tree.body if isinstance(each, ast.ClassDef)]
@@ -158,11 +166,8 @@ def uses(key: str, text: str) -> Iterator[tuple[int, bool, bool]]:
     """Yield, for each statement of a Python file that names the last part of a key: its line, if it
     touches the KL, the reference, the advantage or the loss, and if it only divides by the key."""
     last = key.rpartition(".")[2]
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for name, node in _statements(tree.body, ""):
+    tree = parsed(text) if last in text else None
+    for name, node in _statements(tree.body, "") if tree is not None else ():
         own = node.test if isinstance(node, ast.If | ast.While) else node
         if last in names_of(own):
             names = names_of(node) - {last}

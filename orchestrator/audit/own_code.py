@@ -10,10 +10,9 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
-from orchestrator.audit.checkout import functions, known_code, names_of
+from orchestrator.audit.checkout import functions, known_code, names_of, parsed
 from orchestrator.audit.libraries import NeighbourFiles, marks
 from orchestrator.library.launches import (
     AuditNote,
@@ -116,7 +115,7 @@ def _of_checkout(
     beside = launch.beside
     programs = beside.named(".py") if isinstance(beside, NeighbourFiles) else ()
     for path in (*known_code(reading.library).files, *programs):
-        tree = _parsed(beside.get(path) or "")
+        tree = parsed(beside.get(path) or "")
         module = _Module(path, tree or ast.Module([], []), {})
         for each in _registered(module, [], hooks, frozenset({name.lower()})):
             if each.kind == kind and repr(name) in each.how:
@@ -174,21 +173,13 @@ def _extra_modules(hooks: OwnHooks, reading: LaunchReading) -> Iterator[str]:
 # ------------------------------------------------------------------------------ modules beside
 
 
-@lru_cache(maxsize=128)
-def _parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def _modules(path: str, text: str, beside: Mapping[str, str], hooks: OwnHooks) -> list[_Module]:
     """Return a program and the modules beside it that it imports, itself first."""
     waiting, visited = [(path, text)], {path}
     read: list[_Module] = []
     while waiting and len(read) < MOST_MODULES:
         at, source = waiting.pop(0)
-        tree = _parsed(source)
+        tree = parsed(source)
         if tree is None:
             continue
         imported: dict[str, str] = {}
@@ -497,7 +488,7 @@ def passed_to_nothing(text: str, path: str, *, cited: bool) -> Iterator[AuditNot
     of its parser, a field of its own dataclass, or a variable. Silent where the object that holds
     it is passed on whole, and where a name is built from text.
     """
-    tree = _parsed(text)
+    tree = parsed(text)
     if tree is None or re.search(
         r"\*\*|\bvars\(|asdict|__dict__|getattr\(|globals\(|locals\(", text
     ):

@@ -344,6 +344,28 @@ SIGNS: dict[str, tuple[str, dict[str, Values]]] = {
             "val-core__math__reward__mean@1": noisy(0.5, 0.6, 0.3),
         },
     ),
+    "responses that are all cut from the first step on": (
+        "length",
+        {
+            "reward": STILL,
+            "loss": 0.0,
+            "completions__clipped_ratio": 1.0,
+            "completions__mean_length": 80,
+        },
+    ),
+    "gradients that are 0 while the rewards differ": (
+        "not_trained",
+        {"reward": STILL, "loss": 0.0, "grad_norm": 0.0, "frac_reward_zero_std": 0.5, "kl": 0.0},
+    ),
+    "a KL that explodes and settles far": (
+        "kl_without_effect",
+        {
+            "reward": RISING,
+            "kl": np.where(np.arange(STEPS) == 30, 406.0, np.minimum(np.arange(STEPS) / 2, 2)),
+            "completions__mean_length": 190,
+            "grad_norm": 1.0,
+        },
+    ),
     "fresh enough samples, and an engine that rounds": (
         "nothing_wrong",
         {"reward__avg_raw_reward": RISING, "async__staleness_mean": 4, ENGINE: 0.01},
@@ -356,6 +378,31 @@ def test_what_the_log_itself_says_comes_first(name: str) -> None:
     expected, columns = SIGNS[name]
     run = log(**columns)
     assert cause(run, library=origin_of(run).library) == expected
+
+
+@pytest.mark.parametrize("rewards", [[14.9, 5.6, 7.2, 10.4], [1.76] * 8, [1.8, 1.7] * 4])
+def test_nothing_is_praised_that_does_not_rise(rewards: list[float]) -> None:
+    run = log(reward=0.0, loss=0.0)
+    rows = [LoggedRow(i, 0.0, {"reward": r, "loss": 0.0}) for i, r in enumerate(rewards, 1)]
+    first = said(replace(run, rows=rows), library="trl").first
+    assert first is None or first.cause != "nothing_wrong"
+
+
+def test_an_excerpt_of_a_console_has_no_first_step() -> None:
+    values = {"reward": STILL, "kl": 0.03, "loss": 0.001, "completion_length": 250}
+    later = log(**values, epoch=0.5 + np.arange(STEPS) / 1000)
+    assert "other_reference" in {each.cause for each in said(log(**values), None, "trl").candidates}
+    assert not {"other_reference", "kl_too_strong"} & {
+        each.cause for each in said(later, None, "trl").candidates
+    }
+
+
+def test_the_spread_of_an_estimate_is_no_learning_rate() -> None:
+    """The KL of four responses spreads by 15 nats around one level, and the reward stays."""
+    moved = np.abs(noisy(12, 12, noise=6))
+    spread = log(train__reward_mean=noisy(0.35, 0.4, noise=0.2), train__kl_reference=moved)
+    found = {each.cause: each.certainty for each in said(spread).candidates}
+    assert found.get("learning_rate", "possible") == "possible"
 
 
 def test_a_reference_that_the_script_moves_is_said() -> None:

@@ -22,6 +22,11 @@ CAUSES: dict[str, Cause] = {
         "Score some responses by hand: the answer may not be parsed, may be cut off before its "
         "end, or the problems may be far too hard or too easy.",
     ),
+    "not_trained": Cause(
+        "nothing is trained: no parameter has a gradient",
+        "Look which parameters are frozen, whether the loss is detached, and whether all responses "
+        "are masked.",
+    ),
     "learning_rate": Cause(
         "the learning rate is too high for this batch",
         "Lower the learning rate by 3 to 10 times, or make the rollout batch larger.",

@@ -4,6 +4,7 @@ What a log says by itself (signs.py) comes before what is only inferred from the
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -236,21 +237,32 @@ def _learning_rate(run: Run) -> CauseFound | None:
         text = "on policy, the reward is lost within these first train steps"
         return CauseFound("learning_rate", "likely", (run.shown(0, REWARD, text), *run.fall))
     end = run.mean(KL, slice(-trace.window, None)) or 0.0
-    jumps = np.abs(np.diff(moved))[:until]
-    largest = float(np.nanmax(jumps)) if np.isfinite(jumps).any() else 0.0
+    jumps = _jumps(moved)[:until]
+    largest = float(np.nanmax(jumps, initial=0.0))
     needed = _needed(course.start, course.end)
     if end < max(5.0, 5 * needed) or largest < 1.0:
         return None
     text = (
-        f"the KL to the reference policy moves by {largest:.3g} nats a response in one train step "
-        f"and ends at {end:.3g}; a policy of this reward needs {needed:.2g}"
+        f"the KL to the reference policy moves by {largest:.3g} nats a response within few train "
+        f"steps and ends at {end:.3g}; a policy of this reward needs {needed:.2g}"
     )
     at_once = early or course.at_fall is None
     certainty: Certainty = "sure" if at_once and largest > 3 else "likely"
-    if (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS:
-        certainty = "possible"  # an engine that differs comes first
+    differs = (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS
+    if differs or course.end > course.start - 2 * course.error_of_start:
+        certainty = "possible"  # an engine that differs comes first, or nothing was lost
     at = int(np.nanargmax(jumps)) + 1
     return CauseFound("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
+
+
+def _jumps(values: Series) -> Series:
+    """Return by how much the median of five values differs from that of the five before, at each
+    step but the first: a spread of single estimates is no move."""
+    count = len(values)
+    sides = ((values[max(0, i - 5) : i], values[i : i + 5]) for i in range(1, count))
+    with warnings.catch_warnings(action="ignore"):  # a part without a value has no median
+        moves = [abs(np.nanmedian(after) - np.nanmedian(before)) for before, after in sides]
+    return np.nan_to_num(np.array(moves, dtype=np.float64))
 
 
 def _is_on_policy(run: Run) -> bool:
@@ -369,7 +381,7 @@ def _kl_too_strong(run: Run) -> CauseFound | None:
     facts, course = run.facts, run.course
     if facts.has_kl is False or facts.pulls is False or facts.biased:
         return None
-    if course.fell or signs.grows(run):
+    if course.fell or signs.grows(run) or not run.trace.from_start:
         return None
     gain, p, best = course.end - course.start, course.start, _best_reward(run)
     spent = _mean_kl_cost(run)
@@ -425,6 +437,10 @@ def _costs_more_than_gain(run: Run, spent: float) -> CauseFound | None:
     return CauseFound("kl_too_strong", "likely", _cost_evidence(run, spent))
 
 
+_HELD = 2.0
+"""KL of a response, in nats, up to which a policy counts as held near its reference."""
+
+
 def _still(run: Run) -> CauseFound | None:
     """Find a KL, an entropy and a reward that stand still."""
     course = run.course
@@ -436,7 +452,7 @@ def _still(run: Run) -> CauseFound | None:
         run.mean(ENTROPY, part) for part in (slice(0, run.trace.window), slice(half, None))
     )
     is_still = first is None or rest is None or rest > 0.8 * first
-    if course.end - p > 0.1 or not (0 < late < 1.5 * early and is_still):
+    if course.end - p > 0.1 or not (0 < late < min(1.5 * early, _HELD) and is_still):
         return None
     text = f"the KL stays at {late:.2g} nats a response, and the reward at {course.end:.2g}"
     return CauseFound("kl_too_strong", "likely", (run.shown(half, KL, text),))
@@ -563,9 +579,16 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+_FEWEST_TO_PRAISE = 6
+"""Values of the reward without which nothing is said to be right."""
+
+
 def _nothing_wrong(run: Run) -> Iterator[CauseFound]:
     course = run.course
-    if course.fell or not (course.rose or course.start > 0.8) or run.trace.faults:
+    rewards = course.rewards[np.isfinite(course.rewards)]
+    is_won = course.start > 0.8 and course.best <= 1
+    is_fine = is_won or (course.rose and course.end > course.start)
+    if course.fell or not is_fine or run.trace.faults or len(rewards) < _FEWEST_TO_PRAISE:
         return
     text = f"the reward goes from {course.start:.3g} to {course.end:.3g}"
     evidence = (run.shown(len(course.rewards) - 1, REWARD, text),)

@@ -9,8 +9,10 @@ from orchestrator.audit.diagnose.course import REWARD
 from orchestrator.audit.diagnose.run import (
     CLIP,
     ENTROPY,
+    GRADIENT,
     LENGTH,
     MISMATCH,
+    SILENT,
     STALENESS,
     CauseFound,
     Certainty,
@@ -22,7 +24,7 @@ from orchestrator.audit.diagnose.trace import CUT, PROBABILITY, running_mean
 
 SHOWN = (
     *("staleness", "engine_mismatch", "length", "length_collapse", "other_reference"),
-    *("negative_beta", "entropy_growth", "not_finite", "entropy_collapse"),
+    *("negative_beta", "entropy_growth", "not_finite", "entropy_collapse", "not_trained"),
 )
 """Causes that a log shows by a number of their own."""
 _STALE = 2.0
@@ -37,6 +39,8 @@ _FIRST_KL = 0.02
 """KL of a token at the first step, in nats; the policy is then its reference, but for rounding."""
 _TOO_FAR = 1.0
 """KL of a token, in nats, at which a policy writes other texts than its reference."""
+_EXPLODED = 50.0
+"""KL of a token, in nats, that no sampled word has but where the two policies are strangers."""
 
 
 def _evidence(run: Run, metric: str, least: float, text: str) -> Evidence:
@@ -85,8 +89,12 @@ def _engine(run: Run) -> CauseFound | None:
 
 
 def _cut(run: Run) -> CauseFound | None:
-    """Find responses that come to be cut at the limit."""
+    """Find responses that come to be cut at the limit, or that all are from the first step on."""
     early, late = (run.mean(CUT, part) for part in run.ends)
+    if early is not None and late is not None and min(early, late) > 0.9:
+        text = f"{early:.0%} of the responses are cut at the limit from the first step on"
+        found: Certainty = "likely" if run.hurt else "possible"
+        return CauseFound("length", found, (run.shown(0, CUT, text), *run.fall))
     before, after = (run.mean(LENGTH, part) for part in run.ends)
     longer = before is None or after is None or after > 1.3 * before
     if early is None or late is None or late < _CUT or late - early < 0.3 or not longer:
@@ -110,7 +118,7 @@ def _short(run: Run) -> CauseFound | None:
 
 def _other_reference(run: Run) -> CauseFound | None:
     """Find a KL that is large at the first step, where the policy should be its reference."""
-    if run.trace.at(0) > 1:
+    if not run.trace.from_start:
         return None
     for name, least, unit in ((TERM, _FIRST_KL, "token"), (KL, 1.0, "response")):
         values = run.trace.get(name)
@@ -133,10 +141,13 @@ def _moved_by_the_script(run: Run) -> CauseFound | None:
 
 
 def grows(run: Run) -> bool:
-    """Return True if the KL of a token grows by five times, to where the texts are others."""
+    """Return True if the KL of a token grows by five times, or explodes, to where the texts are
+    others."""
     third = max(len(run.trace.steps) // 3, 1)
     early, late = _middle(run, slice(0, third)), _middle(run, slice(-third, None))
-    return late > max(_TOO_FAR, 5 * early)
+    values = run.trace.get(TERM)
+    exploded = values is not None and np.nanmax(np.abs(values)) > _EXPLODED
+    return late > _TOO_FAR and (late > 5 * early or bool(exploded))
 
 
 def _middle(run: Run, part: slice) -> float:
@@ -193,12 +204,12 @@ def _not_finite(run: Run) -> CauseFound | None:
         return None
     step, name = min((step, name) for name, step in run.trace.lost.items())
     evidence = [Evidence(step, name, f"{name} is not finite from here on")]
-    gradient = run.trace.get("train/grad_norm")
+    gradient = run.trace.get(GRADIENT)
     before = np.zeros(0) if gradient is None else gradient[run.trace.steps < step]
     finite = before[np.isfinite(before)]
     if len(finite) > 3 and finite[-3:].max() > 10 * max(float(np.median(finite)), 1e-12):
         text = f"the gradient's norm jumps to {finite[-3:].max():.3g} just before"
-        evidence.insert(0, run.shown(len(before) - 1, "train/grad_norm", text))
+        evidence.insert(0, run.shown(len(before) - 1, GRADIENT, text))
     return CauseFound("not_finite", "sure", tuple(evidence))
 
 
@@ -212,6 +223,18 @@ def _constant(run: Run) -> CauseFound | None:
     text = f"from here on the reward is {last[0]:g} in each step: nothing is left to learn from"
     certainty: Certainty = "possible" if run.course.fell else "likely"
     return CauseFound("no_signal", certainty, (run.shown(at, REWARD, text),))
+
+
+def _not_trained(run: Run) -> CauseFound | None:
+    """Find gradients that are 0 in each step, though the rewards of a group differ."""
+    gradient, rewards = run.trace.get(GRADIENT), run.course.rewards
+    silent = run.mean(SILENT, slice(None))
+    if gradient is None or np.nanmax(np.abs(gradient)) > 0 or np.isfinite(gradient).sum() < 4:
+        return None
+    if not np.nanmax(rewards) > np.nanmin(rewards) or (silent is not None and silent > 0.9):
+        return None
+    text = "the norm of the gradient is 0 in each step, and the rewards differ"
+    return CauseFound("not_trained", "likely", (run.shown(0, GRADIENT, text),))
 
 
 def at_a_bound(run: Run) -> bool:
@@ -240,4 +263,5 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     _grows,
     _entropy_grows,
     _constant,
+    _not_trained,
 )

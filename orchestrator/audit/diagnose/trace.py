@@ -77,6 +77,8 @@ class Trace:
     """Canonical name -> the library's own."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """Logged name of a metric of the loss -> the step from which on it is not finite."""
+    from_start: bool = True
+    """False: the first row is of a later step, as in an excerpt of a console."""
 
     def own_name(self, name: str) -> str:
         """Return the library's own name of a metric, or the canonical one."""
@@ -150,7 +152,16 @@ def trace_of(
     for metric in table.metrics if table else ():
         if metric.ours and metric.place in (None, meant_place) and not metric.where:
             own_names.setdefault(metric.ours, metric.name)
-    return replace(trace, place=place, namesakes=of_names, own_names=own_names)
+    from_start = len(trace.steps) > 0 and trace.at(0) <= 1 and not _is_excerpt(run)
+    return replace(
+        trace, place=place, namesakes=of_names, own_names=own_names, from_start=from_start
+    )
+
+
+def _is_excerpt(run: LoggedRun) -> bool:
+    """Return True if the first row is of an epoch that more than two rows before it would reach."""
+    logged = [row.values["epoch"] for row in run.rows if "epoch" in row.values]
+    return len(logged) > 1 and logged[0] > 3 * (logged[-1] - logged[0]) / (len(logged) - 1)
 
 
 def _named(
