@@ -15,8 +15,6 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-import yaml
-
 from orchestrator import plugins
 from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import Given
@@ -58,23 +56,6 @@ class ComparedFunction(NamedTuple):
     lines: tuple[int, int]
     releases: tuple[str, ...]
     """The releases whose code is the same; empty: no release has it so."""
-
-
-@lru_cache(maxsize=16)
-def yaml_keys(text: str) -> frozenset[str]:
-    """Return the dotted keys of a YAML configuration, sections among them; none if unreadable."""
-    try:
-        return frozenset(_keys(yaml.safe_load(text), ""))
-    except (yaml.YAMLError, RecursionError, ValueError):
-        return frozenset()
-
-
-def _keys(value: object, prefix: str) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            name = f"{prefix}{key}"
-            yield name
-            yield from _keys(inner, f"{name}.")
 
 
 def parser_keys(text: str) -> frozenset[str]:

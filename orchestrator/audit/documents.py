@@ -133,9 +133,53 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
                 text, (scalar.start_mark.line + 1,), mark=QUOTED if is_text else ""
             )
         elif scalar.value != "_self_":
-            group = path.split(".", 2)[2] if path.count(".") > 1 else ""
+            # `actor@actor_rollout_ref.actor: dp_actor` is the group's file, below another key.
+            group, _, _ = (path.split(".", 2)[2] if path.count(".") > 1 else "").partition("@")
             builds_on.append(f"{group}/{scalar.value}".lstrip("/").split("@")[0])
     return ConfigDocument(name, _dereferenced(values), tuple(builds_on), "yaml")
+
+
+def composed_keys(path: str, files: Mapping[str, str]) -> tuple[frozenset[str], bool]:
+    """Return the keys of a configuration with those of its defaults list, sections among them, and
+    True if every file of the list is at hand.
+
+    A default `group@package: name` has the keys of `group/name.yaml` below `package`.
+    """
+    keys, is_whole = set[str](), True
+    todo = [(path, "")]
+    for at, below in todo:  # grows while it is read
+        text = files.get(at)
+        try:
+            tree = None if text is None else yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError, ValueError):
+            tree = None
+        if not isinstance(tree, dict):
+            is_whole = False
+            continue
+        defaults = tree.pop("defaults", None) or []
+        for key, _ in _sections(tree, below):
+            keys.add(key)
+        for each in defaults if len(todo) < MOST_DOCUMENTS else ():
+            if isinstance(each, dict):
+                ((group, name),) = list(each.items())[:1] or [("", None)]
+                group, _, package = str(group).removeprefix("override ").partition("@")
+                package = package or group.strip("/").replace("/", ".")
+                if name is not None:
+                    found = f"{posixpath.dirname(path)}/{group.strip('/')}/{name}.yaml"
+                    todo.append((found, f"{below}{package}."))
+            elif each != "_self_":
+                name, _, package = str(each).partition("@")
+                found = f"{posixpath.dirname(path)}/{name}.yaml"
+                todo.append((found, f"{below}{package}." if package else below))
+    return frozenset(keys), is_whole
+
+
+def _sections(value: object, prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield each dotted key of a tree, sections among them, with its value."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"{prefix}{key}", inner
+            yield from _sections(inner, f"{prefix}{key}.")
 
 
 def toml_document(text: str, name: str) -> ConfigDocument:
@@ -248,9 +292,8 @@ PROGRAM_KEYS = ("entrypoint", "command", "args")
 """In the order in which their words make up the command line."""
 ENVIRONMENT_KEYS = ("env", "environment", "envs")
 FILLED_IN = "a template or the cluster sets it"
-_FILLED_LATER = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)|\{\{.*?\}\}|\$\{\{.*?\}\}")
-"""An escaped dollar, Kubernetes' reference to a variable, or a place that a template fills."""
-_TEMPLATE = "__filled_in"
+_FILLED_LATER = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$?\{\{.*?\}\}")
+"""Kubernetes' reference to a variable, or a place that a template fills."""
 
 
 @dataclass
@@ -302,8 +345,11 @@ def _script(entries: Mapping[str, Any]) -> ContainerScript | None:
         return None
 
     script = ContainerScript("", words[0].start_mark.line + 1)
-    for key in ENVIRONMENT_KEYS:
-        _read_environment(entries.get(key), script)
+    for name, value in _variables(entries):
+        if isinstance(value, yaml.ScalarNode):
+            script.environment[name] = value.value
+        else:
+            script.unknown[name] = FILLED_IN
     line = script.first_line
     for word in words:
         quoted = _quoted(word.value, script)
@@ -316,55 +362,27 @@ def _script(entries: Mapping[str, Any]) -> ContainerScript | None:
     return script
 
 
-def _read_environment(node: Any, script: ContainerScript) -> None:
-    """Add a container's variables: a mapping, `NAME=VALUE` words, or names with values."""
-    if isinstance(node, yaml.MappingNode):
-        for name, value in _entries(node).items():
-            _add(name, value, script)
-    elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            if isinstance(each, yaml.ScalarNode):
-                name, given, value = each.value.partition("=")
-                if given:
-                    script.environment[name] = value
-            elif isinstance(each, yaml.MappingNode):
-                entries = _entries(each)
-                if isinstance(entries.get("name"), yaml.ScalarNode):
-                    _add(entries["name"].value, entries.get("value"), script)
-
-
-def _add(name: str, value: Any, script: ContainerScript) -> None:
-    if isinstance(value, yaml.ScalarNode) and not _FILLED_LATER.search(value.value):
-        script.environment[name] = value.value
-    else:
-        script.unknown[name] = FILLED_IN
-
-
 def _quoted(word: str, script: ContainerScript) -> str:
-    """Return a word for the shell, in which only references of the cluster are expanded."""
-    pieces, end = [], 0
+    """Return a word for the shell, in which only what the cluster fills in is expanded."""
+    quoted, end = "", 0
     for match in _FILLED_LATER.finditer(word):
-        pieces.append(word[end : match.start()])
-        end = match.end()
-        if match[0] == "$$":
-            pieces.append("$")
-            continue
-        name = match[1] or _TEMPLATE
-        if not re.fullmatch(r"\w+", name):
-            name = _TEMPLATE
+        name = match[1] or "filled_in"
         if name not in script.environment:
             script.unknown[name] = FILLED_IN
-        pieces.append(f"\x00{name}\x00")
-    pieces.append(word[end:])
-    # Between two marks is a name, so every second part is one; all else is quoted.
-    parts = "".join(pieces).split("\x00")
-    return (
-        "".join(
-            f'"${{{part}}}"' if i % 2 else shlex.quote(part) if part else ""
-            for i, part in enumerate(parts)
-        )
-        or "''"
-    )
+        quoted += f'{shlex.quote(word[end : match.start()])}"${{{name}}}"'
+        end = match.end()
+    return quoted + shlex.quote(word[end:]) if end < len(word) or not word else quoted
+
+
+def _variables(entries: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield a container's variables with their nodes: a mapping, or names with values."""
+    for node in (entries[key] for key in ENVIRONMENT_KEYS if key in entries):
+        if isinstance(node, yaml.MappingNode):
+            yield from _entries(node).items()
+        for each in node.value if isinstance(node, yaml.SequenceNode) else ():
+            of_one = _entries(each) if isinstance(each, yaml.MappingNode) else {}
+            if isinstance(of_one.get("name"), yaml.ScalarNode):
+                yield of_one["name"].value, of_one.get("value")
 
 
 def notebook(text: str) -> str:

@@ -99,6 +99,8 @@ def read_python(
             # An invalid escape in the script's strings would warn in the terminal of `orch audit`.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
+            # What the parser takes and Python refuses, such as a keyword given twice.
+            compile(text, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         return _Reader(tree, name, options, configuration, files).file()
     # ast.parse raises the last two for code that is nested too deeply.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -203,6 +205,8 @@ class _Reader:
         self.classes: dict[str, ast.ClassDef] = {}
         self.annotated: dict[str, set[str]] = {}
         self.modules: dict[str, str] = {}
+        self.aliases: dict[str, str] = {}
+        """Name -> the name that it has where it is imported from: `from trl import A as B`."""
         self.left = MOST_VALUES
         for node in self.nodes:
             if id(node) not in self.hydra:
@@ -254,10 +258,7 @@ class _Reader:
         elif isinstance(node, ast.ClassDef):
             self.classes[node.name] = node
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            module = node.module or "." if isinstance(node, ast.ImportFrom) else ""
-            for alias in node.names:
-                name = alias.asname or alias.name.partition(".")[0]
-                self.modules.setdefault(name, module or alias.name)
+            self._imported(node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self._parameters(node)
             self._hydra(node)
@@ -270,6 +271,14 @@ class _Reader:
                     self.values.setdefault(each.id, []).append(None)
         else:
             self._note_changes(node)
+
+    def _imported(self, node: ast.Import | ast.ImportFrom) -> None:
+        module = node.module or "." if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            self.modules.setdefault(name, module or alias.name)
+            if alias.asname and module:
+                self.aliases[alias.asname] = alias.name
 
     def _note_changes(self, node: ast.AST) -> None:
         """Record the calls and deletions that change a list, a dictionary or an object, and the
@@ -665,7 +674,8 @@ class _Reader:
         """
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         name = node.func.id if isinstance(node.func, ast.Name) else name
-        name, values = self._derived(name)
+        alias = self.aliases.get(name, "")
+        name, values = (alias, {}) if alias else self._derived(name)
         if name not in configuration_classes():
             return None
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func

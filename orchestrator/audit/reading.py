@@ -412,6 +412,8 @@ class ReleaseReader:
         self.rules: list[Rule] = []
         self.notes: list[AuditNote] = []
         """Contradictions in the launch."""
+        self.unread: list[str] = []
+        """What is taken for granted of the KL's surroundings."""
 
     def found(self, in_reward: InReward, in_loss: InLoss, **facts: Any) -> LaunchReading:
         """Return the reading with these facts, and with all that was noted so far."""
@@ -469,6 +471,20 @@ class ReleaseReader:
             self.unknown.append(self.keys.leave_open(key, plain))
         return str(meanings[name]) if name in meanings else None
 
+    def read(self, key: str, otherwise: str) -> str:
+        """Return the value of a key around the KL, else `otherwise`, which is then noted."""
+        text = self.keys.text(key)
+        if text is None:
+            self.unread.append(f"{key} is {otherwise or 'unset'}: {self.keys.why_unknown(key)}")
+        return otherwise if text is None else text
+
+    def unknown_advantage(self, name: str) -> None:
+        """Note that orch does not know what an advantage estimator is divided by."""
+        self.unread.append(
+            f"the advantage estimator '{name or '…'}' does not rescale the KL: it is not in orch's "
+            f"table of {self.title}'s"
+        )
+
     def put(self, key: str, value: str) -> Edit:
         """Return the edit that sets a key to this value, on the line that sets it now."""
         written = self.written.format(key=key, value=value)
@@ -512,6 +528,38 @@ def regime_of_sizes(keys: Keys, batch: str, minibatch: str, epochs: str = "") ->
         return TrainingRegime.unread(name for name, size in sizes.items() if not size)
     steps = max(known[0] // known[1], 1) * (known[2] if epochs else 1)
     return TrainingRegime.of_steps(steps, ", ".join(f"{n} {size:g}" for n, size in sizes.items()))
+
+
+def regime_of_rollouts(
+    keys: Keys,
+    prompts: str,
+    group: str,
+    batch: str,
+    epochs: str = "",
+    *,
+    flag: str = "",
+    number: Callable[[str], float | None] | None = None,
+) -> TrainingRegime:
+    """Return the regime of prompts × a group's rollouts that are split into batches of rollouts.
+
+    prompts, group, batch, epochs: the keys. flag: what stands before a key. number: reads a size.
+    """
+    names = (prompts, group, batch, *([epochs] if epochs else []))
+    sizes = [(number or keys.number)(name) for name in names]
+    known = [size for size in sizes if size]
+    if len(known) < len(names):
+        unread = [f"{flag}{name}" for name, size in zip(names, sizes, strict=True) if not size]
+        return TrainingRegime.unread(unread)
+    steps = max(known[0] * known[1] // known[2], 1) * (known[3] if epochs else 1)
+    words = [f"{flag}{name} {size:g}" for name, size in zip(names, known, strict=True)]
+    return TrainingRegime.of_steps(steps, f"{words[0]} × {', '.join(words[1:])}")
+
+
+NOT_RESCALED = (
+    "the task reward is not divided by the group's standard deviation any more: its gradient "
+    "changes in size, so choose the learning rate anew"
+)
+"""What a user must know of a change that takes the division away."""
 
 
 def truncated(keys: Keys, *, top_p: str = "", top_k: str = "", min_p: str = "") -> Iterator[str]:

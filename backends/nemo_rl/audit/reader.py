@@ -23,6 +23,7 @@ from orchestrator.audit.reading import (
     StockReader,
     clip_range,
     program_of,
+    regime_of_rollouts,
     shown,
     split_override,
     stock,
@@ -284,13 +285,7 @@ class _Reader(StockReader):
         if self._on(ASYNC):
             age = keys.text("grpo.async_grpo.max_trajectory_age_steps") or "…"
             return TrainingRegime(False, f"rollouts lag by up to {shown(age)} steps ({ASYNC})")
-        prompts, group, batch = (self._size(key) for key in (PROMPTS, GROUP, BATCH))
-        if not prompts or not group or not batch:
-            unread = [key for key in (PROMPTS, GROUP, BATCH) if not self._size(key)]
-            return TrainingRegime.unread(unread)
-        steps = max(prompts * group // batch, 1)
-        sizes = f"{PROMPTS} {prompts:g} × {GROUP} {group:g}, {BATCH} {batch:g}"
-        return TrainingRegime.of_steps(steps, sizes)
+        return regime_of_rollouts(keys, PROMPTS, GROUP, BATCH, number=self._size)
 
     def _size(self, key: str) -> float | None:
         """Return a number, also where it is the product of two other keys (`${mul:${a}, ${b}}`)."""

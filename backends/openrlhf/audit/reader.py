@@ -21,6 +21,7 @@ from orchestrator.audit.reading import (
     Keys,
     ReleaseReader,
     as_number,
+    regime_of_rollouts,
     truncated,
     written_flags,
 )
@@ -31,6 +32,7 @@ from orchestrator.library.key_tables import (
     is_since,
     load_releases,
     merged_table,
+    version_tuple,
     with_driven,
 )
 from orchestrator.library.launches import (
@@ -126,6 +128,8 @@ FIRST_SMALL = "0.10.0"
 """First release whose micro-batches have one sequence by default; 8 of rollouts, 4 of training
 before."""
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
+_WITHOUT_RAY, LAST_WITHOUT_RAY = re.compile(r"train_ppo(\.py)?$"), "0.6.1.post1"
+"""openrlhf/cli/train_ppo.py, and the last release that has it."""
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
 
 
@@ -153,7 +157,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys = Keys(defaults, flags | switched_on)
     if launch.open_end:
         keys.opaque = launch.open_end
-    version, because = _release(launch, keys, dotted)
+    version, because = _release(launch, keys, dotted, entry)
     reading = _Reader(launch, keys, entry, version, because, names).reading()
     return replace(
         reading,
@@ -232,7 +236,7 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
     return None, ()
 
 
-def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
+def _release(launch: Launch, keys: Keys, dotted: bool, entry: str) -> tuple[str, str]:
     pinned = launch.versions.get("openrlhf")
     known_releases = releases()
     if pinned is not None:
@@ -242,6 +246,11 @@ def _release(launch: Launch, keys: Keys, dotted: bool) -> tuple[str, str]:
         return NEWEST, "it gives --algo.kl.unbiased_gradient, which 0.11.1 brought"
     fitting, _ = known_releases.accepting(keys.given)
     at = fitting[-1]
+    if _WITHOUT_RAY.search(entry):
+        last = version_tuple(LAST_WITHOUT_RAY)
+        older = [i for i in fitting if version_tuple(known_releases.versions[i]) <= last]
+        if older:
+            return known_releases.versions[older[-1]], f"the last release that has {entry}"
     dropped = known_releases.excluding(keys.given, at)
     if dotted:
         return known_releases.versions[at], f"its flags have dots, which {FIRST_DOTTED} brought"
@@ -299,7 +308,14 @@ class _Reader(ReleaseReader):
         )
 
     def _refused(self) -> None:
-        """Note each size with which OpenRLHF's own trainer does not start."""
+        """Note each size, and an entry point, with which OpenRLHF does not start."""
+        gone = version_tuple(self.version) > version_tuple(LAST_WITHOUT_RAY)
+        if (
+            gone
+            and re.match(r"openrlhf[./]cli[./]", self.entry)
+            and _WITHOUT_RAY.search(self.entry)
+        ):
+            self.stops(f"{self.entry} is gone since 0.6.2", "openrlhf/cli")
         if "train_ppo_ray" not in self.entry:
             return
         keys, names = self.keys, self.names
@@ -378,18 +394,8 @@ class _Reader(ReleaseReader):
                 return TrainingRegime(False, why)
             if on is None:
                 return TrainingRegime(None, keys.why_unknown(names[name]))
-        sizes = {
-            name: keys.number(names[name]) for name in ("rollouts", "group", "batch", "epochs")
-        }
-        unread = [f"--{names[name]}" for name, size in sizes.items() if not size]
-        rollouts, group, batch, epochs = sizes.values()
-        if not rollouts or not group or not batch or not epochs:
-            return TrainingRegime.unread(unread)
-        return TrainingRegime.of_steps(
-            max(rollouts * group // batch, 1) * epochs,
-            f"--{names['rollouts']} {rollouts:g} × --{names['group']} {group:g}, "
-            f"--{names['batch']} {batch:g}, --{names['epochs']} {epochs:g}",
-        )
+        sizes = (names[each] for each in ("rollouts", "group", "batch", "epochs"))
+        return regime_of_rollouts(keys, *sizes, flag="--")
 
     def _surroundings(self) -> Surroundings:
         """Return the surroundings of the KL.
@@ -404,17 +410,13 @@ class _Reader(ReleaseReader):
         )
         no_std = keys.switch(names["no_std"])
         divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
-        unread = []
         if advantage == "group_norm":
             divided = "group_std"
         elif whitened and not no_std:
             divided = "batch_std"
         elif advantage not in (*GROUPED, "gae", "reinforce", "flash_reinforce"):
             divided = None
-            unread.append(
-                f"the advantage estimator '{advantage or '…'}' does not rescale the KL: it is not "
-                "in orch's table of OpenRLHF's"
-            )
+            self.unknown_advantage(advantage)
         gspo = keys.text(names["mode"]) == "gspo"
         averaged = not is_since(self.version, FIRST_TOKEN_MEAN) or gspo
         averaged = averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
@@ -444,7 +446,7 @@ class _Reader(ReleaseReader):
             discount=self._discount(advantage),
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
             clamp=Clamp(value=10.0) if is_since(self.version, FIRST_CLAMP) else UNCLAMPED,
-            unread=(*unread, *truncated(keys, top_p=names["top_p"])),
+            unread=(*self.unread, *truncated(keys, top_p=names["top_p"])),
         )
 
     def _discount(self, advantage: str) -> str:

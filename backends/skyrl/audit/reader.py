@@ -23,6 +23,7 @@ from backends.skyrl.manifest import (
 )
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
+    NOT_RESCALED,
     Keys,
     ReleaseReader,
     group_of_one,
@@ -441,13 +442,10 @@ class _Reader(ReleaseReader):
 
     def _surroundings(self) -> Surroundings:
         """Return the surroundings of the KL. The KL in the loss is a mean of responses' means."""
-        keys, unread = self.keys, []
+        keys, unread = self.keys, self.unread
 
         def read(key: str) -> str:
-            text = keys.text(key)
-            if text is None:
-                unread.append(f"{key} is {DEFAULTS[key]}: {keys.why_unknown(key)}")
-            return (DEFAULTS[key] if text is None else text).lower()
+            return self.read(key, DEFAULTS[key]).lower()
 
         advantage = keys.text(ADVANTAGE) or ""
         divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
@@ -460,10 +458,7 @@ class _Reader(ReleaseReader):
             divided = "batch_std"
         elif advantage != "rloo":
             divided = None
-            unread.append(
-                f"the advantage estimator '{advantage or '…'}' does not rescale the KL: it is not "
-                "in orch's table of SkyRL's"
-            )
+            self.unknown_advantage(advantage)
         if divided == "nothing" and read(WHITENED) == "true":
             divided, because = "batch_std", f"{WHITENED} true"
         mode, reduction = read(LOSS_MODE), read(REDUCTION)
@@ -704,10 +699,6 @@ class _Reader(ReleaseReader):
     def _changes(self, reward: InReward, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""
         beta = f"{reward.beta or loss.beta or 0.001:g}"
-        also = (
-            "the task reward is not divided by the group's standard deviation any more: its "
-            "gradient changes in size, so choose the learning rate anew"
-        )
         if loss.active and not reward.active:
             yield self.keys.change("k2 in the loss", (TYPE, "k2"))
         rewarded = (
@@ -718,7 +709,7 @@ class _Reader(ReleaseReader):
         )
         yield self.keys.change("k1 in the reward", *rewarded)
         yield self.keys.change(
-            "k1 in the reward, not rescaled", *rewarded, (BY_DEVIATION, "false"), also=also
+            "k1 in the reward, not rescaled", *rewarded, (BY_DEVIATION, "false"), also=NOT_RESCALED
         )
         yield self.keys.change(
             "k2 in the loss",

@@ -21,6 +21,7 @@ from orchestrator.audit.reading import (
     clip_range,
     has_hole,
     program_of,
+    regime_of_rollouts,
     stock,
     written_flags,
 )
@@ -254,21 +255,12 @@ class _Reader(StockReader):
         if ahead:
             return TrainingRegime(False, ahead)
         steps = keys.number("num-steps-per-rollout") if keys.has("num-steps-per-rollout") else None
-        why = f"--num-steps-per-rollout {steps:g}" if steps is not None else ""
-        if steps is None:
-            names = ("rollout-batch-size", "n-samples-per-prompt", "global-batch-size")
-            prompts, group, batch = (keys.number(name) for name in names)
-            if keys.has("use-dynamic-global-batch-size"):
-                return TrainingRegime(None, "--use-dynamic-global-batch-size decides the steps")
-            if not prompts or not group or not batch:
-                unread = [f"--{n}" for n in names if not keys.number(n)]
-                return TrainingRegime.unread(unread)
-            steps = max(prompts * group // batch, 1)
-            why = (
-                f"--rollout-batch-size {prompts:g} × --n-samples-per-prompt {group:g}, "
-                f"--global-batch-size {batch:g}"
-            )
-        return TrainingRegime.of_steps(steps, why)
+        if steps is not None:
+            return TrainingRegime.of_steps(steps, f"--num-steps-per-rollout {steps:g}")
+        if keys.has("use-dynamic-global-batch-size"):
+            return TrainingRegime(None, "--use-dynamic-global-batch-size decides the steps")
+        names = ("rollout-batch-size", "n-samples-per-prompt", "global-batch-size")
+        return regime_of_rollouts(keys, *names, flag="--")
 
     def _surroundings(self, loss: InLoss) -> Surroundings:
         """Return the surroundings of the KL. The group's mean and deviation are the reward's."""

@@ -325,7 +325,8 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     if not own:
         signs = len(keys & _SIGNS)
         named = _NAMED.search(name) is not None
-        if keys & _FOREIGN or not ((named and missing) or signs >= (1 if named else 2)):
+        every = {key for key, _ in _flags(launch.words)}  # `swift rlhf --rlhf_type grpo a.py`
+        if (keys | every) & _FOREIGN or not ((named and missing) or signs >= (1 if named else 2)):
             return None
         assumes = (f"{name} hands its options to TRL's trainer as they are: it is not TRL's own",)
     fork = VLM_R1 if _VLM_R1_ENTRY.search(name) else None
@@ -638,7 +639,6 @@ class _Reader(ReleaseReader):
         self.written = "--{key} {value}" if as_flag else "{key} = {value}"
         for key, given in request.options(version):
             self.keys.add(self._current(key), given)
-        self.unread: list[str] = []
 
     def _current(self, key: str) -> str:
         """Return the name in 0.22 to 0.24 of an option with an old name of RLOOConfig."""
@@ -824,11 +824,7 @@ class _Reader(ReleaseReader):
         """Return the value of an option. If it is unknown, note it and return `otherwise`."""
         if key not in self.keys.defaults and not self.keys.has(key):
             return otherwise
-        text = self.keys.text(key)
-        if text is None:
-            self.unread.append(f"{key} is {otherwise or 'unset'}: {self.keys.why_unknown(key)}")
-            return otherwise
-        return text
+        return self.read(key, otherwise)
 
     def _is_on(self, key: str) -> bool:
         return self._read(key, "False").strip().lower() in ("true", "1", "yes", "on")

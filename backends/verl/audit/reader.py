@@ -7,7 +7,7 @@ folder lists the configuration keys of each release.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -46,9 +46,11 @@ from backends.verl.manifest import (
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.bounds import REMOVES_CLIP, UNCLIPPED
-from orchestrator.audit.checkout import functions, yaml_keys
+from orchestrator.audit.checkout import functions
+from orchestrator.audit.documents import composed_keys
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
+    NOT_RESCALED,
     Keys,
     ReleaseReader,
     as_number,
@@ -208,6 +210,7 @@ OPEN = (
     "reward.reward_kwargs.",
     "ray_init.",
     "ray_kwargs.",
+    "algorithm.gdpo_reward_keys",
     "rollout.",
     "async_training.",
 )
@@ -358,6 +361,7 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
     # Recipes have configurations of their own, with further keys.
     own = table(reading.version, megatron=config == MEGATRON) if stock else None
     in_files = frozenset(key for each in launch.documents for key in each.values)
+    checkout, is_whole = _of_checkout(launch)
     return HeldKeys(
         keys.given,
         "hydra",
@@ -365,12 +369,21 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
         f"verl {reading.version}" if own else "verl",
         exact=own is not None,
         others=(*TABLES.values(), _all_keys()),
-        defaults={k: v for k, v in DEFAULTS.items() if own is not None and k in own.keys},
+        defaults=_with_values(keys, own),
         in_files=in_files,
         own=in_files if launch.words else frozenset(),
-        checkout=_of_checkout(launch),
-        is_whole=stock and config != MEGATRON and _is_whole(launch),
+        checkout=checkout,
+        is_whole=stock and config != MEGATRON and is_whole,
     )
+
+
+def _with_values(keys: Keys, own: ReleaseTable | None) -> dict[str, str]:
+    """Return the release's defaults: of the keys that orch reads, and of those with Hydra's `+`."""
+    if own is None:
+        return {}
+    added = [key for key in keys.given if key in own.defaults and keys.given[key][-1].mark == "+"]
+    known = {key: value for key, value in DEFAULTS.items() if key in own.keys}
+    return {key: str(own.defaults[key]) for key in added} | known
 
 
 PARSERS = tuple(
@@ -380,16 +393,16 @@ ACTORS = ("verl/workers/actor/dp_actor.py", "verl/workers/utils/losses.py")
 """Files whose code puts the KL into the loss; the second exists from 0.7.1 on."""
 
 
-def _of_checkout(launch: Launch) -> frozenset[str]:
-    """Return the keys of the configuration of the checkout where the script lies, or none."""
-    texts = [launch.beside.get(path) for path in PARSERS]
-    return frozenset().union(*(yaml_keys(text) for text in texts if text is not None))
-
-
-def _is_whole(launch: Launch) -> bool:
-    """Return True if the checkout's configuration stands in one file, as it is or generated."""
-    plain, generated = (launch.beside.get(path) for path in PARSERS)
-    return generated is not None or (plain is not None and "\ndefaults:" not in plain)
+def _of_checkout(launch: Launch) -> tuple[frozenset[str], bool]:
+    """Return the keys of the configuration of the checkout where the script lies, and True if they
+    are all that it has."""
+    plain, generated = PARSERS
+    keys, is_whole = composed_keys(plain, launch.beside)
+    if not is_whole and launch.beside.get(generated) is not None:
+        of_generated, _ = composed_keys(generated, launch.beside)
+        # A file with a list of defaults is what counts; the generated one may be older.
+        return keys | of_generated, not keys
+    return keys, is_whole
 
 
 def _never_in_loss(launch: Launch) -> str:
@@ -545,7 +558,8 @@ class _Reader(ReleaseReader):
         self._refused_layout()
         if keys.has(BYPASS) and keys.switch(BYPASS):
             self._has_no_log_probs(BYPASS)
-        if not keys.has(f"{ROLLOUT}.n_agent"):
+        of_verl = not self.entry or is_entry_point(self.entry)
+        if not keys.has(f"{ROLLOUT}.n_agent") and (of_verl or keys.has(GROUP)):
             compared = (*OWN_IN_MEAN, "rloo", "rloo_vectorized")
             self.notes += group_of_one(keys, ADVANTAGE, GROUP, compared)
         return self.found(
@@ -576,7 +590,7 @@ class _Reader(ReleaseReader):
     def _distils(self) -> bool:
         """Return True if the loss is a distance to a teacher, which orch does not read."""
         on = self.keys.given.get(DISTILLATION) and self.keys.switch(DISTILLATION)
-        return bool(on) or (self.entry and "main_gkd" in self.entry)
+        return bool(on) or "main_gkd" in self.entry
 
     def _samples_ahead(self) -> str:
         """Return the key or entry point that makes rollouts lag behind the policy, or ""."""
@@ -835,50 +849,36 @@ class _Reader(ReleaseReader):
 
     def _surroundings(self, group: int | None, in_reward: InReward) -> Surroundings:
         """Return the surroundings of the KL term in the loss of this release."""
-        keys, unread = self.keys, []
-
-        def read(key: str, since: int, before: str) -> str | None:
-            """Return a value; `before`, in the releases before `since`. Note what is unknown."""
-            if self.at < since and not keys.has(key):
-                return before
-            text = keys.text(key)
-            if text is None:
-                unread.append(f"{key} is {DEFAULTS[key]}: {keys.why_unknown(key)}")
-                return DEFAULTS[key]
-            return text
-
+        keys, read, unread = self.keys, self._read_since, self.unread
         advantage = keys.text(ADVANTAGE) or ""
         divided = DIVIDED_BY.get(advantage)
         if divided is None:
-            unread.append(
-                f"the advantage estimator '{advantage or '…'}' does not rescale the KL: it is not "
-                "in orch's table of verl's"
-            )
+            self.unknown_advantage(advantage)
         because = f"{ADVANTAGE} {advantage}"
         if divided == "group_std":
-            by_deviation = read(BY_DEVIATION, FIRST_WITH_SWITCH, "True") or ""
+            by_deviation = read(BY_DEVIATION, FIRST_WITH_SWITCH, "True")
             because += f", {BY_DEVIATION} {by_deviation}"
             if group == 1 or by_deviation.lower() in ("false", "0", "no", "off"):
                 divided = "nothing"
             elif group is None:
                 unread.append(f"{GROUP} is above 1: {keys.why_unknown(GROUP)}")
-        mode = read(LOSS_MODE, FIRST_WITH_SWITCH, "vanilla") or "vanilla"
-        aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean") or ""
-        entropy = as_number(read(ENTROPY, FIRST_WITH_SWITCH, OLD_ENTROPY) or "")
-        correction, weight, bypass = self._correction(read)
+        mode = read(LOSS_MODE, FIRST_WITH_SWITCH, "vanilla")
+        aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean")
+        entropy = as_number(read(ENTROPY, FIRST_WITH_SWITCH, OLD_ENTROPY))
+        correction, weight, bypass = self._correction()
         name, ratio = self._policy_loss(mode, weighed=bool(correction), bypass=bool(bypass))
         if ratio is None:
             unread.append(f"the loss mode '{shown(mode)}' has PPO's ratio: orch does not know it")
         unread += self._raw(to_engine=bool(correction or bypass or mode == "bypass_mode"))
         ahead = self._samples_ahead()
         if ahead and ratio == "token" and not correction:
-            ratio = self._ratio_to_sampler(bypass, unread)
+            ratio = self._ratio_to_sampler(bypass)
         by_length = mode in _BY_LENGTH
         if mode == "gspo" and self.at >= FIRST_GSPO_AGGREGATED:
             by_length = False
         low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
         differs = by_length and aggregation != "seq-mean-token-mean"
-        rejects = self._rejects(read)
+        rejects = self._rejects()
         return Surroundings(
             advantage_divided_by=divided,
             divided_because=because,
@@ -910,9 +910,13 @@ class _Reader(ReleaseReader):
             ),
         )
 
-    def _correction(
-        self, read: Callable[[str, int, str], str | None]
-    ) -> tuple[str, EngineWeight | None, bool | None]:
+    def _read_since(self, key: str, since: int, before: str) -> str:
+        """Return a value; `before`, in the releases before `since`. Note what is unknown."""
+        if self.at < since and not self.keys.has(key):
+            return before
+        return self.read(key, DEFAULTS[key])
+
+    def _correction(self) -> tuple[str, EngineWeight | None, bool | None]:
         """Return the correction of the engine's mismatch in words and as a laboratory's weight.
 
         The third value is True if verl bypasses the trainer's old log-probabilities.
@@ -928,13 +932,13 @@ class _Reader(ReleaseReader):
             return (kind if keys.switch(_OLD_WEIGHTS) and cap else ""), None, False
         if self.at < FIRST_CORRECTION:
             return "", None, False
-        weights = (read(IS_WEIGHTS, FIRST_CORRECTION, "null") or "").lower()
+        weights = self._read_since(IS_WEIGHTS, FIRST_CORRECTION, "null").lower()
         bypass = None if not keys.has(BYPASS) else keys.switch(BYPASS)
         if weights in ("", "null", "none", "false"):
             return "", None, bypass
         if self._has_no_log_probs(IS_WEIGHTS):
             return "", None, bypass
-        bound = read(IS_THRESHOLD, FIRST_CORRECTION, "2.0") or ""
+        bound = self._read_since(IS_THRESHOLD, FIRST_CORRECTION, "2.0")
         kind = "IcePop's masks" if "_" in bound else "truncated importance sampling"
         level = "sequence" if weights == "sequence" else "token"
         limit = f"within {bound.replace('_', ' to ')}" if "_" in bound else f"at most {bound}"
@@ -1131,15 +1135,13 @@ class _Reader(ReleaseReader):
                 keys.lines(normalized),
             )
 
-    def _rejects(self, read: Callable[[str, int, str], str | None]) -> str:
+    def _rejects(self) -> str:
         """Return the criteria by which verl rejects samples; empty if it rejects none."""
-        kinds = (read(REJECTION, FIRST_CORRECTION, "null") or "").lower()
+        kinds = self._read_since(REJECTION, FIRST_CORRECTION, "null").lower()
         none = kinds in ("", "null", "none") or self._has_no_log_probs(REJECTION)
         return "" if none else kinds
 
-    def _ratio_to_sampler(
-        self, bypass: bool | None, unread: list[str]
-    ) -> Literal["token", "none"] | None:
+    def _ratio_to_sampler(self, bypass: bool | None) -> Literal["token", "none"] | None:
         """Return the ratio to the policy that sampled ahead, without importance weights.
 
         The trainer computes the old log-probabilities anew, unless the rollout engine's are used.
@@ -1153,7 +1155,7 @@ class _Reader(ReleaseReader):
             return "none"
         if "fully_async" in self.entry:
             return "token"
-        unread.append(
+        self.unread.append(
             f"{self.entry} computes the old log-probabilities anew, as verl's recipe does"
         )
         return "none"
@@ -1173,10 +1175,6 @@ class _Reader(ReleaseReader):
         """Yield the changes to a term that is not criticised, the smallest first."""
         estimator = (LOSS_TYPE, "mse")
         steady = (BY_DEVIATION, "False")
-        also = (
-            "the task reward is not divided by the group's standard deviation any more: its "
-            "gradient changes in size, so choose the learning rate anew"
-        )
         if in_loss.active and not in_reward.active:
             yield self.keys.change("k2 in the loss", estimator)
         if in_reward.active and in_loss.active:
@@ -1189,7 +1187,9 @@ class _Reader(ReleaseReader):
             rewarded.insert(0, (USE_REWARD, "True"))
         yield self.keys.change("k1 in the reward", *rewarded)
         if self.at >= FIRST_WITH_SWITCH:
-            yield self.keys.change("k1 in the reward, not rescaled", *rewarded, steady, also=also)
+            yield self.keys.change(
+                "k1 in the reward, not rescaled", *rewarded, steady, also=NOT_RESCALED
+            )
         moved = [(USE_LOSS, "True"), estimator, (LOSS_BETA, beta)]
         if self.at >= FIRST_WITH_SWITCH:
             moved.insert(0, (USE_REWARD, "False"))

@@ -32,6 +32,7 @@ from orchestrator.audit.bash.expansion import (
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (
     EMPTY,
+    Arm,
     Hole,
     Scope,
     ShellArray,
@@ -636,6 +637,17 @@ class Interpreter(Expander):
         if len(self.commands) >= MOST_COMMANDS:
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
         promising = any(may_launch(readable_text(each)) for each in words)
+        for i, term in enumerate(terms):
+            hole = term[0].value[0] if len(term) == 1 and len(term[0].value) == 1 else None
+            if isinstance(hole, Hole) and len({*map(_programs, hole.arms)}) > 1:
+                case = self.case
+                for arm in hole.arms:  # they start different programs
+                    self.case = (*case, arm.label)
+                    own = tuple((WordPart(word, hole.several),) for word in arm.words)
+                    whole = (*terms[:i], *own, *terms[i + 1 :])
+                    self._start(whole, [v for each in whole for v in self.elements(each)], line)
+                self.case = case
+                return
         self.commands.append(
             ShellCommand(terms, self.case, self.usual, line, tuple(self.sourced), promising)
         )
@@ -849,6 +861,8 @@ class Interpreter(Expander):
     def _source(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
         path = arguments[0] if arguments else EMPTY
         name, shown = known_text(path), readable_text(path)
+        if shown == "?" and isinstance(path[0], Hole):
+            shown = path[0].why
         if name is not None and name in self.written:
             self.run_text(self.written.pop(name))
         elif not _SETS_UP.search(shown):
@@ -1063,6 +1077,12 @@ def _by_loop(name: str, line: int) -> Hole:
 
 def _label(node: SyntaxNode, source: ShellSource) -> str:
     return " ".join(source.text(node).split())[:LONGEST_LABEL]
+
+
+def _programs(arm: Arm) -> frozenset[str]:
+    """Return the words of an arm that may name a library's program."""
+    words = (each for word in arm.words for each in readable_text(word).split())
+    return frozenset(each for each in words if may_launch(each) and "=" not in each)
 
 
 def _without_option(value: ShellValue) -> ShellValue:
