@@ -181,15 +181,12 @@ def _vega() -> Any:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts)
+    digests = (hashlib.sha256(text.encode()).digest() for text in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(each).decode()}'" for each in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _inlined_json(data: Mapping[str, Any]) -> Any:

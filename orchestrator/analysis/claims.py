@@ -854,11 +854,6 @@ def _judged(
     return JudgedClaim(name, claim, verdict, "", e, p, family, needed)
 
 
-def _distance(claim: Claim, effect: Estimate) -> float:
-    """Return the distance of an effect from the nearer end of the claimed region."""
-    return min(abs(effect.mean - bound) for bound in _region_bounds(claim.relation, claim.margin))
-
-
 def _counted(name: str, claim: Claim, runs: Sequence[MeasuredRun], evaluated: bool) -> JudgedClaim:
     """Return the verdict on a claim on `works`.
 
@@ -1033,7 +1028,8 @@ def _seeds_needed(
     if evidence.effect is not None:
         if evidence.pooled is None:
             return max(2, now + 1)
-        distance = _distance(claim, evidence.effect) / evidence.pooled.caution
+        mean, ends = evidence.effect.mean, _region_bounds(claim.relation, claim.margin)
+        distance = min(abs(mean - end) for end in ends) / evidence.pooled.caution
         return evidence.pooled.seeds_to_decide(distance, now, level)
     weakest = max((evidence.each or {"": evidence}).values(), key=lambda each: each.p_for)
     sides = _seed_totals(claim, weakest.contrast)

@@ -133,18 +133,7 @@ def score_rows(runs: Sequence[MeasuredRun], scores: Iterable[Score]) -> Iterator
     named = dict(zip((run.record.cell.id for run in runs), run_rows(runs), strict=True))
     for s in scores:
         if s.cell_id in named:
-            yield (
-                *named[s.cell_id],
-                s.task,
-                s.domain,
-                s.metric,
-                s.step,
-                s.value,
-                s.stderr,
-                s.num_items,
-                s.repeats,
-                s.eval_seed,
-            )
+            yield (*named[s.cell_id], *(getattr(s, column) for column in VALUE["scores"]))
 
 
 def imported_rows(

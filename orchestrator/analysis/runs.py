@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from orchestrator.analysis.stats import ALPHA, t_quantile
@@ -238,19 +239,18 @@ def _finals(record: Record, series: Mapping[str, Series]) -> dict[str, float]:
 
 
 def is_accuracy(name: str) -> bool:
-    """Return True for a measured share of right answers."""
-    return is_of_trained(name) and name != OUT_OVER_IN and not _is_count(name)
+    """Return True for a measured share of right answers.
+
+    A number of different answers, or of answers without a box, is none.
+    """
+    is_count = name.rpartition("/")[2].startswith(("distinct@", "unboxed@"))
+    return is_of_trained(name) and name != OUT_OVER_IN and not is_count
 
 
 def is_of_trained(name: str) -> bool:
     """Return True for a metric of answers: a run that collapsed has none."""
     measured = name.startswith("eval/") and name != PREDICTED_ACCURACY
     return measured and not is_divergence(name.rpartition("/")[2])
-
-
-def _is_count(name: str) -> bool:
-    """Return True for a number of different answers, or of answers without a box."""
-    return name.rpartition("/")[2].startswith(("distinct@", "unboxed@"))
 
 
 def predicted_metric(metric: str) -> str | None:
@@ -303,17 +303,10 @@ def _mean_score(scores: Sequence[Score]) -> tuple[float, EvaluationProtocol]:
     return math.fsum(s.value for s in scores) / len(scores), frozenset(map(_protocol_of, scores))
 
 
-def _protocol_of(score: Score) -> tuple[object, ...]:
-    """Return the fields that must be equal for two scores to be comparable."""
-    return (
-        score.task,
-        score.task_version,
-        score.num_items,
-        score.repeats,
-        score.eval_seed,
-        score.sampling,
-        score.harness,
-    )
+_protocol_of = attrgetter(
+    "task", "task_version", "num_items", "repeats", "eval_seed", "sampling", "harness"
+)
+"""The fields that must be equal for two scores to be comparable."""
 
 
 def series_by_metric(points: Iterable[MetricPoint]) -> dict[str, Series]:

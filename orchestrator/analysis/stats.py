@@ -638,17 +638,13 @@ def p_between_shares(
     if whole and all(total * steps % whole == 0 for total in (*left, *right)):
         levels = [[total * steps // whole for total in side] for side in (left, right)]
         one, other = (tuple(side.count(i) for i in range(1, steps + 1)) for side in levels)
-        above, below = (_boschloo(*size, steps) for size in _sizes(left, right))
-        return above[one, other], below[other, one]
+        above = _boschloo(len(left), len(right), steps)
+        return above[one, other], _boschloo(len(right), len(left), steps)[other, one]
     return _dealt(left, right)
 
 
 FEW_SEEDS = 8
 """Up to so many seeds of a side the probabilities of all totals of two settings are computed."""
-
-
-def _sizes(left: Sequence[int], right: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (len(left), len(right)), (len(right), len(left))
 
 
 def _dealt(left: Sequence[int], right: Sequence[int]) -> tuple[float, float]:

@@ -19,6 +19,7 @@ import yaml
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.evaluate import task_data
+from orchestrator.harness_tasks import TaskLoader
 
 OWN_TASKS = plugins.TASKS_FOLDER
 
@@ -63,13 +64,6 @@ def _parts(path: Path) -> Iterator[Path]:
         kin = file.suffix == ".yaml" and file != path
         if file.is_file() and not kin and "__pycache__" not in file.parts:
             yield file
-    plain = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  (a SafeLoader)
+    plain = yaml.load(path.read_text(encoding="utf-8"), TaskLoader)  # noqa: S506  (a SafeLoader)
     for source in (plain.get("metadata") or {}).get("sources", ()):
         yield path.parent / source
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which the harness's `!function` is only a text."""
-
-
-_Loader.add_constructor("!function", lambda _loader, node: str(node.value))

@@ -225,7 +225,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    plain = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506  (a SafeLoader)
+    plain = yaml.load(path.read_text(encoding="utf-8"), TaskLoader)  # noqa: S506  (a SafeLoader)
     if not isinstance(plain, dict):
         raise EnvironmentFault(f"the task file {path} must be a mapping with `task` or `group`")
     below = plain.pop("include", [])
@@ -235,11 +235,11 @@ def _read(path: Path) -> dict[str, Any]:
     return merged | plain
 
 
-class _Loader(yaml.SafeLoader):
+class TaskLoader(yaml.SafeLoader):
     """Safe YAML in which the harness's `!function` is only a text."""
 
 
-_Loader.add_constructor("!function", lambda _loader, node: str(node.value))
+TaskLoader.add_constructor("!function", lambda _loader, node: str(node.value))
 
 
 def _version(path: Path, config: Mapping[str, Any]) -> str:

@@ -112,17 +112,17 @@ def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
     for points in attempts:
         if not points:
             continue
-        trained = (point.step for point in points if not all(map(_is_evaluation, point.values)))
+        trained = (
+            point.step
+            for point in points
+            if not all(name.startswith("eval/") for name in point.values)
+        )
         first = min(trained, default=min(point.step for point in points) + 1)
         merged = {step: point for step, point in merged.items() if step < first}
         for point in points:
             known = merged.get(point.step)
             merged[point.step] = point if known is None else _joined(known, point)
     return tuple(compact(merged[step]) for step in sorted(merged))
-
-
-def _is_evaluation(name: str) -> bool:
-    return name.startswith("eval/")
 
 
 def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:

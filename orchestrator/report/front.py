@@ -357,15 +357,11 @@ def missing(comparison: Comparison, records: Sequence[Record]) -> str:
         if all(f.num_seeds < 2 for f in open_):
             text += ": one seed shows no spread, so run more of them"
         sentences.append(text)
-    if untested := _number(comparison.claims, "not testable"):
+    if untested := sum(f.verdict == "not testable" for f in comparison.claims):
         sentences.append(f"{counted(untested, 'claim')} cannot be tested on these runs")
     if unfinished:
         sentences.append(f"{len(unfinished)} of {counted(len(records), 'cell')} have not finished")
     return f"{'; '.join(sentences)}." if sentences else ""
-
-
-def _number(claims: Sequence[JudgedClaim], verdict: str) -> int:
-    return sum(f.verdict == verdict for f in claims)
 
 
 # ---------------------------------------------------------------- a row a claim
@@ -400,7 +396,10 @@ def in_short(f: JudgedClaim) -> str:
     if e is None:
         return "one training run on both sides" if f.verdict != "not testable" else "not measured"
     if e.effect is None:
-        left, right = (_rate(side) for side in (e.left, e.right))
+        left, right = (
+            f"{side.count} of {side.n}" if isinstance(side, Rate) else ""
+            for side in (e.left, e.right)
+        )
         what = "collapsed" if f.claim.left.metric == COLLAPSE else "not stable"
         text = f"{left} {what}, against {right}" if right else f"{left} {what}"
         if isinstance(e.left, Rate) and not e.left.count and e.left.n:
@@ -409,10 +408,6 @@ def in_short(f: JudgedClaim) -> str:
     seeds = counted(len(e.contrast.seeds), "seed")
     text = estimate_text(e.effect, signed=True)
     return text if e.effect.n < 2 else f"{text}, {seeds}"
-
-
-def _rate(side: Estimate | Rate | None) -> str:
-    return f"{side.count} of {side.n}" if isinstance(side, Rate) else ""
 
 
 def _plain(f: JudgedClaim) -> str:

@@ -156,11 +156,8 @@ def plain_terms(sides: Sequence[LibrarySide], base: str) -> Iterator[str]:
         if base in question.cells:
             settings = question.any_seed(base).cell.settings
             if settings.kl.placement:
-                yield f"{question.name}: {_lower(verdict_on(settings).plain)}"
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+                plain = verdict_on(settings).plain
+                yield f"{question.name}: {plain[:1].lower()}{plain[1:]}"
 
 
 def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pytest
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import task_data, task_files
 from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
+from orchestrator.harness_tasks import TaskLoader
 from orchestrator.records import EvalTask, Sampling
 from tests.evaluate.data import MMLU, stand_ins, write_lines
 
@@ -128,7 +129,7 @@ def test_every_task_of_the_paper_has_its_size() -> None:
     import yaml
 
     for task, size in SIZES.items():
-        plain = yaml.load(path_of(task).read_text(), task_files._Loader)  # noqa: S506  (lm-eval's own loader)
+        plain = yaml.load(path_of(task).read_text(), TaskLoader)  # noqa: S506  (lm-eval's own loader)
         assert plain["metadata"]["num_items"] == size
     comedy = Path(__file__).parents[2] / "experiments" / "evaluation" / "comedy.yaml"
     named = {task["name"] for task in yaml.safe_load(comedy.read_text())["tasks"]}
