@@ -33,6 +33,8 @@ from statistics import fmean, variance
 from typing import Literal, NamedTuple
 
 from orchestrator.analysis.configurations import (
+    AxisValues,
+    configurations_of,
     item_variance,
     mean_by_seed,
     runs_by_configuration,
@@ -103,8 +105,6 @@ ClaimVerdict = Literal[
 OPEN: tuple[ClaimVerdict, ...] = ("seen", "too few runs")
 SMALL = 0.05
 """Differences of a share up to this size count as small."""
-AxisValues = tuple[tuple[str, str], ...]
-"""(axis, value) of runs that differ only in their seed."""
 RunValue = Callable[[MeasuredRun], float | None]
 TailProbabilities = Callable[[float], tuple[float, float]]
 """Bound -> one-sided p-values of "not above the bound" and "not below the bound"."""
@@ -377,14 +377,6 @@ def _trained(
         else:
             settings.append(kept)
     return settings, left_out
-
-
-def configurations_of(runs: Iterable[MeasuredRun]) -> dict[AxisValues, list[MeasuredRun]]:
-    """Return the runs that differ only in their seed, by their traits."""
-    groups: dict[AxisValues, list[MeasuredRun]] = {}
-    for run in runs:
-        groups.setdefault(tuple(sorted(run.traits.items())), []).append(run)
-    return groups
 
 
 def _term(run: MeasuredRun) -> str:

@@ -60,6 +60,8 @@ STABILITY = ("eval/accuracy_in_domain", "eval/in_domain/mean", "train/reward_mea
 STALENESS_MEAN, STALENESS_MAX = "rollout/staleness_mean", "rollout/staleness_max"
 RunsBySeed = Mapping[int, MeasuredRun]
 """One configuration: seed -> run."""
+AxisValues = tuple[tuple[str, str], ...]
+"""(axis, value) of runs that differ only in their seed."""
 RunGroup = Sequence[RunsBySeed]
 """Configurations that are averaged."""
 _ROUNDING = 1e-5
@@ -166,7 +168,7 @@ class Configuration:
 
 def configurations(runs: Sequence[MeasuredRun]) -> list[Configuration]:
     """Return every configuration, in the order of the runs."""
-    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[MeasuredRun]] = {}
+    groups: dict[tuple[str, AxisValues], list[MeasuredRun]] = {}
     for run in runs:
         traits = tuple(sorted(run.traits.items()))
         for study in run.record.cell.studies:
@@ -441,10 +443,15 @@ def finished_by_seed(runs: Iterable[MeasuredRun], metric: str) -> RunsBySeed:
 
 def runs_by_configuration(runs: Sequence[MeasuredRun], metric: str) -> list[RunsBySeed]:
     """Return the configurations of these runs, each with the runs that have a final value."""
-    configurations: dict[tuple[tuple[str, str], ...], list[MeasuredRun]] = {}
+    return [finished_by_seed(same, metric) for same in configurations_of(runs).values()]
+
+
+def configurations_of(runs: Iterable[MeasuredRun]) -> dict[AxisValues, list[MeasuredRun]]:
+    """Return the runs that differ only in their seed, by their traits."""
+    groups: dict[AxisValues, list[MeasuredRun]] = {}
     for run in runs:
-        configurations.setdefault(tuple(sorted(run.traits.items())), []).append(run)
-    return [finished_by_seed(same, metric) for same in configurations.values()]
+        groups.setdefault(tuple(sorted(run.traits.items())), []).append(run)
+    return groups
 
 
 def final_values(runs: RunsBySeed, metric: str) -> dict[int, float]:

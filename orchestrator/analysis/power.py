@@ -15,10 +15,10 @@ from orchestrator.analysis.claims import (
     NotTestableError,
     OneRunError,
     PairedRuns,
-    configurations_of,
     pair_runs,
     places_of,
 )
+from orchestrator.analysis.configurations import configurations_of
 from orchestrator.analysis.runs import MeasuredRun, is_accuracy, per_library
 from orchestrator.analysis.stats import (
     POWER,
