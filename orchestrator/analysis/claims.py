@@ -35,9 +35,7 @@ from typing import Literal, NamedTuple
 from orchestrator.analysis.configurations import (
     AxisValues,
     configurations_of,
-    item_variance,
     mean_by_seed,
-    runs_by_configuration,
     tasks_of,
 )
 from orchestrator.analysis.phases import state_of
@@ -288,8 +286,6 @@ class Contrast:
     """A text for each setting that is left out: it has runs on one side only, or too few trained
     runs."""
     notes: tuple[str, ...]
-    items: float | None = None
-    """Variance of the effect from items, or None if single items are not known."""
     trained: tuple[int, int] | None = None
     """(runs that trained, all of them) for an accuracy of which some runs collapsed."""
     of_all: float | None = None
@@ -325,7 +321,6 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
         trained = len(after), len(before)
         one, other, _ = _effect(claim, paired)
         of_all = one - other
-    items = _items(claim, settings) if claim.over_items else None
     return Contrast(
         tuple(settings),
         tuple(sorted({r.seed for r in finals})),
@@ -334,7 +329,6 @@ def contrast(claim: Claim, runs: Sequence[MeasuredRun]) -> Contrast:
         means,
         (*left_out, *fallen),
         tuple(notes),
-        items,
         trained,
         of_all,
     )
@@ -556,11 +550,9 @@ def effects_by_library(
     return effects
 
 
-def _pooled(
-    means: Sequence[WeightedMean], prior: VariancePrior | None, items: float = 0.0
-) -> PooledEffect | None:
+def _pooled(means: Sequence[WeightedMean], prior: VariancePrior | None) -> PooledEffect | None:
     try:
-        return PooledEffect(means, prior, items)
+        return PooledEffect(means, prior)
     except ValueError:
         return None
 
@@ -569,21 +561,6 @@ def library_of(run: MeasuredRun) -> str:
     """Return the library of a run's settings with its release: `verl 0.9.1`."""
     names = (run.traits.get("backend", ""), run.traits.get("backend.version", ""))
     return " ".join(name for name in names if name not in ("", "none"))
-
-
-def _items(claim: Claim, settings: Sequence[PairedRuns]) -> float | None:
-    """Return the variance of the effect from items, or None if single items are not known.
-
-    The grammar allows `over items` for one metric on both sides only.
-    """
-    metric = claim.left.metric
-    return item_variance(
-        [
-            (runs_by_configuration(s.left, metric), runs_by_configuration(s.right, metric))
-            for s in settings
-        ],
-        metric,
-    )
 
 
 def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
@@ -662,9 +639,6 @@ class ClaimEvidence:
     if it is outside."""
     pooled: PooledEffect | None = None
     """The distribution of the effect; None for shares, with one run, or without any spread."""
-    over_items: bool = False
-    """True if the effect includes the spread between items; then p is about the items'
-    population."""
     each: Mapping[str, "ClaimEvidence"] = field(default_factory=dict)
     """Value of the axis -> evidence there, of a claim `at every` value of an axis."""
     by_library: Mapping[str, Estimate] = field(default_factory=dict)
@@ -884,19 +858,11 @@ def _lacks(run: MeasuredRun, evaluated: bool) -> str:
 
 
 def weigh_evidence(claim: Claim, contrast: Contrast, prior: VariancePrior | None) -> ClaimEvidence:
-    """Return the evidence on a claim: its sides, its effect and its one-sided p-values.
-
-    Raise NotTestableError if the claim is over items and single items are not known.
-    """
+    """Return the evidence on a claim: its sides, its effect and its one-sided p-values."""
     if claim.left.metric in SHARES:
         return _evidence_of_shares(claim, contrast)
-    if claim.over_items and contrast.items is None:
-        raise NotTestableError(
-            "the scores of single items are not known on both sides; evaluate them again, or leave "
-            "out `over items`"
-        )
     n = len(contrast.seeds)
-    pooled = _pooled(contrast.means, prior, contrast.items or 0.0)
+    pooled = _pooled(contrast.means, prior)
     p = _region_p(claim.relation, claim.margin, pooled.tails) if pooled else (0.5, 0.5)
     ends = pooled.interval(ALPHA) if pooled else (None, None)
     return ClaimEvidence(
@@ -907,7 +873,6 @@ def weigh_evidence(claim: Claim, contrast: Contrast, prior: VariancePrior | None
         Estimate(contrast.left - contrast.right, n, math.nan, *ends),
         *p,
         pooled,
-        claim.over_items,
         by_library=effects_by_library(claim, contrast, prior),
     )
 
@@ -1084,8 +1049,7 @@ def _scope_text(claim: Claim) -> str:
     places += map(_condition_text, claim.at)
     places += [f"equal {metric_title(claim.equal)}"] if claim.equal else []
     text = f", at {' and '.join(places)}" if places else ""
-    text += f", in study {listed(claim.studies)}" if claim.studies else ""
-    return text + (", over the population of items" if claim.over_items else "")
+    return text + (f", in study {listed(claim.studies)}" if claim.studies else "")
 
 
 def working_text(runs: WorkingRuns) -> str:
@@ -1186,9 +1150,7 @@ def _libraries_text(e: ClaimEvidence) -> str:
 
 
 def population_text(e: ClaimEvidence) -> str:
-    """Return the population of a verdict: these items, or the tasks they were drawn from."""
-    if e.over_items:
-        return "It speaks of all seeds and of the tasks that the items were drawn from."
+    """Return the population of a verdict: all seeds, on these items."""
     if e.num_items:
         return f"It speaks of all seeds on these {e.num_items} items, not of other items."
     return "It speaks of all seeds on these evaluations."

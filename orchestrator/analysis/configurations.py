@@ -46,7 +46,6 @@ from orchestrator.analysis.stats import (
     seed_spread,
     seeds_to_decide,
     two_sided_p,
-    variance_from_items,
 )
 from orchestrator.errors import SelectionError
 from orchestrator.spec.claims import COLLAPSE
@@ -502,12 +501,6 @@ def difference_over_items(
     """
     tables = _item_tables(settings, metric)
     return None if tables is None else estimate_over_items(tables)
-
-
-def item_variance(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) -> float | None:
-    """Return the variance of left minus right from items, or None without scores of items."""
-    tables = _item_tables(settings, metric)
-    return None if tables is None else variance_from_items(tables)
 
 
 def task_metrics(runs: Sequence[MeasuredRun], metric: str) -> list[str]:

@@ -500,15 +500,9 @@ class PooledEffect:
     probabilities are integrals of its characteristic function (Gil-Pelaez 1951).
     """
 
-    def __init__(
-        self, means: Sequence[WeightedMean], prior: VariancePrior | None, items: float = 0.0
-    ):
-        """Raise ValueError if a mean has one run only, or if nothing varies.
-
-        `items`: the variance of the effect from items, 0 for an effect on these items.
-        """
+    def __init__(self, means: Sequence[WeightedMean], prior: VariancePrior | None):
+        """Raise ValueError if a mean has one run only, or if nothing varies."""
         self.mean = math.fsum(each.weight * each.mean for each in means)
-        self.items = items
         parts: list[tuple[float, float, int]] = []
         for each in means:
             if each.n < 2:
@@ -532,8 +526,6 @@ class PooledEffect:
 
         self.means = [each for each in means if each[0] > SMALLEST_SD]
         parts = [(se, degrees) for se, degrees, _ in self.means]
-        if self.items:
-            parts.append((math.sqrt(self.items), DEGREES[1]))
         if not parts:
             raise ValueError("all runs of a side have the same value: no spread is measured")
         self.error = math.sqrt(math.fsum(se * se for se, _ in parts))

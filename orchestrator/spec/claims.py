@@ -3,7 +3,7 @@
     claim      = side relation (side | number | "predicted") ["+-" number] {condition}
     side       = metric ["[" choice {"," choice} "]"]
     relation   = ">" | ">=" | "<" | "<=" | "~"
-    condition  = "at" place {("and" | ",") place} | "in" "study" (name | list) | "over" "items"
+    condition  = "at" place {("and" | ",") place} | "in" "study" (name | list)
     place      = choice | "every" axis | "equal" metric
     choice     = axis ("=" value | "in" list)
     list       = "[" value {"," value} "]"
@@ -25,9 +25,8 @@ on these very runs and infers nothing about others. Any other metric is a canoni
 (orchestrator/metrics/names.py). `eval/in_domain/mean` and `eval/out_of_domain/mean` are mean@k over
 the tasks of a domain, for the k that was run, at every scale; `mean@32` needs k = 32. An axis is a
 field as in `--where` (`kl`, `beta`, `model`, `kl.estimator`, ...). `~` means "equal within the
-margin", `>=` with a margin means "not lower by more than the margin". `over items` requests a
-verdict on the tasks from which the items were drawn, and not only on these items. `predicted` is
-the value of the backend's closed form for the same settings.
+margin", `>=` with a margin means "not lower by more than the margin". `predicted` is the value of
+the backend's closed form for the same settings.
 """
 
 import re
@@ -109,9 +108,6 @@ class Claim:
     """The axis at each value of which the claim has to hold; empty: none."""
     equal: str = ""
     """The metric at equal values of which the sides are compared; empty: at equal settings."""
-    over_items: bool = False
-    """True: the verdict includes the spread between items, so it holds for the tasks that the items
-    come from."""
 
     @property
     def sides(self) -> tuple[ClaimSide, ...]:
@@ -134,19 +130,15 @@ def parse(text: str) -> Claim:
     )
     right = _right(reader)
     margin = _margin(reader, relation)
-    at, studies, every, equal, over_items = _conditions(reader)
+    at, studies, every, equal = _conditions(reader)
     _check_shares(left, right, margin)
     _check_works(left, relation, right)
-    if over_items and (equal or left.metric in (*SHARES, WORKS) or not _same_metric(left, right)):
-        raise ValueError(
-            "`over items` is for a claim that compares one evaluated metric of two sides"
-        )
     if equal and (every or left.metric in (*SHARES, WORKS) or not _same_metric(left, right)):
         raise ValueError(
             "`at equal` is for a claim that compares one evaluated metric of two sides"
         )
     words = " ".join(text.split())
-    return Claim(words, left, relation, right, margin, at, studies, every, equal, over_items)
+    return Claim(words, left, relation, right, margin, at, studies, every, equal)
 
 
 def _same_metric(left: ClaimSide, right: "ClaimSide | float | str") -> bool:
@@ -227,8 +219,8 @@ def _margin(reader: _Reader, relation: Relation) -> float:
 
 def _conditions(
     reader: _Reader,
-) -> tuple[tuple[AxisCondition, ...], tuple[str, ...], str, str, bool]:
-    over_items, every, equal = False, "", ""
+) -> tuple[tuple[AxisCondition, ...], tuple[str, ...], str, str]:
+    every, equal = "", ""
     at: list[AxisCondition] = []
     studies: list[str] = []
     while reader.at < len(reader.text):
@@ -248,15 +240,9 @@ def _conditions(
             if not reader.word("study"):
                 reader.fail("'study' after 'in'")
             studies += _values(reader)
-        elif reader.word("over"):
-            if not reader.word("items"):
-                reader.fail("'items' after 'over'")
-            over_items = True
         else:
-            reader.fail(
-                "'at AXIS=VALUE', 'at every AXIS', 'in study NAME', 'over items' or the end"
-            )
-    return tuple(at), tuple(studies), every, equal, over_items
+            reader.fail("'at AXIS=VALUE', 'at every AXIS', 'in study NAME' or the end")
+    return tuple(at), tuple(studies), every, equal
 
 
 def _choice(reader: _Reader, *, of_side: bool = False) -> AxisCondition:

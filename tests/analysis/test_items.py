@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestrator.analysis.claims import reason
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.configurations import axis_differences
 
@@ -76,3 +77,13 @@ def test_items_of_another_evaluation_are_no_interval(synthetic: Any) -> None:
     next(iter(items.values()))["micro_sort"] += 0.01
     found = compare(synthetic.spec(), done.records, done.scores, items)
     assert METRIC not in found.configurations[0].finals_over_items
+
+
+def test_a_claim_speaks_of_the_items_of_its_metric(synthetic: Any) -> None:
+    """Not of those of other tasks, which were evaluated too."""
+    done, items = made(synthetic)
+    for own in items.values():
+        own["another_task"] = np.zeros(7)
+    claim = f"{METRIC}[kl=none] < {METRIC}[kl=k1.reward]"
+    (found,) = compare(synthetic.spec({"c": claim}), done.records, done.scores, items).claims
+    assert f"on these {ITEMS} items, not of other items" in reason(found)

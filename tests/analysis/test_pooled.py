@@ -14,7 +14,6 @@ from orchestrator.analysis.claims import (
     _p_of_shares,
     prior_of,
     reason,
-    statement,
 )
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.runs import measure
@@ -164,35 +163,6 @@ def test_two_settings_of_few_seeds_are_no_worse_than_dealing() -> None:
         exact, dealt = p_between_shares(left, right, 2, 2), p_between_shares(left, right)
         assert all(one <= other + 1e-9 for one, other in zip(exact, dealt, strict=True))
     assert p_between_shares([2] * 4, [0] * 4, 2, 2)[0] == pytest.approx(0.00607, abs=1e-5)
-
-
-def test_a_claim_over_items_has_their_spread_as_well(synthetic: Any) -> None:
-    one, other = [0.80, 0.81, 0.80, 0.81], [0.70, 0.71, 0.71, 0.70]
-    done = synthetic.grid({"k1.reward": one, "k3.loss": other})
-    hard = np.random.default_rng(0).random(40)
-    hard -= hard.mean()
-    left = {record.cell.id for record in done.records if "k1.reward" in record.cell.slug}
-    items: dict[str, dict[str, Any]] = {}
-    for score in done.scores:
-        if score.metric.startswith("mean@"):
-            sign = 0.8 if score.cell_id in left else -0.8
-            items.setdefault(score.cell_id, {})[score.task] = score.value + sign * hard
-
-    for own in items.values():
-        own["another_task"] = hard[:7]  # evaluated too, and not of this metric
-
-    def verdict(text: str, of: Any = None) -> Any:
-        return compare(synthetic.spec({"c": text}), done.records, done.scores, of).claims[0]
-
-    seeds, both = verdict(HIGHER, items), verdict(f"{HIGHER} over items", items)
-    assert seeds.verdict == "holds"
-    assert "on these 40 items, not of other items" in reason(seeds)
-    assert both.evidence.effect.mean == pytest.approx(seeds.evidence.effect.mean)
-    assert both.evidence.pooled.error > 3 * seeds.evidence.pooled.error
-    assert both.verdict in ("seen", "too few runs")
-    assert "the tasks that the items were drawn from" in reason(both)
-    assert "over the population of items" in statement(both.claim)
-    assert verdict(f"{HIGHER} over items").verdict == "not testable"
 
 
 def test_two_studies_of_one_name_are_two_configurations_of_the_prior(synthetic: Any) -> None:
