@@ -237,10 +237,9 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
     """Also where an older orch has mirrored the runs without outcomes and validation."""
     experiment, records = paper.replay.experiment, paper.records
     chosen = records if all_ else records[:: len(records) // FEW]
-    only = {record.cell.id for record in chosen}
-    older = [replace(r, outcome=None, metrics=tuple(map(_unvalidated, r.metrics))) for r in records]
-    stages.mirror(experiment, older, [], only, quiet=True)
-    stages.mirror(experiment, records, paper.index.scores, only, quiet=True)
+    older = [replace(r, outcome=None, metrics=tuple(map(_unvalidated, r.metrics))) for r in chosen]
+    stages.mirror(experiment, older, [], quiet=True)
+    stages.mirror(experiment, chosen, paper.index.scores, quiet=True)
     held = dump(store_of(experiment.folder, None).uri, experiment.folder.experiment)
     scores = {(s.cell_id, s.task, s.metric): s for s in paper.index.scores}
     tags = Counter(run.get("tags", {}).get("outcome") for run in held.values())
