@@ -200,7 +200,7 @@ def results_tables(
             )
             for c in own
         ]
-        titles = [m.split("/")[1] if m in tasks else metric_title(m) for m in metrics]
+        titles = [m.split("/")[1] if m in tasks else metric or metric_title(m) for m in metrics]
         yield ReportTable(title, ("KL", "trained", *titles), (*before, *rows), exported=True)
 
 
