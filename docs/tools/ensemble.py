@@ -39,7 +39,6 @@ LAGS: Mapping[str, tuple[float, float]] = {"near": (0.5, 1.5), "far": (0.8, 1.2)
 """Regime -> bounds of the rollout policy's place: 0 at the reference policy, 1 at the policy."""
 ASIDE: Mapping[str, float] = {"near": 0.3, "far": 0.1}
 """Regime -> how far aside the rollout policy stands, in distances of policy and reference."""
-TOP_P = 0.9
 KINDS = ("tabular", "shared", "chain")
 
 
@@ -384,7 +383,7 @@ def _cosine(one: FloatTable, other: FloatTable) -> float:
 
 
 def _of_samplers(model: RandomModel, tree: Tree) -> Iterator[tuple[str, float]]:
-    """Yield the errors of ratios to a third policy, and of logged estimates of other samples."""
+    """Yield the error of a ratio to a third policy."""
     engine = _Walked(model, tree, model.rollout)
     old = tree.taken(tree.logp(model.old))
     k3 = slope("k3", engine.x) + clamped_value("k3", engine.x)
@@ -392,25 +391,6 @@ def _of_samplers(model: RandomModel, tree: Tree) -> Iterator[tuple[str, float]]:
     true = engine.expected(engine.w * k3)
     off = np.linalg.norm(engine.expected(to_old * k3) - true) / np.linalg.norm(true)
     yield "old_policy_ratio_off", float(off)
-    own = _Walked(model, tree, model.policy)
-    kl = float(own.chance @ own.x.sum(1))
-    cut = _cut(own.logq)
-    for name, logs in (("stale", engine.logm), ("top_p", cut)):
-        chance = np.exp(tree.taken(logs).sum(1))
-        for estimator in ("k1", "k3"):
-            logged = float(chance @ (clamped_value(estimator, own.x) * tree.mask).sum(1))
-            yield f"logged_{estimator}_{name}", abs(logged / kl - 1)
-
-
-def _cut(logq: FloatTable) -> FloatTable:
-    """Return the log-probabilities of sampling with top-p: the likeliest words up to TOP_P."""
-    chance = np.exp(logq)
-    order = np.argsort(-chance, axis=1)
-    ahead = np.take_along_axis(chance, order, 1).cumsum(1) - np.take_along_axis(chance, order, 1)
-    kept = np.zeros_like(chance)
-    np.put_along_axis(kept, order, (ahead < TOP_P).astype(float), 1)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(chance * kept / (chance * kept).sum(1, keepdims=True)))
 
 
 if __name__ == "__main__":

@@ -15,15 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from backends.micro.objective import Experience, objective, shaped_advantages
 from orchestrator import estimators
-from orchestrator.estimators import TABLE, EstimatorEntry, GradientForm, names
+from orchestrator.estimators import TABLE, EstimatorEntry, GradientForm
 from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
 from orchestrator.exact.montecarlo import monte_carlo
 from orchestrator.exact.objectives import WIDE
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
-from orchestrator.kl.estimators import vocabulary_kl
-from orchestrator.settings import Kl, Loss
 from tests.kl.forms import every_form
 
 TWO = (ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), ToyPolicy(0.6, -0.05))
@@ -216,38 +213,6 @@ def test_nothing_pulls_where_the_policy_is_the_reference(name: str) -> None:
     same = LabSetting(TWO[0], TWO[0], 6)
     known = exact(same, every_form([name]))
     assert np.abs(known.mean).max() < 1e-14
-
-
-@pytest.mark.parametrize("name", names())
-def test_as_beta_goes_to_0_the_update_is_that_without_a_kl(name: str) -> None:
-    """Of the embedded trainer's loss and advantages: linear in beta, and equal at 0."""
-    logits = torch.tensor(np.random.default_rng(2).normal(size=(2, 2, 3, 6)), requires_grad=True)
-    logps = logits.log_softmax(-1)
-    logp, mask = logps[..., 0], torch.ones(2, 2, 3, dtype=torch.float64)
-    logps_ref = torch.full_like(logps, -np.log(6))
-    old = logp.detach() - 0.1
-    zeros = torch.zeros(2, 2)
-    signs = torch.tensor([[[1.0], [-1.0]], [[2.0], [0.5]]])
-    batch = Experience(zeros, mask, mask, old, logps_ref[..., 0], zeros, zeros, signs)
-    states = vocabulary_kl(name, logps, logps_ref) if TABLE[name].is_of_vocabulary else None
-
-    def update(beta: float | None) -> Any:
-        kl = Kl(estimator="none")
-        if beta is not None:
-            kl = Kl(estimator=name, placement="loss", beta=beta)
-        loss = objective(Loss(clip=None), kl, logp, batch, state_kls=states).loss
-        return torch.autograd.grad(loss, logits, retain_graph=True)[0]
-
-    def shaped(beta: float) -> Any:
-        lost = vocabulary_kl("full", logps, logps_ref).detach()
-        reward = torch.tensor([[1.0, 0.0], [0.5, 0.0]])
-        return shaped_advantages("rloo", reward, beta, lost, credit=TABLE[name].credit)
-
-    for of, without in ((update, update(None)), (shaped, shaped(0.0))):
-        assert torch.equal(of(0.0), without)
-        large, small = ((of(beta) - without).abs().max().item() for beta in (1e-2, 1e-5))
-        assert large > 0
-        assert small == pytest.approx(1e-3 * large, rel=1e-6)
 
 
 @pytest.fixture

@@ -70,19 +70,6 @@ def test_the_closed_form_of_appendix_c() -> None:
     assert gradients(ON)["sequence_reverse_kl"] == pytest.approx(gradient, rel=1e-12)
 
 
-@pytest.mark.parametrize("rollout", [None, ToyPolicy(-0.2, -0.07)], ids=["on", "off"])
-def test_forty_digits_by_enumeration(rollout: ToyPolicy | None) -> None:
-    setting = LabSetting(FIGURE.policy, FIGURE.reference, 6, rollout)
-    configurations = (*FIGURE_1, KlConfiguration("rho_k3", "loss", ratio="sequence"))
-    found = exact(setting, configurations)
-    with mpmath.workdps(40):
-        for (i, configuration), j in product(enumerate(configurations), (0, 1)):
-            mean, variance = enumeration.mean_and_variance(configuration, setting, j, mpmath.mp)
-            size = found.magnitude[i, j]
-            assert abs(found.mean[i, j] - mean) <= 1e-13 * size, configuration.label
-            assert abs(found.variance[i, j] / variance - 1) <= 1e-12, configuration.label
-
-
 def test_forty_digits_by_the_recursion_at_full_length() -> None:
     """The dynamic programme itself, run in 40 digits at T = 32."""
     table = tables(FIGURE)
