@@ -167,30 +167,27 @@ class LossInput(NamedTuple):
     """[P, G, T], of the policy at each token."""
 
 
-class GroupLoss(NamedTuple):
-    """The losses of C cells' minibatches, computed at once, and what differentiates them."""
+class GroupSlopes(NamedTuple):
+    """The losses of C cells' minibatches, computed at once, with their slopes and metrics."""
 
     value: Tensor
     """[C]"""
-    logp: Tensor
-    """[C, P, G, T], of the tokens."""
+    grad_logp: Tensor
+    """[C, P, G, T], in the log-probabilities of the tokens."""
+    grad_logps: Tensor | None
+    """In those of the whole vocabulary at each packed position, or None."""
     metrics: list[dict[str, float]]
     """`measured` of each cell."""
-    states: Tensor | None = None
-    """[C, P, G, T], the KL of each token's state, or None."""
-    grad_logps_of: Callable[[Tensor], Tensor] | None = None
-    """The slope in the log-probabilities of the whole vocabulary, of a slope in `states`."""
 
 
 Slopes = tuple[Tensor, Tensor | None]
-"""The slope of a cell's loss in the log-probabilities of the tokens, [P, G, T], and that in those
-of the whole vocabulary at each packed position, or None."""
+"""`grad_logp` and `grad_logps` of one cell."""
 
 
-def group_loss(
+def group_slopes(
     settings: Sequence[Settings], dialect: Dialect, inputs: Sequence[LossInput]
-) -> GroupLoss:
-    """Return the losses of C cells whose minibatches have one form (`Training.loss_form`).
+) -> GroupSlopes:
+    """Return the slopes of C cells whose minibatches have one form (`Training.loss_form`).
 
     What each cell gets does not depend on the others: sums and means are those of its own rows.
     """
@@ -201,24 +198,24 @@ def group_loss(
     loss, kl = settings[0].loss, settings[0].kl
     logp = torch.stack([one.scored.logp for one in inputs])
     betas = logp.new_tensor([one.kl.beta for one in settings])
-    leaf = logp.detach().requires_grad_()
+    leaves = [logp.detach().requires_grad_()]
     states = whole = None
     if minibatch.logps_ref is not None and in_loss(kl):
         logps = torch.cat([one.scored.logps for one in inputs])
         whole = kl.estimator, logps, minibatch.logps_ref.flatten(0, 1)
         of_prompts = state_kl(*whole, logp.flatten(0, 1).shape)
         states = of_prompts.view(logp.shape).requires_grad_()
-    target = objective(loss, kl, leaf, minibatch, dialect, states, betas)
+        leaves.append(states)
+    target = objective(loss, kl, leaves[0], minibatch, dialect, states, betas)
+    # A sum, because torch imports half of itself for a loss that is not a number.
+    grad_logp, *of_states = torch.autograd.grad(target.loss.sum(), leaves)
+    grad_logps = None
+    if whole is not None:
+        grad_logps = state_slope(*whole, of_states[0].flatten(0, 1))
+        grad_logps = grad_logps.view(len(inputs), -1, *grad_logps.shape[1:])
     entropy = torch.stack([one.entropy for one in inputs])
     metrics = measured(settings, minibatch, target, logp, entropy, betas)
-    if states is None or whole is None:
-        return GroupLoss(target.loss, leaf, metrics)
-
-    def grad_logps_of(slope: Tensor) -> Tensor:
-        grad_logps = state_slope(*whole, slope.flatten(0, 1))
-        return grad_logps.view(len(slope), -1, *grad_logps.shape[1:])
-
-    return GroupLoss(target.loss, leaf, metrics, states, grad_logps_of)
+    return GroupSlopes(target.loss.detach(), grad_logp, grad_logps, metrics)
 
 
 class LockstepGroup:
@@ -363,41 +360,29 @@ class LockstepGroup:
                 groups.append((form, [place]))
             else:
                 alike.append(place)
-        try:
-            return self._slopes_of_groups([places for _, places in groups], inputs)
-        except Exception:  # one by one, so that the cell at fault ends alone
-            slopes: dict[int, Slopes] = {}
-            for place in inputs:
-                with self.members[place].watched(self):
-                    slopes |= self._slopes_of_groups([[place]], inputs)
-            return slopes
-
-    def _slopes_of_groups(
-        self, groups: Sequence[list[int]], inputs: Mapping[int, LossInput]
-    ) -> dict[int, Slopes]:
-        """Return the slopes of the cells in groups of one form. Give each cell its metrics."""
-        losses = []
-        for places in groups:
-            of_these = [self.members[place] for place in places]
-            settings = [member.settings for member in of_these]
-            dialect = of_these[0].trainee.dialect
-            losses.append(group_loss(settings, dialect, [inputs[place] for place in places]))
-        if not losses:
-            return {}
-        leaves = [x for loss in losses for x in (loss.logp, loss.states) if x is not None]
-        # Sums, because torch imports half of itself for a loss that is not a number. One call for
-        # all cells: the start of a backward pass costs more than its operations.
-        sums = [loss.value.sum() for loss in losses]
-        by_leaf = iter(torch.autograd.grad(sums, leaves))
         slopes: dict[int, Slopes] = {}
-        for places, loss in zip(groups, losses, strict=True):
-            grad_logp = next(by_leaf)
-            grad_logps = None if loss.grad_logps_of is None else loss.grad_logps_of(next(by_leaf))
-            is_finite = loss.value.isfinite().tolist()
-            for number, place in enumerate(places):
-                further = None if grad_logps is None else grad_logps[number]
-                slopes[place] = grad_logp[number], further
-                self.members[place].add_metrics(loss.metrics[number], is_finite=is_finite[number])
+        for _, places in groups:
+            try:
+                slopes |= self._slopes_of(places, inputs)
+            except Exception:  # one by one, so that the cell at fault ends alone
+                for place in places:
+                    with self.members[place].watched(self):
+                        slopes |= self._slopes_of([place], inputs)
+        return slopes
+
+    def _slopes_of(
+        self, places: Sequence[int], inputs: Mapping[int, LossInput]
+    ) -> dict[int, Slopes]:
+        """Return the slopes of cells of one form. Give each cell its metrics."""
+        members = [self.members[place] for place in places]
+        settings, dialect = [each.settings for each in members], members[0].trainee.dialect
+        of_all = group_slopes(settings, dialect, [inputs[place] for place in places])
+        is_finite = of_all.value.isfinite().tolist()
+        slopes: dict[int, Slopes] = {}
+        for number, (place, member) in enumerate(zip(places, members, strict=True)):
+            further = None if of_all.grad_logps is None else of_all.grad_logps[number]
+            slopes[place] = of_all.grad_logp[number], further
+            member.add_metrics(of_all.metrics[number], is_finite=is_finite[number])
         return slopes
 
     def _between_batches(
