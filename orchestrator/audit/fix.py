@@ -175,56 +175,47 @@ def write_diff(path: Path, changes: str) -> Path:
 
 
 def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
+    """Make an edit in the lines. Return False if they have no place for it."""
     if edit.lines:
         return any(_replace(lines, number, edit) for number in edit.lines)
-    return _add(lines, edit, finding)
+    return edit.text is not None and _add(lines, edit.key, edit.text, finding)
 
 
 def _replace(lines: list[str], number: int, edit: Edit) -> bool:
     """Change the value of a key on line `number`. Return False if the line does not set the key."""
-    if not 0 < number <= len(lines):
-        return False
-    line = lines[number - 1]
-    key = re.escape(edit.key)
-    if (edit.text is not None and edit.text.startswith("--")) or edit.text is None:
-        pattern = (
-            rf"(?<!\S)--{key}(?:[ =]{_VALUE}(?<!\\))?" if edit.text else rf"(?<!\S)--{key}\b ?"
-        )
-        changed = re.sub(pattern, lambda _: edit.text or "", line, count=1)
+    line = lines[number - 1] if 0 < number <= len(lines) else ""
+    key, text = re.escape(edit.key), edit.text
+    if text is None:
+        changed = re.sub(rf"(?<!\S)--{key}\b ?", "", line, count=1)
         # The flag had the line for itself: the line goes, with the `\` at its end.
-        if changed != line and edit.text is None and changed.strip() in ("\\", ""):
+        if changed != line and changed.strip() in ("\\", ""):
             changed = ""
+    elif text.startswith("--"):
+        flag = rf"(?<!\S)--{key}(?:[ =]{_VALUE}(?<!\\))?"
+        changed = re.sub(flag, lambda _: text, line, count=1)
     else:
-        value = edit.text.partition("=")[2]
-        changed = re.sub(
-            rf"(?<![\w.]){key}={_VALUE}", lambda _: f"{edit.key}={value}", line, count=1
-        )
+        value = text.partition("=")[2]
+        changed = re.sub(rf"((?<![\w.]){key}=){_VALUE}", lambda m: f"{m[1]}{value}", line, count=1)
         if changed == line:
-            changed = _in_document(line, edit.key.rpartition(".")[2], value)
+            changed = re.sub(
+                rf"""({_in_file(edit.key)}){_VALUE_IN_FILE}""",
+                lambda m: f"{m[1]}{_python(value) if m['quote'] else value}",
+                line,
+                count=1,
+            )
     if changed == line:
         return False
     lines[number - 1] = changed
     return True
 
 
-def _in_document(line: str, last: str, value: str) -> str:
-    """Return the line with a new value of a YAML key or of a Python dictionary's key.
+_VALUE_IN_FILE = r"""(?:"[^"\n]*"|'[^'\n]*'|[\w.+-]*)"""
 
-    `last`: the last part of the dotted key. Return the same line if it does not have the key.
-    """
-    head = re.search(rf"(?m)^[ \t]*(?:- )?{re.escape(last)}[ \t]*:[ \t]*", line)
-    if head is not None:
-        old, end, rest = line[head.end() :].partition("\n")
-        before, mark, comment = old.partition("#")
-        blanks = before[len(before.rstrip()) :]
-        return f"{line[: head.end()]}{value}{blanks}{mark}{comment}{end}{rest}"
-    head = re.search(rf"""(["']){re.escape(last)}\1[ \t]*:[ \t]*""", line)
-    if head is None:
-        return line
-    given = re.match(r"""[\w.+-]+|"[^"\n]*"|'[^'\n]*'""", line[head.end() :])
-    if given is None:
-        return line
-    return line[: head.end()] + _python(value) + line[head.end() + given.end() :]
+
+def _in_file(key: str) -> str:
+    """Return the pattern of a dotted key and its colon, in a line of YAML or of a dictionary."""
+    last = re.escape(key.rpartition(".")[2])
+    return rf"""(?P<quote>["']?)(?<![\w.]){last}(?P=quote)[ \t]*:[ \t]*"""
 
 
 def _python(value: str) -> str:
@@ -233,58 +224,33 @@ def _python(value: str) -> str:
     return value if plain else f'"{value}"'
 
 
-def _add_to_section(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Add a key before a key of the same YAML section or Python dictionary.
-
-    Return False if the finding has no setting of that section.
-    """
-    parent, _, last = edit.key.rpartition(".")
-    value = (edit.text or "").partition("=")[2]
-    for setting in finding.settings:
-        section, _, name = setting.key.rpartition(".")
-        for number in setting.lines if section == parent else ():
-            line = lines[number - 1] if 0 < number <= len(lines) else ""
-            head = re.match(rf"""([ \t]*)(["']?){re.escape(name)}\2[ \t]*:""", line)
-            inline = re.search(rf"""(["']){re.escape(name)}\1[ \t]*:""", line)
-            if head is None and inline is not None:
-                added = f"{inline[1]}{last}{inline[1]}: {_python(value)}, "
-                lines[number - 1] = f"{line[: inline.start()]}{added}{line[inline.start() :]}"
-                return True
-            if head is None:
-                continue
-            quote = head[2]
-            added = f"{quote}{last}{quote}: {_python(value) + ',' if quote else value}\n"
-            lines[number - 1] = f"{head[1]}{added}{line}"
+def _add(lines: list[str], key: str, text: str, finding: AuditFinding) -> bool:
+    """Add a setting before another one: a word of the command, or a key of the same section of a
+    file. Else add the word after the entry point. Return False if there is no such place."""
+    section, _, last = key.rpartition(".")
+    value = text.partition("=")[2]
+    for setting, number in ((e, n) for e in finding.settings for n in e.lines):
+        line = lines[number - 1] if 0 < number <= len(lines) else ""
+        word = f"--{setting.key}" if text.startswith("--") else f"{setting.key}="
+        in_file = re.search(_in_file(setting.key), line)
+        if word in line:
+            at, added = line.index(word), f"{text} "
+        elif in_file is not None and setting.key.rpartition(".")[0] == section:
+            at, quote = in_file.start(), in_file["quote"]
+            is_alone = not line[:at].strip()
+            ends = ("," if quote or not is_alone else "") + (f"\n{line[:at]}" if is_alone else " ")
+            added = f"{quote}{last}{quote}: {_python(value) if quote else value}{ends}"
+        else:
+            continue
+        lines[number - 1] = f"{line[:at]}{added}{line[at:]}"
+        return True
+    entry = finding.entry_point
+    for number in range(finding.line, min(finding.line + 12, len(lines) + 1)) if entry else ():
+        before, found, after = lines[number - 1].partition(entry or "")
+        if found:
+            lines[number - 1] = f"{before}{found} {text}{after}"
             return True
     return False
-
-
-def _add(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:
-    """Add a word before a word that sets a key, or else after the entry point.
-
-    Return False if the file has no such place.
-    """
-    if edit.text is None:
-        return False
-    anchors: list[tuple[int, str]] = []
-    for setting in finding.settings:
-        for number in setting.lines:
-            mark = f"--{setting.key}" if edit.text.startswith("--") else f"{setting.key}="
-            anchors.append((number, mark))
-    if finding.entry_point:
-        anchors += [(n, finding.entry_point) for n in range(finding.line, finding.line + 12)]
-    for number, mark in anchors:
-        if not 0 < number <= len(lines) or mark not in lines[number - 1]:
-            continue
-        line = lines[number - 1]
-        at = line.index(mark)
-        end = at + len(mark)
-        if mark == finding.entry_point:
-            lines[number - 1] = f"{line[:end]} {edit.text}{line[end:]}"
-        else:
-            lines[number - 1] = f"{line[:at]}{edit.text} {line[at:]}"
-        return True
-    return _add_to_section(lines, edit, finding)
 
 
 MOST = 6
