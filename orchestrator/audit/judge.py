@@ -388,8 +388,7 @@ def _without_a_table(reading: LaunchReading, launch: Launch) -> Iterator[str]:
             f"defaults of {reading.version}"
         )
     elif launch_keys is not None and launch_keys.guessed:
-        if not any(each.startswith("the release is") for each in reading.assumes):
-            yield f"the release is {reading.version}: nothing names it"
+        yield f"the release is {reading.version}: nothing names it"
     elif launch_keys is not None and launch_keys.exact:
         return
     elif _is_guessed(reading, launch):

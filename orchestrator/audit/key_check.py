@@ -13,7 +13,7 @@ mistake, but the verdict then holds only if the fork left the KL unchanged.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
@@ -143,11 +143,6 @@ def _leaves(keys: frozenset[str]) -> Mapping[str, Sequence[str]]:
     return leaves
 
 
-@cache
-def _leaf_names(keys: frozenset[str]) -> frozenset[str]:
-    return frozenset(_leaves(keys))
-
-
 def _in_other_section(key: str, keys: frozenset[str]) -> Sequence[str]:
     """Return the known keys whose last part is this key's last part, or one typing slip from it.
 
@@ -157,17 +152,13 @@ def _in_other_section(key: str, keys: frozenset[str]) -> Sequence[str]:
     last = key.rpartition(".")[2]
     named = _leaves(keys).get(last, ())
     if not named and len(last) >= SHORTEST_FOR_TWO:
-        named = _leaves(keys).get(closest(last, _leaf_names(keys)), ())
+        named = _leaves(keys).get(closest(last, frozenset(_leaves(keys))), ())
     return named if len(named) <= MOST_MEANT else ()
 
 
-def closest(key: str, keys: Collection[str]) -> str:
-    """Return the known key that differs only by a typing slip, or an empty text."""
-    return _closest(key, keys if isinstance(keys, frozenset) else frozenset(keys))
-
-
 @lru_cache(maxsize=4096)  # the scripts of a fork give the same keys again and again
-def _closest(key: str, keys: frozenset[str]) -> str:
+def closest(key: str, keys: frozenset[str]) -> str:
+    """Return the known key that differs only by a typing slip, or an empty text."""
     if (underscored := key.replace("-", "_")) != key and underscored in keys:
         return underscored
     slips = [(size, each) for each in keys if (size := _slip(key, each)) is not None]
@@ -286,7 +277,7 @@ def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
     elif taken is not None and not loose and not all(_is_among(t, taken) for t in _listed(text)):
         names = sorted(str(each) for each in taken if each is not None)
         more = ", …" if len(names) > MOST_SHOWN else ""
-        meant = closest(text, names)
+        meant = closest(text, frozenset(names))
         hint = f"; did you mean {meant}?" if meant else ""
         sentence = (
             f"{name} of {launch_keys.name} takes {', '.join(names[:MOST_SHOWN])}{more}; "

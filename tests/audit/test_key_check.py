@@ -64,7 +64,7 @@ def test_each_librarys_rules(
 
 
 def test_a_slip_of_the_pen_is_told_from_another_name() -> None:
-    keys = ("use_kl_loss", "kl_loss_coef", "gpu1_size")
+    keys = frozenset({"use_kl_loss", "kl_loss_coef", "gpu1_size"})
     assert closest("use_kl_los", keys) == "use_kl_loss"
     assert closest("kl_loss_ceof", keys) == "kl_loss_coef"
     assert closest("gpu2_size", keys) == ""

@@ -39,7 +39,7 @@ _FIRST_KL = 0.02
 """KL of a token at the first step, in nats; the policy is then its reference, but for rounding."""
 _TOO_FAR = 1.0
 """KL of a token, in nats, at which a policy writes other texts than its reference."""
-_EXPLODED = 50.0
+_EXPLODED = 100.0
 """KL of a token, in nats, that no sampled word has but where the two policies are strangers."""
 
 
