@@ -22,7 +22,7 @@ from orchestrator.audit.documents import (
     yaml_nodes,
 )
 from orchestrator.audit.libraries import NeighbourFiles, may_configure, may_launch
-from orchestrator.audit.python import HOLE, PUT_IN, as_module, read_python
+from orchestrator.audit.python import HOLE, PUT_IN, read_python
 from orchestrator.audit.reading import hydra_overrides
 from orchestrator.library.launches import (
     UNKNOWN,
@@ -199,9 +199,6 @@ def _shell(
         budget=budget,
     )
     for launch in launches:
-        module = as_module(launch.words)
-        if module is not None:
-            launch = replace(launch, words=module)
         launch = _configured(launch, {**written} if written else {}, files)
         own_programs = list(programs(launch, written))  # those that the script writes itself
         yield from own_programs or _with_each_file(launch, files) or [launch]

@@ -34,7 +34,6 @@ _GROWS = (
 """Methods that change the list or dictionary that they belong to."""
 _HEADS = ("actor_rollout_ref", "algorithm")
 _PARSED = ("args", "opt", "opts", "options", "cli_args")
-_PYTHON = re.compile(r"(^|/)python[\d.]*$")
 _PLACES = re.compile(r"(?<!\{)\{[^{}\s]*\}(?!\})|%(?:\(\w+\))?[-+.\d]*[sdrfgieg]")
 """Where `.format(...)` and `%` put values into a string."""
 _FENCE = re.compile(r"(?m)^[ \t]*```[ \t]*\w*[ \t]*$")
@@ -107,64 +106,6 @@ def read_python(
         raise UnreadableScript(f"this Python cannot be read: {error}") from None
 
 
-def as_module(words: Sequence[CommandWord]) -> tuple[CommandWord, ...] | None:
-    """Return `python -c CODE` as `python -m MODULE` or `python FILE`, whichever the code runs.
-
-    Return None if the words have no such code, or if it runs no launch. The code runs a module if
-    it calls a function imported from it, or calls runpy. Arguments set in the code are not read.
-    """
-    texts = [word.text for word in words]
-    at = next(
-        (
-            i
-            for i, text in enumerate(texts[:-1])
-            if text == "-c" and any(_PYTHON.search(each) for each in texts[:i])
-        ),
-        None,
-    )
-    if at is None:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(texts[at + 1])
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    runs = [each for node in ast.walk(tree) if (each := _run_by(node, _imported(tree)))]
-    name = next((each for each in runs if may_launch(each)), "")
-    if not name:
-        return None
-    start = words[:at] if name.endswith(".py") else (*words[:at], replace(words[at], text="-m"))
-    return (*start, replace(words[at + 1], text=name), *words[at + 2 :])
-
-
-def _imported(tree: ast.Module) -> dict[str, str]:
-    """Return the full dotted name of each imported name, by the name used in the file."""
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                # `import a.b` binds `a` alone; `import a.b as c` binds `a.b`.
-                whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                names[alias.asname or whole] = whole
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return names
-
-
-def _run_by(node: ast.AST, names: Mapping[str, str]) -> str:
-    """Return the module or file that a call runs, or an empty text if it runs none."""
-    if not isinstance(node, ast.Call):
-        return ""
-    first, _, rest = ast.unparse(node.func).partition(".")
-    called = names.get(first, "") + (f".{rest}" if rest else "")
-    if called in ("runpy.run_module", "runpy.run_path") and node.args:
-        given = node.args[0]
-        return str(given.value) if isinstance(given, ast.Constant) else ""
-    return called.rpartition(".")[0] if first in names else ""
-
-
 class _Reader:
     def __init__(
         self,
@@ -174,7 +115,7 @@ class _Reader:
         configuration: Mapping[str, Given],
         files: Mapping[str, str],
     ) -> None:
-        self.name, self.tree, self.files = name, tree, files
+        self.name, self.files = name, files
         self.set_later: set[str] = set()
         """Attributes and elements that the file assigns, as they are written."""
         self.opened: dict[str, str] = {}
@@ -574,7 +515,6 @@ class _Reader:
         """Return the dotted names imported outside `try`, and the keywords in calls to them."""
         tries = [node for node in self.nodes if isinstance(node, ast.Try)]
         guarded = {id(inner) for node in tries for inner in ast.walk(node)}
-        imported = _imported(self.tree)
         names = {
             f"{node.module}.{alias.name}": None
             for node in self.nodes
@@ -583,7 +523,8 @@ class _Reader:
         }
         for node in self.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                called = imported.get(node.func.id, "")
+                name = node.func.id
+                called = f"{self.modules.get(name, '')}.{self.aliases.get(name, name)}"
                 if called in names:
                     names |= {f"{called}({each.arg})": None for each in node.keywords if each.arg}
         return tuple(names)

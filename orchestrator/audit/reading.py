@@ -711,6 +711,27 @@ def program_of(
     return "", ()
 
 
+def program_with_keys(
+    words: Sequence[CommandWord], is_program: Callable[[str], bool], keys: re.Pattern[str]
+) -> tuple[str | None, Sequence[CommandWord]]:
+    """Return the library's program and the words after it; (None, ()) without one.
+
+    Where no word is its program, somebody's own program gets the library's keys: the last file or
+    module before the first of them.
+    """
+    for i, word in enumerate(words):
+        if is_program(word.text):
+            return word.text, words[i + 1 :]
+    first = next((i for i, word in enumerate(words) if keys.match(word.text)), None)
+    if first is None:
+        return None, ()
+    for i in range(first - 1, -1, -1):
+        text = words[i].text
+        if text.endswith((".py", ".sh")) or (i and words[i - 1].text == "-m"):
+            return text, words[i + 1 :]
+    return (words[first - 1].text if first else None), words[first:]
+
+
 def has_hole(words: Sequence[CommandWord]) -> str:
     """Return why some words of a command are unknown, or an empty text if all are known."""
     for word in words:

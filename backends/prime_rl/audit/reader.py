@@ -6,7 +6,6 @@ policy in the loss that carries a gradient. `kl_tau` weighs the distance to the 
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,14 +14,15 @@ from pathlib import Path
 from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
+from orchestrator.audit.documents import toml_document
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
     ReleaseReader,
     as_number,
+    flags_in_order,
     reference_at_one,
     truncated,
-    unquoted,
 )
 from orchestrator.library.key_tables import Releases, load_releases, nearest
 from orchestrator.library.launches import (
@@ -41,6 +41,7 @@ from orchestrator.library.launches import (
     Possibility,
     Surroundings,
     TrainingRegime,
+    UnreadableScript,
 )
 from orchestrator.library.manifest import ReleaseTable
 
@@ -156,8 +157,9 @@ def audit(launch: Launch) -> LaunchReading | None:
         return None
     keys = Keys({})
     keys.add_documents(documents)
-    for key, given in _flags(rest):
-        keys.add(key, given)
+    for key, given in flags_in_order(rest, dashes=False):
+        if key != "config":
+            keys.add(key, given)
     if not launch.words and _is_orchestrator(keys.given):
         _add_trainers_half(keys, launch)
     at, because, spread = _release(launch, keys)
@@ -169,16 +171,11 @@ def _add_trainers_half(keys: Keys, launch: Launch) -> None:
     """Add the trainer's file beside an orchestrator's, under the keys of a full configuration."""
     for name in ("trainer.toml", "train.toml"):
         try:
-            todo: list[tuple[str, object]] = [("trainer", tomllib.loads(launch.in_folder[name]))]
-        except (KeyError, tomllib.TOMLDecodeError, RecursionError):
+            document = toml_document(launch.in_folder[name], name)
+        except (KeyError, UnreadableScript):
             continue
-        while todo:
-            key, value = todo.pop()
-            if isinstance(value, dict):
-                todo += [(f"{key}.{part.replace('-', '_')}", each) for part, each in value.items()]
-            else:
-                shown = str(value).lower() if isinstance(value, bool) else str(value)
-                keys.add(key, Given(shown))
+        for key, given in document.values.items():
+            keys.add(f"trainer.{key}", Given(given.text))
         keys.assumes.append(f"{name} beside it is the trainer's half of the same run")
         return
 
@@ -291,20 +288,6 @@ def _is_orchestrator(values: Mapping[str, object]) -> bool:
 def _is_sft(values: Mapping[str, object]) -> bool:
     heads = {key.partition(".")[0] for key in values}
     return {"model", "data", "optim"} <= heads and "orchestrator" not in heads
-
-
-def _flags(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
-    """Yield each flag after the files, with its value: `--trainer.loss.kl-tau 0.1`."""
-    for i, word in enumerate(words):
-        match = re.match(r"^--([\w.-]+)(?:=(.*))?$", word.text, re.DOTALL)
-        if match is None or match[1] == "config":
-            continue
-        value, why, default_of = match[2], word.why, word.default_of
-        following = words[i + 1] if i + 1 < len(words) else None
-        if value is None and following is not None and not following.text.startswith(("--", "@")):
-            value, why, default_of = following.text, following.why, following.default_of
-        given = Given(unquoted(value or "true"), word.lines, why, default_of=default_of)
-        yield match[1].replace("-", "_"), given
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:

@@ -7,7 +7,7 @@ All of them have k3 in the loss with beta 0.001 by default.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from orchestrator.audit.reading import (
     Keys,
     ReleaseReader,
     group_of_one,
+    program_with_keys,
     reference_at_one,
     regime_of_sizes,
     shown,
@@ -41,7 +42,6 @@ from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     BoundNote,
-    CommandWord,
     Given,
     HeldKeys,
     Inactive,
@@ -201,7 +201,9 @@ NO_GRADIENT = "its compute_approx_kl stands under torch.no_grad (SkyRL issue 134
 
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch, or None if it does not start SkyRL."""
-    entry, rest = _entry(launch.words)
+    entry, rest = program_with_keys(launch.words, _is_entry_point, _OURS)
+    if any(word.text.lstrip("+").startswith("actor_rollout_ref.") for word in launch.words):
+        return None
     if launch.words and (entry is None or _NOT_RL.search(entry)):
         return None
     if not launch.words and not any(
@@ -256,18 +258,8 @@ def _all_keys() -> ReleaseTable:
     return merged_table((*tables().values(), _train_keys()))
 
 
-def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
-    for i, word in enumerate(words):
-        if len(word.text) < LONGEST_ENTRY and _ENTRY.match(word.text):
-            return word.text, words[i + 1 :]
-    claimed = [i for i, word in enumerate(words) if _OURS.match(word.text)]
-    if not claimed or any(w.text.lstrip("+").startswith("actor_rollout_ref.") for w in words):
-        return None, ()
-    for i in range(claimed[0] - 1, -1, -1):
-        text = words[i].text
-        if text.endswith((".py", ".sh")) or (i and words[i - 1].text == "-m"):
-            return text, words[i + 1 :]
-    return words[0].text, words[claimed[0] :]
+def _is_entry_point(text: str) -> bool:
+    return len(text) < LONGEST_ENTRY and _ENTRY.match(text) is not None
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[str, str]:

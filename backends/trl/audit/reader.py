@@ -602,6 +602,7 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         in_files=frozenset(key for key, _ in request.given if request.runner == "script"),
         flag="--" if request.grammar == "argparse" else "",
         refuses=_REFUSES.get(request.runner, ""),
+        guessed=exact and request.entry.endswith((".yaml", ".yml")) and bool(request.assumes),
     )
 
 

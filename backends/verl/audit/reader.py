@@ -7,7 +7,7 @@ folder lists the configuration keys of each release.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -56,6 +56,7 @@ from orchestrator.audit.reading import (
     as_number,
     group_of_one,
     hydra_overrides,
+    program_with_keys,
     regime_of_sizes,
     shown,
     truncated,
@@ -237,43 +238,20 @@ DEAD_REWARD = re.compile(r"main_prime|main_flowrl|main_gkd")
 ray_trainer.py do not call apply_kl_penalty."""
 
 STOCK = frozenset(
-    {
-        "ppo_trainer",
-        "ppo_megatron_trainer",
-        "dapo_trainer",
-        "dapo_megatron_trainer",
-        "entropy_trainer",
-        "flowrl_trainer",
-        "fully_async_ppo_trainer",
-        "prime_trainer",
-        "fully_async_ppo_megatron_trainer",
-        "one_step_off_ppo_trainer",
-        "one_step_off_ppo_megatron_trainer",
-        "geo3k_multiturn_grpo",
-        "geo3k_multiturn_megatron_grpo",
-        "gsm8k_multiturn_grpo",
-        "gsm8k_multiturn_grpo_server",
-        "gsm8k_multiturn_grpo_w_interaction",
-        "deepeyes_multiturn_grpo",
-        "gsm8k_multiturn_megatron_grpo",
-        "retool_multiturn_grpo",
-        "rob_ppo_trainer",
-        "rob_sac_trainer",
-        "search_multiturn_grpo",
-        "search_multiturn_grpo_one_step_off",
-        "spin_trainer",
-        "sppo_trainer",
-        "transfer_queue_ppo_trainer",
-        "transfer_queue_ppo_megatron_trainer",
-        "legacy_ppo_trainer",
-        "legacy_ppo_megatron_trainer",
-        "ppo_trainer_split",
-        "_self_",
-        "gsm8k_multiturn_sf_grpo",
-        "gsm8k_multiturn_sf_grpo_np",
-        "ppo_torchtitan_trainer",
-        "ppo_veomni_trainer",
-    }
+    (
+        *("ppo_trainer", "ppo_megatron_trainer", "dapo_trainer", "dapo_megatron_trainer"),
+        *("entropy_trainer", "flowrl_trainer", "fully_async_ppo_trainer", "prime_trainer"),
+        *("fully_async_ppo_megatron_trainer", "one_step_off_ppo_trainer"),
+        *("one_step_off_ppo_megatron_trainer", "geo3k_multiturn_grpo"),
+        *("geo3k_multiturn_megatron_grpo", "gsm8k_multiturn_grpo", "gsm8k_multiturn_grpo_server"),
+        *("gsm8k_multiturn_grpo_w_interaction", "deepeyes_multiturn_grpo"),
+        *("gsm8k_multiturn_megatron_grpo", "retool_multiturn_grpo", "rob_ppo_trainer"),
+        *("rob_sac_trainer", "search_multiturn_grpo", "search_multiturn_grpo_one_step_off"),
+        *("spin_trainer", "sppo_trainer", "transfer_queue_ppo_trainer"),
+        *("transfer_queue_ppo_megatron_trainer", "legacy_ppo_trainer"),
+        *("legacy_ppo_megatron_trainer", "ppo_trainer_split", "_self_", "gsm8k_multiturn_sf_grpo"),
+        *("gsm8k_multiturn_sf_grpo_np", "ppo_torchtitan_trainer", "ppo_veomni_trainer"),
+    )
 )
 """Configurations of verl's repository that leave the KL as ppo_trainer has it."""
 
@@ -323,7 +301,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch, or None if it does not start verl."""
     if easyr1.is_easyr1(launch):
         return easyr1.reading(launch)
-    entry, rest = _entry(launch)
+    entry, rest = program_with_keys(launch.words, is_entry_point, _OURS)
     if launch.words and entry is None:
         return None
     if not launch.words and not _configures(launch):
@@ -431,7 +409,7 @@ def is_entry_point(text: str) -> bool:
     return len(text) < LONGEST_ENTRY and bool(_ENTRY_MODULE.match(text) or _ENTRY_FILE.search(text))
 
 
-def config_name(words: tuple[CommandWord, ...]) -> str | None:
+def config_name(words: Sequence[CommandWord]) -> str | None:
     """Return the configuration that a command names, without folder and ending, or None."""
     texts = [word.text for word in words]
     for i, text in enumerate(texts):
@@ -440,22 +418,6 @@ def config_name(words: tuple[CommandWord, ...]) -> str | None:
             value = value or (texts[i + 1] if i + 1 < len(texts) else "")
             return value.strip("'\"").removesuffix(".yaml").rpartition("/")[2]
     return None
-
-
-def _entry(launch: Launch) -> tuple[str | None, tuple[CommandWord, ...]]:
-    """Return the module or file that a command runs, and the words after it."""
-    for i, word in enumerate(launch.words):
-        if is_entry_point(word.text):
-            return word.text, launch.words[i + 1 :]
-    claimed = [i for i, word in enumerate(launch.words) if _OURS.match(word.text)]
-    if not claimed:
-        return None, ()
-    before = launch.words[: claimed[0]]
-    for i in range(len(before) - 1, -1, -1):
-        text = before[i].text
-        if text.endswith((".py", ".sh")) or (i and before[i - 1].text == "-m"):
-            return text, launch.words[i + 1 :]
-    return (before[-1].text if before else None), launch.words[claimed[0] :]
 
 
 def _configures(launch: Launch) -> bool:
