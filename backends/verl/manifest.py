@@ -45,8 +45,6 @@ FACTS = Path(__file__).with_name("options.json")
 VERSIONS = driven(FACTS)
 """The releases that orch drives, newest first."""
 NEWEST = VERSIONS[0]
-V1 = "0.9.0"
-"""The first release with the trainer (V1) that has modes."""
 READ = "0.9.1"
 """The release since which orch has read and wrapped the trainer."""
 
@@ -116,11 +114,6 @@ STALE = {"max_staleness_steps": Number(least=1)}
 def is_read(version: str) -> bool:
     """Return True for READ and the releases after it."""
     return is_since(version, READ)
-
-
-def has_v1(version: str) -> bool:
-    """Return True for a release with the trainer V1."""
-    return is_since(version, V1)
 
 
 def updates_per_tick(settings: Settings) -> int:

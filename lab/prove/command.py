@@ -1,6 +1,7 @@
 """`python -m lab prove`: does a library do what its dialect predicts?"""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,6 +14,26 @@ from orchestrator.cli.common import print_json, say
 from orchestrator.kl import library_semantics
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.rundir import CellDir
+
+Command = Callable[..., int]
+
+
+def how_it_trains(command: Command) -> Command:
+    """Add the options of a training on this machine."""
+    processes = click.option(
+        "--processes",
+        is_flag=True,
+        help="Start the library's own processes (Ray), also where stand-ins could hold them in "
+        "one. It takes minutes longer.",
+    )
+    patience = click.option(
+        "--patience",
+        type=click.FloatRange(1),
+        default=1.0,
+        show_default=True,
+        help="A factor of the limits of time, for a busy machine.",
+    )
+    return processes(patience(command))
 
 
 @click.command()
@@ -40,12 +61,7 @@ from orchestrator.rundir import CellDir
     type=click.Path(path_type=Path, file_okay=False),
     help="Keep the runs that are trained here, in this folder.",
 )
-@click.option(
-    "--processes",
-    is_flag=True,
-    help="Start the library's own processes (Ray), also where stand-ins could hold them in one. "
-    "It takes minutes longer.",
-)
+@how_it_trains
 @click.option("--write", is_flag=True, help="Keep the proof of LIBRARY@VERSION.")
 @common.as_json
 def command(
@@ -55,6 +71,7 @@ def command(
     batches: int,
     keep: Path | None,
     processes: bool,
+    patience: float,
     write: bool,
     as_json: bool,
 ) -> int:
@@ -78,7 +95,9 @@ def command(
         )
     with tempfile.TemporaryDirectory(prefix="orch-prove-") as folder:
         place = Path(folder) if keep is None else keep
-        runs = release_runs(library, version, place, say, batches=batches, processes=processes)
+        runs = release_runs(
+            library, version, place, say, batches=batches, processes=processes, patience=patience
+        )
         return _print(runs, dialect, as_json, write=write)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 
 from lab.prove import real, text
+from lab.prove.command import how_it_trains
 from lab.prove.real import RealRehearsal
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
@@ -26,12 +27,7 @@ from orchestrator.rundir import RunFolder
     show_default=True,
     help="The largest number of different trainings.",
 )
-@click.option(
-    "--processes",
-    is_flag=True,
-    help="Start the library's own processes (Ray), also where stand-ins could hold them in one. "
-    "It takes minutes longer.",
-)
+@how_it_trains
 @common.as_json
 def command(
     spec: str,
@@ -39,6 +35,7 @@ def command(
     where: tuple[str, ...],
     most: int,
     processes: bool,
+    patience: float,
     as_json: bool,
 ) -> int:
     """Train the cells of a spec at small scale with their real libraries, with stand-ins for GPU
@@ -64,7 +61,7 @@ def command(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     outcomes = []
     for each in trainings[:most]:
-        outcomes.append(real.rehearse(each, home, say, processes=processes))
+        outcomes.append(real.rehearse(each, home, say, processes=processes, patience=patience))
         if not as_json:
             _print(outcomes[-1])
     return _sum_up(outcomes, as_json)

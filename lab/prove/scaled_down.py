@@ -45,8 +45,6 @@ LONGEST_SECONDS, SILENT_SECONDS = 600.0, 240.0
 """Limits of a training in one process; with the library's own processes they are doubled."""
 BATCHES = 4
 """Number of rollout batches of a rehearsal."""
-LARGEST_TEXT = 1_000_000
-"""Most bytes of a script or a program that is read."""
 
 
 class ScaledDown(NamedTuple):
@@ -295,10 +293,11 @@ def train(
     environment: Environment,
     *,
     processes: bool = False,
+    patience: float = 1,
 ) -> tuple[CpuLaunch, Ending]:
     """Train a cell on this machine in a new attempt. Return its launch and its ending.
 
-    processes: as that of `on_cpu`. A later call continues from the last checkpoint, as the
+    processes: as that of `on_cpu`. patience: a factor of the limits of time. A later call continues from the last checkpoint, as the
     library does.
     """
     cell_dir.make(cell)
@@ -314,7 +313,7 @@ def train(
     variables = TrainerEnvironment(
         environment.record(), environment.variables(os.environ)
     ).variables(launch.plan.env)
-    patience = 2 if processes else 1
+    patience *= 2 if processes else 1
     longest = patience * LONGEST_SECONDS
     ending = program.run(
         launch.plan.argv,
@@ -330,7 +329,9 @@ def train(
 def stop_after(seconds: float) -> Callable[[], Ending | None]:
     """Return a function that returns an ending once so many seconds have passed, and else None."""
     deadline = time.monotonic() + seconds
-    late = Ending("failed", failure="hung", message=f"it took more than {seconds:g} s")
+    late = Ending(
+        "failed", failure="hung", message=f"it took more than {seconds:g} s: see --patience"
+    )
     return lambda: late if time.monotonic() >= deadline else None
 
 
