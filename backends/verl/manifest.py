@@ -45,6 +45,8 @@ FACTS = Path(__file__).with_name("options.json")
 VERSIONS = driven(FACTS)
 """The releases that orch drives, newest first."""
 NEWEST = VERSIONS[0]
+V1 = "0.9.0"
+"""The first release with the trainer (V1) that has modes."""
 READ = "0.9.1"
 """The release since which orch has read and wrapped the trainer."""
 

@@ -297,8 +297,8 @@ def train(
 ) -> tuple[CpuLaunch, Ending]:
     """Train a cell on this machine in a new attempt. Return its launch and its ending.
 
-    processes: as that of `on_cpu`. patience: a factor of the limits of time. A later call continues from the last checkpoint, as the
-    library does.
+    processes: as that of `on_cpu`. patience: a factor of the limits of time. A later call continues
+    from the last checkpoint, as the library does.
     """
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
