@@ -9,11 +9,8 @@ stopped, its open trials stay in the journal and their cells on disk; the next c
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.evaluate import read_scores
 from orchestrator.records import Cell
-from orchestrator.runs.collect import collect
 from orchestrator.runs.plan import note_tuned
-from orchestrator.runs.state import read_state
 from orchestrator.search.block import FIELD, distributions, sampler
 from orchestrator.search.design import Search
 from orchestrator.search.journal import SearchJournal
@@ -22,7 +19,7 @@ from orchestrator.search.results import (
     confirmation_cells,
     is_own,
     mean,
-    objective_values,
+    objective_of,
     outcome,
 )
 
@@ -124,7 +121,7 @@ def _tell(trial: OpenTrial, study: "optuna.Study", journal: SearchJournal) -> st
     """
     from optuna.trial import TrialState
 
-    seeds, why = _result(trial)
+    seeds, why = objective_of(trial.search, trial.cells)
     handle = journal.trial(study, trial.number)
     handle.set_user_attr("seeds", seeds)
     if why:
@@ -134,19 +131,6 @@ def _tell(trial: OpenTrial, study: "optuna.Study", journal: SearchJournal) -> st
     value = mean(seeds.values())
     study.tell(trial.number, value)
     return f"{trial}: complete {value:.4g}"
-
-
-def _result(trial: OpenTrial) -> tuple[dict[str, float], str]:
-    folder = trial.search.experiment.folder
-    for cell in trial.cells:
-        state = read_state(folder.cell(cell))
-        if state.state != "succeeded":
-            ending = f"is {state.state}; `orch logs {cell.id}` shows why"
-            if state.state == "cancelled" and state.exit is not None:
-                ending = state.exit.message
-            return {}, f"cell {cell.slug} ({cell.id}) {ending}"
-    scores = [score for cell in trial.cells for score in read_scores(folder.cell(cell))]
-    return objective_values(trial.search.block, collect(trial.cells, folder), scores)
 
 
 def add_grid_results(search: Search, study: Any) -> int:
@@ -167,7 +151,7 @@ def add_grid_results(search: Search, study: Any) -> int:
         cells = [grid[id_] for id_ in ids if id_ in grid]
         if ids in known or len(cells) < len(ids):
             continue
-        seeds, why = _result(OpenTrial(search, 0, beta, cells))
+        seeds, why = objective_of(search, cells)
         if why:
             continue
         study.add_trial(

@@ -10,11 +10,11 @@ from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import Estimate, estimate, holm, one_sided_p
 from orchestrator.errors import OrchError
 from orchestrator.evaluate import read_scores
-from orchestrator.records import Cell, Record, Score
+from orchestrator.records import Cell
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.state import read_state
-from orchestrator.search.block import FIELD, TuneBlock
+from orchestrator.search.block import FIELD
 from orchestrator.search.design import Search, design
 from orchestrator.search.journal import SearchJournal, is_of
 
@@ -76,15 +76,23 @@ def is_own(frozen: Any) -> bool:
     return not (is_unborn or frozen.user_attrs.get("reused"))
 
 
-def objective_values(
-    block: TuneBlock, records: Sequence[Record], scores: Iterable[Score]
-) -> tuple[dict[str, float], str]:
-    """Return the objective of each seed, and a sentence: why one has none; empty if all have."""
+def objective_of(search: Search, cells: Sequence[Cell]) -> tuple[dict[str, float], str]:
+    """Return the objective of each seed of these cells, and a sentence: why there is none; empty
+    if there is."""
+    folder, metric = search.experiment.folder, search.block.metric
+    for cell in cells:
+        state = read_state(folder.cell(cell))
+        if state.state != "succeeded":
+            ending = f"is {state.state}; `orch logs {cell.id}` shows why"
+            if state.state == "cancelled" and state.exit is not None:
+                ending = state.exit.message
+            return {}, f"cell {cell.slug} ({cell.id}) {ending}"
+    scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
     seeds: dict[str, float] = {}
-    for run in measure(records, scores):
-        value = run.finals.get(block.metric, math.nan)
+    for run in measure(collect(cells, folder), scores):
+        value = run.finals.get(metric, math.nan)
         if not math.isfinite(value):
-            return {}, f"{run.record.cell.slug} has no final {block.metric}"
+            return {}, f"{run.record.cell.slug} has no final {metric}"
         seeds[str(run.seed)] = value
     return seeds, ""
 
@@ -130,7 +138,8 @@ def outcome(search: Search, study: Any) -> SearchOutcome:
     unconfirmed = SearchOutcome(search, trials, {})
     if not search.block.confirm_seeds or unconfirmed.chosen is None:
         return unconfirmed
-    return replace(unconfirmed, confirmed=_confirmed(search, unconfirmed.chosen))
+    seeds, _ = objective_of(search, confirmation_cells(search, unconfirmed.chosen))
+    return replace(unconfirmed, confirmed={int(seed): value for seed, value in seeds.items()})
 
 
 def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchOutcome]:
@@ -142,16 +151,6 @@ def outcomes(searches: Iterable[Search], journal: SearchJournal) -> list[SearchO
 def confirmation_cells(search: Search, beta: float) -> list[Cell]:
     """Return the cells of the chosen β, with fresh seeds."""
     return search.cells(beta, search.block.confirm_seeds)
-
-
-def _confirmed(search: Search, beta: float) -> dict[int, float]:
-    folder = search.experiment.folder
-    cells = confirmation_cells(search, beta)
-    if any(read_state(folder.cell(cell)).state != "succeeded" for cell in cells):
-        return {}
-    scores = [score for cell in cells for score in read_scores(folder.cell(cell))]
-    seeds, _ = objective_values(search.block, collect(cells, folder), scores)
-    return {int(seed): value for seed, value in seeds.items()}
 
 
 # ------------------------------------------------------------------ searches against each other

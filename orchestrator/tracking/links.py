@@ -4,7 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator.rundir import RunFolder
 from orchestrator.tracking.store import Store, connected, every, store_of
@@ -35,8 +35,8 @@ def cell_runs(folder: RunFolder, uri: str | None, cells: Collection[str]) -> Cel
     """
     store = store_of(folder, uri)
     if store.database is not None:
-        runs = _in_sqlite(store.database, folder.experiment)
-        return CellRuns({cell: run for cell, run in runs.items() if cell in cells})
+        rows = _in_sqlite(store.database, _QUERY, folder)
+        return CellRuns({cell: run for cell, run in rows if cell in cells})
     runs = {}
     with connected(store) as client:
         experiment = client.get_experiment_by_name(folder.experiment)
@@ -55,22 +55,19 @@ def experiment_page(folder: RunFolder, store: Store) -> str:
 
     Without it MLflow opens on a page for traces of agents.
     """
-    if store.database is None or not store.database.exists():
-        return ""
-    with contextlib.suppress(sqlite3.Error):
-        opened = sqlite3.connect(f"{store.database.absolute().as_uri()}?mode=ro", uri=True)
-        with contextlib.closing(opened) as connection:
-            query = "select experiment_id from experiments where name = ?"
-            return "".join(runs_page(i) for (i,) in connection.execute(query, (folder.experiment,)))
-    return ""
+    query = "select experiment_id from experiments where name = ?"
+    return "".join(runs_page(id_) for (id_,) in _in_sqlite(store.database, query, folder))
 
 
-def _in_sqlite(database: Path, experiment: str) -> dict[str, str]:
-    if not database.exists():
-        return {}
-    # a database that is being made, or of another MLflow, gives no links and no error
+def _in_sqlite(database: Path | None, query: str, folder: RunFolder) -> list[tuple[Any, ...]]:
+    """Return the rows of a query with the experiment's name as its parameter.
+
+    A database that is missing, being made, or of another MLflow gives no rows and no error.
+    """
+    if database is None or not database.exists():
+        return []
     with contextlib.suppress(sqlite3.Error):
         opened = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
         with contextlib.closing(opened) as connection:
-            return dict(connection.execute(_QUERY, (experiment,)).fetchall())
-    return {}
+            return connection.execute(query, (folder.experiment,)).fetchall()
+    return []
