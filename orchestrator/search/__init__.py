@@ -8,5 +8,5 @@ results  results of searches: trials, the best, contests
 optimum  the recommended β: the optimum of a smooth curve through all trials
 section  the report of searches
 
-Only functions of this package import Optuna and scikit-learn, and only when called.
+Only functions of this package import Optuna, and only when called.
 """
