@@ -5,7 +5,6 @@ design   a search for each configuration of a study; the cells of a β
 journal  the files of a search in the shared folder, and which process writes them
 loop     asks Optuna, calls `run`, tells Optuna
 results  results of searches: trials, the best, contests
-optimum  the recommended β: the optimum of a smooth curve through all trials
 section  the report of searches
 
 Only functions of this package import Optuna, and only when called.
