@@ -5,7 +5,9 @@ is long share problems, so the seeds below lie far apart. Problems of training a
 held-out ones.
 """
 
+import json
 from collections.abc import Collection, Iterator
+from itertools import count
 from typing import NamedTuple
 
 from orchestrator.environments.extras import install_line
@@ -31,18 +33,22 @@ class Problem(NamedTuple):
             "expression alone, without an equals sign, between <answer> and </answer>."
         )
 
+    @property
+    def label(self) -> str:
+        """Return what the reward compares with."""
+        return json.dumps({"numbers": list(self.numbers), "target": self.target})
 
-def problems(count: int, seed: int, without: Collection[Problem] = ()) -> list[Problem]:
-    """`count` different problems, none of them among `without` (in any order of its numbers)."""
+
+def problems(wanted: int, seed: int, without: Collection[Problem] = ()) -> list[Problem]:
+    """`wanted` different problems, none of them among `without` (in any order of its numbers)."""
     taken = {_unordered(problem) for problem in without}
-    generated: list[Problem] = []
+    generated: dict[object, Problem] = {}
     for problem in _drawn(seed):
-        if len(generated) == count:
+        if len(generated) == wanted:
             break
         if _unordered(problem) not in taken:
-            taken.add(_unordered(problem))
-            generated.append(problem)
-    return generated
+            generated.setdefault(_unordered(problem), problem)
+    return list(generated.values())
 
 
 def _unordered(problem: Problem) -> tuple[tuple[int, ...], int]:
@@ -58,8 +64,6 @@ def _drawn(seed: int) -> Iterator[Problem]:
             f"{install_line('data')}, or put a file of problems where data.path says"
         ) from error
     dataset = CountdownDataset(CountdownConfig(seed=seed, size=1_000_000_000))
-    index = 0
-    while True:
+    for index in count():
         facts = dataset[index]["metadata"]
         yield Problem(tuple(facts["numbers"]), facts["target"])
-        index += 1

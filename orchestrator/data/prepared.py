@@ -34,19 +34,15 @@ def data_dir() -> Path:
 def formats_of(libraries: Iterable[str]) -> tuple[str, ...]:
     """Return the formats of libraries given as `name`, `name@version` or `all`.
 
-    Raise SelectionError for a release that orch does not drive, or a library with its own prompts.
+    Every release of a library reads the same one. Raise SelectionError for a library with its own
+    prompts.
     """
     names: list[str] = []
     for library in libraries:
-        name, _, version = library.partition("@")
         if library == "all":
             return tuple(FORMATS)
+        name = library.partition("@")[0]
         backend = plugins.load(name)
-        if version and version not in backend.versions:
-            raise SelectionError(
-                f"{name} {version} is not a release orch drives; it drives "
-                f"{', '.join(backend.versions)}"
-            )
         if backend.prompts_format is None:
             raise SelectionError(f"{name} brings its own prompts: there is nothing to prepare")
         names.append(backend.prompts_format)

@@ -44,8 +44,8 @@ class PromptRows(NamedTuple):
     @property
     def num_shared(self) -> int:
         """Return the number of validation prompts that are training prompts too."""
-        trained = {" ".join(row.question.split()) for row in self.train}
-        return sum(" ".join(row.question.split()) in trained for row in self.validation)
+        trained = {row.question for row in self.train}
+        return sum(row.question in trained for row in self.validation)
 
     @property
     def digest(self) -> str:
@@ -93,19 +93,15 @@ def entry(name: str, group: Path) -> Data:
         )
     try:
         plain: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return Data.model_validate({"name": name, **(plain or {})})
+        return Data.model_validate({"name": name, **(plain if isinstance(plain, dict) else {})})
     except yaml.YAMLError as error:
         raise SpecError(str(file), [Fault(f"is not YAML: {error}")]) from error
-    except (ValidationError, TypeError) as error:
-        details = error.errors() if isinstance(error, ValidationError) else []
-        raise SpecError(
-            str(file),
-            [
-                Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
-                for e in details
-            ]
-            or [Fault("is not a mapping of the fields of `data`")],
-        ) from error
+    except ValidationError as error:
+        faults = [
+            Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
+            for e in error.errors()
+        ]
+        raise SpecError(str(file), faults) from error
 
 
 @cache
@@ -162,14 +158,8 @@ def _generated(data: Data) -> PromptRows:
     count = data.num_prompts or generate.NUM_TRAIN
     train = generate.problems(count, generate.TRAIN_SEED)
     held_out = generate.problems(generate.NUM_VALIDATION, generate.VALIDATION_SEED, without=train)
-
-    def rows_of(problems: Sequence[generate.Problem]) -> list[PromptRow]:
-        return [
-            PromptRow(p.question, json.dumps({"numbers": list(p.numbers), "target": p.target}))
-            for p in problems
-        ]
-
-    return PromptRows(rows_of(train), rows_of(held_out), "reasoning-gym's generator")
+    trained, held = ([PromptRow(p.question, p.label) for p in part] for part in (train, held_out))
+    return PromptRows(trained, held, "reasoning-gym's generator")
 
 
 def validation_beside(file: Path) -> Path | None:
@@ -183,16 +173,11 @@ def validation_beside(file: Path) -> Path | None:
 def _from_file(data: Data, file: Path) -> PromptRows:
     neighbour = validation_beside(file)
     if neighbour is None:
-        raise SpecError(
-            str(file),
-            [
-                Fault(
-                    "has no prompts to validate with: put them beside it, in a file named "
-                    f"validation{file.suffix}, with the same columns",
-                    "$.data.path",
-                )
-            ],
+        sentence = (
+            "has no prompts to validate with: put them beside it, in a file named "
+            f"validation{file.suffix}, with the same columns"
         )
+        raise SpecError(str(file), [Fault(sentence, "$.data.path")])
     return PromptRows(_read(data, file), _read(data, neighbour), str(file))
 
 

@@ -95,10 +95,8 @@ def try_reward(
 
 
 def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name, most in (("CPU", SECONDS), ("AS", MEMORY), ("FSIZE", FILE_BYTES), ("CORE", 0)):
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 
 
 def _text(answer: object) -> str:
