@@ -41,10 +41,9 @@ def formats_of(libraries: Iterable[str]) -> tuple[str, ...]:
     for library in libraries:
         if library == "all":
             return tuple(FORMATS)
-        name = library.partition("@")[0]
-        backend = plugins.load(name)
+        backend = plugins.load(library.partition("@")[0])
         if backend.prompts_format is None:
-            raise SelectionError(f"{name} brings its own prompts: there is nothing to prepare")
+            raise SelectionError(f"{library} brings its own prompts: there is nothing to prepare")
         names.append(backend.prompts_format)
     return tuple(dict.fromkeys(names))
 

@@ -150,7 +150,6 @@ def test_content_that_changed_is_refused(tmp_path: Path) -> None:
 
 def test_the_hub(hub: dict[str, Any], tmp_path: Path) -> None:
     made = prepared.prepare(math(), ("labelled",), tmp_path)
-    assert made.origin == "DigitalLearningGmbH/MATH-lighteval of the Hub"
     assert [
         json.loads(line)["label"]
         for line in (made.folder / "labelled" / "train.jsonl").read_text().splitlines()
