@@ -23,8 +23,16 @@ from lab.adopt.child import MeasuredRelease, ReleaseQuestion
 from lab.libraries import folder
 from lab.probes.protocol import probes_of
 from orchestrator import plugins
-from orchestrator.environments import lock_of, make, root
-from orchestrator.environments.lock import Environment, Flavour, Lock, locks_of, plain_name
+from orchestrator.environments import make
+from orchestrator.environments.lock import (
+    Environment,
+    Flavour,
+    Lock,
+    lock_of,
+    locks_of,
+    plain_name,
+    root,
+)
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
 from orchestrator.library.key_tables import (

@@ -45,7 +45,7 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 
 from lab.libraries import folder, part
-from orchestrator.environments import find_installed, lock_of
+from orchestrator.environments.lock import find_installed, lock_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.cells import libraries
 from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences, tables

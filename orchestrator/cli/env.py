@@ -6,7 +6,8 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.environments import Flavour, environment_rows, lock_named, make, root
+from orchestrator.environments import make
+from orchestrator.environments.lock import Flavour, environment_rows, lock_named, root
 from orchestrator.errors import EnvironmentFault
 
 folder = click.option(

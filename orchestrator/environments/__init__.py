@@ -2,30 +2,5 @@
 
 lock    locks, in the backends' folders; the environments that exist
 make    making one from a lock, checking one against it, resolving a new lock
+extras  the extras that this installation of orch lacks
 """
-
-from orchestrator.environments.lock import (
-    Environment,
-    Flavour,
-    Lock,
-    environment_rows,
-    find_installed,
-    installed,
-    lock_named,
-    lock_of,
-    locks,
-    root,
-)
-
-__all__ = [
-    "Environment",
-    "Flavour",
-    "Lock",
-    "environment_rows",
-    "find_installed",
-    "installed",
-    "lock_named",
-    "lock_of",
-    "locks",
-    "root",
-]

@@ -212,25 +212,21 @@ def _installers(home: Path, step: InstallStep) -> list[list[object]]:
 
 
 def interpreter(releases: Sequence[str]) -> Path:
-    """Return a Python of one of these releases (`3.12`): orch's own, one on PATH, pyenv's, uv's."""
+    """Return a Python of one of these releases (`3.12`): orch's own, one on PATH, one of uv's."""
     if "{}.{}".format(*sys.version_info) in releases:
         return Path(sys.executable)
     for release in releases:
-        pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-        on_path = shutil.which(f"python{release}")
-        others = sorted(pyenv.glob(f"{release}.*/bin/python"))
-        for path in [Path(on_path), *others] if on_path else others:
-            if _release(path) == release:
-                return path
+        found = [shutil.which(f"python{release}")]
         if uv := shutil.which("uv"):
-            done = subprocess.run(
-                [uv, "python", "find", release], capture_output=True, text=True, check=False
-            )
-            if done.returncode == 0 and _release(done.stdout.strip()) == release:
-                return Path(done.stdout.strip())
+            argv = [uv, "python", "find", release]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            found.append(done.stdout.strip())
+        for path in filter(None, found):
+            if _release(path) == release:
+                return Path(path)
     raise EnvironmentFault(
         f"this environment needs Python {' or '.join(releases)}, and none was found on PATH. "
-        "Install one (uv python install, pyenv, your system's packages), or name one with --python"
+        "Install one (uv python install, your system's packages), or name one with --python"
     )
 
 
@@ -414,10 +410,12 @@ def _torch_backend(lock: Lock) -> list[str]:
 
 
 def _overrides(lock: Lock) -> list[str]:
-    plain = [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get("override", ())]
-    left_out = [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get("without", ())]
+    def stated(key: str) -> list[str]:
+        return [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get(key, ())]
+
     # A requirement whose marker is never true: uv then leaves the package out.
-    return [*plain, *(f'{name} ; sys_platform == "never"' for name in left_out)]
+    left_out = [f'{name} ; sys_platform == "never"' for name in stated("without")]
+    return [*stated("override"), *left_out]
 
 
 def _metadata() -> list[str]:
@@ -503,12 +501,22 @@ def check(environment: Environment, lock: Lock) -> list[str]:
         its = contents(argv)
     except EnvironmentFault as fault:
         return [str(fault)]
-    return [
-        *_python(its.python, lock),
-        *differences(its.versions, lock),
-        *(f"import {name} fails: {why}" for name, why in its.faults.items()),
-        *_digest(environment, lock),
-    ]
+    told = []
+    wanted = lock.words("python")
+    if its.python not in wanted:
+        told.append(f"its Python is {its.python}, the lock is for {' or '.join(wanted)}")
+    told += differences(its.versions, lock)
+    told += [f"import {name} fails: {why}" for name, why in its.faults.items()]
+    if environment.lock != lock.digest:
+        remedy = "nothing uses it: remove the folder"
+        if lock.flavour != "cpu":
+            flavour = "" if lock.flavour == "gpu" else f" --{lock.flavour}"
+            remedy = f"`orch env create {environment.name}{flavour} --again` makes it anew"
+        told.append(
+            f"it was made from another lock ({environment.lock}, this orch's is {lock.digest}); "
+            f"{remedy}"
+        )
+    return told
 
 
 def check_installed(release: str = "", within: Path | None = None) -> dict[str, list[str]]:
@@ -565,20 +573,3 @@ def differences(versions: Mapping[str, str], lock: Lock) -> list[str]:
             + (", ..." if len(others) > 5 else "")
         )
     return sentences
-
-
-def _python(release: str, lock: Lock) -> list[str]:
-    wanted = lock.words("python")
-    if release in wanted:
-        return []
-    return [f"its Python is {release}, the lock is for {' or '.join(wanted)}"]
-
-
-def _digest(environment: Environment, lock: Lock) -> list[str]:
-    if environment.lock == lock.digest:
-        return []
-    sentence = f"it was made from another lock ({environment.lock}, this orch's is {lock.digest}); "
-    if lock.flavour == "cpu":
-        return [f"{sentence}nothing uses it: remove the folder"]
-    flavour = "" if lock.flavour == "gpu" else f" --{lock.flavour}"
-    return [f"{sentence}`orch env create {environment.name}{flavour} --again` makes it anew"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import harness_tasks
-from orchestrator.environments import Flavour, find_installed
+from orchestrator.environments.lock import Flavour, find_installed
 from orchestrator.errors import EnvironmentFault
 from orchestrator.identity import digest
 from orchestrator.records import Engine, Sampling, Site

@@ -15,7 +15,7 @@ from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import write_text
 from orchestrator.launch.slurm.flags import as_arguments, site_flags
-from orchestrator.launch.slurm.script import ArrayResources, given_size
+from orchestrator.launch.slurm.script import CPUS_PER_GPU, ArrayResources, given_size
 from orchestrator.launch.worker import link_policy
 from orchestrator.library import neighbour
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, Site
@@ -79,7 +79,10 @@ def script(cell: Cell, plan: LaunchPlan, experiment: str, site: Site, folder: Pa
         f"# {cell.slug} of {experiment}: {plan.backend} {plan.version}, {nodes} x {gpus} GPUs.",
         "# Written by orch; it runs without it, in a shell that has the library, or by sbatch.",
     ]
+    # What the library's actors claim of Ray, or else what trainers take.
+    cpus = max(-(-(plan.ray_cpus or 0) // nodes), CPUS_PER_GPU * gpus, 1)
     flags: dict[str, object] = {"job-name": cell.slug, "nodes": nodes, "ntasks-per-node": 1}
+    flags["cpus-per-task"] = cpus
     if site.kind == "slurm":
         options = slurm_options(site.options)
         size = given_size(options, ArrayResources(nodes, gpus))

@@ -12,14 +12,10 @@ from orchestrator.launch.slurm.cluster import (
     Rights,
     gres_of,
 )
-from orchestrator.launch.slurm.script import ArrayResources, fitted_size
+from orchestrator.launch.slurm.script import CPUS_PER_GPU, ArrayResources, fitted_size
 from orchestrator.settings import Resources
 from orchestrator.spec.node_gpus import gpus_of_node
 from orchestrator.spec.site_options import SlurmOptions
-
-_CPUS_PER_GPU = 4
-"""CPUs for each GPU that trainers of language models take: an engine of vLLM, its tokenizer, the
-data, and the actors of Ray that wait for a CPU each. With fewer they start, and are slow."""
 
 
 class SiteAdvice(NamedTuple):
@@ -196,9 +192,9 @@ def _cpus_for_gpus(options: SlurmOptions, cpus: int, gpus: int) -> Iterator[Site
             f"a job would have {cpus} CPUs for {gpus} GPUs: each GPU takes one at least",
             field(option),
         )
-    elif 0 < cpus < _CPUS_PER_GPU * gpus:
+    elif 0 < cpus < CPUS_PER_GPU * gpus:
         yield SiteAdvice(
-            f"a job has {cpus} CPUs for {gpus} GPUs, and trainers take about {_CPUS_PER_GPU} a "
+            f"a job has {cpus} CPUs for {gpus} GPUs, and trainers take about {CPUS_PER_GPU} a "
             "GPU (vLLM, data, and the actors that Ray counts; site.options.ray_cpus_per_node "
             "lets Ray count more)",
             field(option),

@@ -265,11 +265,14 @@ def _backend(name: str) -> SiteFinding:
         return SiteFinding(f"backend {name}", "broken", "cannot be used", str(error))
 
 
+def _nearest(path: Path) -> Path:
+    """Return the path, or the folder that exists on the way to it."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+
+
 def runs_folder(runs_dir: Path) -> list[SiteFinding]:
     """Return a finding: can the runs folder be written, does it have locks, how much is free?"""
-    nearest = runs_dir.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
+    nearest = _nearest(runs_dir)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return [
             SiteFinding(
@@ -302,9 +305,7 @@ def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFindi
     needed = disk_use(cells)
     if needed is None:
         return []
-    nearest = runs_dir.absolute()
-    while not nearest.exists():
-        nearest = nearest.parent
+    nearest = _nearest(runs_dir)
     free = shutil.disk_usage(nearest).free
     short = needed.total > free
     return [

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator import plugins
@@ -11,12 +11,10 @@ from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.launch.check import translations
 from orchestrator.launch.node.environment import declared
 from orchestrator.library.prompt_recipe import PLAN_FILE
-from orchestrator.records import Cell
+from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import price
 from orchestrator.spec.site_options import SlurmOptions, node_options
-
-_ASK_SECONDS = 30
 
 
 class LibraryRefusal(NamedTuple):
@@ -34,16 +32,14 @@ class LibraryRefusal(NamedTuple):
 def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
     """Return the cells whose prompts are not prepared, grouped by what to do."""
     known: dict[str, str | None] = {}
-    slugs_by_need: dict[str, list[str]] = {}
-    for cell, plan in translations(cells, folder):
-        if isinstance(plan, OrchError):
-            continue  # it is among the refusals
-        needs = plan.files.get(PLAN_FILE, "")
-        if needs not in known:
-            known[needs] = missing(plan)
-        if need := known[needs]:
-            slugs_by_need.setdefault(need, []).append(cell.slug)
-    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in slugs_by_need.items()]
+
+    def need(_cell: Cell, plan: LaunchPlan) -> str | None:
+        prompts = plan.files.get(PLAN_FILE, "")
+        if prompts not in known:
+            known[prompts] = missing(plan)
+        return known[prompts]
+
+    return _grouped(cells, folder, need)
 
 
 def ray_shortages(
@@ -55,21 +51,33 @@ def ray_shortages(
     claim.
     """
     per_node = node_options(options).ray_cpus_per_node
-    slugs_by_shortage: dict[str, list[str]] = {}
-    for cell, plan in translations(cells if per_node is not None else (), folder):
-        if isinstance(plan, OrchError):
-            continue  # it is among the refusals
-        backend = plugins.load(cell.settings.backend.name)
-        count = cell.resources.num_nodes
-        if plan.bring_up == "ray" and per_node and (plan.ray_cpus or 0) > per_node * count:
-            sentence = (
-                f"{backend.title} {plan.version} claims {plan.ray_cpus} CPUs of Ray on {count} "
-                f"nodes of {cell.resources.gpus_per_node} GPUs, and site.options.ray_cpus_per_node "
-                f"is {per_node}: it would wait for ever, without a word. Leave the option out, or "
-                f"make it at least {-(-(plan.ray_cpus or 0) // count)}"
-            )
-            slugs_by_shortage.setdefault(sentence, []).append(cell.slug)
-    return [LibraryRefusal(sentence, tuple(slugs)) for sentence, slugs in slugs_by_shortage.items()]
+    if per_node is None:
+        return []
+
+    def shortage(cell: Cell, plan: LaunchPlan) -> str | None:
+        claimed, count = plan.ray_cpus or 0, cell.resources.num_nodes
+        if plan.bring_up != "ray" or claimed <= per_node * count:
+            return None
+        title = plugins.load(cell.settings.backend.name).title
+        return (
+            f"{title} {plan.version} claims {claimed} CPUs of Ray on {count} "
+            f"nodes of {cell.resources.gpus_per_node} GPUs, and site.options.ray_cpus_per_node "
+            f"is {per_node}: it would wait for ever, without a word. Leave the option out, or "
+            f"make it at least {-(-claimed // count)}"
+        )
+
+    return _grouped(cells, folder, shortage)
+
+
+def _grouped(
+    cells: Sequence[Cell], folder: RunFolder, fault_of: Callable[[Cell, LaunchPlan], str | None]
+) -> list[LibraryRefusal]:
+    """Return each fault with its cells. Cells that their library refuses are told elsewhere."""
+    slugs: dict[str, list[str]] = {}
+    for cell, plan in translations(cells, folder):
+        if not isinstance(plan, OrchError) and (fault := fault_of(cell, plan)):
+            slugs.setdefault(fault, []).append(cell.slug)
+    return [LibraryRefusal(sentence, tuple(names)) for sentence, names in slugs.items()]
 
 
 def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from orchestrator.environments import lock_of
+from orchestrator.environments.lock import lock_of
 from orchestrator.environments.make import InstallStep, create, exclusive, install
 from orchestrator.errors import EnvironmentFault
 

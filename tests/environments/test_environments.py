@@ -16,8 +16,15 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.cli.env import command
-from orchestrator.environments import find_installed, installed, locks
-from orchestrator.environments.lock import ENGINES, Lock, has_lock, read_lock
+from orchestrator.environments.lock import (
+    ENGINES,
+    Lock,
+    find_installed,
+    has_lock,
+    installed,
+    locks,
+    read_lock,
+)
 from orchestrator.environments.make import (
     check,
     create,

@@ -1,6 +1,7 @@
 """`orch show SPEC -w ... --out DIR`: a launch that one takes away, run without orch."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -51,6 +52,9 @@ def test_it_starts_what_orch_would_from_wherever_it_lies(library: str, tmp_path:
         assert _placed(words, moved) == _placed(plan["argv"][1:], tmp_path / "runs")
     text = (moved / "launch.sh").read_text()
     assert "#SBATCH --gres=gpu:a100:4" in text
+    found = re.search(r"#SBATCH --cpus-per-task=(\d+)", text)
+    assert found is not None
+    assert int(found[1]) >= max(16, plan["ray_cpus"] or 0)
     for name, content in plan["files"].items():
         own = (moved / name).read_text()
         assert "@HERE@" not in own

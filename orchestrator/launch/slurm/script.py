@@ -24,6 +24,9 @@ from orchestrator.spec.site_options import SlurmOptions
 EVALUATE = "orchestrator.runs.evaluation_task"
 """The program that exports and scores a trained cell. Evaluation is above launching: it is named
 here and never imported."""
+CPUS_PER_GPU = 4
+"""CPUs for each GPU that trainers of language models take: an engine of vLLM, its tokenizer, the
+data, and the actors of Ray that wait for a CPU each. With fewer they start, and are slow."""
 
 
 class ArrayResources(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 
 from lab.probes.measure import measure
 from lab.probes.protocol import ProbeSource, sources
-from orchestrator.environments import lock_of
+from orchestrator.environments.lock import lock_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence import stored
 from tests.backends.environments import contract_python, root

@@ -21,7 +21,7 @@ from backends.micro.optimizer import rate_of
 from lab.probes.protocol import sources
 from lab.probes.runner import Sources
 from orchestrator import plugins
-from orchestrator.environments import lock_of
+from orchestrator.environments.lock import lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.evidence.cells import releases
 from orchestrator.identity import fingerprint
