@@ -15,7 +15,7 @@ from orchestrator.environments import extras
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_(data: dict[str, Any]) -> None:
-        monkeypatch.setattr(extras, "_origin", lambda: data)
+        monkeypatch.setattr(extras, "origin", lambda: data)
 
     return set_
 

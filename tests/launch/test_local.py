@@ -194,7 +194,7 @@ def test_a_trainer_that_cannot_be_imported_is_named(
     assert folder.events() == []
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, "it never happened"
@@ -222,7 +222,7 @@ def test_the_first_ctrl_c_leaves_everything_resumable(
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]) and units(folder, cells[1]))
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=90)
     assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "preempted": 2, "planned": 1}
     assert err == ""
     ended = read_state(folder.cell(cells[0])).exit

@@ -1,4 +1,4 @@
-"""What a job does on its nodes before the trainer runs: GPUs looked at, containers, addresses.
+"""What a job does on its nodes before the trainer runs: GPUs looked at, containers.
 
 Pyxis is not here. A program stands where orch calls it, writes down how it was called, and runs
 what it was given.
@@ -6,19 +6,13 @@ what it was given.
 
 import os
 import shutil
-import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.node.process_group import own_address
-from orchestrator.records import Cell, LaunchPlan
-from tests.cluster import Cluster
+from orchestrator.records import Cell
 from tests.launch.kit import make_cell
-from tests.launch.node.kit import has_address
-from tests.launch.node.test_ranks import ended, start
 from tests.launch.slurm.conftest import Site
 
 TELL = """program:
@@ -115,48 +109,3 @@ def test_a_trainer_runs_in_a_container_of_pyxis_on_each_node(
         assert f"--container-mounts={root}:{root},/data:/data" in words
         (env,) = (word for word in words if word.startswith("--container-env="))
         assert {"FAKE_ATTEMPT", "MINE", "ORCH_NODE_RANK"} <= set(env.partition("=")[2].split(","))
-
-
-STANDS_FOR_RAY = f"""#!{sys.executable}
-import os, pathlib, socket, sys, time
-options = dict(word.partition("=")[::2] for word in sys.argv[2:])
-seen = pathlib.Path(os.environ["SEEN"], "ray." + os.environ["SLURMD_NODENAME"])
-seen.write_text(chr(10).join(sys.argv))
-if "--head" in options:
-    server = socket.create_server((options["--node-ip-address"], int(options["--port"])))
-time.sleep(300)
-"""
-
-
-def test_each_node_of_a_ray_cluster_has_its_address_on_the_interface(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    interface = next((n for _, n in socket.if_nameindex() if has_address(n)), "lo")
-    programs = tmp_path / "env" / "bin"
-    programs.mkdir(parents=True)
-    (programs / "ray").write_text(STANDS_FOR_RAY)
-    # the driver leaves at once; whoever asks if Ray counts all GPUs waits for both nodes
-    asked = 'while [ "$(ls "$SEEN"/ray.* | wc -l)" -lt 2 ]; do sleep 0.2; done; echo "$4 $5"'
-    (programs / "python").write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then {asked}; fi\n')
-    for path in programs.iterdir():
-        path.chmod(0o755)
-    cell = on_gpus(2)
-    plan = LaunchPlan(
-        cell_id=cell.id, backend="fake", version="1", bring_up="ray", argv=("python", "driver")
-    )
-    attempt = start(
-        cluster,
-        tmp_path / "x",
-        cell,
-        plan,
-        environments={"fake": {"venv": str(programs.parent)}},
-        network_interface=interface,
-        start_minutes=1,
-        env={"SEEN": str(tmp_path)},
-    )
-    told = ended(attempt)
-    assert told["state"] == "succeeded", told
-    words = [path.read_text().splitlines() for path in tmp_path.glob("ray.*")]
-    assert sorted("--head" in each for each in words) == [False, True]
-    address = f"--node-ip-address={own_address(interface, None)}"
-    assert all(address in each for each in words), words

@@ -64,30 +64,3 @@ def test_cells_of_another_user_are_taken_over_and_go_on(
     units = site.folder.cell(cell).checkpoints / "units"
     steps = [int(line.split()[0]) for line in units.read_text().splitlines()]
     assert steps == list(range(1, 301)), "the second went on where the first was ended"
-
-
-def test_a_member_who_may_not_scancel_cancels_all_the_same(
-    site: Site, many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What runs ends by itself; what waits ends when it starts, and trains nothing."""
-    running, waiting = many(2, "slow", 2000)
-    site.set(max_running=1)
-    site.start(running, waiting)
-    site.until_units(running, 3)
-    denied = (
-        "echo 'scancel: error: Kill job error on job id 7: Access/permission denied' >&2; exit 1"
-    )
-    stand_in(tmp_path, monkeypatch, "scancel", denied)
-    results = cancel([running, waiting], site.folder, "by another member")
-    assert [result.done for result in results] == [True, True]
-    assert "jobs that run end by themselves within seconds" in results[0].note
-    deadline = time.monotonic() + 60
-    while site.cluster.run("squeue", "-h"):
-        assert time.monotonic() < deadline, "no job ended by itself"
-        time.sleep(0.3)
-    seen = [site.look(cell) for cell in (running, waiting)]
-    assert [(each.state, each.exit and each.exit.message) for each in seen] == [
-        ("cancelled", "by another member")
-    ] * 2
-    assert site.units(running) < 2000
-    assert not site.attempts(waiting)[0].job.exists()
