@@ -53,16 +53,6 @@ class EstimatorsOfTheTable:
         return ", ".join(estimators.choices())
 
 
-class PolicyLossesOfTheTable:
-    """An offer: every policy loss of the table that a spec may name."""
-
-    def __contains__(self, value: object) -> bool:
-        return isinstance(value, str) and losses.is_choice(value)
-
-    def __str__(self) -> str:
-        return ", ".join(losses.choices())
-
-
 class Versions:
     """An offer: None, and every version that names a dialect the trainer has."""
 
@@ -93,7 +83,7 @@ OFFERS: dict[str, Offer] = {
     "advantage.estimator": same(*get_args(AdvantageEstimator)),
     "loss.aggregation": same(*get_args(LossAggregation)),
     "loss.constant_tokens": _COUNT,
-    "loss.policy": PolicyLossesOfTheTable(),
+    "loss.policy": same(*losses.choices()),
     "loss.clip": same(None),
     "loss.clip.low": _POSITIVE,
     "loss.clip.high": _POSITIVE,

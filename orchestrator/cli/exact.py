@@ -4,30 +4,17 @@ The model is the paper's (eq. 17, 18): binary tokens, P(1) = sigmoid(a + b c) af
 paper does not state its parameters, and the ordering in its Fig. 1 depends on them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from orchestrator.cli.common import number, print_json, print_table, say
 
 PAIR = (float, float)
-
-
-class ExactOptions(NamedTuple):
-    """The options of --exact, as they are given."""
-
-    sweep: bool
-    draws: int
-    policy: tuple[float, float] | None
-    reference: tuple[float, float] | None
-    rollout: tuple[float, float] | None
-    tokens: int | None
-    trials: int
-    sequences: int
-    seed: int
 
 
 _OPTIONS = (
@@ -53,13 +40,18 @@ _OPTIONS = (
 )
 
 
+_NAMES = ("sweep", "draws", "policy", "reference", "rollout", "tokens", "trials", "sequences")
+"""The options that need --exact, beside --seed."""
+
+
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a command, and answer in its place where --exact is given."""
 
     @wraps(command)
     def with_options(*, exact: bool, **values: Any) -> Any:
-        given = ExactOptions(**{name: values.pop(name) for name in ExactOptions._fields})
-        if not exact and given != NONE_GIVEN:
+        given = {name: values.pop(name) for name in (*_NAMES, "seed")}
+        source = click.get_current_context().get_parameter_source
+        if not exact and any(source(name) is ParameterSource.COMMANDLINE for name in given):
             raise click.UsageError("--sweep, --policy, --tokens and the like need --exact")
         if not exact:
             return command(**values)
@@ -72,27 +64,25 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
-NONE_GIVEN = ExactOptions(False, 500, None, None, None, None, 200, 1000, 0)
-
-
-def answer(how: ExactOptions, picture: Path | None, as_json: bool) -> None:
+def answer(how: Mapping[str, Any], picture: Path | None, as_json: bool) -> None:
     """Print what the laboratory computes, and draw Fig. 1 into `picture`."""
     from orchestrator.exact.figures import DEFAULT, draw, figure1
     from orchestrator.exact.laboratory import LabSetting, ToyPolicy
     from orchestrator.exact.montecarlo import sweep
 
-    num_tokens = DEFAULT.num_tokens if how.tokens is None else how.tokens
-    if how.sweep:
-        data = sweep(draws=how.draws, num_tokens=num_tokens, seed=how.seed)
-        print_json(data) if as_json else _print_sweep(data, how, num_tokens)
+    num_tokens = DEFAULT.num_tokens if how["tokens"] is None else how["tokens"]
+    if how["sweep"]:
+        data = sweep(draws=how["draws"], num_tokens=num_tokens, seed=how["seed"])
+        print_json(data) if as_json else _print_sweep(data)
         return
     setting = LabSetting(
-        ToyPolicy(*how.policy) if how.policy else DEFAULT.policy,
-        ToyPolicy(*how.reference) if how.reference else DEFAULT.reference,
+        ToyPolicy(*how["policy"]) if how["policy"] else DEFAULT.policy,
+        ToyPolicy(*how["reference"]) if how["reference"] else DEFAULT.reference,
         num_tokens,
-        ToyPolicy(*how.rollout) if how.rollout else None,
+        ToyPolicy(*how["rollout"]) if how["rollout"] else None,
     )
-    data = figure1(setting, trials=how.trials, sequences=how.sequences, seed=how.seed)
+    sampling = {name: how[name] for name in ("trials", "sequences", "seed")}
+    data = figure1(setting, **sampling)
     if picture is not None:
         draw(data, picture)
         say(f"drawn: {picture}")
@@ -135,7 +125,7 @@ def _row(each: dict[str, Any]) -> list[str]:
     return cells
 
 
-def _print_sweep(data: dict[str, Any], how: ExactOptions, num_tokens: int) -> None:
+def _print_sweep(data: dict[str, Any]) -> None:
     rows = [
         (each["ordering"], f"{each['share']:.0%}", "{:.0%} to {:.0%}".format(*each["interval"]))
         for each in data["orderings"]
@@ -143,6 +133,7 @@ def _print_sweep(data: dict[str, Any], how: ExactOptions, num_tokens: int) -> No
     print_table(("ordering, on both parameters", "holds in", "95% interval"), rows)
     ranges = data["ranges"]
     click.echo(
-        f"\n{how.draws} settings (seed {how.seed}), T = {num_tokens}; a and b of the policy "
-        f"and of the reference policy uniform in ±{ranges['a']:g} and ±{ranges['b']:g}."
+        f"\n{data['draws']} settings (seed {data['seed']}), T = {data['num_tokens']}; a and b of "
+        f"the policy and of the reference policy uniform in ±{ranges['a']:g} and "
+        f"±{ranges['b']:g}."
     )

@@ -67,13 +67,6 @@ def test_it_is_drawn(tmp_path: Path, name: str, magic: bytes) -> None:
     assert path.read_bytes().startswith(magic)
 
 
-def test_one_token_has_no_gradient_in_b_and_is_drawn_all_the_same(tmp_path: Path) -> None:
-    data = figure1(LabSetting(DEFAULT.policy, DEFAULT.reference, 1), trials=5, sequences=10)
-    assert all(row["b"]["variance"] == 0 for row in data["configurations"])
-    draw(data, tmp_path / "one.png")
-    assert (tmp_path / "one.png").stat().st_size > 1000
-
-
 def test_a_figure_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(LaboratoryError, match=r"\.png, \.pdf, \.svg; got 'x\.gif'"):
         draw(DATA, tmp_path / "x.gif")
@@ -99,8 +92,3 @@ def test_wilsons_interval() -> None:
     """10 of 20: 0.299 to 0.701 (Wilson 1927, tabulated)."""
     assert wilson(0, 0) == (0, 1)
     assert wilson(10, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)
-
-
-def test_no_draws_is_a_sentence() -> None:
-    with pytest.raises(LaboratoryError, match="draws must be at least 1"):
-        sweep(draws=0)
