@@ -301,6 +301,22 @@ def test_nothing_is_praised_that_does_not_rise(rewards: list[float]) -> None:
     assert first is None or first.cause != "nothing_wrong"
 
 
+AT_A_BOUND: dict[str, Values] = {
+    "train__entropy": noisy(1, 0.01, 0.001, noise=1e-4),
+    "train__clip_fraction": 0.8,
+    "train__kl_term": np.geomspace(0.1, 20, STEPS),
+    "rollout__mismatch_kl": 0.2,
+    "rollout__cut_share": CUT,
+    "rollout__response_tokens": noisy(300, 5, 5),
+}
+
+
+@pytest.mark.parametrize("name", AT_A_BOUND)
+def test_nothing_is_wrong_is_not_said_of_what_ends_at_a_bound(name: str) -> None:
+    run = log(train__reward_mean=noisy(0.3, 0.6, 0.7), **{name: AT_A_BOUND[name]})
+    assert "nothing_wrong" not in {each.cause for each in said(run).candidates}
+
+
 def test_an_excerpt_of_a_console_has_no_first_step() -> None:
     values = {"reward": STILL, "kl": 0.03, "loss": 0.001, "completion_length": 250}
     later = log(**values, epoch=0.5 + np.arange(STEPS) / 1000)

@@ -244,6 +244,8 @@ def at_a_bound(run: Run) -> bool:
     used_up = entropy > 0 and (run.mean(ENTROPY, late) or entropy) < 0.02 * entropy
     return (
         _cut(run) is not None
+        or _short(run) is not None
+        or grows(run)
         or (used_up and run.course.end < 0.8)
         or (run.mean(MISMATCH, late) or 0.0) > _VERY_FAR
         or (run.mean(CLIP, late) or 0.0) > 0.5
