@@ -103,12 +103,7 @@ def instead(finding: AuditFinding) -> str:
         more = f" (and {len(edits) - MOST_EDITS} more: -v)" if len(edits) > MOST_EDITS else ""
         return f"{goal(finding)}: {', '.join(edits[:MOST_EDITS])}{more}"
     if finding.verdict == "undetermined":
-        decides = f"write down what decides: {finding.why}"
-        if finding.release_guessed and "release" in finding.why:
-            hint = f" ({finding.hint})" if finding.hint else ""
-            decides = f"name the release: --library {finding.library}@VERSION{hint}"
-        of = f"{finding.library} {finding.version}"
-        return f"{decides}; in {of} mend this, too: {wrong[0]}" if wrong else decides
+        return _what_decides(finding, wrong)
     if wrong:
         return f"mend this first: {wrong[0]}"
     if finding.problem:
@@ -122,6 +117,22 @@ def instead(finding: AuditFinding) -> str:
     if finding.bound_notes:
         return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
     return "nothing: each setting does what its name says"
+
+
+def _what_decides(finding: AuditFinding, wrong: list[str]) -> str:
+    """Return what to write down or to name of an undetermined launch, and its first mistake."""
+    decides = f"write down what decides: {finding.why}"
+    if finding.release_guessed and any(each.release for each in finding.possibilities):
+        hint = f" ({finding.hint})" if finding.hint else ""
+        decides = f"name the release: --library {finding.library}@VERSION{hint}"
+    if not wrong or _is_of_a_fork(finding):
+        return decides
+    return f"{decides}; in {finding.library} {finding.version} mend this, too: {wrong[0]}"
+
+
+def _is_of_a_fork(finding: AuditFinding) -> bool:
+    """Return True if keys of a fork decide: its other defaults are not the release's either."""
+    return finding.verdict == "undetermined" and any(each.fork for each in finding.key_findings)
 
 
 def _for_a_kl(finding: AuditFinding) -> str:
@@ -266,7 +277,8 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"dropped without a word: {finding.bound.dropped}"
     if unbounded and finding.bound is not None and finding.bound.failure:
         yield f"known: {finding.bound.failure}"
-    if not unbounded and not finding.own and finding.bound is not None:
+    told = finding.bound is not None and not finding.own and not _is_of_a_fork(finding)
+    if not unbounded and told and finding.bound is not None:
         yield f"in one step: {finding.bound.step.partition('; ')[0].partition(': ')[0]}"
     if finding.inactive and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"
