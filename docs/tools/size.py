@@ -37,7 +37,7 @@ matrix, probes: orchestrator/ lab/probes/* probes/* evidence/* backends/ *probe.
   lab/ probes/* *probes.py __*.py libraries.py skyrl/absent.py
   openrlhf/stood_in.py tests/ probes/* backends/*/test_probes.py lab/probes/* lab/*/test_probes.py
   lab/c*.py lab/verl/test_controller.py
-prove, rehearse with the library: orchestrator/ lab/prove/* lab/rehearsal.py lab/launches.py prove/*
+prove, rehearse with the library: orchestrator/ lab/prove/* lab/rehearsal.py prove/*
   backends/ trl/program.py trl/lab/program.py micro/replay.py micro/lab/* lab/ prove/* micro/*
   tests/ prove/* backends/proven.py backends/*/test_program.py backends/*/test_replay.py lab/prove/*
   lab/proven.py

@@ -35,12 +35,7 @@ from orchestrator.environments.lock import (
 )
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import write_text
-from orchestrator.library.key_tables import (
-    Options,
-    load_options,
-    version_tuple,
-    written_options,
-)
+from orchestrator.library.key_tables import Options, load_options, version_tuple, written_options
 from orchestrator.library.release_marks import RELEASE_NUMBER
 
 OPTIONS = "options.json"

@@ -25,6 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from lab.libraries import part
 from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import AttemptPaths, LaunchPlan
 
@@ -155,3 +156,14 @@ PARTS = (
     Deviation("part", "torch.compile", None, "off", "inductor asks for the GPU's properties"),
 )
 """Parts that the shared stand-ins replace."""
+
+
+def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
+    """Return a plan of `translate` as it runs on a machine without an accelerator.
+
+    paths: those for which the plan was made. Every difference is listed (lab.cpu). Return None for
+    a release that the lab cannot run so.
+    """
+    module = part(plan.backend, "cpu_launch")
+    launch: CpuLaunch | None = None if module is None else module.cpu_launch(plan, paths)
+    return launch

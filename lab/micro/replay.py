@@ -16,14 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from backends.micro.objective import (
-    Experience,
-    objective,
-    penalty,
-    shaped_advantages,
-)
+from backends.micro.objective import Experience, objective, penalty, shaped_advantages
 from backends.micro.optimizer import rate_of
-from lab.prove.prediction import BatchPrediction
+from lab.prove.proof import BatchPrediction
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import weight_of, weights
 from orchestrator.kl.library_semantics import Dialect, in_loss, in_reward

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import loads
 from math import isnan
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lab.libraries import part
-from lab.prove.prediction import BatchPrediction
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.estimators import NONE, entry
@@ -54,6 +53,22 @@ FLOOR = 1e-6
 
 class NotReplayed(EnvironmentFault):
     """Raised for a cell with a part of the objective that the replay does not have."""
+
+
+class BatchPrediction(NamedTuple):
+    """A dialect's prediction of one rollout batch, in the order and under the names of its dump."""
+
+    step: int
+    """Number of train steps of the run after the batch."""
+    observed: Mapping[str, float]
+    """Quantity (rollout_dump.OBSERVED) -> its mean over the batch's train steps. A quantity that
+    cannot be predicted is absent."""
+    advantages: Values | None = None
+    """The advantage of each token, from the log-probabilities that the trainer reported, if any."""
+    logp_policy: Values | None = None
+    """Log-probabilities before the batch's first train step. None without a policy."""
+    weights: Mapping[str, Any] | None = None
+    """The policy after the batch, Hugging Face name -> tensor. None without a policy."""
 
 
 class Quantity(NamedTuple):

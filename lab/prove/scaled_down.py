@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from backends.micro.skills import EOS, VOCABULARY
-from lab import launches
-from lab.cpu import ENGINE_ROUNDS, CpuLaunch, Deviation
+from lab.cpu import ENGINE_ROUNDS, CpuLaunch, Deviation, cpu_launch
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.environments.lock import Environment, find_installed, lock_of
@@ -270,7 +269,7 @@ def on_cpu(cell: Cell, paths: AttemptPaths, *, processes: bool = False) -> CpuLa
     """
     backend = plugins.load(cell.settings.backend.name)
     plan = backend.translate(cell, paths)
-    launch = launches.cpu_launch(plan, paths)
+    launch = cpu_launch(plan, paths)
     if launch is None:
         raise UnsupportedSetting(
             backend.name,
@@ -329,9 +328,7 @@ def train(
 def stop_after(seconds: float) -> Callable[[], Ending | None]:
     """Return a function that returns an ending once so many seconds have passed, and else None."""
     deadline = time.monotonic() + seconds
-    late = Ending(
-        "failed", failure="hung", message=f"it took more than {seconds:g} s: see --patience"
-    )
+    late = Ending("failed", failure="hung", message=f"it took over {seconds:g} s (--patience)")
     return lambda: late if time.monotonic() >= deadline else None
 
 

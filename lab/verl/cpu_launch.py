@@ -18,12 +18,7 @@ from backends.verl.manifest import (
 from backends.verl.overrides import read, write
 from backends.verl.translate import MAIN
 from lab import cpu
-from lab.cpu import (
-    ENGINE_ROUNDS,
-    CpuLaunch,
-    Deviation,
-    differences,
-)
+from lab.cpu import ENGINE_ROUNDS, CpuLaunch, Deviation, differences
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import AttemptPaths, LaunchPlan
 

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from lifeline import held, let_go
 
 from backends.prime_rl.releases import NAME as PRIME_RL
-from lab.cpu import Deviation
-from lab.launches import cpu_launch
+from lab.cpu import Deviation, cpu_launch
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.identity import fingerprint

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab import cpu
-from lab.launches import cpu_launch
+from lab.cpu import cpu_launch
 from orchestrator import plugins
 from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import AttemptPaths, LaunchPlan

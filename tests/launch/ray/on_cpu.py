@@ -9,7 +9,7 @@ import runpy
 import sys
 from functools import cache
 
-from lab.launches import cpu_launch
+from lab.cpu import cpu_launch
 from orchestrator import plugins
 from orchestrator.library.protocol import Backend
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
