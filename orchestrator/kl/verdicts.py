@@ -62,7 +62,7 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ComparedForm:
     """A term of the comparison behind advice: medians of biases over random models, where the term
     that was asked for has them, else those of the laboratory."""
 
@@ -81,7 +81,7 @@ class Remedy:
     use: tuple[str, ...] = ()
     because: str = ""
     """The part of the order of advice (table.ORDER) that decided; empty to keep the term."""
-    forms: tuple[Form, ...] = ()
+    forms: tuple[ComparedForm, ...] = ()
     """The term that was asked for, and the forms that the order of advice puts before it."""
     over_models: bool = False
     """True if the biases of `forms` are medians over random models."""
@@ -422,11 +422,11 @@ def advice(term: Judged) -> Remedy:
     return Remedy(text, use, because, tuple(forms), over)
 
 
-def _form(name: str, each: Judged, over: bool, needs: str = "") -> Form:
-    return Form(name, *each.off(over_models=over), each.row.noise_near, needs)
+def _form(name: str, each: Judged, over: bool, needs: str = "") -> ComparedForm:
+    return ComparedForm(name, *each.off(over_models=over), each.row.noise_near, needs)
 
 
-def _elsewhere(term: Judged, over: bool) -> Iterator[Form]:
+def _elsewhere(term: Judged, over: bool) -> Iterator[ComparedForm]:
     """Yield the term under another option, where it has less bias."""
     row, case = term.row, term.case
     if term.is_mixed:
