@@ -77,11 +77,10 @@ def functions(text: str) -> Mapping[str, Function]:
     """Return the functions of a Python file by name, methods as `Class.method`; none if it is not
     parsable."""
     tree = parsed(text)
-    if tree is None:
-        return {}
+    top = [] if tree is None else tree.body
     defined = {}
-    classes = [(f"{each.name}.", each.body) for each in tree.body if isinstance(each, ast.ClassDef)]
-    for prefix, body in (("", tree.body), *classes):
+    classes = [(f"{each.name}.", each.body) for each in top if isinstance(each, ast.ClassDef)]
+    for prefix, body in (("", top), *classes):
         for node in body:
             if isinstance(node, ast.FunctionDef):
                 last = node.end_lineno or node.lineno
@@ -143,42 +142,64 @@ _TOUCHES = re.compile(
 """Names of the KL, the reference, the advantage and the loss in a library's code."""
 
 
+class Statement(NamedTuple):
+    """A statement of a Python file: its line, its function, and the names in it."""
+
+    line: int
+    function: str
+    own: frozenset[str]
+    """Without the statements that it decides."""
+    names: frozenset[str]
+    divided_by: frozenset[str]
+
+
 def uses(key: str, text: str) -> Iterator[tuple[int, bool, bool]]:
     """Yield, for each statement of a Python file that names the last part of a key: its line, if it
     touches the KL, the reference, the advantage or the loss, and if it only divides by the key."""
     last = key.rpartition(".")[2]
-    tree = parsed(text) if last in text else None
-    for name, node in _statements(tree.body, "") if tree is not None else ():
-        own = node.test if isinstance(node, ast.If | ast.While) else node
-        if last in names_of(own):
-            names = names_of(node) - {last}
-            touches = "kl" in last or any(map(_TOUCHES.search, (*names, name)))
-            divided = [d.right if isinstance(d, ast.BinOp) else d.value for d in _divisions(own)]
-            divides = any(last in names_of(each) for each in divided)
-            yield node.lineno, touches, divides and not any("kl" in each for each in names)
+    for each in _statements(text) if last in text else ():
+        if last in each.own:
+            names = each.names - {last}
+            touches = "kl" in last or any(map(_TOUCHES.search, (*names, each.function)))
+            divides = last in each.divided_by and not any("kl" in name for name in names)
+            yield each.line, touches, divides
 
 
-def _statements(body: Iterable[ast.stmt], function: str) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield each statement that holds no other but those that it decides, with its function."""
-    for node in body:
+@lru_cache(maxsize=64)  # each unknown key of each case asks again
+def _statements(text: str) -> Sequence[Statement]:
+    """Return each statement that holds no other but those that it decides; none if unreadable."""
+    tree, rows = parsed(text), []
+    todo = [("", node) for node in ([] if tree is None else tree.body)]
+    while todo:
+        function, node = todo.pop()
         inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt)]
         name = node.name if isinstance(node, ast.FunctionDef) else function
         if not inner or isinstance(node, ast.If | ast.While):
-            yield name, node
-        yield from _statements(inner, name)
+            own = node.test if isinstance(node, ast.If | ast.While) else node
+            divisors = [names_of(each) for each in _divisors(own)]
+            by = frozenset[str]().union(*divisors)
+            rows.append(Statement(node.lineno, name, names_of(own), names_of(node), by))
+        todo += [(name, each) for each in inner]
+    return sorted(rows, key=lambda each: each.line)
 
 
-def _divisions(node: ast.AST) -> list[ast.BinOp | ast.AugAssign]:
-    inner = (each for each in ast.walk(node) if isinstance(each, ast.BinOp | ast.AugAssign))
-    return [each for each in inner if isinstance(each.op, ast.Div)]
+def _divisors(node: ast.AST) -> Iterator[ast.expr]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div):
+            yield each.right if isinstance(each, ast.BinOp) else each.value
 
 
 def names_of(node: ast.AST) -> frozenset[str]:
     """Return the names, attributes and texts of a piece of code."""
-    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    names |= {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-    constants = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
-    return frozenset(names | {each for each in constants if isinstance(each, str)})
+    names = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            names.add(each.id)
+        elif isinstance(each, ast.Attribute):
+            names.add(each.attr)
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            names.add(each.value)
+    return frozenset(names)
 
 
 def places(keys: Iterable[str], beside: Mapping[str, str], paths: Iterable[str]) -> list[str]:

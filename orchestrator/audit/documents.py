@@ -139,41 +139,6 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
     return ConfigDocument(name, _dereferenced(values), tuple(builds_on), "yaml")
 
 
-def composed_keys(path: str, files: Mapping[str, str]) -> tuple[frozenset[str], bool]:
-    """Return the keys of a configuration with those of its defaults list, sections among them, and
-    True if every file of the list is at hand.
-
-    A default `group@package: name` has the keys of `group/name.yaml` below `package`.
-    """
-    keys, is_whole = set[str](), True
-    todo = [(path, "")]
-    for at, below in todo:  # grows while it is read
-        text = files.get(at)
-        try:
-            tree = None if text is None else yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError, ValueError):
-            tree = None
-        if not isinstance(tree, dict):
-            is_whole = False
-            continue
-        defaults = tree.pop("defaults", None) or []
-        for key, _ in _sections(tree, below):
-            keys.add(key)
-        for each in defaults if len(todo) < MOST_DOCUMENTS else ():
-            if isinstance(each, dict):
-                ((group, name),) = list(each.items())[:1] or [("", None)]
-                group, _, package = str(group).removeprefix("override ").partition("@")
-                package = package or group.strip("/").replace("/", ".")
-                if name is not None:
-                    found = f"{posixpath.dirname(path)}/{group.strip('/')}/{name}.yaml"
-                    todo.append((found, f"{below}{package}."))
-            elif each != "_self_":
-                name, _, package = str(each).partition("@")
-                found = f"{posixpath.dirname(path)}/{name}.yaml"
-                todo.append((found, f"{below}{package}." if package else below))
-    return frozenset(keys), is_whole
-
-
 def _sections(value: object, prefix: str) -> Iterator[tuple[str, object]]:
     """Yield each dotted key of a tree, sections among them, with its value."""
     if isinstance(value, dict):

@@ -172,15 +172,15 @@ class Projects:
         self._folders: dict[Path, list[Path]] = {}
         self._releases: dict[Path, dict[str, str]] = {}
 
-    def text(self, folder: Path, path: str, largest: int = LARGEST) -> str | None:
-        """Return the text of a file, or None if it cannot be read or has more bytes than that."""
+    def text(self, folder: Path, path: str) -> str | None:
+        """Return the text of a file, or None if it cannot be read or is too large."""
         first = path.partition("/")[0]
         # One listing of the folder answers for most files that are not there.
         if first not in (".", "..") and first not in self.entries(folder):
             return None
         name = f"{folder}/{path}"
         if name not in self._texts:
-            self._texts[name] = _text(Path(name), largest)
+            self._texts[name] = _text(Path(name))
         return self._texts[name]
 
     def entries(self, folder: Path) -> frozenset[str]:
@@ -223,7 +223,7 @@ class Projects:
                 for library, version in self._installed(folder / name):
                     releases.setdefault(library, f"{version} {name} beside it has it installed")
             for name in _LOCKS:
-                for library, version in _locked(self.text(folder, name, LARGEST_LOCK) or ""):
+                for library, version in _locked(self.text(folder, name) or ""):
                     releases.setdefault(library, f"{version} {name} beside it locks it")
             further = (each for each in self.entries(folder) if _INSTALLS.match(each))
             for name in (*_PIN_FILES, *sorted(further)):
@@ -414,7 +414,8 @@ def _upwards(folder: Path) -> Iterator[Path]:
         folder = folder.parent
 
 
-def _text(path: Path, largest: int = LARGEST) -> str | None:
+def _text(path: Path) -> str | None:
+    largest = LARGEST_LOCK if path.name in _LOCKS else LARGEST
     try:
         about = path.stat()
         if not S_ISREG(about.st_mode) or about.st_size > largest:

@@ -47,7 +47,7 @@ from backends.verl.manifest import (
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.bounds import REMOVES_CLIP, UNCLIPPED
 from orchestrator.audit.checkout import functions
-from orchestrator.audit.documents import composed_keys
+from orchestrator.audit.composed import ComposedKeys
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     NOT_RESCALED,
@@ -339,7 +339,7 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
     # Recipes have configurations of their own, with further keys.
     own = table(reading.version, megatron=config == MEGATRON) if stock else None
     in_files = frozenset(key for each in launch.documents for key in each.values)
-    checkout, is_whole = _of_checkout(launch)
+    checkout, is_whole = _of_checkout(launch, keys)
     return HeldKeys(
         keys.given,
         "hydra",
@@ -364,23 +364,21 @@ def _with_values(keys: Keys, own: ReleaseTable | None) -> dict[str, str]:
     return {key: str(own.defaults[key]) for key in added} | known
 
 
-PARSERS = tuple(
-    f"verl/trainer/config/{name}.yaml" for name in ("ppo_trainer", "_generated_ppo_trainer")
-)
 ACTORS = ("verl/workers/actor/dp_actor.py", "verl/workers/utils/losses.py")
 """Files whose code puts the KL into the loss; the second exists from 0.7.1 on."""
 
 
-def _of_checkout(launch: Launch) -> tuple[frozenset[str], bool]:
-    """Return the keys of the configuration of the checkout where the script lies, and True if they
-    are all that it has."""
-    plain, generated = PARSERS
-    keys, is_whole = composed_keys(plain, launch.beside)
-    if not is_whole and launch.beside.get(generated) is not None:
-        of_generated, _ = composed_keys(generated, launch.beside)
-        # A file with a list of defaults is what counts; the generated one may be older.
-        return keys | of_generated, not keys
-    return keys, is_whole
+def _of_checkout(launch: Launch, keys: Keys) -> tuple[frozenset[str], bool]:
+    """Return the keys of the configuration of the checkout where the script lies, and if these are
+    all that it takes of the launch's. A generated file counts where the composed ones are not all
+    at hand, and may be older than they are."""
+    parser, generated = (
+        ComposedKeys("verl/trainer/config", name, launch.beside, keys.given)
+        for name in ("ppo_trainer", "_generated_ppo_trainer")
+    )
+    if parser.is_whole():
+        return frozenset(parser.keys), True
+    return frozenset(parser.keys | generated.keys), not parser.keys and generated.is_whole()
 
 
 def _never_in_loss(launch: Launch) -> str:
