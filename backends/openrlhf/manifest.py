@@ -249,6 +249,14 @@ def _asked_as_bf16(note: str) -> tuple[Meaning, ...]:
 # ------------------------------------------------------------------------------------ the table
 
 _POLICY_LOSS = "actor.policy_loss_type"
+
+
+def _of_one_response(launch: Values) -> object:
+    """Return how micro-batches of one response average. Dynamic ones hold as many as fit."""
+    alone = launch["train.micro_batch_size"] == 1 and not launch.get("train.dynamic_batch_enable")
+    return "sequence_mean" if alone else ABSENT
+
+
 _PPO = Meaning("ppo", ABSENT, spellings=("ppo",))
 GSPO: Mapping[str, Container[object]] = {"loss.policy": ("gspo",)}
 NOT_GSPO: Mapping[str, Container[object]] = {"loss.policy": AllBut(("gspo",))}
@@ -346,6 +354,7 @@ OBJECTIVE = (
         "loss.aggregation",
         "train.micro_batch_size",
         offer=named({"sequence_mean": 1}),
+        read=_of_one_response,
         until=READ,
         advice=_NO_CONSTANT,
         shows=_AGGREGATION,

@@ -62,8 +62,20 @@ REWARD = re.compile(
 )
 """A key that names the script's reward."""
 UNSAID = "the script does not say it"
+TRAINS = re.compile(
+    r"(?i)fp16|dtype|precision|lora|peft|quant|load_in_|normali[sz]e_reward|reward_clip|whiten"
+    r"|filter|dropout|freeze|mask_trunc|overlong|penalty|entropy|temperature|top_[pk]|max_samples"
+)
+"""A key of the training itself, for a person to check where no field has it."""
+NOT_TRAINING = re.compile(r"(?i)(?:^|[._])(?:val|eval|test)|prompts?$")
+ASKED = {
+    "precision.training": re.compile(r"(?:^|[._])fp16$"),
+    "lora.rank": re.compile(r"(?:^|[._])(?:lora[._]r(?:ank)?|use_peft|peft_config)$"),
+}
+"""Field -> a key that makes it another one, where the library's manifest does not read the key."""
+OFF = (None, False, 0, "", "none", "null")
 
-Outcome = Literal["held", "asked", "default", "placed", "replaced", "unheld", "secret"]
+Outcome = Literal["held", "asked", "default", "placed", "replaced", "unheld", "idle", "secret"]
 _WORDS: Mapping[Outcome, str] = {
     "held": "{source} -> {fields}",
     "asked": "{source}: {note}; give {fields}",
@@ -71,6 +83,7 @@ _WORDS: Mapping[Outcome, str] = {
     "placed": "not in the spec: {source}: a spec has it as {fields}: set it there",
     "replaced": "not in the spec: {source}: orch's launches have {note}: this is another training",
     "unheld": "not in the spec: {source}: no field holds it (backend.extra passes keys on)",
+    "idle": "not in the spec: {source}: it has no effect: {note}",
     "secret": "not in the spec: {source}: a secret belongs into the environment",
 }
 
@@ -81,7 +94,8 @@ class KeyLine:
 
     held: it is in `fields`. asked: a person must give `fields`. default: the release has the same
     value without it. placed: a spec has it as `fields`, for a person to set. replaced: orch sends
-    another value. unheld: no field has it. secret: its value is not copied.
+    another value. unheld: no field has it. idle: the library does not use it. secret: its value is
+    not copied.
     """
 
     key: str
@@ -195,11 +209,31 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
         elif key in open_:
             lines.append(KeyLine(key, value, "unheld"))
         else:
-            lines.append(_line(manifest, version, own[key], key, value, used.get(key, ())))
+            line = _line(manifest, version, own[key], key, value, used.get(key, ()))
+            if line.outcome == "unheld" and value not in OFF:
+                names = tuple(name for name, own_key in ASKED.items() if own_key.search(key))
+                note = f"orch's launches of {reading.library} have none"
+                missing |= dict.fromkeys(names, f"{_source(line)}: {note}")
+                line = KeyLine(key, value, "asked", names, note) if names else line
+            lines.append(line)
+    if any(name.endswith("(peft_config)") for name in launch.names):
+        missing["lora.rank"] = "the script hands peft_config to its trainer; without LoRA drop lora"
     with_keys = {name for line in lines if line.outcome == "held" for name in line.fields}
     missing |= {name: UNSAID for name in OWN if name not in with_keys and name not in missing}
-    remarks = [*_of_reading(fields, reading, missing), *_first_file(fields), *_rewards(lines)]
+    lines = list(_as_read(lines, reading))
+    remarks = [
+        *_of_reading(fields, reading, missing),
+        *_first_file(fields),
+        *_rewards(lines),
+        *_another_training(lines),
+    ]
     flat = dict(flatten(fields))
+    prompts, parts = (flat.get(f"batch.{name}") for name in ("num_prompts", "num_minibatches"))
+    if isinstance(prompts, int) and isinstance(parts, int) and prompts % parts:
+        missing["batch.num_minibatches"] = (
+            f"the script makes {parts} minibatches of {prompts} prompts, and a cell's hold whole "
+            f"ones: a divisor of {prompts}"
+        )
     missing |= {name: UNSAID for name in NEEDED if flat.get(name) is None and name not in missing}
     missing = {name: why for name, why in missing.items() if _is_field(name)}
     for name in missing:
@@ -212,7 +246,7 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
         version,
         reading.version,
         fields,
-        tuple(_as_read(lines, fields, reading)),
+        tuple(lines),
         missing,
         tuple(remarks),
     )
@@ -243,7 +277,7 @@ def _reader(backend: Backend, launch: Launch, reading: LaunchReading, version: s
     former: dict[str, object] = {}
     if reading.version != version and reading.held is not None:
         newer = {**manifest.tables[version].defaults}
-        former_defaults = {key: _value(text) for key, text in reading.held.defaults.items()}
+        former_defaults = {k: _value(text or "null") for k, text in reading.held.defaults.items()}
         former = {
             k: v
             for k, v in former_defaults.items()
@@ -371,6 +405,8 @@ def _first_file(fields: dict[str, Any]) -> Iterator[str]:
     """Put the first file of a list into `data.path`; yield a sentence if the list has others."""
     paths = fields.setdefault("data", {}).get("path")
     fields.setdefault("model", {})
+    if isinstance(paths, str):
+        paths = paths.split(",")
     if isinstance(paths, list) and paths:
         fields["data"]["path"] = paths[0]
         if len(paths) > 1:
@@ -383,20 +419,37 @@ def _rewards(lines: list[KeyLine]) -> Iterator[str]:
     yield f"the spec trains on another reward: the script's is {whose}; set data.reward"
 
 
-def _as_read(
-    lines: list[KeyLine], fields: Mapping[str, Any], reading: LaunchReading
-) -> Iterator[KeyLine]:
+def _another_training(lines: list[KeyLine]) -> Iterator[str]:
+    """Yield what changes the training and no field has: orch's own values, and unheld keys."""
+    for line in lines:
+        if line.outcome == "replaced":
+            yield f"the script has {_source(line)}, orch's launches {line.note}: another training"
+    named = [
+        _source(x)
+        for x in lines
+        if x.outcome == "unheld" and x.value not in OFF and TRAINS.search(x.key)
+        if not REWARD.search(x.key) and not NOT_TRAINING.search(x.key)
+    ]
+    if named:
+        yield f"no field holds {', '.join(named)}: pass on what you need in backend.extra"
+
+
+def _as_read(lines: list[KeyLine], reading: LaunchReading) -> Iterator[KeyLine]:
     """Yield the lines. A key that the audit read for the KL or the correction is in their field."""
-    read_keys = {each.key for each in reading.settings} - {e.flag for e in reading.inactive}
-    kl = tuple(f"kl.{name}" for name, value in fields["kl"].items() if value is not None)
+    idle = {each.flag: each.why for each in reading.inactive}
+    read_keys = {each.key for each in reading.settings} - idle.keys()
     for line in lines:
         place: tuple[str, ...] = ()
         if line.outcome in ("unheld", "default", "replaced") and line.key in read_keys:
             if "kl" in line.key.lower():
-                place = kl
+                place = ("kl",)
             elif re.search(r"tis_|_tis|rollout_is|is_correction", line.key):
                 place = ("loss.correction",)
-        yield KeyLine(line.key, line.value, "held", place) if place else line
+        of_kl = all(name.startswith("kl.") for name in line.fields)
+        if line.outcome == "held" and of_kl and line.key in idle:
+            yield KeyLine(line.key, line.value, "idle", note=idle[line.key])
+        else:
+            yield KeyLine(line.key, line.value, "held", place) if place else line
 
 
 def _put(nested: dict[str, Any], name: str, value: object) -> None:

@@ -20,6 +20,7 @@ STARTERS = {"num_processes", "mixed_precision", "module", "address", "runtime-en
 SAID = {"num_train_steps": 400, "data.path": "d", "data.num_prompts": 12800}
 SAID |= {"optimizer.num_warmup_steps": 0}
 """What a person gives, where a script leaves it to its data."""
+OWN = "custom_reward_function.path=my.py reward_model.reward_manager=dapo"
 GRPO = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4"
 VERL = (
     f"python3 -m verl.trainer.main_ppo {GRPO} data.train_files=d.parquet data.train_batch_size=512 "
@@ -29,6 +30,11 @@ OPENRLHF = (
     "python3 -m openrlhf.cli.train_ppo_ray --pretrain M --prompt_data D --lr_scheduler constant "
     "--advantage_estimator group_norm --n_samples_per_prompt 8 --num_episodes 3 "
 )
+ALONE = "--micro_train_batch_size 1"
+TRL = """from trl import GRPOConfig, GRPOTrainer
+A = GRPOConfig(output_dir="o", beta=0.01, epsilon=0.2)
+GRPOTrainer(model="M", train_dataset=d, reward_funcs=f, args=A)
+"""
 SKYRL = (
     "uv run -m skyrl_train.entrypoints.main_base trainer.algorithm.advantage_estimator=grpo "
     "trainer.policy.model.path=M trainer.algorithm.use_kl_loss=false "
@@ -38,7 +44,8 @@ SKYRL = (
 def read(text: str, release: str = "verl@0.9.1") -> LaunchSpec:
     library, _, version = release.partition("@")
     versions = {library: f"{version} said"} if version else {}
-    return spec_of(*launch_of(text, "train.sh", {}, versions)[:2])
+    name = "train.py" if text == TRL or "peft_config" in text else "train.sh"
+    return spec_of(*launch_of(text, name, {}, versions)[:2])
 
 
 def at(spec: LaunchSpec, name: str) -> object:
@@ -124,6 +131,32 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
             f"{VERL} actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True",
             {"kl": {"estimator": ASK}},
         ),
+        # a minibatch of a cell has whole prompts
+        (
+            "openrlhf@0.9.7",
+            f"{OPENRLHF} --rollout_batch_size 16 --train_batch_size 4",
+            {"batch.num_minibatches": ASK, "batch.num_prompts": 16},
+        ),
+        (
+            "openrlhf@0.9.7",
+            f"{OPENRLHF.replace(' D ', ' a,b ')} --lora_rank 8",
+            {"lora.rank": ASK, "data.path": "a"},
+        ),
+        # micro-batches that hold as many tokens as fit are of more than one response
+        ("openrlhf@0.9.7", f"{OPENRLHF} {ALONE}", {"loss.aggregation": "sequence_mean"}),
+        (
+            "openrlhf@0.9.7",
+            f"{OPENRLHF} {ALONE} --use_dynamic_batch",
+            {"loss.aggregation": "token_mean"},
+        ),
+        ("trl@1.5.0", TRL, {"loss.clip.high": 0.2, "lora": None}),
+        (
+            "trl@1.5.0",
+            TRL.replace("epsilon=0.2", "fp16=True, bf16=False").replace(
+                "=A)", "=A, peft_config=P)"
+            ),
+            {"precision.training": ASK, "lora.rank": ASK},
+        ),
     ],
 )
 def test_a_field_is_what_the_script_trains(
@@ -147,21 +180,44 @@ def test_each_comment_is_one_line_and_no_secret_is_written() -> None:
     ]
 
 
-def test_another_reward_is_said(tmp_path: Path) -> None:
-    own = "custom_reward_function.path=my.py reward_model.reward_manager=dapo"
-    for text, said in ((f"{VERL} {own}\n", own.replace(" ", ", ")), (VERL, "the library's own")):
-        (tmp_path / "s.yaml").unlink(missing_ok=True)
-        done = init(tmp_path, text, "--library", "verl@0.9.1")
-        assert f"another reward: the script's is {said}" in " ".join(done.stderr.split())
+EPOCHS = "actor_rollout_ref.actor.ppo_epochs"
 
 
-def test_what_orch_sends_instead_is_said() -> None:
-    (line,) = (
-        each
-        for each in read(f"{VERL} actor_rollout_ref.actor.ppo_epochs=2").lines
-        if each.key.endswith("ppo_epochs")
-    )
-    assert (line.outcome, line.note) == ("replaced", "actor_rollout_ref.actor.ppo_epochs=1")
+@pytest.mark.parametrize(
+    ("release", "text", "said"),
+    [
+        ("verl@0.9.1", VERL, "another reward: the script's is the library's own"),
+        (
+            "verl@0.9.1",
+            f"{VERL}{OWN}\n",
+            f"another reward: the script's is {', '.join(OWN.split())}",
+        ),
+        (
+            "verl@0.9.1",
+            f"{VERL}{EPOCHS}=2",
+            f"the script has {EPOCHS}=2, orch's launches {EPOCHS}=1",
+        ),
+        (
+            "openrlhf@0.9.7",
+            f"{OPENRLHF} --normalize_reward",
+            "no field holds normalize_reward=True",
+        ),
+        ("openrlhf@0.9.7", f"{OPENRLHF} --lora_rank 8", "give lora.rank in s.yaml: lora_rank=8"),
+        ("openrlhf@0.9.7", OPENRLHF.replace(" D ", " a,b "), "first of the script's 2 files"),
+    ],
+)
+def test_what_the_spec_trains_otherwise_is_said(
+    release: str, text: str, said: str, tmp_path: Path
+) -> None:
+    done = init(tmp_path, text, "--library", release)
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_coefficient_without_effect_is_no_weight() -> None:
+    key = "algorithm.kl_ctrl.kl_coef"
+    text = f"{VERL} {key}=0.5 actor_rollout_ref.actor.use_kl_loss=True"
+    (line,) = (each for each in read(text).lines if each.key == key)
+    assert (line.outcome, line.fields) == ("idle", ())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
+from backends.verl.audit.composed import ComposedKeys
 from lab.adopt import loss_code
 from orchestrator import plugins
 from orchestrator.audit import checkout
@@ -14,6 +16,9 @@ from orchestrator.audit.checkout import KnownCode, functions, places, release_of
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.pipeline import audit_file
+from orchestrator.audit.reading import hydra_overrides
+from orchestrator.identity import flatten
+from orchestrator.library.launches import CommandWord
 from tests.backends.environments import contract_python
 
 PENALTY = """
@@ -133,6 +138,52 @@ def test_the_code_beside_a_script_names_its_release(tmp_path: Path) -> None:
     assert release_of({CORE: two}, known).startswith("0.4.1 2 of 2 functions")
     assert release_of({CORE: PENALTY}, known) == ""  # one function is too little
     assert release_of({}, known) == ""
+
+
+DEFAULTS = """
+defaults:
+- engine: dp
+- part@a.b: ${engine}_part
+- optional part@nowhere: absent
+- nothing: null
+- part: [one, two]
+- whole@_global_: one
+- plain
+- override part/deep@part.deep: other
+- _self_
+top: {x: 1}
+"""
+CONFIGURATION = {
+    "main.yaml": DEFAULTS,
+    "plain.yaml": "of_plain: 1",
+    "engine/dp.yaml": "# @package _global_\nof_engine: 1",
+    "engine/mp.yaml": "# @package _global_\nof_other_engine: 1",
+    "part/dp_part.yaml": "defaults: [base, _self_]\nof_dp: {y: 2}",
+    "part/mp_part.yaml": "of_mp: 1",
+    "part/base.yaml": "of_base: 1",
+    "part/one.yaml": "defaults: [{deep: this}, {/whole@here: one}, _self_]\nof_one: 1",
+    "part/two.yaml": "# @package two.of\nof_two: 1",
+    "part/deep/this.yaml": "of_this: 1",
+    "part/deep/other.yaml": "of_that: 1",
+    "whole/one.yaml": "of_whole: 1",
+}
+
+
+@pytest.mark.parametrize("override", ["", "engine=mp", "part@a.b=base", "+whole@more=one"])
+def test_a_defaults_list_is_composed_as_hydra_does(override: str, tmp_path: Path) -> None:
+    for name, text in CONFIGURATION.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        theirs = flatten(compose("main", [override] if override else []))
+    files = {f"c/{name}": text for name, text in CONFIGURATION.items()}
+    given = {k: [v] for k, v in hydra_overrides([CommandWord(override)])}
+    composed = ComposedKeys("c", "main", files, given)
+    assert composed.is_whole()
+    sections = {
+        name for name in composed.keys if any(e.startswith(f"{name}.") for e in composed.keys)
+    }
+    assert composed.keys - sections == {name for name, _ in theirs}
 
 
 @pytest.mark.parametrize("clone", ["verl", "verl-main"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from backends.verl.audit import easyr1
+from backends.verl.audit.composed import ComposedKeys
 from backends.verl.extension import TO_GO
 from backends.verl.manifest import (
     ACTOR,
@@ -47,7 +48,6 @@ from backends.verl.manifest import (
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.bounds import REMOVES_CLIP, UNCLIPPED
 from orchestrator.audit.checkout import functions
-from orchestrator.audit.composed import ComposedKeys
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     NOT_RESCALED,

@@ -81,7 +81,7 @@ class ComposedKeys:
             self._unread.add(_prefix(section))
             return
         self.keys |= {_prefix(section) + key for key in keys}
-        self.keys |= {section[: dot.start()] for dot in re.finditer(r"\.|$", section)}
+        self.keys |= {section[: dot.start()] for dot in re.finditer(r"\.|(?<=.)$", section)}
         for each in defaults:
             if "override" in each.words:
                 self._chosen.setdefault(each.key, each.names[0])
