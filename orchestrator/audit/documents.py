@@ -139,14 +139,6 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
     return ConfigDocument(name, _dereferenced(values), tuple(builds_on), "yaml")
 
 
-def _sections(value: object, prefix: str) -> Iterator[tuple[str, object]]:
-    """Yield each dotted key of a tree, sections among them, with its value."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield f"{prefix}{key}", inner
-            yield from _sections(inner, f"{prefix}{key}.")
-
-
 def toml_document(text: str, name: str) -> ConfigDocument:
     """Return a TOML configuration. Raise UnreadableScript if the text is not TOML."""
     _check_depth(text, "TOML")
