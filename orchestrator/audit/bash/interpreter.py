@@ -870,7 +870,7 @@ class Interpreter(Expander):
             if text is not None:
                 self.run_text((ShellText(text, line),), arguments=arguments[1:])
             else:
-                self.sourced.append("a file that only a run names" if shown == "?" else shown)
+                self.sourced.append(shown)
         return None
 
     def _set_names(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
