@@ -420,9 +420,7 @@ def test_a_folder_of_scripts_has_its_projects_files_read_once(
     (tmp_path / "requirements.txt").write_text("verl==0.4.0\n")
     looked: list[Path] = []
     read = libraries._text
-    monkeypatch.setattr(
-        libraries, "_text", lambda path, most: looked.append(path) or read(path, most)
-    )
+    monkeypatch.setattr(libraries, "_text", lambda path: looked.append(path) or read(path))
     projects = libraries.Projects()
     seen = [projects.versions(tmp_path / f"{name}.sh") for name in "abc"]
     assert seen[0]["verl"] == seen[2]["verl"] == "0.4.0 requirements.txt asks for it"

@@ -69,7 +69,6 @@ def test_cells_on_disk_are_those_of_the_spec_and_those_that_left_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("orchestrator.runs.experiment._FEW", 0)
     wide = open_experiment(ROOT / "experiments" / "comedy_full.yaml", ["seeds=[0,1]", "site=local"])
     narrow = open_experiment(ROOT / "experiments" / "comedy_full.yaml", ["seeds=[0]", "site=local"])
     wide.folder.open()
