@@ -133,7 +133,7 @@ own = {
 Path(sent).write_bytes(cloudpickle.dumps(own))
 """
 CALL = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 import ray.cloudpickle as cloudpickle
 sent, module = sys.argv[1:]
@@ -171,8 +171,8 @@ assert own["reinforce"](ones, ones)[0].tolist() == [[3.0] * 3] * 2
 assert own["_centred"]("rloo", torch.tensor([[1.0], [0.0]])).tolist() == [[1.0], [-1.0]]
 """,
     "orch_openrlhf_rollouts": """
-import os
-os.environ["ORCH_ROLLOUT_DUMP"] = str(Path(sys.argv[1]).parent)
+os.environ["ORCH_ROLLOUT_DUMP"] = folder = str(Path(sys.argv[1]).parent)
+sys.path.append(folder + "/plan")  # as the launch's PYTHONPATH does
 before = len(sys.meta_path)
 own["install"]()
 assert len(sys.meta_path) == before + 1
