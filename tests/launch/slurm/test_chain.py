@@ -17,7 +17,7 @@ seeds: [0, 1]
 studies:
   all:
     base:
-      model: {name: qwen2.5-7b, path: Qwen/Qwen2.5-7B}
+      model: {name: qwen2.5-0.5b, path: Qwen/Qwen2.5-0.5B}
       data: {name: BREAKS, path: sums.jsonl, num_prompts: 16}
       advantage: {estimator: rloo}
       loss: {aggregation: token_mean}
