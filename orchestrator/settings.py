@@ -34,7 +34,10 @@ class _CheckedText:
     """Holds a text to a rule, with the errors of a Literal."""
 
     def check(self, value: object) -> str:
-        """Return the text itself. Raise the error of a Literal on any other value."""
+        """Return the text itself. Raise the error of a Literal on any other value.
+
+        A subclass has the rule.
+        """
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(

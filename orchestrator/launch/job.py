@@ -40,8 +40,28 @@ def train_attempt(
     """
     wait_for_earlier_attempts(cell_dir, attempt)
     hang_watch = HangWatch(attempt.path, node_options(options).hung_after_minutes * 60)
-    with Lease(cell_dir, attempt, hang_watch.ending).held() as lease:
-        record = _train(cell, cell_dir, attempt, options, stop, job, ray_address)
+    # The claim is opened and not locked: the lease decides on a cluster, where locks may not reach
+    # other nodes. The trainer inherits it as it does on one machine.
+    with (
+        Lease(cell_dir, attempt, hang_watch.ending).held() as lease,
+        cell_dir.claim.open("a") as claim,
+    ):
+
+        def execute(plan: LaunchPlan) -> Ending:
+            return node.run(plan, attempt, cell, options, claim, ray_address=ray_address)
+
+        started = time.time()
+        job = {**job, "checkpoint_step": checkpoint_step(cell, cell_dir)}
+        worker.redirect(attempt)
+        if cell.scale == "micro":
+            worker.one_thread()
+        try:
+            record = worker.train(cell, cell_dir, attempt, job, stop, lambda: None, execute)
+        except RunFolderError as error:
+            say(str(error))
+            message = f"{error}. On a cluster a cell that found no room waits for `orch retry`"
+            ending = Ending("failed", failure="disk", message=message)
+            record = ending.record(started, time.time())
     # `orch run --wait` writes the ending of a frozen worker, and the signal of its scancel wakes
     # the worker up.
     if lease.lost or not attempt.path.exists() or attempt.read_exit() is not None:
@@ -51,35 +71,6 @@ def train_attempt(
         # the lease itself sent the signal that ended the training
         return lease.ending.record(record.started, record.ended)
     return record
-
-
-def _train(
-    cell: Cell,
-    cell_dir: CellDir,
-    attempt: AttemptDir,
-    options: Mapping[str, object],
-    stop: worker.StopSignals,
-    job: Mapping[str, object],
-    ray_address: str | None,
-) -> ExitRecord:
-    started = time.time()
-    job = {**job, "checkpoint_step": checkpoint_step(cell, cell_dir)}
-    worker.redirect(attempt)
-    if cell.scale == "micro":
-        worker.one_thread()
-    # Opened and not locked: the lease decides on a cluster, where locks may not reach other nodes.
-    # The trainer inherits it as it does on one machine.
-    with cell_dir.claim.open("a") as claim:
-
-        def execute(plan: LaunchPlan) -> Ending:
-            return node.run(plan, attempt, cell, options, claim, ray_address=ray_address)
-
-        try:
-            return worker.train(cell, cell_dir, attempt, job, stop, lambda: None, execute)
-        except RunFolderError as error:
-            say(str(error))
-            message = f"{error}. On a cluster a cell that found no room waits for `orch retry`"
-            return Ending("failed", failure="disk", message=message).record(started, time.time())
 
 
 def exit_code_of(work: Callable[[], int]) -> int:

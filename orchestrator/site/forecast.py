@@ -72,7 +72,7 @@ def ray_shortages(
 def _grouped(
     cells: Sequence[Cell], folder: RunFolder, fault_of: Callable[[Cell, LaunchPlan], str | None]
 ) -> list[LibraryRefusal]:
-    """Return each fault with its cells. Cells that their library refuses are told elsewhere."""
+    """Return each fault with its cells. Others report the cells that their library refuses."""
     slugs: dict[str, list[str]] = {}
     for cell, plan in translations(cells, folder):
         if not isinstance(plan, OrchError) and (fault := fault_of(cell, plan)):
