@@ -17,7 +17,6 @@ from orchestrator.runs.doubts import doubts
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.settings import Resources
 from tests.launch.slurm import standin_verl
-from tests.launch.slurm.test_first_cluster import house as house
 
 SPEC = """\
 defaults: [recipe: onpolicy_math, evaluation: comedy, _self_]
