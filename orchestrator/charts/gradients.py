@@ -13,7 +13,6 @@ from orchestrator.charts.marks import (
     reading,
     series,
 )
-from orchestrator.charts.style import Spec
 
 PLACES = {"reward": "$c0", "loss": "$c2", "both": "$c5"}
 PANELS = (("bias", "a"), ("variance", "a"), ("bias", "b"), ("variance", "b"))
@@ -22,8 +21,8 @@ PANELS = (("bias", "a"), ("variance", "a"), ("bias", "b"), ("variance", "b"))
 def gradient_views(rows: Sequence[Mapping[str, Any]], title: str = "") -> list[ChartView]:
     """Return charts of bias and variance on log axes, with one row per configuration.
 
-    Filled dots are exact and rings are sampled. A bias of exactly zero has no dot. rows: the
-    `configurations` of `figure1`, or of a report's `data["laboratory"]`.
+    A bias of exactly zero has no dot. rows: the `configurations` of `figure1`, or of a report's
+    `data["laboratory"]`.
     """
     return [_gradient_view(rows, *panel, title) for panel in PANELS]
 
@@ -35,24 +34,22 @@ def _gradient_view(
         {
             "name": row["label"],
             "placement": row["placement"].replace("reward_and_loss", "both"),
-            "kind": kind,
-            "value": row[parameter][key] or None,
+            "value": row[parameter][statistic] or None,
         }
         for row in rows
-        for kind, key in (("exact", statistic), ("sampled", f"sampled_{statistic}"))
     ]
     x = quantity("value", None, type="log")
     x["axis"] = {"format": "~e", "tickCount": 4}
     y = names_axis()
     looks = {"color": {"domain": list(PLACES), "range": list(PLACES.values())}}
     colour = series("placement", looks, "color", dots=True)
-    tooltip = reading(("name", "of"), ("kind", "is"), ("value", statistic, ".3g"))
+    tooltip = reading(("name", "of"), ("value", statistic, ".3g"))
     encoding = {"x": x, "y": y, **colour, "tooltip": tooltip}
-    layers = [layer("point", {"y": y}, opacity=0)]
-    for kind, size in (("exact", 50), ("sampled", 80)):
-        of_kind = {"filter": f"datum.value > 0 && datum.kind === '{kind}'"}
-        mark: Spec = {"filled": kind == "exact", "opacity": 1, "size": size}
-        layers.append(layer("point", encoding, of_kind, name=kind, **mark))
+    shown = {"filter": "datum.value > 0"}
+    layers = [
+        layer("point", {"y": y}, opacity=0),
+        layer("point", encoding, shown, name="exact", filled=True, opacity=1, size=50),
+    ]
     of = f"{title}: {statistic}" if title else statistic
     return {
         "title": f"{of} of the gradient, d/d{parameter}",

@@ -32,16 +32,17 @@ _OPTIONS = (
     ),
     click.option("--rollout", type=PAIR, metavar="A B", help="--exact: sample from this policy."),
     click.option("--tokens", type=int, metavar="T", help="--exact: length of a sequence."),
-    click.option("--trials", default=200, help="--exact: Monte-Carlo trials (default: 200)."),
+    click.option("--seed", default=0, help="--sweep: of the random parameters (default: 0)."),
     click.option(
-        "--sequences", default=1000, help="--exact: sequences of a trial (default: 1000)."
+        "--picture",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="--exact: draw Fig. 1, a .png, .pdf or .svg file.",
     ),
-    click.option("--seed", default=0, help="--exact: the seed of all sampling (default: 0)."),
 )
 
 
-_NAMES = ("sweep", "draws", "policy", "reference", "rollout", "tokens", "trials", "sequences")
-"""The options that need --exact, beside --seed."""
+_NAMES = ("sweep", "draws", "policy", "reference", "rollout", "tokens", "seed", "picture")
+"""The options that need --exact."""
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,26 +50,25 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_options(*, exact: bool, **values: Any) -> Any:
-        given = {name: values.pop(name) for name in (*_NAMES, "seed")}
+        given = {name: values.pop(name) for name in _NAMES}
         source = click.get_current_context().get_parameter_source
         if not exact and any(source(name) is ParameterSource.COMMANDLINE for name in given):
-            raise click.UsageError("--sweep, --policy, --tokens and the like need --exact")
+            raise click.UsageError("--sweep, --policy, --picture and the like need --exact")
         if not exact:
             return command(**values)
         if values["estimator"] is not None:
             raise click.UsageError("--exact computes every configuration: it takes no estimator")
-        return answer(given, values["picture"], values["as_json"])
+        return answer(given, values["as_json"])
 
     for option in reversed(_OPTIONS):
         with_options = option(with_options)
     return with_options
 
 
-def answer(how: Mapping[str, Any], picture: Path | None, as_json: bool) -> None:
-    """Print what the laboratory computes, and draw Fig. 1 into `picture`."""
-    from orchestrator.exact.figures import DEFAULT, draw, figure1
+def answer(how: Mapping[str, Any], as_json: bool) -> None:
+    """Print what the laboratory computes, and draw Fig. 1 where a picture is asked for."""
+    from orchestrator.exact.figures import DEFAULT, draw, figure1, sweep
     from orchestrator.exact.laboratory import LabSetting, ToyPolicy
-    from orchestrator.exact.montecarlo import sweep
 
     num_tokens = DEFAULT.num_tokens if how["tokens"] is None else how["tokens"]
     if how["sweep"]:
@@ -81,11 +81,10 @@ def answer(how: Mapping[str, Any], picture: Path | None, as_json: bool) -> None:
         num_tokens,
         ToyPolicy(*how["rollout"]) if how["rollout"] else None,
     )
-    sampling = {name: how[name] for name in ("trials", "sequences", "seed")}
-    data = figure1(setting, **sampling)
-    if picture is not None:
-        draw(data, picture)
-        say(f"drawn: {picture}")
+    data = figure1(setting)
+    if how["picture"] is not None:
+        draw(data, how["picture"])
+        say(f"drawn: {how['picture']}")
     print_json(data) if as_json else _print(data)
 
 
@@ -107,22 +106,16 @@ def _print(data: dict[str, Any]) -> None:
     columns = ("gradient", *(f"{what} d/d{p}" for p in "ab" for what in _STATISTICS))
     print_table(columns, [_row(each) for each in data["configurations"]])
     click.echo(
-        f"\nBias: |expected gradient - true gradient|. Variance: of a trial of "
-        f"{data['sequences']} sequences.\nSampled: {data['trials']} trials, seed {data['seed']}; "
-        f"z: standard errors between the sampled and the exact mean.\n{data['caveat']}"
+        f"\nBias: |expected gradient - true gradient|. Variance: of a mean over "
+        f"{data['sequences']} sequences.\n{data['caveat']}"
     )
 
 
-_STATISTICS = ("bias", "sampled", "variance", "sampled", "z")
+_STATISTICS = ("bias", "variance")
 
 
 def _row(each: dict[str, Any]) -> list[str]:
-    cells = [each["label"]]
-    for parameter in "ab":
-        part = each[parameter]
-        kinds = ("bias", "sampled_bias", "variance", "sampled_variance")
-        cells += [number(part[kind]) for kind in kinds] + [f"{part['z']:+.1f}"]
-    return cells
+    return [each["label"], *(number(each[p][what]) for p in "ab" for what in _STATISTICS)]
 
 
 def _print_sweep(data: dict[str, Any]) -> None:

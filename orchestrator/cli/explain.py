@@ -1,7 +1,6 @@
 """orch explain: the objective a KL configuration really optimises."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -115,12 +114,6 @@ class EstimatorParameter(click.ParamType[str]):
     "rollout policy's, as libraries do, or the policy's (paper eq. 7).",
 )
 @click.option(
-    "--picture",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw penalty and gradient against the log-ratio, beside the true reverse KL's; with "
-    "--exact, Fig. 1: a .png, .pdf or .svg file.",
-)
-@click.option(
     "--libraries",
     is_flag=True,
     help="Print what each KL term is in each library and release, measured in its own code.",
@@ -160,7 +153,6 @@ def command(
     estimator: str | None,
     placement: str | None,
     everything: bool,
-    picture: Path | None,
     libraries: bool,
     wanted: tuple[str, ...],
     corrections: bool,
@@ -181,7 +173,6 @@ def command(
       orch explain ppo_kl@verl
       orch explain gspo
       orch explain cispo+k3
-      orch explain k3 loss --picture k3.svg
       orch explain k1 reward --off-policy --advantage grpo --group-size 8
       orch explain --all
       orch explain --libraries --library verl@0.9.1
@@ -204,21 +195,19 @@ def command(
         _print_all(as_json, **how)
         return
     if estimator is not None and "@" in estimator:
-        if placement is not None or picture is not None:
-            raise click.UsageError(f"'{estimator}' is a logged name: no placement, no picture")
+        if placement is not None:
+            raise click.UsageError(f"'{estimator}' is a logged name: no placement")
         _print_logged(estimator, as_json)
         return
     of_loss = None if estimator is None else _policy_loss(estimator)
     if of_loss is not None:
         if placement is not None:
             raise click.UsageError(f"'{estimator}' is a policy loss, and takes no placement")
-        _explain_loss(*of_loss, picture, as_json)
+        _explain_loss(*of_loss, as_json)
         return
     if estimator is None:
         raise click.UsageError("give a KL term (orch explain k3.loss), or --all")
     explained = explanation(estimator, placement, **how)
-    if picture is not None and estimator != NONE:
-        _draw(estimator, picture)
     if as_json:
         print_json(explained)
     else:
@@ -245,16 +234,12 @@ def _of_label(estimator: str | None, placement: str | None) -> tuple[str | None,
 _OLD = "the policy that sampled (with loss.correction: to the proximal policy)"
 
 
-def _explain_loss(name: str, estimator: str | None, picture: Path | None, as_json: bool) -> None:
+def _explain_loss(name: str, estimator: str | None, as_json: bool) -> None:
     """Print what a policy loss keeps of the gradient, and what it makes of a KL in the loss."""
     from orchestrator.exact import policy_losses
-    from orchestrator.exact.figures import draw_curves
 
     name, also = ALSO.get(name, (name, ""))
     loss = policy_loss_entry(name)
-    if picture is not None:
-        draw_curves(policy_losses.curves(loss), picture)
-        common.say(f"drawn: {picture}")
     pull = f"the gradient points back to {_OLD}" if loss.pulls_back else f"none to {_OLD}"
     answer = {
         "is": loss.title,
@@ -304,13 +289,6 @@ def _print_logged(name: str, as_json: bool) -> None:
             click.echo(common.hanging("orch", row["ours"]))
         if row["source"]:
             click.echo(common.hanging("read in", row["source"]))
-
-
-def _draw(estimator: str, path: Path) -> None:
-    from orchestrator.exact.figures import draw_terms
-
-    draw_terms([estimator], path)
-    common.say(f"drawn: {path}")
 
 
 def _print_one(explained: Mapping[str, Any]) -> None:

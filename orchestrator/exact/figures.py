@@ -1,17 +1,18 @@
-"""The paper's Fig. 1, as plain data and as charts, for the report and `orch explain --exact`."""
+"""The paper's Fig. 1, as plain data and as charts, for the report and `orch explain --exact`.
 
-from collections.abc import Mapping, Sequence
+`sweep` says how often the orderings of Fig. 1 hold over random parameters of the model.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from orchestrator.charts.files import converted, sheet, svg_of
 from orchestrator.charts.gradients import PANELS, gradient_views
-from orchestrator.charts.marks import ChartView, Rows, quantity, series
-from orchestrator.charts.style import Spec
+from orchestrator.charts.marks import ChartView
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import entry
 from orchestrator.exact.laboratory import (
     PARAMETERS,
     Exact,
@@ -21,13 +22,15 @@ from orchestrator.exact.laboratory import (
     estimates,
     exact,
 )
-from orchestrator.exact.montecarlo import MonteCarloEstimate, monte_carlo
-from orchestrator.exact.objectives import gradients, wide_policy
-from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
-from orchestrator.kl.estimators import vocabulary_kl, vocabulary_slope
+from orchestrator.exact.objectives import gradients
+from orchestrator.kl.configuration import FIGURE_1, extended
+from orchestrator.kl.shares import wilson
 
 DEFAULT = LabSetting(ToyPolicy(-0.33, -0.082), ToyPolicy(1.17, 0.037), num_tokens=32)
 """orch's parameters. With them every statement of the paper on its Fig. 1 is true."""
+
+SEQUENCES = 1000
+"""Sequences of a mean whose variance is given, as in the paper."""
 
 CAVEAT = (
     "The paper does not state the parameters of its Fig. 1; the defaults are ours. Which one "
@@ -36,25 +39,15 @@ CAVEAT = (
 )
 
 
-def figure1(
-    setting: LabSetting = DEFAULT,
-    *,
-    configurations: Sequence[KlConfiguration] = (),
-    trials: int = 200,
-    sequences: int = 1000,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Return bias and variance of every configuration's gradient, exact and by Monte-Carlo.
+def figure1(setting: LabSetting = DEFAULT) -> dict[str, Any]:
+    """Return bias and variance of the gradient of every configuration of `extended()`, exactly.
 
     Both are for each parameter of the policy, a and b. A bias is |expected gradient - gradient of
-    the sequence reverse KL|. A variance is the variance of a trial's mean over `sequences`
-    sequences. Without configurations, use `extended()`.
+    the sequence reverse KL|. A variance is that of a mean over SEQUENCES sequences.
     """
-    configurations = configurations or extended()
+    configurations = extended()
     truth = gradients(setting)["sequence_reverse_kl"]
     statistics = exact(setting, configurations)
-    sampled = monte_carlo(setting, configurations, trials=trials, sequences=sequences, seed=seed)
-    z = sampled.z(statistics)
     rows = [
         {
             "label": configuration.label,
@@ -62,7 +55,7 @@ def figure1(
             "placement": configuration.placement,
             "ratio": configuration.ratio,
             "in_paper": configuration in FIGURE_1,
-            **{p: _numbers(statistics, sampled, z, i, j, truth) for j, p in enumerate(PARAMETERS)},
+            **{p: _numbers(statistics, i, j, truth) for j, p in enumerate(PARAMETERS)},
         }
         for i, configuration in enumerate(configurations)
     ]
@@ -70,9 +63,7 @@ def figure1(
     return {
         "setting": _setting(setting),
         "caveat": CAVEAT,
-        "trials": trials,
-        "sequences": sequences,
-        "seed": seed,
+        "sequences": SEQUENCES,
         "reverse_kl": estimates(LabSetting(setting.policy, setting.reference, setting.num_tokens))[
             "k1"
         ][0],
@@ -82,19 +73,13 @@ def figure1(
     }
 
 
-def _numbers(
-    statistics: Exact, sampled: MonteCarloEstimate, z: FloatTable, i: int, j: int, truth: FloatTable
-) -> dict[str, float]:
-    noise = 1e-12 * float(statistics.magnitude[i, j])
+def _numbers(statistics: Exact, i: int, j: int, truth: FloatTable) -> dict[str, float]:
     bias = abs(float(statistics.mean[i, j] - truth[j]))
+    rounding = 1e-12 * float(statistics.magnitude[i, j])
     return {
         "mean": float(statistics.mean[i, j]),
-        "bias": bias if bias > noise else 0.0,
-        "variance": float(statistics.variance[i, j]) / sampled.sequences,
-        "sampled_mean": float(sampled.mean[i, j]),
-        "sampled_bias": float(sampled.bias(truth)[i, j]),
-        "sampled_variance": float(sampled.variance[i, j]),
-        "z": float(z[i, j]),
+        "bias": bias if bias > rounding else 0.0,
+        "variance": float(statistics.variance[i, j]) / SEQUENCES,
     }
 
 
@@ -128,123 +113,6 @@ def draw(data: dict[str, Any], path: Path) -> None:
     _write(views, path, title=_title(data), notes=notes, columns=len(PANELS), width=FILE_WIDTH)
 
 
-class Curves(NamedTuple):
-    """Curves over one axis."""
-
-    title: str
-    x: str
-    """The title of the horizontal axis."""
-    points: Sequence[float]
-    lines: Mapping[str, Sequence[float]]
-    """Name -> value at each point. The first is dashed: what the others are compared with."""
-    most: tuple[float, float] | None = None
-    """The ends of the vertical axis; None: those of the values."""
-
-
-def draw_terms(estimators: Sequence[str], path: Path) -> None:
-    """Draw `curves_of` estimators.
-
-    Raise LaboratoryError as it does, for another file format, or if the file cannot be written.
-    """
-    draw_curves(curves_of(estimators), path)
-
-
-def curves_of(estimators: Sequence[str]) -> list[Curves]:
-    """Return penalty and gradient of estimators beside those of the reverse KL.
-
-    For estimates of a sampled token they are over its log-ratio. For estimators over the vocabulary
-    one token's logit is moved away from the reference policy's. Raise LaboratoryError for a mixture
-    of both.
-    """
-    kinds = {entry(name).is_of_vocabulary for name in estimators}
-    if len(kinds) > 1:
-        raise LaboratoryError(
-            f"{', '.join(estimators)}: draw estimates of a sampled token, or estimators over the "
-            "vocabulary, and not both in one picture"
-        )
-    return _of_vocabulary(estimators) if kinds == {True} else _of_a_token(estimators)
-
-
-def draw_curves(curves: Sequence[Curves], path: Path) -> None:
-    """Draw curves side by side. Raise LaboratoryError as `draw_terms` does."""
-    _check_format(path)
-    _write([_curve_view(each) for each in curves], path, columns=2, width=820)
-
-
-TRUE = "reverse KL: k1, and its gradient x"
-TRUE_OF_STATE = "reverse KL of the state"
-_PENALTY, _FACTOR = "penalty (nats)", "factor of grad log q in the loss"
-_MOVED = 4
-"""The token whose logit is moved: the likeliest that the reference policy's top four leave out."""
-
-
-def _of_a_token(estimators: Sequence[str]) -> list[Curves]:
-    x = np.linspace(-2.5, 2.5, 201)
-    penalties: dict[str, Sequence[float]] = {TRUE: x.tolist()}
-    factors = dict(penalties)
-    for name in estimators:
-        form = entry(name)
-        attached = form.value(x) if form.form == "ratio_attached" else 0.0
-        penalties[name] = form.value(x).tolist()
-        factors[name] = (form.slope(x) + attached).tolist()
-    axis = "log q/p of the sampled token"
-    return [
-        Curves(title, axis, x.tolist(), lines, (-4, 6))
-        for title, lines in ((_PENALTY, penalties), (_FACTOR, factors))
-    ]
-
-
-def _of_vocabulary(estimators: Sequence[str]) -> list[Curves]:
-    """Return penalty and its derivative as one token's logit moves, at the laboratory's state."""
-    x = np.linspace(-4.0, 4.0, 401)
-    reference = wide_policy(1.0, 0.0).logp(1)[:, 0]
-    moved = np.argsort(-reference)[_MOVED]
-    logits = np.tile(reference, (len(x), 1))
-    logits[:, moved] += x
-    policy = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
-    chance = np.exp(policy)
-    penalties: dict[str, Sequence[float]] = {}
-    slopes: dict[str, Sequence[float]] = {}
-    for line, name in ((TRUE_OF_STATE, "full"), *((each, each) for each in estimators)):
-        penalties[line] = vocabulary_kl(name, policy, np.tile(reference, (len(x), 1))).tolist()
-        weight = chance * vocabulary_slope(name, policy, np.tile(reference, (len(x), 1)))
-        # By the chain rule through the softmax: d log p_i / d logit_j = (i == j) - p_j.
-        slopes[line] = (weight[:, moved] - chance[:, moved] * weight.sum(-1)).tolist()
-    axis = "how far the logit of the fifth token of eight is moved"
-    return [
-        Curves(title, axis, x.tolist(), lines)
-        for title, lines in ((_PENALTY, penalties), ("its gradient in that logit", slopes))
-    ]
-
-
-_COLOURS = ("$text", "$c2", "$c0", "$c5", "$c3", "$c1")
-_DASHES = ([5, 4], [1, 0], [8, 3], [2, 2], [6, 2, 2, 2], [12, 3])
-
-
-def _curve_view(curves: Curves) -> ChartView:
-    names = list(curves.lines)
-    looks: dict[str, Spec] = {
-        "color": {"domain": names, "range": list(_COLOURS[: len(names)])},
-        "strokeDash": {"domain": names, "range": list(_DASHES[: len(names)])},
-    }
-    rows: Rows = [
-        {"name": name, "x": float(at), "value": float(y)}
-        for name, values in curves.lines.items()
-        for at, y in zip(curves.points, values, strict=True)
-    ]
-    bounds: dict[str, Any] = {} if curves.most is None else {"domain": list(curves.most)}
-    spec: Spec = {
-        "height": 250,
-        "mark": {"type": "line", "clip": True, "strokeWidth": 2},
-        "encoding": {
-            "x": {**quantity("x", curves.x), "axis": {"tickCount": 5}},
-            "y": quantity("value", None, **bounds),
-            **series("name", looks, "color", "strokeDash"),
-        },
-    }
-    return {"title": curves.title, "spec": spec, "least": 260, "rows": rows}
-
-
 def _check_format(path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise LaboratoryError(
@@ -262,9 +130,10 @@ def _write(views: Sequence[ChartView], path: Path, **layout: Any) -> None:
 
 
 def _title(data: dict[str, Any]) -> str:
+    setting, sequences = data["setting"], data["sequences"]
     return (
-        f"Gradient of the KL term: {data['trials']} trials of {data['sequences']} sequences of "
-        f"T = {data['setting']['num_tokens']}; filled: exact, rings: sampled"
+        f"Gradient of the KL term at T = {setting['num_tokens']}, exact; variance: of a mean over "
+        f"{sequences} sequences"
     )
 
 
@@ -275,3 +144,58 @@ def _setting_text(data: dict[str, Any]) -> str:
         if isinstance(values, dict)
     )
     return f"{'   '.join(policies)}   KL = {data['reverse_kl']:.3g} nats"
+
+
+ORDERINGS = (
+    "k1 in reward is unbiased",
+    "k3 in reward has the highest bias of the four",
+    "k1 in loss has the lowest variance of the four",
+    "k1 in loss has a lower variance than k1 in reward",
+    "k3 in reward has the highest bias and k1 in loss the lowest variance",
+)
+"""Each must hold for both parameters. All hold in the paper's Fig. 1."""
+
+A_RANGE, B_RANGE = 1.5, 0.15
+"""Ranges of the uniform draws: a in +- A_RANGE and b in +- B_RANGE, for policy and reference."""
+
+
+def sweep(*, draws: int = 500, num_tokens: int = 32, seed: int = 0) -> dict[str, Any]:
+    """Return the share of random settings in which each ordering holds, with 95% intervals."""
+    if draws < 1:
+        raise LaboratoryError(f"draws must be at least 1, got {draws}")
+    rng = np.random.default_rng(seed)
+    spread = np.array([A_RANGE, B_RANGE, A_RANGE, B_RANGE])
+    parameters = rng.uniform(-spread, spread, (draws, 4))
+    columns = np.array(
+        [
+            _orderings(
+                LabSetting(ToyPolicy(*map(float, p[:2])), ToyPolicy(*map(float, p[2:])), num_tokens)
+            )
+            for p in parameters
+        ]
+    )
+    return {
+        "draws": draws,
+        "num_tokens": num_tokens,
+        "seed": seed,
+        "ranges": {"a": A_RANGE, "b": B_RANGE},
+        "orderings": [
+            {
+                "ordering": name,
+                "share": float(column.mean()),
+                "interval": wilson(int(column.sum()), len(column)),
+            }
+            for name, column in zip(ORDERINGS, columns.T, strict=True)
+        ],
+    }
+
+
+def _orderings(setting: LabSetting) -> list[bool]:
+    statistics = exact(setting, FIGURE_1)
+    truth = gradients(setting)["sequence_reverse_kl"]
+    bias, variance = np.abs(statistics.mean - truth), statistics.variance
+    # Places in FIGURE_1: 0 is k1 in reward, 1 is k1 in loss, 2 is k3 in reward.
+    unbiased = bool((bias[0] <= 1e-9 * statistics.magnitude[0]).all())
+    highest = bool((bias.argmax(0) == 2).all())
+    lowest = bool((variance.argmin(0) == 1).all())
+    return [unbiased, highest, lowest, bool((variance[1] < variance[0]).all()), highest and lowest]

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from orchestrator.exact.derivation import ROUNDING
-from orchestrator.exact.figures import Curves
 from orchestrator.exact.laboratory import FloatTable, ToyPolicy
 from orchestrator.exact.surrogates import PolicyLoss, Step, ThreePolicies, forces
 from orchestrator.kl.estimators import EngineWeight
-from orchestrator.losses.table import Bounds, PolicyLossEntry, Tokens
+from orchestrator.losses.table import Bounds, PolicyLossEntry
 
 SAMPLER, AHEAD = ToyPolicy(0.1, 0.01), ToyPolicy(0.25, -0.02)
 """The policy that sampled, and how far a policy of staleness 1 went in its parameters."""
@@ -143,19 +142,3 @@ def caption(entry: PolicyLossEntry) -> str:
             "less of it."
         )
     return text
-
-
-def curves(entry: PolicyLossEntry) -> list[Curves]:
-    """Return the weight of a token's gradient against its log-ratio, for either sign of A.
-
-    The old policy gives the token one half. A response has one token.
-    """
-    x = np.linspace(-2.5, 0.65, 253)
-    lines = {"on policy: 1": [1.0] * len(x)}
-    for name, advantage in (("A = 1", 1.0), ("A = -1", -1.0)):
-        old = np.full((len(x), 1), np.log(0.5))
-        given = (old + x[:, None], old, np.full_like(old, advantage), np.ones_like(old))
-        slope = entry.compute(Tokens(*given, entry.usual or Bounds())).slope
-        lines[name] = [float(each) for each in -slope[:, 0] / advantage]
-    axis = "log policy / old policy"
-    return [Curves(f"{entry.name}: weight of A grad log pi", axis, [float(v) for v in x], lines)]

@@ -23,7 +23,7 @@ PARAMETERS = ("a", "b")
 
 @cache
 def laboratory_data() -> Mapping[str, Any]:
-    """Return exact and sampled values by configuration and parameter."""
+    """Return exact values by configuration and parameter."""
     text = files("orchestrator.report").joinpath("laboratory.json").read_text(encoding="utf-8")
     stored: dict[str, Any] = json.loads(text)
     labels = [each.label for each in extended() if each.ratio == "token"]
@@ -40,16 +40,14 @@ def derived_laboratory_data() -> dict[str, Any]:
     from orchestrator.exact.figures import figure1
 
     figure = figure1()
-    keys = ("bias", "sampled_bias", "variance", "sampled_variance")
+    keys = ("bias", "variance")
     rows = [
         {"label": row["label"], "paper": row["in_paper"], "placement": row["placement"]}
         | {p: {key: rounded(row[p][key]) for key in keys} for p in PARAMETERS}
         for row in figure["configurations"]
         if row["ratio"] == "token"
     ]
-    return {key: figure[key] for key in ("caveat", "setting", "trials", "sequences", "seed")} | {
-        "rows": rows
-    }
+    return {key: figure[key] for key in ("caveat", "setting", "sequences")} | {"rows": rows}
 
 
 def write() -> None:

@@ -299,16 +299,12 @@ def _verdict_table(comparison: Comparison) -> ReportTable:
 def _gradient_table(lab: Mapping[str, Any]) -> ReportTable:
     columns = (
         "configuration",
-        *(f"{name} d/d{p}" for p in PARAMETERS for name in ("bias", "sampled bias", "variance")),
+        *(f"{name} d/d{p}" for p in PARAMETERS for name in ("bias", "variance")),
     )
     rows = [
         (
             row["label"],
-            *(
-                f"{row[p][key]:.3g}"
-                for p in PARAMETERS
-                for key in ("bias", "sampled_bias", "variance")
-            ),
+            *(f"{row[p][key]:.3g}" for p in PARAMETERS for key in ("bias", "variance")),
         )
         for row in lab["rows"]
     ]

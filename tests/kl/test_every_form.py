@@ -18,7 +18,6 @@ import torch
 from orchestrator import estimators
 from orchestrator.estimators import TABLE, EstimatorEntry, GradientForm
 from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.exact.montecarlo import monte_carlo
 from orchestrator.exact.objectives import WIDE
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from tests.kl.forms import every_form
@@ -194,17 +193,6 @@ def test_it_is_exact_against_enumeration_and_differences(name: str, where: str) 
     assert {each.placement for each in chosen} == set(PLACEMENTS)
     setting = setting_of(name, where)
     assert [fault for each in chosen for fault in faults(each, setting)] == []
-
-
-@pytest.mark.parametrize("where", WHERE)
-def test_sampling_agrees_within_its_error(where: str) -> None:
-    """All forms at once, over two tokens; |z| of as many numbers stays below 5."""
-    setting = LabSetting(*TWO[:2], 6, TWO[2] if where == "off" else None)
-    chosen = every_form()
-    sampled = monte_carlo(setting, chosen, trials=60, sequences=400, seed=5)
-    z = np.abs(sampled.z(exact(setting, chosen)))
-    worst = chosen[int(z.max(1).argmax())].label
-    assert z.max() < 5, worst
 
 
 @pytest.mark.parametrize("name", list(TABLE))

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.exact.figures import DEFAULT, draw, figure1
+from orchestrator.exact.figures import DEFAULT, ORDERINGS, draw, figure1, sweep
 from orchestrator.exact.laboratory import LabSetting, ToyPolicy
-from orchestrator.exact.montecarlo import ORDERINGS, sweep
 from orchestrator.kl.configuration import extended
 from orchestrator.kl.shares import wilson
 
-DATA = figure1(trials=20, sequences=100)
+DATA = figure1()
 
 
 def test_the_data_is_plain_and_says_what_is_not_known() -> None:
@@ -44,11 +43,7 @@ def test_all_estimators_but_k2_and_abs_are_unbiased_for_the_value() -> None:
 
 
 def test_off_policy_the_target_is_still_the_policys_kl() -> None:
-    off = figure1(
-        LabSetting(DEFAULT.policy, DEFAULT.reference, 32, ToyPolicy(-0.2, -0.07)),
-        trials=2,
-        sequences=2,
-    )
+    off = figure1(LabSetting(DEFAULT.policy, DEFAULT.reference, 32, ToyPolicy(-0.2, -0.07)))
     assert off["reverse_kl"] == DATA["reverse_kl"]
     assert off["truth"] == DATA["truth"]
     assert off["setting"]["rollout"] == {"a": -0.2, "b": -0.07}

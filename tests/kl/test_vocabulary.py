@@ -10,8 +10,7 @@ from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE, names, vocabulary_names
 from orchestrator.exact.derivation import FAR, NEAR, NUM_TOKENS
 from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.exact.montecarlo import monte_carlo
-from orchestrator.exact.objectives import WIDE, gradients, wide_policy
+from orchestrator.exact.objectives import gradients, wide_policy
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from orchestrator.kl.estimators import Clamp, token_kl, vocabulary_kl, vocabulary_slope
 
@@ -86,5 +85,3 @@ def test_what_is_refused() -> None:
         KlConfiguration("full", "loss", clamp=Clamp(1.0, None))
     with pytest.raises(LaboratoryError, match="as many tokens"):
         LabSetting(ToyPolicy(0.1, 0.1), wide_policy(1.0, 0.0), 3)
-    with pytest.raises(LaboratoryError, match="two tokens"):
-        monte_carlo(LabSetting(*WIDE[0][:2], 2), EVERY[:1])
