@@ -2,126 +2,20 @@
 
 A KL to a reference policy bounds the drift over the whole training. Nothing here does: a clip, a
 mask or a truncation bounds one step from the policy that the ratio is to, and mostly without
-bringing back what is beyond the bound. Sources: the papers that BOUNDS names.
+bringing back what is beyond the bound. What each loss does stands in orchestrator.losses.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from orchestrator.library.launches import BoundNote, LaunchReading, Surroundings
+from orchestrator.losses.table import LOSS_STEPS
 
 To = Literal["the policy before the step", "the policy that sampled", "nothing", "not known"]
 NEVER_CUTS = 0.05
 """A bound on a response's geometric mean ratio from which on next to no response is cut: the
 GSPO paper has 3e-4 and 4e-4 (arXiv 2507.18071, section 5.1)."""
-
-UNCLIPPED, REMOVES_CLIP = "PPO's loss without its clip", "loss_remove_clip"
-"""Its name, and the key by which LUFFY's fork of verl, and its own forks, take the clip away."""
-
-
-class PolicyBound(NamedTuple):
-    """What a policy loss does as a step grows.
-
-    `acts`: its bound, as a clause with `{span}` and `{high}`. `drops`: what loses its gradient.
-    `failure`: what is known to go wrong with it. `returns`: True if it also moves the policy back.
-    """
-
-    acts: str
-    drops: str = ""
-    failure: str = ""
-    returns: bool = False
-
-
-_UNCAPPED = (
-    "the weight of a rare token has no cap; that KL is the log-ratio squared without its half, so "
-    "a weight w counts as k2 with β 2 w"
-)
-BOUNDS: dict[str, PolicyBound] = {
-    "": PolicyBound(
-        "the clip {span} stops the gradient of a token beyond it",
-        "tokens that moved beyond the clip the way their advantage asks",
-        "entropy falls, as the upper bound stops rare tokens first (arXiv 2503.14476)",
-    ),
-    "GSPO": PolicyBound(
-        "a response whose geometric mean ratio leaves {span} loses its gradient",
-        "whole responses",
-    ),
-    "LUSPO": PolicyBound(
-        "the clip {span} stops the gradient beyond it",
-        "tokens or responses beyond the clip the way their advantage asks",
-    ),
-    "CISPO": PolicyBound(
-        "a token's weight is cut to its bound, and its gradient goes on",
-        "",
-        "tokens that a clip would stop move on (arXiv 2506.13585); the loss that is logged is a "
-        "weight times a log-probability, and tells no progress",
-    ),
-    "REINFORCE with weights": PolicyBound(
-        "a token's weight is its ratio, taken anew in each minibatch and cut to its bound; its "
-        "gradient goes on",
-        "",
-        "tokens that a clip would stop move on",
-    ),
-    "SAPO": PolicyBound(
-        "a token's weight decays as its ratio leaves 1 (arXiv 2511.20347)",
-        "",
-        "tokens of negative advantage that fell keep at least 0.77 of their weight",
-    ),
-    "GMPO": PolicyBound(
-        "a token's log-ratio is clipped before the response's geometric mean is taken",
-        "tokens beyond the clip the way their advantage asks",
-    ),
-    "DPPO": PolicyBound(
-        "a token whose distribution moved further than {high} loses its gradient",
-        "tokens that moved further than that",
-        "rare tokens are never dropped, however large their ratio (arXiv 2602.04879)",
-    ),
-    "Clip-Cov": PolicyBound(
-        "the clip {span} stops a token beyond it, and some of high covariance",
-        "tokens beyond the clip, and a few of high covariance",
-    ),
-    "KL-Cov": PolicyBound(
-        "a penalty on the tokens of highest covariance moves those back; no clip bounds the others",
-        returns=True,
-    ),
-    "DRO": PolicyBound(
-        "half the log-ratio squared, times its β, moves each token back to the policy before the "
-        "step",
-        "",
-        "no ratio weighs old samples",
-        returns=True,
-    ),
-    "rollout_is": PolicyBound(
-        "a token whose ratio leaves {span} loses its gradient, either way",
-        "tokens outside the bounds, those that moved against their advantage too",
-    ),
-    "VESPO": PolicyBound(
-        "a response's weight goes to 0 as its ratio leaves 1 on either side",
-        "",
-        "of negative advantage the weight grows until the ratio is 1.5 (arXiv 2602.10693)",
-    ),
-    "DPPO with a KL": PolicyBound(
-        "a token whose probability moved further than {high} the way its advantage asks has only "
-        "that KL",
-        "the task's gradient of such tokens",
-        _UNCAPPED,
-        returns=True,
-    ),
-    "IPO": PolicyBound(
-        "a token whose probability moved further than {high}, either way, loses its gradient",
-        "tokens that moved further than that, against their advantage too",
-    ),
-    "IPO with a KL": PolicyBound(
-        "a token whose probability moved further than {high}, either way, has only that KL",
-        "the task's gradient of such tokens, those that moved against their advantage too",
-        _UNCAPPED,
-        returns=True,
-    ),
-}
-"""Policy loss, by the name that a reader gives it -> what bounds a step."""
-UNBOUNDED_LOSSES = ("GPG", "importance_sampling", "cross_entropy", UNCLIPPED)
-"""Policy losses without a bound: their gradient is the same, or grows, however far a token moved"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +42,8 @@ def bound(reading: LaunchReading) -> Bound | None:
     around = reading.surroundings
     if reading.rollout_kl:
         words = f"a KL to the policy that sampled (weight {reading.rollout_kl:g}) moves it back"
-        of_loss = BOUNDS.get(around.loss_mode) if around is not None else None
-        if of_loss is None or not of_loss.returns or around is None or around.clip is None:
+        of_loss = LOSS_STEPS.get(around.policy_loss) if around is not None else None
+        if of_loss is None or not of_loss.pulls_back or around is None or around.clip is None:
             step = f"{words}; tokens beyond its mask still have it"
             return Bound("the policy that sampled", step)
         step = f"{words}; {of_loss.acts.format(high=f'{around.clip[1]:g}')}"
@@ -163,7 +57,7 @@ def bound(reading: LaunchReading) -> Bound | None:
     if around.rejected:
         mask = f"A mask against the engine takes {around.rejected} out ({around.rejected_because})."
     step = f"{own.step}; {engine}" if engine else own.step
-    loss = around.loss_mode or ("ppo" if around.clip else "")
+    loss = around.policy_loss if around.policy_loss != "ppo" or around.clip else ""
     own = replace(own, step=step, mask=mask, loss=loss)
     if around.correction and own.to == "nothing":
         return replace(own, to="the policy that sampled")
@@ -171,20 +65,19 @@ def bound(reading: LaunchReading) -> Bound | None:
 
 
 def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
-    name = around.loss_mode
-    if name in UNBOUNDED_LOSSES:
-        step = f"{name} has no bound: a token moves however far its ratio is"
-        return Bound("nothing", step)
-    if around.ratio == "none" and not (name in BOUNDS and BOUNDS[name].returns):
+    name = around.policy_loss
+    own = LOSS_STEPS.get(name)
+    if own is not None and own.bound == "none" and own.ratio != "none":
+        return Bound("nothing", f"{own.said} has no bound: a token moves however far its ratio is")
+    if around.ratio == "none" and not (own is not None and own.pulls_back):
         why = "no ratio to the policy that sampled: nothing weighs or stops old samples"
         if on_policy:
             why = "no ratio, and one update a batch: the learning rate alone bounds a step"
         return Bound("nothing", why)
-    if name not in BOUNDS or (not name and around.ratio is None):
+    if own is None:
         return Bound("not known", f"the policy loss {name or 'of this launch'} is not one orch has")
-    if not name and around.clip is None:
+    if name == "ppo" and around.clip is None:
         return Bound("not known", "orch does not read the clip of this launch")
-    own = BOUNDS[name]
     span, high = "its bounds", "its bound"
     if around.clip is not None:
         low, most = around.clip
@@ -192,14 +85,14 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     to: To = "the policy that sampled" if around.old_is_sampler else "the policy before the step"
     of_one_update = around.one_update or (on_policy and not around.old_is_sampler)
     if of_one_update:
-        what = name or f"the clip {span}"
+        what = own.said or f"the clip {span}"
         text = (
             f"one update a batch, so each ratio is 1 and {what} never acts: the learning rate "
             "alone bounds a step"
         )
         return Bound("nothing", text)
     text = own.acts.format(span=span, high=high)
-    if not own.returns:
+    if not own.pulls_back:
         text += "; it moves nothing back"
     if on_policy is None and not around.old_is_sampler:
         text += " (with one update a batch it never acts)"
@@ -228,14 +121,7 @@ def bound_notes(reading: LaunchReading) -> Iterator[BoundNote]:
         return
     yield from around.bound_notes
     lows = around.clip
-    if around.loss_mode == UNCLIPPED:
-        keys = reading.held.given if reading.held is not None else {}
-        given = next((key for key in keys if key.endswith(REMOVES_CLIP)), REMOVES_CLIP)
-        yield BoundNote(
-            f"{given} is on: nothing at all bounds a step or the drift, but for the learning rate",
-            f"{given}=False",
-        )
-    if around.loss_mode == "GSPO" and lows is not None and min(lows) >= NEVER_CUTS:
+    if around.policy_loss == "gspo" and lows is not None and min(lows) >= NEVER_CUTS:
         yield BoundNote(
             f"GSPO's bounds are {lows[0]:g} and {lows[1]:g}: a geometric mean over a response "
             "hardly ever moves so far, so next to nothing is cut",

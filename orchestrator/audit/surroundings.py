@@ -14,6 +14,7 @@ from orchestrator.estimators import TABLE
 from orchestrator.kl.estimators import UNCLAMPED
 from orchestrator.kl.groups import group_std
 from orchestrator.library.launches import InLoss, InReward, LaunchReading, Surroundings
+from orchestrator.losses.table import said
 from orchestrator.settings import Placement
 
 LEAST_CHANGE = 0.0005
@@ -94,7 +95,7 @@ def _on_reward(
         yield Effect(text, f"with {around.correction}")
     if reading.regime.on_policy is not True and around.clip is not None:
         span = _span(around.clip)
-        cut = "is weighed by that bound" if around.loss_mode else "gets no gradient"
+        cut = "is weighed by that bound" if around.policy_loss != "ppo" else "gets no gradient"
         what = f"a token whose ratio leaves {span} {cut}, from the KL in the reward too, where the "
         yield from _clip(
             around, estimator_name(term), "reward", f"{what}clip cuts", "through a clip"
@@ -113,8 +114,8 @@ def _on_loss(
 ) -> Iterator[Effect]:
     """Yield the effects on a KL in the loss, which stands beside the policy loss."""
     yield from _division_beside_kl(reading, around, "in the loss")
-    if around.loss_mode and not reading.in_reward.active:
-        text = f"{around.loss_mode} is the policy loss: the KL in the loss is added to it as it is"
+    if (mode := said(around.policy_loss)) and not reading.in_reward.active:
+        text = f"{mode} is the policy loss: the KL in the loss is added to it as it is"
         yield Effect(text)
     if around.correction:
         number = _by_weight(around, term, "loss")
@@ -220,14 +221,14 @@ def _group(reading: LaunchReading) -> int | None:
 
 def _ratio(reading: LaunchReading, around: Surroundings) -> Iterator[Effect]:
     """Yield what multiplies a KL in the reward beside the token ratio."""
-    mode = around.loss_mode
+    mode = said(around.policy_loss)
     if reading.regime.on_policy is True:
         if mode:
             text = f"{mode} is the policy loss: on-policy its ratio is 1, and the gradient is a "
             yield Effect(f"{text}policy gradient")
     elif around.ratio == "sequence_mean":
         number = ""
-        if around.clip and mode == "GSPO":
+        if around.clip and around.policy_loss == "gspo":
             mean, token = _mean_ratio_factors(*around.clip)
             number = (
                 f" (in the laboratory's example of a lag: β × {mean:.3g}, with the token ratio "
@@ -292,12 +293,11 @@ def _clip(
     around: Surroundings, estimator: str, placement: Placement, text: str, headline: str
 ) -> Iterator[Effect]:
     """Yield the off-policy effect of clipping the token ratio, with its factors on β."""
-    if around.clip is None or around.ratio != "token" or around.loss_mode not in ("", "CISPO"):
+    if around.clip is None or around.ratio != "token" or around.policy_loss not in ("ppo", "cispo"):
         return
     if estimator not in TABLE:
         return
-    kind = "cispo" if around.loss_mode else "ppo"
-    short, long = _clip_factors(kind, around.clip, estimator, placement)
+    short, long = _clip_factors(around.policy_loss, around.clip, estimator, placement)
     if not (is_changed(short) or is_changed(long)):
         yield Effect(f"{text}; in the laboratory's examples of a lag: no effect")
         return

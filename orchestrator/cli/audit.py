@@ -161,7 +161,7 @@ def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -
         for term, placement in ((each.in_loss, "loss"), (each.in_reward, "reward")):
             if term is not None and term.active and term.estimator in choices():
                 return f"orch explain {term.estimator} {placement}"
-        loss = "" if each.bound is None else each.bound.loss.removesuffix(" with a KL").lower()
+        loss = "" if each.bound is None else each.bound.loss
         if each.verdict != "undetermined" and (loss in POLICY_LOSSES or loss in ALSO):
             return f"orch explain {loss}"
     return "orch explain --all" if findings else ""

@@ -330,8 +330,9 @@ class Surroundings:
     """True if the group's mean, which is subtracted, includes the rollout itself."""
     baseline_includes_kl: bool = True
     """True if the baseline is subtracted from a KL in the reward as well."""
-    loss_mode: str = ""
-    """The library's name of a policy loss that is not PPO's or plain; empty for those."""
+    policy_loss: str = "ppo"
+    """The policy loss, by its name in orchestrator.losses; the library's own name where that has
+    none."""
     ratio: Literal["token", "sequence", "sequence_mean", "none"] | None = "token"
     """The importance ratio of the policy loss: of each token, their product or their geometric
     mean over the sequence, or none."""

@@ -69,17 +69,33 @@ class TokenLoss(NamedTuple):
     """d (sum of the values of the token's response) / d log pi of the token."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyLossEntry:
-    """One policy loss."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossStep:
+    """What a policy loss does as a step grows, in the audit's words."""
 
     name: str
     """The name in a spec: letters, digits and `_`."""
+    said: str
+    """Its name for a reader of an audit; empty for PPO's, which needs none."""
+    ratio: LossRatio
+    bound: Bound
+    acts: str = ""
+    """The bound, as a clause with `{span}` and `{high}`; empty if nothing bounds a step."""
+    drops: str = ""
+    """What loses its gradient."""
+    failure: str = ""
+    """What is known to go wrong with it."""
+    pulls_back: bool = False
+    """True if its gradient can point back to `old`, against the advantage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLossEntry(LossStep):
+    """One policy loss that orch computes."""
+
     title: str
     formula: str
     """The loss of a token, in the notation of the module."""
-    ratio: LossRatio
-    bound: Bound
     keeps: str
     """What is left of the on-policy gradient, A s_t, and what is dropped."""
     compute: Callable[[Tokens], TokenLoss]
@@ -90,8 +106,6 @@ class PolicyLossEntry:
     """The bounds that a spec gets which gives no `loss.clip`: the paper's. None: no clip."""
     dual: bool = False
     """True if it takes `loss.clip.dual`."""
-    pulls_back: bool = False
-    """True if its gradient can point back to `old`, against the advantage."""
     aggregation: str = ""
     """The only aggregation with which it is what its paper says; empty: any."""
     instead: str = ""
@@ -315,14 +329,17 @@ _COMPUTE: dict[str, Callable[[Tokens], TokenLoss]] = {
 }
 
 
-def _entries() -> dict[str, PolicyLossEntry]:
-    """Return the entries of losses.toml, with what computes each."""
+def _entries() -> dict[str, LossStep]:
+    """Return the entries of losses.toml, with what computes those that orch computes."""
     text = files("orchestrator.losses").joinpath("losses.toml").read_text(encoding="utf-8")
-    entries = {}
+    entries: dict[str, LossStep] = {}
     for name, fields in tomllib.loads(text).items():
+        if name not in _COMPUTE:
+            entries[name] = LossStep(name=name, **fields)
+            continue
         usual = fields.pop("usual", None)
         bounds = None if usual is None else Bounds(*usual)
-        entries[name] = PolicyLossEntry(name, compute=_COMPUTE[name], usual=bounds, **fields)
+        entries[name] = PolicyLossEntry(name=name, compute=_COMPUTE[name], usual=bounds, **fields)
     return entries
 
 
@@ -340,7 +357,12 @@ DEFAULT = "ppo"
 """The value of `loss.policy` that means what orch trained before the field existed."""
 
 
-POLICY_LOSSES: Mapping[str, PolicyLossEntry] = _entries()
+LOSS_STEPS: Mapping[str, LossStep] = _entries()
+"""Every policy loss that the audit has words for."""
+POLICY_LOSSES: Mapping[str, PolicyLossEntry] = {
+    name: entry for name, entry in LOSS_STEPS.items() if isinstance(entry, PolicyLossEntry)
+}
+"""Those that orch computes."""
 
 
 def policy_loss_entry(name: str) -> PolicyLossEntry:
@@ -351,6 +373,11 @@ def policy_loss_entry(name: str) -> PolicyLossEntry:
             f"(there are: {', '.join(POLICY_LOSSES)})"
         )
     return POLICY_LOSSES[name]
+
+
+def said(name: str) -> str:
+    """Return the name of a policy loss for a reader of an audit; empty for PPO's."""
+    return LOSS_STEPS[name].said if name in LOSS_STEPS else name
 
 
 def choices() -> tuple[str, ...]:

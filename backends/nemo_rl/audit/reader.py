@@ -312,13 +312,13 @@ class _Reader(StockReader):
         alone = self._on(f"{prefix}.use_leave_one_out_baseline")
         centred = {"grpo": not alone, "reinforce_plus_plus": True}.get(advantage, False)
         ratio: Literal["token", "sequence_mean", "none"] = "token"
-        mode = ""
+        mode = "ppo"
         if self._on("loss_fn.sequence_level_importance_ratios"):
-            ratio, mode = "sequence_mean", "GSPO"
+            ratio, mode = "sequence_mean", "gspo"
         elif self._on("loss_fn.disable_ppo_ratio") or self._on("loss_fn.force_on_policy_ratio"):
             ratio = "none"
         elif self._on("loss_fn.use_cispo"):
-            mode = "CISPO"
+            mode = "cispo"
         low, high = (keys.number(f"loss_fn.ratio_clip_{end}") for end in ("min", "max"))
         correction, weight = "", None
         if self._on(CORRECTION):
@@ -341,7 +341,7 @@ class _Reader(StockReader):
             divided_because=because,
             own_rollout_in_mean=centred,
             baseline_includes_kl=False,
-            loss_mode=mode,
+            policy_loss=mode,
             ratio=ratio,
             clip=clip_range(low, high),
             correction=correction,

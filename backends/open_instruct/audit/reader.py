@@ -193,7 +193,7 @@ class _Reader(StockReader):
             divided_because=f"--advantage_normalization_type {kind}",
             own_rollout_in_mean=True,
             baseline_includes_kl=False,
-            loss_mode="CISPO" if keys.text("loss_fn") == "cispo" else "",
+            policy_loss="cispo" if keys.text("loss_fn") == "cispo" else "ppo",
             ratio=ratio,
             clip=clip_range(low, high),
             one_update=not sampled

@@ -434,7 +434,7 @@ class _Reader(ReleaseReader):
             divided_because=f"--{names['advantage']} {advantage}",
             own_rollout_in_mean=advantage in ("reinforce_baseline", "group_norm", "dr_grpo"),
             baseline_includes_kl=advantage not in GROUPED,
-            loss_mode="GSPO" if gspo else "",
+            policy_loss="gspo" if gspo else "ppo",
             ratio=ratio,
             clip=(clip, clip) if clip is not None else None,
             correction=correction,

@@ -104,11 +104,12 @@ _SINCE_TAU_ON = (
     "dppo_mask_high",
 )
 """Keys of the loss that came with or after the commit that set kl_tau to 0.001 by default."""
-MASKS: Mapping[str, tuple[str, str, str, float]] = {
-    "default": ("DPPO", "dppo_mask_low", "dppo_mask_high", 0.2),
-    "ipo": ("IPO", "ipo_threshold", "ipo_threshold", 0.1),
+MASKS: Mapping[str, tuple[str, str, str, str, float]] = {
+    "default": ("dppo_tv_pull", "dppo_tv", "dppo_mask_low", "dppo_mask_high", 0.2),
+    "ipo": ("ipo", "ipo_mask", "ipo_threshold", "ipo_threshold", 0.1),
 }
-"""loss.type since 0.6.0 -> the policy loss, the keys of its two bounds and their default."""
+"""loss.type since 0.6.0 -> the policy loss with a kl_tau and without, the keys of its two bounds
+and their default."""
 _BEFORE_TAU_ON = (
     *("ratio_type", "sequence_clip_high", "token_mask_low", "token_mask_high"),
     *("geo_mask_low", "geo_mask_high", "sequence_mask_low", "sequence_mask_high"),
@@ -475,9 +476,9 @@ class _Reader(ReleaseReader):
         unread = (self.keys.why_unknown(scale),) if scale and not tau else ()
         name, clip = self._policy_loss(pulls=pulls)
         return Surroundings(
-            loss_mode=name,
+            policy_loss=name,
             clip=clip,
-            old_is_sampler=bool(name),
+            old_is_sampler=name != "ppo",
             own_rollout_in_mean=True,
             kl_loss_factor=1 / tau if tau else None,
             aggregation_because=f"{scale} {tau:g}" if scale and tau else "",
@@ -485,21 +486,21 @@ class _Reader(ReleaseReader):
         )
 
     def _policy_loss(self, *, pulls: bool) -> tuple[str, tuple[float, float] | None]:
-        """Return the policy loss and its bounds since 0.6.0; empty and None for others.
+        """Return the policy loss and its bounds since 0.6.0; `ppo` and None for others.
 
         `pulls`: kl_tau is not 0.
         """
         kind = self._find("trainer.loss.type", LOSS_TYPE)
         name = (self.keys.text(kind) or "") if kind else "default"
         if self.at < _FIRST_PATHS or name not in MASKS:
-            return "", None
-        title, low, high, default = MASKS[name]
-        title += " with a KL" if pulls else ""
+            return "ppo", None
+        with_pull, alone, low, high, default = MASKS[name]
+        loss = with_pull if pulls else alone
         keys = [self._find(f"trainer.loss.{key}", f"loss.{key}") for key in (low, high)]
         bounds = [self.keys.number(key) if key else default for key in keys]
         if bounds[0] is None or bounds[1] is None:
-            return title, None
-        return title, (bounds[0], bounds[1])
+            return loss, None
+        return loss, (bounds[0], bounds[1])
 
     def _truncated(self) -> Iterator[str]:
         """Yield what is assumed of a sampler without all tokens.

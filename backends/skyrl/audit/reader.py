@@ -54,6 +54,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.losses.table import LOSS_STEPS
 
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
 TYPE, COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"
@@ -93,20 +94,14 @@ _KINDS: Mapping[tuple[str, str, bool], Correction] = {
 """tis_ratio_type, sequence_mask_metric, and whether tokens are masked -> the weight's kind."""
 _FLAG = re.compile(r"^(--[a-z]+\.[\w.]+)=(.*)$", re.DOTALL)
 """A key with dashes, which OmegaConf.from_cli takes for another key."""
-LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
-    "regular": ("", "token"),
-    "dual_clip": ("", "token"),
-    "gspo": ("GSPO", "sequence_mean"),
-    "sapo": ("SAPO", "token"),
-    "cispo": ("CISPO", "token"),
-    "clip_cov": ("Clip-Cov", "token"),
-    "kl_cov": ("KL-Cov", "token"),
-    "dppo": ("DPPO", "token"),
-    "rollout_is": ("rollout_is", "token"),
-    "importance_sampling": ("importance_sampling", "token"),
-    "cross_entropy": ("cross_entropy", "none"),
+LOSSES: Mapping[object, object] = {
+    "regular": "ppo",
+    "dual_clip": "ppo",
+    "importance_sampling": "unclipped",
+    **{name: name for name in ("clip_cov", "kl_cov", "cross_entropy")},
+    **MANIFEST.meanings(LOSS_MODE, NEWEST),
 }
-"""policy_loss_type -> its name, and the ratio that multiplies the advantage."""
+"""policy_loss_type -> the entry of orchestrator.losses."""
 WITH_OLD = (
     "regular",
     "dual_clip",
@@ -454,7 +449,8 @@ class _Reader(ReleaseReader):
         if divided == "nothing" and read(WHITENED) == "true":
             divided, because = "batch_std", f"{WHITENED} true"
         mode, reduction = read(LOSS_MODE), read(REDUCTION)
-        name, ratio = LOSS_MODES.get(mode, (mode, None))
+        name = str(LOSSES.get(mode, mode))
+        ratio = LOSS_STEPS[name].ratio if name in LOSS_STEPS else None
         if ratio is None:
             unread.append(f"the policy loss '{shown(mode)}' has PPO's ratio: orch does not know it")
         correction, weight = self._correction()
@@ -466,7 +462,7 @@ class _Reader(ReleaseReader):
             advantage_divided_by=divided,
             divided_because=because,
             own_rollout_in_mean=advantage == "grpo",
-            loss_mode=name,
+            policy_loss=name,
             ratio=ratio,
             clip=self._clip(mode),
             also_drops=self._dual(mode),

@@ -317,7 +317,7 @@ class _Reader(StockReader):
             divided_because=because,
             own_rollout_in_mean=normalised,
             baseline_includes_kl=False,
-            loss_mode={"gspo": "GSPO", "cispo": "CISPO"}.get(self.advantage or "", ""),
+            policy_loss=self.advantage if self.advantage in ("gspo", "cispo") else "ppo",
             ratio=ratio,
             clip=clip_range(low, high, symmetric=True),
             correction=correction,

@@ -52,6 +52,7 @@ from orchestrator.library.launches import (
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
+from orchestrator.losses.table import LOSS_STEPS
 
 CLASSES: Mapping[str, Script] = {
     "GRPOConfig": "grpo",
@@ -117,7 +118,6 @@ MEAN_RATIO_KL = (
 )
 """At ratio 1 the gradient of s · mean k3 is mean ∇k3 + (mean k3) (1/T) Σ ∇log π. The gradient of
 E[mean k3] is E[mean ∇k3] + E[(mean k3) Σ ∇log π], and E[mean k3] is the reverse KL over T."""
-_LOSS_MODES = {"cispo": "CISPO", "sapo": "SAPO", "vespo": "VESPO", "luspo": "LUSPO"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Fork:
     ahead: str = ""
     """The key that lets it sample ahead of training, on by default; empty if it has none."""
     loss: str = ""
-    """The name of its policy loss; empty: the one that loss_type says."""
+    """Its policy loss, an entry of orchestrator.losses; empty: the one that loss_type says."""
 
 
 GMPO = Fork(
@@ -140,7 +140,7 @@ GMPO = Fork(
     "trl/experimental/gmpo/gmpo_trainer.py",
     {"epsilon": "0.4"},
     ((1, 16), (99,)),
-    loss="GMPO",
+    loss="gmpo",
 )
 UNSLOTH = Fork(
     "Unsloth",
@@ -869,12 +869,13 @@ class _Reader(ReleaseReader):
         swapped = self.at[:3] in SWAPPED and self.request.fork is None
         padded = named == "luspo" and self.at < (1, 10)
         own = self.request.fork.loss if self.request.fork is not None else ""
+        plain = "gspo" if level == "sequence" else "ppo"
         return Surroundings(
             advantage_divided_by=divided.get(scale or "", "group_std"),
             divided_because=f"scale_rewards {self.keys.text('scale_rewards') or 'group'}"
             + (f", which TRL {self.version} reads the other way" if swapped else ""),
             own_rollout_in_mean=True,
-            loss_mode=own or _LOSS_MODES.get(named, "GSPO" if level == "sequence" else ""),
+            policy_loss=own or (named if named in LOSS_STEPS else plain),
             ratio="sequence_mean" if level == "sequence" or named == "vespo" or own else "token",
             clip=self._clip() if clips else None,
             bound_notes=tuple(self._bound_notes(named, level)),
@@ -936,7 +937,7 @@ class _Reader(ReleaseReader):
                     wrong=True,
                 )
         own = self.request.fork.loss if self.request.fork is not None else ""
-        if own == "GMPO" and self._is_on("use_vllm"):
+        if own == "gmpo" and self._is_on("use_vllm"):
             yield BoundNote(
                 "GMPOTrainer does not multiply by the weights against vLLM, which it computes by "
                 "default",

@@ -26,6 +26,7 @@ from orchestrator.library.launches import (
     Rule,
     Surroundings,
 )
+from orchestrator.losses.table import LOSS_STEPS
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
 PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
@@ -81,14 +82,8 @@ DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
     "remax": "nothing",
 }
 """Advantage estimator -> the divisor of its advantage in core_algos.py, which divides a KL too."""
-LOSS_TYPES: Mapping[str, tuple[str, Literal["token", "sequence_mean"]]] = {
-    "default": ("", "token"),
-    "gspo": ("GSPO", "sequence_mean"),
-    "gspo_token": ("GSPO", "sequence_mean"),
-    "cispo": ("CISPO", "token"),
-    "sapo": ("SAPO", "token"),
-}
-"""loss_type -> the policy loss and its ratio (core_algos.py: compute_policy_loss)."""
+LOSSES = {"default": "ppo", "gspo": "gspo", "gspo_token": "gspo", "cispo": "cispo", "sapo": "sapo"}
+"""loss_type -> the entry of orchestrator.losses (core_algos.py: compute_policy_loss)."""
 DUAL = "worker.actor.clip_ratio_dual"
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 _ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
@@ -201,13 +196,14 @@ def _surroundings(keys: Keys) -> Surroundings:
     unread = []
     if divided is None:
         unread.append(f"the advantage estimator '{advantage or '…'}' does not rescale the KL")
-    name, ratio = LOSS_TYPES.get(kind or "", (kind or "", None))
+    name = LOSSES.get(kind or "", kind or "")
+    ratio = LOSS_STEPS[name].ratio if name in LOSS_STEPS else None
     if ratio is None:
         unread.append(f"{LOSS_TYPE} {kind or '…'} has PPO's ratio: orch does not know it")
     dual = keys.number(DUAL, 3.0)
     low, high = keys.number(CLIP_LOW), keys.number(CLIP_HIGH)
     return Surroundings(
-        loss_mode=name,
+        policy_loss=name,
         ratio=ratio,
         also_drops=f"tokens of negative advantage whose ratio is above {dual or 0:g} ({DUAL})"
         if kind == "default" and dual and OLD_USE not in keys.defaults

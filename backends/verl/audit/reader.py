@@ -31,6 +31,7 @@ from backends.verl.manifest import (
     IS_THRESHOLD,
     IS_WEIGHTS,
     LOSS_BETA,
+    LOSS_MODE,
     LOSS_TYPE,
     MANIFEST,
     MINIBATCH,
@@ -46,7 +47,6 @@ from backends.verl.manifest import (
     V1,
 )
 from backends.verl.releases import BEFORE_SWITCH, Example, example
-from orchestrator.audit.bounds import REMOVES_CLIP, UNCLIPPED
 from orchestrator.audit.checkout import functions
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
@@ -89,6 +89,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.release_marks import Replaced
+from orchestrator.losses.table import LOSS_STEPS, LossRatio
 
 GROUP = f"{ROLLOUT}.n"
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
@@ -100,7 +101,7 @@ STRATEGY, SEQUENCE_PARALLEL = f"{ACTOR}.strategy", f"{ACTOR}.ulysses_sequence_pa
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _STALE = re.compile(r"async|off_policy")
 """Entry points that sample while the policy is updated."""
-LOSS_MODE, ENTROPY = f"{ACTOR}.policy_loss.loss_mode", f"{ACTOR}.entropy_coeff"
+ENTROPY = f"{ACTOR}.entropy_coeff"
 BYPASS = f"{CORRECTION}.bypass_mode"
 _READ = (
     *KL_KEYS,
@@ -130,20 +131,13 @@ PARTS = "gdpo"
 PARTS_WHY = f"{PARTS} makes the advantage of the reward's parts and never reads the shaped reward"
 BASELINES = ("optimal_token_baseline", "tir_optimal_token_baseline")
 OWN_IN_MEAN = ("grpo", "grpo_vectorized", "gpg", "reinforce_plus_plus_baseline")
-LOSS_MODES: Mapping[str, tuple[str, Literal["token", "sequence_mean", "none"]]] = {
-    "vanilla": ("", "token"),
-    "gspo": ("GSPO", "sequence_mean"),
-    "geo_mean": ("GMPO", "sequence_mean"),
-    "sapo": ("SAPO", "token"),
-    "cispo": ("CISPO", "token"),
-    "clip_cov": ("Clip-Cov", "token"),
-    "kl_cov": ("KL-Cov", "token"),
-    "dppo_tv": ("DPPO", "token"),
-    "dppo_kl": ("DPPO", "token"),
-    "gpg": ("GPG", "none"),
-    "dro": ("DRO", "none"),
+LOSSES: Mapping[object, object] = {
+    **{name: name for name in ("clip_cov", "kl_cov", "dro")},
+    **MANIFEST.meanings(LOSS_MODE, NEWEST),
 }
-"""policy_loss.loss_mode -> its name, and the ratio that multiplies the advantage."""
+"""policy_loss.loss_mode -> the entry of orchestrator.losses."""
+REMOVES_CLIP = ".loss_remove_clip"
+"""The end of the key by which LUFFY's fork of verl, and its own forks, take the clip away."""
 DUAL, DUAL_DEFAULT, LARGE = f"{ACTOR}.clip_ratio_c", 3.0, 1e6
 USES_V1 = "trainer.use_v1"
 BYPASS_LOSS = "algorithm.rollout_correction.loss_type"
@@ -544,7 +538,7 @@ class _Reader(ReleaseReader):
         if advantage is not None and advantage not in (*DIVIDED_BY, PARTS, *BASELINES):
             yield "advantage", advantage
         mode = self.keys.last(LOSS_MODE)
-        if mode is not None and not mode.why and mode.text not in (*LOSS_MODES, "bypass_mode"):
+        if mode is not None and not mode.why and mode.text not in (*LOSSES, "bypass_mode"):
             yield "loss", mode.text
 
     def _distils(self) -> bool:
@@ -843,7 +837,7 @@ class _Reader(ReleaseReader):
             advantage_divided_by=divided,
             divided_because=because,
             own_rollout_in_mean=advantage in OWN_IN_MEAN,
-            loss_mode=name,
+            policy_loss=name,
             ratio=ratio,
             clip=(low, high) if low is not None and high is not None else None,
             correction=correction,
@@ -858,7 +852,7 @@ class _Reader(ReleaseReader):
             controller=self._controller() if in_reward.active else "",
             clamp=Clamp(20.0 if self.at >= FIRST_BOUNDED else None, 10.0),
             clamp_of=("k3",),
-            also_drops=self._dual() if ratio == "token" and not name else "",
+            also_drops=self._dual() if ratio == "token" and name == "ppo" else "",
             old_is_sampler=bool(bypass) or mode == "bypass_mode",
             bound_notes=tuple(self._bound_notes(mode, aggregation, bypass)),
             rejected=("responses" if "seq" in rejects else "tokens") if rejects else "",
@@ -962,21 +956,27 @@ class _Reader(ReleaseReader):
 
     def _policy_loss(
         self, mode: str, *, weighed: bool, bypass: bool
-    ) -> tuple[str, Literal["token", "sequence_mean", "none"] | None]:
-        """Return the name of the policy loss and its ratio; None for one that orch does not know.
+    ) -> tuple[str, LossRatio | None]:
+        """Return the policy loss and its ratio; None for one that orch does not know.
 
         `weighed`: it has weights against the engine. `bypass`: verl takes the engine's old
         log-probabilities. The trainer before v1 then has one of two losses, whatever `mode` says.
         """
         keys = self.keys
-        unclipped = next((key for key in keys.given if key.endswith(f".{REMOVES_CLIP}")), None)
-        if unclipped is not None and keys.switch(unclipped):
-            return UNCLIPPED, "token"
-        if mode == "bypass_mode" or (bypass and keys.has(BYPASS_LOSS) and not self._is_v1()):
+        name = str(LOSSES.get(mode, mode))
+        if self._removes_clip():
+            name = "unclipped"
+        elif mode == "bypass_mode" or (bypass and keys.has(BYPASS_LOSS) and not self._is_v1()):
             if not keys.has(BYPASS_LOSS) or keys.text(BYPASS_LOSS) != "reinforce":
-                return "", "token"
-            return ("REINFORCE with weights", "token") if weighed else ("REINFORCE", "none")
-        return LOSS_MODES.get(mode, (mode, None))
+                name = "ppo"
+            else:
+                name = "weighted_reinforce" if weighed else "reinforce"
+        return name, LOSS_STEPS[name].ratio if name in LOSS_STEPS else None
+
+    def _removes_clip(self) -> str:
+        """Return the key that takes PPO's clip away; empty without one."""
+        given = next((key for key in self.keys.given if key.endswith(REMOVES_CLIP)), "")
+        return given if given and self.keys.switch(given) else ""
 
     def _is_v1(self) -> bool:
         """Return True if trainer v1 runs, which keeps loss_mode where bypass_mode is true."""
@@ -1037,6 +1037,12 @@ class _Reader(ReleaseReader):
                 lines,
             )
         yield from self._weight_notes(mode)
+        if removes := self._removes_clip():
+            yield BoundNote(
+                f"{removes} is on: nothing at all bounds a step or the drift, but for the learning "
+                "rate",
+                f"{removes}=False",
+            )
         if mode in ("dppo_tv", "dppo_kl") and not keys.has(DUAL):
             yield BoundNote(
                 f"DPPO's weight is cut to {DUAL}, by default 3: verl's own comment asks for a "
