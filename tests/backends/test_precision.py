@@ -3,7 +3,6 @@
 The sentences of the ledger are held to lines of the release's own source, in its environment.
 """
 
-import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import PLAIN, precision_of, relevant
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Precision
-from tests.backends.environments import contract_python
 from tests.backends.specs import translated
 
 PLACE = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
@@ -78,74 +76,3 @@ def test_a_format_of_the_cell_stands_before_the_dialects() -> None:
 def test_the_embedded_trainer_refuses_a_dialect_in_another_format() -> None:
     with pytest.raises(UnsupportedSetting, match="fp32 only"):
         plugins.load("micro").semantics("1+precision=bf16/bf16/bf16")
-
-
-_FSDP = "verl/workers/engine/fsdp/transformer_impl.py"
-_MERGER = "verl/model_merger/fsdp_model_merger.py"
-_SKYRL = "skyrl/backends/skyrl_train/"
-_RLHF_ENGINE = "openrlhf/trainer/ray/vllm_engine.py"
-_RLHF_WRAP = "openrlhf/trainer/ray/vllm_worker_wrap.py"
-_RLHF_SAVE = "openrlhf/utils/deepspeed/deepspeed.py"
-SOURCES: tuple[tuple[str, str, str, str], ...] = (
-    *(
-        ("verl", version, path, text)
-        for version in ("0.9.1", "0.8.0")
-        for path, text in (
-            (_FSDP, r"mixed_precision_config\.get\(\"param_dtype\", \"bf16\"\)"),
-            (_FSDP, r"param_dtype = torch\.bfloat16"),
-            (_FSDP, r"if autocast_dtype == torch\.float32"),
-            (_FSDP, r"ShardedGradScaler"),
-            (_MERGER, r"append\(tensor\.bfloat16\(\)\)"),
-            (
-                "verl/workers/rollout/vllm_rollout/vllm_async_server.py",
-                r'"dtype": self.config.dtype',
-            ),
-        )
-    ),
-    ("verl", "0.8.0", _FSDP, r"full_tensor\(\)\.to\(torch\.bfloat16"),
-    ("verl", "0.9.1", _FSDP, r"full_tensor\(\) if isinstance\(param, DTensor\) else param,"),
-    *(
-        ("openrlhf", version, path, text)
-        for version in ("0.11.2", "0.10.1.post2")
-        for path, text in (
-            (_RLHF_ENGINE, r'"dtype": "bfloat16"'),
-            (_RLHF_WRAP, r"assert dtype == self\.model_config\.dtype"),
-            (_RLHF_SAVE, r"_consolidated_16bit_state_dict\(\)"),
-        )
-    ),
-    *(
-        ("skyrl", version, f"{_SKYRL}{path}", text)
-        for version in ("0.4.0", "0.3.0", "0.2.0")
-        for path, text in (
-            (
-                "workers/worker.py",
-                r"torch\.autocast\(dtype=torch\.bfloat16, device_type=\"cuda\"\)",
-            ),
-            ("distributed/fsdp_strategy.py", r"param_dtype = torch\.bfloat16"),
-            ("distributed/fsdp_strategy.py", r"state_dict=output_state_dict, safe_serialization"),
-            ("inference_servers/utils.py", r"dtype=ie_cfg\.model_dtype"),
-        )
-    ),
-)
-"""Library, release, file, and what stands in it: the notes of the manifests rest on these."""
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize(("library", "version", "path", "text"), SOURCES)
-def test_the_release_does_what_the_ledger_says(
-    library: str, version: str, path: str, text: str
-) -> None:
-    home = contract_python(library, version).parents[1]
-    (source,) = home.glob(f"lib/python*/site-packages/{path}")
-    assert re.search(text, source.read_text()), text
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@pytest.mark.parametrize("version", ["0.9.1", "0.8.0"])
-def test_nothing_of_verls_fsdp_engine_reads_the_key_that_is_called_dtype(version: str) -> None:
-    home = contract_python("verl", version).parents[1]
-    (folder,) = home.glob("lib/python*/site-packages/verl/workers/engine/fsdp")
-    for source in folder.glob("*.py"):
-        assert not re.search(r"engine_config\.dtype|fsdp_config\.dtype", source.read_text())

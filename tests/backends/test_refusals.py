@@ -84,19 +84,6 @@ def test_no_refusal_advises_noise_or_a_push_away(library: str, new_estimator: st
     assert not wrong, "\n".join(sorted(wrong))
 
 
-def test_an_estimator_that_verl_lacks_becomes_one_that_regularises(
-    new_estimator: str,
-) -> None:
-    """`k4` in the loss was to become `k1` there, whose gradient is noise."""
-    cell = next(each for each in cells_of("verl") if each.settings.batch.num_minibatches == 1)
-    term = {"placement": "loss", "estimator": new_estimator, "beta": 0.1}
-    kl = cell.settings.kl.model_copy(update=term)
-    asked = cell.settings.model_copy(update={"kl": kl, "max_staleness_steps": 0})
-    with pytest.raises(UnsupportedSetting) as refused:
-        plugins.load("verl").translate(cell.model_copy(update={"settings": asked}), PLACE)
-    assert refused.value.advice == "Set kl.estimator=k2."
-
-
 def test_what_pushes_away_far_from_the_reference_alone_is_no_advice() -> None:
     """k2 in the reward is 0.99 from the true gradient near the reference policy, and 1.26 far."""
     assert best([("k2", "reward")], Case()) is None

@@ -1,10 +1,10 @@
-"""Reading real logs: event files and lines that the library's own loggers wrote."""
+"""Reading event files, and lines that the library's own logger wrote."""
 
 import json
 import math
 import shutil
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +12,7 @@ from backends.openrlhf import BACKEND
 from backends.openrlhf.flags import VERSIONS, argv
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import MetricPoint
-from tests.backends.environments import contract_python
-
-pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+from tests.backends.events import write_events
 
 STATUS = {
     "policy_loss": -0.125,
@@ -32,7 +30,7 @@ STATUS = {
     "timing/generation": 20.0,
     "timing/step_total": 64.0,
 }
-STEPS = [
+STEPS: list[Any] = [
     [1, STATUS],
     [2, {**STATUS, "policy_loss": math.inf, "rollout/reward_mean": 0.5}],
     [
@@ -43,30 +41,21 @@ STEPS = [
 ]
 
 
-CELL = "k1.reward.x4-ab12"
+@pytest.fixture(scope="module")
+def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An attempt of a cell with four minibatches a batch, as it lies on disk.
 
-
-def written(version: str, directory: Path, steps: object) -> Path:
-    """An attempt of a cell with four minibatches a batch, as it lies on disk."""
-    python = contract_python("openrlhf", version)
-    done = subprocess.run(
-        [
-            python,
-            Path(__file__).with_name("logs.py"),
-            directory / "tensorboard" / "global_step-x4",
-            CELL,
-            json.dumps(steps),
-        ],
-        capture_output=True,
-        check=True,
-    )
-    (directory / "stdout").write_bytes(b"Loading the checkpoint\n" + done.stdout)
-    return directory
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(request.param, tmp_path_factory.mktemp("a 'b'\nµ"), STEPS)
+    console.txt is what the library's own logger printed of STEPS, alike in both releases.
+    """
+    folder = tmp_path_factory.mktemp("a 'b'\nµ")
+    tagged = [
+        (step, {f"{kind}/{name}": value for name, value in values.items()})
+        for step, *parts in STEPS
+        for kind, values in zip(("train", "eval"), parts, strict=False)
+    ]
+    write_events(folder / "tensorboard/global_step-x4/events.out.tfevents.1", tagged)
+    shutil.copy(Path(__file__).with_name("console.txt"), folder / "stdout")
+    return folder
 
 
 def check(points: list[MetricPoint]) -> None:

@@ -1,7 +1,6 @@
-"""Logs written by SkyRL's own trackers, read under orch's names."""
+"""Event files, and what SkyRL's own tracker printed, read under orch's names."""
 
-import json
-import subprocess
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,7 @@ import pytest
 from backends.skyrl import BACKEND
 from backends.skyrl.metrics import canonical
 from orchestrator.records import MetricPoint
-from tests.backends.environments import contract_python
-from tests.backends.skyrl.cells import VERSIONS
-from tests.backends.skyrl.library import HERE
-
-pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+from tests.backends.events import write_events
 
 STEP = {
     "reward/avg_raw_reward": 0.375,
@@ -34,30 +29,15 @@ STEP = {
     "trainer/global_step": 1,
 }
 EVALUATED = {"eval/all/avg_score": 0.5, "eval/math/pass_at_4": 0.75}
-RUN = [[0, EVALUATED], [1, STEP], [2, {**STEP, "policy/grad_norm": float("inf"), **EVALUATED}]]
+RUN = [(0, EVALUATED), (1, STEP), (2, {**STEP, "policy/grad_norm": float("inf"), **EVALUATED})]
+"""console.txt is what SkyRL's own tracker printed of it, alike in the three releases."""
 
 
-def written(version: str, attempt: Path, updates: int, run: object = RUN) -> Path:
-    """The attempt's event file; its stdout is the console tracker's."""
-    python = contract_python("skyrl", version)
-    folder = attempt / f"tensorboard-x{updates}"
-    done = subprocess.run(
-        [python, HERE / "ask" / "logs.py", folder],
-        input=json.dumps(run),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (attempt / "stdout").write_text(done.stdout)
-    (events,) = folder.glob("events.out.tfevents.*")
-    return events
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def attempt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("an attempt's ünï")
-    written(request.param, folder, 4)
+    write_events(folder / "tensorboard-x4" / "events.out.tfevents.1", RUN)
+    shutil.copy(Path(__file__).with_name("console.txt"), folder / "stdout")
     return folder
 
 
@@ -101,11 +81,10 @@ def test_what_ray_repeats_of_a_worker_is_read(attempt: Path, tmp_path: Path) -> 
 def test_a_run_that_goes_on_logs_an_evaluation_first(tmp_path: Path) -> None:
     """At the step of its checkpoint, and nothing else until it has trained: no fault."""
     evaluated = {**EVALUATED, "timing/eval_generate": 1.5}
-    written("0.4.0", tmp_path, 1, [[4, evaluated], [5, {"timing/save": 2.0}]])
+    log = tmp_path / "tensorboard-x1" / "events.out.tfevents.1"
+    write_events(log, [(4, evaluated), (5, {"timing/save": 2.0})])
     (only,) = points(tmp_path)
     assert only.values == {"eval/validation/mean": 0.5}
-    (tmp_path / "tensorboard-x1").rename(tmp_path / "elsewhere")
-    assert len(points(tmp_path)) == 1
 
 
 def test_names_orch_has_not_are_left_out() -> None:

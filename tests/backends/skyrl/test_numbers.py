@@ -62,12 +62,6 @@ def test_the_registered_loss_is_skyrls_with_the_ratio_to_the_sampling_policy(
     assert 0 < metrics["clip_ratio"] < 1
 
 
-def test_the_dual_clip_of_the_registered_loss_binds() -> None:
-    """ratio e^7.5 and a negative advantage: without the cap the loss would be thousands."""
-    assert answers("0.4.0")["regular"]["value"] > 1000
-    assert answers("0.4.0")["dual_clip"]["value"] < 10
-
-
 def test_masked_tokens_of_the_registered_loss_are_nothing() -> None:
     """Even where SkyRL pads log-probabilities with what no arithmetic survives."""
     logp = torch.tensor(LOGP, requires_grad=True)

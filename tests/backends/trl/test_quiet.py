@@ -7,10 +7,8 @@ group of two responses, each with its probability: so the gradient is exact, bas
 
 import importlib
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -194,47 +192,6 @@ def test_the_gradient_is_that_of_the_promised_kl(
         assert float((found - of_sequences).norm() / of_sequences.norm()) > 0.05, "it could fail"
 
 
-def test_the_enumerated_gradient_is_a_finite_difference(shipped: Shipped) -> None:
-    """What the test above compares with is the slope of the enumerated KL itself."""
-    made = trainer("1.16.0", shipped, "rb", "reward_and_loss")
-    weight = made.model.head.weight
-    (exact,) = torch.autograd.grad(sequence_kl(made.model, made.ref_model), weight)
-    step = 1e-5
-    for row, column in ((0, 0), (1, 2), (1, 3)):
-        ends = []
-        for sign in (1, -1):
-            with torch.no_grad():
-                weight[row, column] += sign * step
-                ends.append(float(sequence_kl(made.model, made.ref_model)))
-                weight[row, column] -= sign * step
-        slope = (ends[0] - ends[1]) / (2 * step)
-        assert slope == pytest.approx(float(exact[row, column]), rel=1e-6, abs=1e-9)
-
-
-def test_half_of_the_estimator_is_biased(shipped: Shipped) -> None:
-    """rb in one place alone is not the sequence's KL: a sign or a shift would be seen."""
-    for place in ("reward", "loss"):
-        made = trainer("1.16.0", shipped, "rb", place)
-        (exact,) = torch.autograd.grad(
-            sequence_kl(made.model, made.ref_model), made.model.head.weight
-        )
-        found = expected(made) * LONGEST / BETA
-        assert float((found - exact).norm() / exact.norm()) > 0.05
-
-
-def test_a_policy_that_is_its_reference_policy_is_left_alone(shipped: Shipped) -> None:
-    """And without a beta the gradient is the policy loss's alone."""
-    made = trainer("1.16.0", shipped, "rb", "reward_and_loss")
-    made.ref_model = made.model
-    assert float(expected(made).norm()) < 1e-12
-    rewards = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    pair = [[1, 1, 0], [1, 0]]
-    none = trainer("1.16.0", shipped, "rb", "reward_and_loss", beta=0.0)
-    some = trainer("1.16.0", shipped, "k1_to_go", "reward", beta=0.0)
-    assert torch.allclose(gradient(none, pair, rewards), gradient(some, pair, rewards))
-    assert float(gradient(none, pair, rewards).norm()) > 0.01
-
-
 # ------------------------------------------------------------------------------- the shared module
 
 
@@ -315,13 +272,6 @@ def test_autocast_computes_products_in_its_format_and_keeps_gradients_in_fp32(
     assert 0 < float((rounded - exact).norm() / exact.norm()) < 0.02
 
 
-def test_entropy_is_a_number_without_a_gradient(shipped: Shipped) -> None:
-    logits = torch.zeros(2, 8, requires_grad=True)
-    states = shipped[0].of_logits("reverse", logits, torch.zeros(2, 8), torch.tensor([0, 1]))
-    assert states.entropy.tolist() == pytest.approx([math.log(8)] * 2)
-    assert not states.entropy.requires_grad
-
-
 def test_a_model_that_caps_its_logits_is_refused(shipped: Shipped) -> None:
     class Capped(Table):
         def forward(self, input_ids: Tensor, **_: object) -> SimpleNamespace:
@@ -334,7 +284,3 @@ def test_a_model_that_caps_its_logits_is_refused(shipped: Shipped) -> None:
 def test_k1_to_go_is_refused_in_a_loss(shipped: Shipped) -> None:
     with pytest.raises(ValueError, match="k1_to_go is for the reward"):
         shipped[1].taught(object, "k1_to_go", "loss")
-
-
-def test_the_launch_has_the_file_that_is_tested_here(shipped: Shipped) -> None:
-    assert Path(shipped[0].__file__).read_text("utf-8") == quiet_kl.source()

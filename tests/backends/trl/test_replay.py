@@ -22,14 +22,11 @@ from orchestrator.library.rollout_dump import RolloutBatch, read
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import AttemptPaths, Cell, MetricPoint
 from orchestrator.settings import Clip, Kl, Loss, Model, ReferencePolicy
-from orchestrator.spec import load
-from orchestrator.spec.expand import expand
 from tests.backends import child
 from tests.backends.environments import cpu_python
 from tests.backends.shipped import write
 from tests.backends.trl.cells import cell
 from tests.lab import proven
-from tests.spec.spec_files import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(80)]
 
@@ -212,28 +209,6 @@ def test_an_averaged_reference_is_the_declared_average_and_survives_a_resume(hom
     assert [point.step for point in second] == [3]
     for name in ("train/kl_term", "train/grad_norm"):
         assert first[2].values[name] == second[0].values[name] != 0
-
-
-def test_the_spec_of_resets_renews_the_reference_policy(home: Path) -> None:
-    """A cell of reference_reset.yaml, with its own policy loss, on a small policy."""
-    spec = load(ROOT / "experiments" / "reference_reset.yaml", ("site=slurm_a100",))
-    declared = next(
-        each.settings
-        for each in expand(spec)
-        if each.settings.kl.label == "k1.reward" and each.settings.kl.reset_reference_every_steps
-    )
-    small = cell(
-        declared.kl.but(reset_reference_every_steps=2, beta=0.3),
-        loss=declared.loss,
-        advantage=declared.advantage.estimator,
-        version=declared.backend.version,
-    )
-    points, _ = read_points(launched(small, home / "spec"))
-    terms = [point.values["train/kl_term"] for point in points]
-    assert len(terms) == 4
-    assert terms[0] == terms[2] == 0, "the policy is its reference before steps 1 and 3"
-    assert terms[1] != 0
-    assert terms[3] != 0
 
 
 @pytest.mark.parametrize("name", CELLS)
