@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from backends.verl.manifest import FACTS, TABLES, VERSIONS
-from orchestrator.library.key_tables import load_releases, nearest, version_tuple, with_driven
+from orchestrator.library.key_tables import load_tables, nearest, version_tuple
 from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks
 from orchestrator.records import LaunchPlan
 
@@ -149,11 +149,11 @@ def keys_missing(version: str, plan: LaunchPlan) -> tuple[str, ...] | None:
     audit/keys.json has the keys of every release, as Hydra composes them. `+` adds a key.
     """
     history = Path(__file__).parent / "audit" / "keys.json"
-    known = with_driven(load_releases(history), FACTS) if history.is_file() else None
-    table = None if known is None else known.table(version)
-    if table is None:
+    known = load_tables(history, driven=FACTS) if history.is_file() else None
+    if known is None or version not in known.versions:
         return None
+    had = known.facts_of(version)
     driven = sorted(VERSIONS, key=version_tuple)
     own = TABLES[driven[nearest(driven, version)]].keys  # without Hydra's, and added ones
     keys = (word.partition("=")[0] for word in plan.argv if "=" in word)
-    return tuple(key for key in keys if key in own and not table.has(key))
+    return tuple(key for key in keys if key in own and key not in had)

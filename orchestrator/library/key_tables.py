@@ -5,18 +5,15 @@
      "passed": [key, ...]}
 
 `versions` are oldest first. A key has an entry for each run of releases in which nothing about it
-changed: index of the first and of the last, type, default, and the closed list of its values. The
-type SECTION is of a key that has keys below it and none by default. `passed` lists keys that
-another program's parser takes; only their names are known.
+changed: index of the first and of the last, type, default, and the closed list of its values; of
+releases that orch only reads, often the two indices alone. The type SECTION is of a key that has
+keys below it and none by default. `passed` lists keys that another program's parser takes; only
+their names are known.
 
 For a backend's own releases the library's own parser gives these facts (`python -m lab adopt`; a
 test of each backend compares them with the library). For a library that orch only reads they are
 read from a parser's source by `flags` and `fields`, without an import of it, and defaults are text;
 `orch audit` reads so a fork whose source is in the project of a script.
-
-`Releases`, of the other releases of a backend's library, are the names of keys alone, each with its
-first and last release: {key: [first, last]}. The audit finds by them the release that a launch runs
-on; those of the releases above are added as they are read (`with_driven`).
 """
 
 import ast
@@ -60,7 +57,8 @@ def _options(plain: Mapping[str, Any]) -> dict[str, Options]:
     versions = plain["versions"]
     releases: dict[str, dict[str, Option]] = {version: {} for version in versions}
     for key, spans in plain["keys"].items():
-        for first, last, kind, default, values in spans:
+        for first, last, *facts in spans:
+            kind, default, values = facts or ("", None, ())
             for version in versions[first : last + 1]:
                 releases[version][key] = Option(kind, default, tuple(values))
     return dict(releases)
@@ -69,14 +67,6 @@ def _options(plain: Mapping[str, Any]) -> dict[str, Options]:
 def driven(path: Path) -> tuple[str, ...]:
     """Return the releases that have their keys in a file of Options, newest first."""
     return tuple(sorted(load_options(path), key=version_tuple, reverse=True))
-
-
-def with_driven(known: "Releases", path: Path) -> "Releases":
-    """Return the names of keys of every release: those of a library's history, and each release of
-    a file of Options."""
-    for version, options in load_options(path).items():
-        known = with_release(known, version, options)
-    return known
 
 
 def written_options(releases: Mapping[str, Options]) -> str:
@@ -260,6 +250,37 @@ class KeyTables:
         at = max(i for i, count in enumerate(lacking) if count == min(lacking))
         return self.versions[at], telling if at < len(self.versions) - 1 else ()
 
+    def accepting(self, given: Mapping[str, Sequence[Given]]) -> list[int]:
+        """Return the indices of the releases that refuse the fewest keys.
+
+        A key that no release takes is a fork's. A fork adds newer keys to an old release, and keeps
+        no key that its release has dropped. So if releases that are not neighbours fit equally
+        well, the older one is the fork's.
+        """
+        refused, dropped = [0] * len(self.versions), [0] * len(self.versions)
+        for key, values in given.items():
+            having = [i for i, facts in enumerate(self.facts) if key in facts]
+            if not having or values[-1].mark in ("++", "~"):
+                continue
+            added = values[-1].mark == "+"
+            for i in range(len(self.versions)):
+                # Hydra refuses `+key` where it has the key, and `key` where it does not.
+                refused[i] += (i in having) == added
+                dropped[i] += i > having[-1] and not added
+        least = min(refused)
+        fitting = [i for i, count in enumerate(refused) if count == least]
+        older = [i for i in fitting if dropped[i] == min(dropped[j] for j in fitting)]
+        return older if least and older[-1] + 1 not in fitting else fitting
+
+    def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
+        """Return the given keys whose last release is the one with the index `among`."""
+        later = frozenset().union(*self.facts[among + 1 :])
+        return [
+            key
+            for key, values in given.items()
+            if values[-1].mark == "" and key in self.facts[among] and key not in later
+        ]
+
     def nearest(self, version: str) -> str:
         """Return the release if it is listed, else the listed release next to it."""
         return self.versions[nearest(self.versions, version)]
@@ -314,83 +335,14 @@ def defaults(facts: Options) -> dict[str, str]:
 
 
 @cache
-def load_tables(path: Path, added: tuple[str, ...] = ()) -> KeyTables:
-    """Return the tables of a data file."""
+def load_tables(path: Path, added: tuple[str, ...] = (), driven: Path | None = None) -> KeyTables:
+    """Return the tables of a data file, and of the releases in another one that orch drives."""
     plain = json.loads(path.read_text(encoding="utf-8"))
-    facts = tuple(_options(plain).values())
-    return KeyTables(tuple(plain["versions"]), facts, frozenset(plain.get("passed", ())), added)
-
-
-@dataclass(frozen=True, slots=True)
-class Releases:
-    """The keys of each release: `keys[name] = (first, last)`, indices of `versions`."""
-
-    versions: Sequence[str]
-    keys: Mapping[str, tuple[int, int]]
-
-    def accepting(self, given: Mapping[str, Sequence[Given]]) -> tuple[list[int], list[str]]:
-        """Return the indices of the releases that refuse the fewest keys, and the deciding keys.
-
-        A key that no release takes is a fork's. A fork adds newer keys to an old release, and keeps
-        no key that its release has dropped. So if releases that are not neighbours fit equally
-        well, the older one is the fork's.
-        """
-        refused, dropped = [0] * len(self.versions), [0] * len(self.versions)
-        telling = []
-        for key, values in given.items():
-            span = self.keys.get(key)
-            if span is None or values[-1].mark in ("++", "~"):
-                continue
-            telling.append(key)
-            added = values[-1].mark == "+"
-            for i in range(len(self.versions)):
-                # Hydra refuses `+key` where it has the key, and `key` where it does not.
-                refused[i] += (span[0] <= i <= span[1]) == added
-                dropped[i] += i > span[1] and not added
-        least = min(refused)
-        fitting = [i for i, count in enumerate(refused) if count == least]
-        older = [i for i in fitting if dropped[i] == min(dropped[j] for j in fitting)]
-        if least and older[-1] + 1 not in fitting:
-            fitting = older
-        return fitting, telling
-
-    def table(self, version: str) -> ReleaseTable | None:
-        """Return the table of a listed release, or None for another release."""
-        if version not in self.versions:
-            return None
-        at = self.versions.index(version)
-        keys = frozenset(k for k, (first, last) in self.keys.items() if first <= at <= last)
-        return ReleaseTable(version, keys)
-
-    def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
-        """Return the given keys whose last release is the one with the index `among`."""
-        return [
-            key
-            for key, values in given.items()
-            if key in self.keys and values[-1].mark == "" and self.keys[key][1] == among
-        ]
-
-
-def load_releases(path: Path) -> Releases:
-    """Return the table of releases in a backend's data file."""
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    return Releases(plain["versions"], {k: (v[0], v[1]) for k, v in plain["keys"].items()})
-
-
-def with_release(releases: Releases, version: str, keys: Collection[str]) -> Releases:
-    """Return releases with one more in its place, or unchanged if they have it."""
-    if version in releases.versions:
-        return releases
-    at = sum(Version(each) < Version(version) for each in releases.versions)
-    spans = {
-        key: (first + (first >= at), last + (last >= at))
-        for key, (first, last) in releases.keys.items()
-    }
-    for key in keys:
-        first, last = spans.get(key, (at, at))
-        spans[key] = min(first, at), max(last, at)
-    versions = [*releases.versions[:at], version, *releases.versions[at:]]
-    return Releases(versions, dict(sorted(spans.items())))
+    facts = _options(plain)
+    if driven is not None:
+        every = facts | load_options(driven)
+        facts = {version: every[version] for version in sorted(every, key=Version)}
+    return KeyTables(tuple(facts), tuple(facts.values()), frozenset(plain.get("passed", ())), added)
 
 
 def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> ReleaseTable:

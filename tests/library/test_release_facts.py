@@ -1,15 +1,16 @@
 """Facts of releases, written and read."""
 
+import json
 from pathlib import Path
 
 from orchestrator.library.key_tables import (
     Option,
-    Releases,
     load_options,
+    load_tables,
     release_table,
-    with_release,
     written_options,
 )
+from orchestrator.library.launches import Given
 
 RELEASES = {
     "1.0": {
@@ -35,9 +36,17 @@ def test_a_table_takes_the_keys_that_a_launch_adds() -> None:
     assert "has no key old" in facts.objection("old", True)
 
 
-def test_a_release_is_added_in_its_place_among_the_names_of_keys() -> None:
-    known = Releases(["1.0", "1.1", "1.2"], {"old": (0, 0), "late": (2, 2), "all": (0, 2)})
-    more = with_release(known, "1.1.post1", {"all", "late", "own"})
-    assert list(more.versions) == ["1.0", "1.1", "1.1.post1", "1.2"]
-    assert more.keys == {"old": (0, 0), "late": (2, 3), "all": (0, 3), "own": (2, 2)}
-    assert with_release(more, "1.2", {"another"}) is more
+def test_driven_releases_stand_in_their_place_among_those_that_are_only_read(
+    tmp_path: Path,
+) -> None:
+    names = {"old": [[0, 0]], "seed": [[0, 1]], "late": [[1, 1]]}
+    (tmp_path / "keys.json").write_text(
+        json.dumps({"versions": ["0.9", "1.1.post1"], "keys": names})
+    )
+    (tmp_path / "options.json").write_text(written_options(RELEASES))
+    known = load_tables(tmp_path / "keys.json", driven=tmp_path / "options.json")
+    assert known.versions == ("0.9", "1.0", "1.1", "1.1.post1", "1.2")
+    assert known.facts_of("1.1.post1").keys() == {"seed", "late"}
+    assert known.accepting({"late": [Given("1")], "seed": [Given("1")]}) == [3]
+    assert known.accepting({"kl": [Given("k1", mark="+")]}) == [0, 3], "which do not have it"
+    assert known.excluding({"old": [Given("1")]}, 1) == ["old"]

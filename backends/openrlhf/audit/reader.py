@@ -27,13 +27,12 @@ from orchestrator.audit.reading import (
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
 from orchestrator.library.key_tables import (
-    Releases,
+    KeyTables,
     completed,
     is_since,
-    load_releases,
+    load_tables,
     merged_table,
     version_tuple,
-    with_driven,
 )
 from orchestrator.library.launches import (
     AuditNote,
@@ -134,9 +133,9 @@ _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|
 
 
 @cache
-def releases() -> Releases:
+def releases() -> KeyTables:
     """Return the keys of each release, as its own parser defines them."""
-    return with_driven(load_releases(Path(__file__).with_name("keys.json")), FACTS)
+    return load_tables(Path(__file__).with_name("keys.json"), driven=FACTS)
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -173,7 +172,7 @@ def _completed(
     given: dict[str, list[Given]] = {}
     rules = []
     for name, values in flags.items():
-        full = (name,) if name in releases().keys else completed(name, table.keys)
+        full = (name,) if name in _all_flags().keys else completed(name, table.keys)
         if len(full) == 1 and full[0] != name:
             text = f"--{name} is an abbreviation: argparse takes it for --{full[0]}"
             rules.append(Rule(text, "Python's argparse: allow_abbrev"))
@@ -206,7 +205,9 @@ def _takes_several(name: str) -> bool:
 
 def _held(flags: dict[str, list[Given]], version: str, launch: Launch) -> HeldKeys:
     """Return the flags with their release's table, or with that of all releases without one."""
-    own = own_tables().get(version) or releases().table(version)
+    own = own_tables().get(version)
+    if own is None and version in releases().versions:
+        own = releases().table(version)
     return HeldKeys(
         flags,
         "argparse",
@@ -221,7 +222,7 @@ def _held(flags: dict[str, list[Given]], version: str, launch: Launch) -> HeldKe
 
 @cache
 def _all_flags() -> ReleaseTable:
-    return merged_table(own_tables().values(), releases().keys)
+    return merged_table(own_tables().values(), releases().merged().keys)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
@@ -244,7 +245,7 @@ def _release(launch: Launch, keys: Keys, dotted: bool, entry: str) -> tuple[str,
         return version, f"{version}: {why}"
     if "algo.kl.unbiased_gradient" in keys.given:
         return NEWEST, "it gives --algo.kl.unbiased_gradient, which 0.11.1 brought"
-    fitting, _ = known_releases.accepting(keys.given)
+    fitting = known_releases.accepting(keys.given)
     at = fitting[-1]
     if _WITHOUT_RAY.search(entry):
         last = version_tuple(LAST_WITHOUT_RAY)

@@ -24,7 +24,7 @@ from orchestrator.audit.reading import (
     reference_at_one,
     truncated,
 )
-from orchestrator.library.key_tables import Releases, load_releases, nearest
+from orchestrator.library.key_tables import KeyTables, load_tables, nearest
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -143,9 +143,9 @@ NO_GRADIENT = (
 
 
 @cache
-def releases() -> Releases:
+def releases() -> KeyTables:
     """Return the keys of each release, as its own parser defines them."""
-    return load_releases(Path(__file__).with_name("keys.json"))
+    return load_tables(Path(__file__).with_name("keys.json"))
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -313,7 +313,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
     if "sft" in kinds:
         # Commits of March to May 2026 had it: afterwards the path decides.
         return _LAST_SFT_LOSS, "the only release that has the loss type sft", [_LAST_SFT_LOSS]
-    fitting, _ = known_releases.accepting(parts)
+    fitting = known_releases.accepting(parts)
     at = fitting[-1]
     dropped = known_releases.excluding(parts, at)
     if dropped and at < len(known_releases.versions) - 1:

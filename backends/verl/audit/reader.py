@@ -64,13 +64,12 @@ from orchestrator.audit.reading import (
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import (
-    Releases,
-    load_releases,
+    KeyTables,
+    Option,
+    load_tables,
     merged_table,
     nearest,
     version_tuple,
-    with_driven,
-    with_release,
 )
 from orchestrator.library.launches import (
     AuditNote,
@@ -152,14 +151,14 @@ KEYS = Path(__file__).with_name("keys.json")
 
 
 @cache
-def _releases() -> Releases:
+def _composed() -> KeyTables:
     """Return the keys of each release's ppo_trainer, as Hydra composes it."""
-    return with_driven(load_releases(KEYS), FACTS)
+    return load_tables(KEYS, driven=FACTS)
 
 
 def _index(version: str) -> int:
     """Return the index of a release among those whose keys are known."""
-    return sum(version_tuple(each) < version_tuple(version) for each in _releases().versions)
+    return sum(version_tuple(each) < version_tuple(version) for each in _composed().versions)
 
 
 FIRST_GSPO_AGGREGATED = _index("0.9.1")
@@ -251,44 +250,40 @@ STOCK = frozenset(
 
 
 @cache
-def releases() -> Releases:
+def releases() -> KeyTables:
     """Return the keys of each release, those of its configuration for Megatron among them."""
-    plain, megatron = _configurations()
-    spans = dict(plain.keys)
-    for key, (first, last) in megatron.keys.items():
-        start, end = spans.get(key, (first, last))
-        spans[key] = (min(first, start), max(last, end))
-    return Releases(plain.versions, spans)
+    facts = zip(_composed().facts, _megatron(), strict=True)
+    every = tuple({**dict.fromkeys(of_megatron, Option()), **plain} for plain, of_megatron in facts)
+    return replace(_composed(), facts=every)
 
 
 @cache
-def _configurations() -> tuple[Releases, Releases]:
-    """Return the keys of ppo_trainer and of ppo_megatron_trainer, as Hydra composes each release's.
+def _megatron() -> tuple[frozenset[str], ...]:
+    """Return the keys of ppo_megatron_trainer in each release, as Hydra composes it.
 
-    keys.json has the latter's where they differ; null: it has no such key.
+    keys.json has them where they differ from ppo_trainer's; no span: it has no such key. Releases
+    after its last one are taken to keep Megatron's own.
     """
-    plain = load_releases(KEYS)
-    differing = json.loads(KEYS.read_text(encoding="utf-8"))["megatron"]
-    spans = {**plain.keys, **{k: tuple(v) for k, v in differing.items() if v}}
-    consistent = {k: v for k, v in spans.items() if k not in differing or differing[k] is not None}
-    megatron = Releases(plain.versions, consistent)
-    for version in _releases().versions:  # later ones are taken to keep Megatron's own keys
-        last = len(megatron.versions) - 1
-        kept = [key for key in differing if megatron.keys.get(key, (0, -1))[1] == last]
-        megatron = with_release(megatron, version, kept)
-    return _releases(), megatron
+    plain = json.loads(KEYS.read_text(encoding="utf-8"))
+    differing, last = plain["megatron"], len(plain["versions"]) - 1
+    keys = []
+    for at, facts in enumerate(_composed().facts):
+        own = {k for k, spans in differing.items() for a, b in spans if a <= min(at, last) <= b}
+        keys.append(frozenset(own | (facts.keys() - differing.keys())))
+    return tuple(keys)
 
 
 @cache
 def table(version: str, *, megatron: bool = False) -> ReleaseTable | None:
     """Return the keys of a release's own configuration, or None where orch does not have them."""
-    if not megatron and version in TABLES:
-        own: ReleaseTable | None = TABLES[version]
-    elif megatron and version in releases().versions[_LAST_MEGATRON + 1 :]:
-        own = None
+    versions = _composed().versions
+    if megatron and version in versions[: _LAST_MEGATRON + 1]:
+        own = ReleaseTable(version, _megatron()[versions.index(version)])
+    elif megatron or version not in versions:
+        return None
     else:
-        own = _configurations()[megatron].table(version)
-    return None if own is None else replace(own, added=(*own.added, *ADDED, *OPEN))
+        own = TABLES.get(version) or _composed().table(version)
+    return replace(own, added=(*own.added, *ADDED, *OPEN))
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -392,7 +387,7 @@ def _never_in_loss(launch: Launch) -> str:
 @cache
 def _all_keys() -> ReleaseTable:
     """Return the table of every key that some release has."""
-    merged = merged_table(TABLES.values(), releases().keys)
+    merged = merged_table(TABLES.values(), releases().merged().keys)
     return replace(merged, added=(*merged.added, *OPEN))
 
 
@@ -432,7 +427,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         # unless the user gave it.
         if at >= FIRST_WITH_SWITCH or given is None or given.mark or why.startswith("--library"):
             return at, f"{PINNED}{version}: {why}", [at]
-    fitting, _ = known_releases.accepting(keys.given)
+    fitting = known_releases.accepting(keys.given)
     if keys.has(USE_REWARD):
         fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
     elif (
