@@ -78,6 +78,8 @@ def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
         if _is_outside(key, given, launch_keys):
             continue
         if _unnumbered(key) in launch_keys.checkout:
+            if given.mark == "+" and key in launch_keys.with_values:
+                yield _refused_plus("the checkout's own configuration", key, given, sure=True)
             tables = (launch_keys.table, *launch_keys.others)
             if not any(table.has(_unnumbered(key)) for table in tables):
                 text = f"{_lacks(launch_keys)} {key}; the checkout's own configuration has it"
@@ -245,11 +247,12 @@ def _appended_twice(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
     default = launch_keys.defaults.get(key, launch_keys.table.defaults.get(key))
     has_one = default is not None and str(default).lower() not in _NOTHING
     if launch_keys.grammar == "hydra" and given.mark == "+" and has_one:
-        text = (
-            f"{launch_keys.name} has {key} already, and Hydra refuses `+` there: "
-            f"write {key} or ++{key}"
-        )
-        yield KeyFinding(key, "would not start", text, given.lines, mistake=launch_keys.exact)
+        yield _refused_plus(launch_keys.name, key, given, sure=launch_keys.exact)
+
+
+def _refused_plus(owner: str, key: str, given: Given, *, sure: bool) -> KeyFinding:
+    text = f"{owner} has {key} already, and Hydra refuses `+` there: write {key} or ++{key}"
+    return KeyFinding(key, "would not start", text, given.lines, mistake=sure)
 
 
 def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:

@@ -454,6 +454,8 @@ class HeldKeys:
     start."""
     checkout: frozenset[str] = frozenset()
     """Keys of the library's own parser in the checkout where the script lies; empty: not found."""
+    with_values: frozenset[str] = frozenset()
+    """Those of them that have a value, so that Hydra refuses a `+`."""
     is_whole: bool = False
     """True if these are all keys that this parser takes."""
 

@@ -48,6 +48,7 @@ class ComposedKeys:
         }
         self._seen: set[tuple[str, str]] = set()
         self._unread: set[str] = set()
+        self._null: set[str] = set()
         self.keys: set[str] = set()
         self._add(_Default([name]))
         for key, each in given.items():
@@ -57,6 +58,10 @@ class ComposedKeys:
     def is_whole(self) -> bool:
         """Return True if no key of the launch may be in a file that could not be followed."""
         return not any(f"{key}.".startswith(each) for key in self._given for each in self._unread)
+
+    def with_values(self) -> set[str]:
+        """Return the keys that no file leaves null: Hydra refuses to add them with a `+`."""
+        return self.keys - self._null
 
     def _add(self, default: _Default) -> None:
         for name in default.names:
@@ -75,12 +80,13 @@ class ComposedKeys:
             return
         self._seen.add((path, section))
         try:
-            keys, entries = _file(text)
+            keys, null, entries = _file(text)
             defaults = [_default(each, default.group, section) for each in entries]
         except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError):
             self._unread.add(_prefix(section))
             return
         self.keys |= {_prefix(section) + key for key in keys}
+        self._null |= {_prefix(section) + key for key in null}
         self.keys |= {section[: dot.start()] for dot in re.finditer(r"\.|(?<=.)$", section)}
         for each in defaults:
             if "override" in each.words:
@@ -102,17 +108,20 @@ class ComposedKeys:
 
 
 @lru_cache(maxsize=64)  # the launches of a folder have one configuration
-def _file(text: str) -> tuple[frozenset[str], tuple[object, ...]]:
-    """Return the dotted keys of a file, sections among them, and its defaults list."""
+def _file(text: str) -> tuple[frozenset[str], frozenset[str], tuple[object, ...]]:
+    """Return the dotted keys of a file, sections among them; those that are null; and its defaults
+    list."""
     tree = yaml.safe_load(text) or {}
     entries = tuple(tree.pop("defaults", None) or ())
-    return frozenset(_keys(tree, "")), tuple(each for each in entries if each != "_self_")
+    keys = dict(_keys(tree, ""))
+    null = frozenset(key for key, value in keys.items() if value is None)
+    return frozenset(keys), null, tuple(each for each in entries if each != "_self_")
 
 
-def _keys(value: object, prefix: str) -> Iterator[str]:
+def _keys(value: object, prefix: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", inner
             yield from _keys(inner, f"{prefix}{key}.")
 
 

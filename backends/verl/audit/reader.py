@@ -328,7 +328,13 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
     # Recipes have configurations of their own, with further keys.
     own = table(reading.version, megatron=config == MEGATRON) if stock else None
     in_files = frozenset(key for each in launch.documents for key in each.values)
-    checkout, is_whole = _of_checkout(launch, keys)
+    parser, generated = (
+        ComposedKeys("verl/trainer/config", name, launch.beside, keys.given)
+        for name in ("ppo_trainer", "_generated_ppo_trainer")
+    )
+    # A generated file counts where the composed ones are not all at hand: it may be older.
+    decides = parser if parser.keys or not generated.keys else generated
+    checkout = parser.keys if parser.is_whole() else parser.keys | generated.keys
     return HeldKeys(
         keys.given,
         "hydra",
@@ -339,8 +345,9 @@ def _held(keys: Keys, launch: Launch, reading: LaunchReading, config: str | None
         defaults=_with_values(keys, own),
         in_files=in_files,
         own=in_files if launch.words else frozenset(),
-        checkout=checkout,
-        is_whole=stock and config != MEGATRON and is_whole,
+        checkout=frozenset(checkout),
+        with_values=frozenset(decides.with_values()),
+        is_whole=stock and config != MEGATRON and decides.is_whole(),
     )
 
 
@@ -355,19 +362,6 @@ def _with_values(keys: Keys, own: ReleaseTable | None) -> dict[str, str]:
 
 ACTORS = ("verl/workers/actor/dp_actor.py", "verl/workers/utils/losses.py")
 """Files whose code puts the KL into the loss; the second exists from 0.7.1 on."""
-
-
-def _of_checkout(launch: Launch, keys: Keys) -> tuple[frozenset[str], bool]:
-    """Return the keys of the configuration of the checkout where the script lies, and if these are
-    all that it takes of the launch's. A generated file counts where the composed ones are not all
-    at hand, and may be older than they are."""
-    parser, generated = (
-        ComposedKeys("verl/trainer/config", name, launch.beside, keys.given)
-        for name in ("ppo_trainer", "_generated_ppo_trainer")
-    )
-    if parser.is_whole():
-        return frozenset(parser.keys), True
-    return frozenset(parser.keys | generated.keys), not parser.keys and generated.is_whole()
 
 
 def _never_in_loss(launch: Launch) -> str:
