@@ -101,8 +101,8 @@ UPWARDS = 6
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
 _LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 """Lock files in TOML that name each package and its version in two lines."""
-LARGEST_LOCK = 8_000_000
-"""Maximum size of a lock file in bytes."""
+LARGEST_LOCK = 64_000_000
+"""Maximum size of a lock file in bytes; none that was seen had 8 million."""
 _INSTALLS = re.compile(
     r"(?i)^(?:.*dockerfile.*|.*requirements[\w-]*\.txt|environment\.ya?ml|(?:setup|install)\w*\.sh)$"
 )

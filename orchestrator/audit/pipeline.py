@@ -34,6 +34,10 @@ from orchestrator.library.launches import (
 )
 
 MOST_FINDINGS = 200
+_SETS_A_KL = re.compile(
+    r"""(?m)^\s*["']?(beta|(?:\w+_)?kl(?:_(?:coef|coeff|beta|penalty|weight|loss)\w*)?)["']?\s*[:=]"""
+)
+"""A line of YAML or Python that sets the weight of a KL."""
 NOTEBOOK, LARGEST_NOTEBOOK = ".ipynb", 64_000_000
 
 
@@ -77,6 +81,9 @@ def findings(
         others = " (other commands were)" if started else ""
         at = next((n for n, each in enumerate(text.split("\n"), 1) if _starts(each)), 0)
         hidden = f"; line {at} has one that orch cannot read there" if at else ""
+        if (kl := _SETS_A_KL.search(text)) and not at:
+            line = text.count("\n", 0, kl.start(1)) + 1
+            hidden = f"; line {line} sets a KL ({kl[1]}) for a program that orch does not read"
         raise UnreadableScript(f"no launch of {titles()} was found in it{others}{hidden}")
     return merged[:MOST_FINDINGS]
 

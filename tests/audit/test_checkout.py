@@ -132,25 +132,6 @@ def test_advice_names_only_keys_that_the_checkouts_parser_has(tmp_path: Path) ->
     assert not named & advice
 
 
-@pytest.mark.parametrize(("value", "refused"), [("true", True), ("null", False)])
-def test_a_plus_before_a_key_that_the_checkout_has_is_refused(
-    value: str, refused: bool, tmp_path: Path
-) -> None:
-    """No release's table has a default of the key: only the checkout tells."""
-    (tmp_path / "verl/trainer/config").mkdir(parents=True)
-    (tmp_path / "verl/trainer/config/ppo_trainer.yaml").write_text(
-        "actor_rollout_ref: {actor: {use_kl_loss: false, kl_loss_coef: 0.001}}\n"
-        f"trainer: {{val_before_train: {value}}}\n"
-    )
-    script = tmp_path / "run.sh"
-    script.write_text(
-        "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.use_kl_loss=True "
-        "+trainer.val_before_train=False\n"
-    )
-    _, (finding,) = audit_file(script, {"verl": "0.3.0 test"}, Projects())
-    assert any("Hydra refuses `+`" in each for each in finding.stops) is refused
-
-
 def test_the_code_beside_a_script_names_its_release(tmp_path: Path) -> None:
     two = PENALTY + "\ndef apply_kl_penalty(data):\n    return data\n"
     known = of_release({CORE: two}, "0.4.1")
