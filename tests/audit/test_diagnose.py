@@ -258,13 +258,17 @@ SIGNS: dict[str, tuple[str, dict[str, Values]]] = {
         },
     ),
     "responses that are all cut from the first step on": (
-        "length",
+        "cut_from_start",
         {
             "reward": STILL,
             "loss": 0.0,
             "completions__clipped_ratio": 1.0,
             "completions__mean_length": 80,
         },
+    ),
+    "a part of the reward that is 0.5 in each step, while the others make it rise": (
+        "silent_part",
+        {"reward": RISING, "rewards__accuracy_reward": 0.5, "rewards__format_reward": 1.0},
     ),
     "gradients that are 0 while the rewards differ": (
         "not_trained",

@@ -100,6 +100,14 @@ CAUSES: dict[str, Cause] = {
         "Go back to a checkpoint before it; clip the gradient, keep log-probabilities in fp32, and "
         "look for a ratio or a KL whose exponential overflows.",
     ),
+    "cut_from_start": Cause(
+        "the responses are cut at the limit before they answer",
+        "Raise the limit, or see that the policy ends its responses.",
+    ),
+    "silent_part": Cause(
+        "a part of the reward is one number in each step, and teaches nothing",
+        "Score some responses by hand with that part: they may not be parsed.",
+    ),
     "length": Cause(
         "the responses grow to the limit and are cut off",
         "Leave out the division by length, punish cut responses, or raise the limit.",

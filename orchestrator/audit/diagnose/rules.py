@@ -78,7 +78,7 @@ def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
         if known is None or CERTAINTIES.index(each.certainty) < CERTAINTIES.index(known.certainty):
             best[each.cause] = each
     shown = any(c.certainty != "possible" for name, c in best.items() if name in signs.SHOWN)
-    is_cut = "length" in best and best["length"].certainty == "likely"
+    is_cut = any(best[n].certainty == "likely" for n in ("length", "cut_from_start") if n in best)
     inferred = (*(["learning_rate"] if shown else []), *(["no_signal"] if is_cut else []))
     for name in inferred:
         if name in best:

@@ -25,6 +25,7 @@ from orchestrator.audit.diagnose.trace import CUT, PROBABILITY, running_mean
 SHOWN = (
     *("staleness", "engine_mismatch", "length", "length_collapse", "other_reference"),
     *("negative_beta", "entropy_growth", "not_finite", "entropy_collapse", "not_trained"),
+    "cut_from_start",
 )
 """Causes that a log shows by a number of their own."""
 _STALE = 2.0
@@ -94,7 +95,7 @@ def _cut(run: Run) -> CauseFound | None:
     if early is not None and late is not None and min(early, late) > 0.9:
         text = f"{early:.0%} of the responses are cut at the limit from the first step on"
         found: Certainty = "likely" if run.hurt else "possible"
-        return CauseFound("length", found, (run.shown(0, CUT, text), *run.fall))
+        return CauseFound("cut_from_start", found, (run.shown(0, CUT, text), *run.fall))
     before, after = (run.mean(LENGTH, part) for part in run.ends)
     longer = before is None or after is None or after > 1.3 * before
     if early is None or late is None or late < _CUT or late - early < 0.3 or not longer:
@@ -225,6 +226,16 @@ def _constant(run: Run) -> CauseFound | None:
     return CauseFound("no_signal", certainty, (run.shown(at, REWARD, text),))
 
 
+def _silent_part(run: Run) -> CauseFound | None:
+    """Find one reward function of several that gives one number, and not its full 1, in all steps."""
+    for name, values in run.trace.scores.items():
+        part = values[np.isfinite(values)]
+        if "rewards/" in name and len(part) >= 8 and np.ptp(part) == 0 and 0 <= part[0] < 1:
+            text = f"{name} is {part[0]:g} in each step"
+            return CauseFound("silent_part", "possible", (run.shown(0, name, text),))
+    return None
+
+
 def _not_trained(run: Run) -> CauseFound | None:
     """Find gradients that are 0 in each step, though the rewards of a group differ."""
     gradient, rewards = run.trace.get(GRADIENT), run.course.rewards
@@ -244,6 +255,7 @@ def at_a_bound(run: Run) -> bool:
     used_up = entropy > 0 and (run.mean(ENTROPY, late) or entropy) < 0.02 * entropy
     return (
         _cut(run) is not None
+        or _silent_part(run) is not None
         or _short(run) is not None
         or grows(run)
         or (used_up and run.course.end < 0.8)
@@ -265,5 +277,6 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     _grows,
     _entropy_grows,
     _constant,
+    _silent_part,
     _not_trained,
 )

@@ -183,7 +183,7 @@ def _named(
 
 
 _SCORE = re.compile(
-    r"(?:train/|eval_)?rewards/.+/mean|val-core/.+/mean@\d+"
+    r"(?:train/|eval_)?rewards/(?:.+/mean|[^/]+)|val-core/.+/mean@\d+"
     r"|(?!.*(?:std|max|min|length|loss|entropy|kl))(?:eval|val|valid|validation|test|held_?out)"
     r"[_/-].*(?:reward|score|acc\w*|pass\w*|mean)(?:/mean)?(?:@\d+)?"
 )
