@@ -1,8 +1,7 @@
 """Find somebody's own code around the loss of a launch: classes, registered functions, patches.
 
 A library's `OwnHooks` names what can be replaced. The program of a launch, and the modules beside
-it that it imports, are parsed and never run. Coefficients that a program reads and passes on to
-nothing are found here, too.
+it that it imports, are parsed and never run.
 """
 
 import ast
@@ -12,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.audit.checkout import functions, known_code, names_of, parsed
+from orchestrator.audit.checkout import functions, known_code, parsed
 from orchestrator.audit.libraries import NeighbourFiles, marks
 from orchestrator.library.launches import (
-    AuditNote,
     InLoss,
     InReward,
     Launch,
@@ -27,13 +25,6 @@ from orchestrator.library.release_marks import OwnHooks, Replaced
 REGISTERED, _NO_RELEASE = "registered as", "that no release has"
 MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
-_COEFFICIENT = re.compile(
-    r"(?i)^(?:(?:init_|initial_|target_)?kl(?:_\w+)?_(?:coef\w*|beta|weight|penalty|lambda|alpha)"
-    r"|kl_coef\w*|beta_kl|beta|(?:kl|advantage|adv)_estimator|entropy_coef\w*)$"
-)
-"""Names of settings that weigh a term of the loss, or choose its estimator."""
-_SHOWS = re.compile(r"(?i)(?:^|\.)(?:print|pprint|info|debug|warning|log|log_params|echo|write)$")
-"""Calls that show a value and do nothing else with it."""
 
 
 class _Module(NamedTuple):
@@ -45,22 +36,16 @@ class _Module(NamedTuple):
 
 
 def with_own_code(launch: Launch, reading: LaunchReading, program: tuple[str, str]) -> Launch:
-    """Return the launch with somebody's own code around its loss, and with the coefficients that
-    its program passes on to nothing.
+    """Return the launch with somebody's own code around its loss.
 
     program: name and text of the audited file, which is the program where no command starts one.
     """
     mark = marks().get(reading.library)
     if mark is None:
         return launch
-    entry, (name, text) = _entry(launch), program
+    name, text = program
     audited = (posixpath.basename(name), text)
-    own = own_code(launch, reading, mark.hooks, audited)
-    path, code = (entry, launch.beside.get(entry)) if entry else audited
-    if code is None or not path.endswith(".py") or re.search(mark.hooks.stock, path):
-        return replace(launch, own=own)
-    unused = passed_to_nothing(code, path, cited=code == text)
-    return replace(launch, own=own, unused=tuple(unused))
+    return replace(launch, own=own_code(launch, reading, mark.hooks, audited))
 
 
 def own_code(
@@ -347,7 +332,7 @@ def _own(kind: Replaced, name: str, module: _Module, node: ast.AST, of: str) -> 
         for each in ast.walk(node)
     )
     how = f"around {of}'s, which it calls" if calls else f"in place of {of}'s"
-    return OwnCode(kind, name, module.path, lines, how, names_of(node), calls)
+    return OwnCode(kind, name, module.path, lines, how)
 
 
 def _registered(
@@ -453,125 +438,3 @@ def _holds(own: Iterable[OwnCode], reading: LaunchReading) -> str:
                 what += f" with {term.estimator}, β = {term.beta:g}, in the {place}"
             kept.append(what)
     return f"Still the library's: {'; '.join(kept)}"
-
-
-def unnamed(own: Iterable[OwnCode], reading: LaunchReading) -> Iterator[AuditNote]:
-    """Yield the weight of each KL that own code replaces and does not name.
-
-    It sees code that neither calls the library's own nor names the weight; `**` hides names.
-    """
-    own = tuple(own)
-    given = reading.held.given if reading.held is not None else {}
-    for place, term in (("advantage", reading.in_reward), ("loss", reading.in_loss)):
-        code = [each for each in own if each.kind == place and each.words and not each.calls]
-        if not term.active or not code or any(each.calls for each in own):
-            continue
-        keys = [
-            key for key in given if _COEFFICIENT.match(key.rpartition(".")[2].replace("-", "_"))
-        ]
-        names = {key.rpartition(".")[2].replace("-", "_") for key in keys}
-        words = {word for each in code for word in each.words}
-        if keys and not any(re.search(r"(?i)kl|beta|coef", word) for word in words | names & words):
-            lines = tuple(n for key in keys for n in given[key][-1].lines)
-            named = " and ".join(each.name for each in code)
-            yield AuditNote(
-                f"{', '.join(keys)} is passed on to nothing in {named} ({code[0].where}): its "
-                "code names no KL and no weight of one",
-                lines,
-            )
-
-
-def passed_to_nothing(text: str, path: str, *, cited: bool) -> Iterator[AuditNote]:
-    """Yield the coefficients that a program reads or declares, and passes on to nothing.
-
-    cited: the program is the audited file, whose lines a finding cites. A coefficient is an option
-    of its parser, a field of its own dataclass, or a variable. Silent where the object that holds
-    it is passed on whole, and where a name is built from text.
-    """
-    tree = parsed(text)
-    if tree is None or re.search(
-        r"\*\*|\bvars\(|asdict|__dict__|getattr\(|globals\(|locals\(", text
-    ):
-        return
-    loaded, whole = _uses(tree)
-    for name, line, holder in _declared(tree):
-        if name not in loaded and not (holder and holder & whole):
-            text = f"{name} is read and passed on to nothing ({path}:{line})"
-            yield AuditNote(text, (line,) if cited else ())
-
-
-def _declared(tree: ast.Module) -> Iterator[tuple[str, int, frozenset[str]]]:
-    """Yield (name, line, names of objects that hold it) of each coefficient of a program."""
-    holders = frozenset(
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        for owner in node.targets
-        for target in (owner.elts if isinstance(owner, ast.Tuple) else [owner])
-        if isinstance(target, ast.Name) and "parse" in ast.unparse(node.value.func)
-    )
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("add_argument"):
-            for each in node.args:
-                name = str(each.value).lstrip("-") if isinstance(each, ast.Constant) else ""
-                name = name.replace("-", "_")
-                if _COEFFICIENT.match(name):
-                    yield name, node.lineno, holders
-        elif isinstance(node, ast.ClassDef) and any(
-            "dataclass" in ast.unparse(each) for each in node.decorator_list
-        ):
-            for field in node.body:
-                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    is_derived = any(ast.unparse(each) not in ("object",) for each in node.bases)
-                    if _COEFFICIENT.match(field.target.id) and not is_derived:
-                        yield field.target.id, field.lineno, holders | _made(tree, node.name)
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target = node.targets[0]
-            if isinstance(target, ast.Name) and _COEFFICIENT.match(target.id):
-                yield target.id, node.lineno, frozenset()
-
-
-def _made(tree: ast.Module, name: str) -> frozenset[str]:
-    """Return the variables that hold an object of a class."""
-    return frozenset(
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and ast.unparse(node.value.func) == name
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    )
-
-
-def _uses(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Return the names that a program does something with, and the objects it passes on whole."""
-    idle: set[int] = set()
-    whole: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            passed = [*node.args, *(each.value for each in node.keywords)]
-            if _SHOWS.search(called) or called.endswith("add_argument"):
-                idle |= {id(each) for value in passed for each in ast.walk(value)}
-            else:
-                whole |= {each.id for each in passed if isinstance(each, ast.Name)}
-        elif isinstance(node, (ast.Return, ast.Yield)) and isinstance(node.value, ast.Name):
-            whole.add(node.value.id)
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-            # `beta = config["beta"]` reads the key into a name: that alone is no use of it.
-            target = node.targets[0]
-            if isinstance(target, ast.Name) and _COEFFICIENT.match(target.id):
-                idle |= {id(each) for each in ast.walk(node.value)}
-    used = (node for node in ast.walk(tree) if id(node) not in idle)
-    return {name for node in used if (name := _read(node))}, whole
-
-
-def _read(node: ast.AST) -> str:
-    """Return the name, attribute or text that an expression reads; empty for others."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        return node.id
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-        return node.attr
-    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return str(node.value) if is_text and isinstance(node, ast.Constant) else ""

@@ -84,6 +84,8 @@ def mark(finding: AuditFinding) -> str:
         return "unverified: orch has not read this release"
     if finding.verdict in WITHOUT_KL:
         return "no KL to a reference"
+    if finding.held is None:
+        return "nothing wrong seen: orch has no table of its keys"
     return "fine but for its bound" if finding.bound_notes else "fine"
 
 
@@ -116,6 +118,8 @@ def instead(finding: AuditFinding) -> str:
         return f"leave out what has no effect: {_named_flags(finding)}"
     if finding.bound_notes:
         return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
+    if finding.held is None:
+        return "nothing, for the settings of the KL: orch does not know the others"
     return "nothing: each setting does what its name says"
 
 

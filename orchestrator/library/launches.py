@@ -161,10 +161,6 @@ class OwnCode(NamedTuple):
     """The first and the last line; empty if the file is not at hand."""
     how: str = ""
     """How it takes the library's place, in words."""
-    words: frozenset[str] = frozenset()
-    """The names, attributes and texts that its code has."""
-    calls: bool = False
-    """True if it calls the library's own."""
 
     @property
     def where(self) -> str:
@@ -201,8 +197,6 @@ class Launch:
     """Why `words` may be incomplete; empty if it is complete."""
     own: tuple[OwnCode, ...] = ()
     """Somebody's own code around the loss, which decides in place of the library."""
-    unused: tuple[AuditNote, ...] = ()
-    """Coefficients that the program of the launch reads and passes on to nothing."""
     names: tuple[str, ...] = ()
     """Of a launch in Python: the imports of its file by dotted name
     (`trl.rewards.accuracy_reward`), and the keywords that it passes to them

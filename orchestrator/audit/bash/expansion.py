@@ -9,7 +9,6 @@ Nothing is run. `$(...)` stays a Hole, except for a few commands that only rearr
 import ast
 import fnmatch
 import operator
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -30,8 +29,6 @@ from orchestrator.audit.bash.values import (
 
 FIRST_PRIVATE, LAST_PRIVATE = 0xE000, 0xF8FF
 """Unicode's private characters. In nested text each represents a piece that is not text."""
-LONGEST_CHANGED = 1_000
-"""Maximum number of characters of a value that `%`, `#` and `/` are evaluated on."""
 LONGEST_SHOWN = 60
 """Maximum number of characters of a substitution that the reason of a hole shows."""
 MAY_SET = " may set"
@@ -252,12 +249,9 @@ class Expander:
         children = [c for c in node.children if c.type not in ("$", "${", "}")]
         if not children:
             return EMPTY
-        prefix = children[0].type if children[0].type in ("#", "!", "##") else ""
         # `$#` and `$!` are variables. With a name after it, the sign is an operator.
-        if prefix and len(children) > 2:
-            return (Hole(source.text(node), line),)
-        if prefix and len(children) > 1:
-            return self._prefixed(prefix, source.text(children[1]), line)
+        if children[0].type in ("#", "!", "##") and len(children) > 1:
+            return (Hole(source.text(node), line, several=True),)
         subject, operation = children[0], children[1:]
         text = source.text(subject)
         if node.type == "simple_expansion" and text.isdecimal() and len(text) > 1:
@@ -267,28 +261,13 @@ class Expander:
             name, _, index = text.partition("[")
             index = index[:-1]
             if index in ("@", "*"):
-                elements = self._sliced(self._all_elements(name, line), operation, source)
-                return self._each_changed(name, elements, operation, source, line)
+                return self._operated_each(self._all_elements(name, line), operation, source)
             base = self._element(name, index, line)
         elif text in ("@", "*"):
-            elements = self._sliced(list(self.scope.arguments), operation, source)
-            return self._each_changed(text, elements, operation, source, line)
+            return self._operated_each(list(self.scope.arguments), operation, source)
         else:
             name, base = text, self.variable(text, line)
         return self._operated(name, base, operation, source, line) if operation else base
-
-    def _prefixed(self, prefix: str, subject: str, line: int) -> ShellValue | list[ShellValue]:
-        """Return the value of `${!x}`, `${#a[@]}` and `${#@}`; a Hole for other words like them."""
-        name, _, index = subject.partition("[")
-        if prefix == "!" and not index:
-            target = known_text(self.variable(name, line))
-            if target:
-                return self.variable(target, line)
-        if prefix == "#" and index:
-            return self._count(self._all_elements(name, line), line)
-        if prefix == "#" and name in ("@", "*"):
-            return self.variable("#", line)
-        return (Hole(f"${{{prefix}{subject}}}", line),)
 
     def _all_elements(self, name: str, line: int) -> list[ShellValue]:
         value = self.scope.variables.get(name)
@@ -311,55 +290,16 @@ class Expander:
             return _at(array.elements, at, f"an element of ${name}", line)
         return (Hole(f"${{{name}[{index}]}}", line, several=True),)
 
-    def _each_changed(
-        self,
-        name: str,
-        elements: list[ShellValue],
-        operation: list[SyntaxNode],
-        source: ShellSource,
-        line: int,
-    ) -> list[ShellValue]:
-        """Return the elements of `${a[@]/old/new}`, `${a[@]%x}` and the like, each changed."""
-        operator = source.text(operation[0]) if operation else ":"
-        if operator == ":" or operator in _DEFAULTS:
-            if operator in (":-", "-") and not elements:
-                return [tuple(p for node in operation[1:] for p in self.value(node, source))]
-            return elements
-        return [self._operated(name, each, operation, source, line) for each in elements]
-
-    def _sliced(
+    def _operated_each(
         self, elements: list[ShellValue], operation: list[SyntaxNode], source: ShellSource
     ) -> list[ShellValue]:
-        """Return the elements of `${@:2}` and `${a[@]:1:3}`.
-
-        Return the elements unchanged for other operators, and a Hole for unknown bounds.
-        """
-        if not operation or source.text(operation[0]) != ":":
-            return elements
-        whole = source.text(operation[0].parent)
-        unknown: list[ShellValue] = [
-            (Hole(f"a part of {whole}", source.line(operation[0]), several=True),)
-        ]
-        bounds = self._bounds(operation, source)
-        if bounds is None or not is_counted(elements):
-            return unknown
-        # `${@:1}` counts from $1, and `${a[@]:1}` from element 0.
-        of_arguments = whole.startswith(("${@", "${*"))
-        start, count = bounds
-        if count is not None and count < 0:
-            return unknown
-        start = len(elements) + start if start < 0 else max(start - of_arguments, 0)
-        return elements[max(start, 0) : None if count is None else max(start, 0) + count]
-
-    def _bounds(
-        self, operation: list[SyntaxNode], source: ShellSource
-    ) -> tuple[int, int | None] | None:
-        """Return offset and length of `${x:2}` and `${x:2:3}`, or None if one is unknown."""
-        texts = [source.text(node) for node in operation if node.type != ":"]
-        numbers = [_signed((known_text(self.arithmetic(text, 0)) or "").strip()) for text in texts]
-        if not numbers or len(numbers) > 2 or None in numbers or numbers[0] is None:
-            return None
-        return numbers[0], numbers[1] if len(numbers) == 2 else None
+        """Return the elements of `${a[@]}` and `${a[@]:-d}`; a Hole where others change them."""
+        if operation and source.text(operation[0]) not in _DEFAULTS:
+            whole = source.text(operation[0].parent)
+            return [(Hole(f"a part of {whole}", source.line(operation[0]), several=True),)]
+        if operation and not elements and source.text(operation[0]) in (":-", "-"):
+            return [tuple(p for node in operation[1:] for p in self.value(node, source))]
+        return elements
 
     def _operated(
         self,
@@ -369,32 +309,11 @@ class Expander:
         source: ShellSource,
         line: int,
     ) -> ShellValue:
-        """Return the value of `${x:-d}`, `${x%pattern}`, `${x/old/new}`, `${x,,}` and the like."""
+        """Return the value of `${x:-d}` and the like; a Hole for `${x%pattern}`, `${x/a/b}`."""
         operator = source.text(operation[0])
         if operator in _DEFAULTS:
             return self._defaulted(name, base, operator, operation[1:], source)
-        text = known_text(base)
-        unknown: ShellValue = (Hole(f"a part of ${name}", line),)
-        if text is None or len(text) > LONGEST_CHANGED:
-            return unknown
-        if operator in ("%", "%%", "#", "##"):
-            patterns = [self.pattern(node, source) for node in operation[1:]]
-            if None in patterns:
-                return unknown
-            pattern = "".join(each or "" for each in patterns)
-            return (ShellText(_trimmed(text, operator, pattern), line),)
-        if operator in ("/", "//") and len(operation) >= 2:
-            old = source.text(operation[1])
-            new = source.text(operation[3]) if len(operation) > 3 else ""
-            # Without these characters the old text is no pattern, and can be replaced as it is.
-            if old and not re.search(r"[*?\[$`\\\"'&]", old + new):
-                count = -1 if operator == "//" else 1
-                return (ShellText(text.replace(old, new, count), line),)
-        if operator in (",,", ",", "^^", "^") and len(operation) == 1:
-            change = str.lower if operator[0] == "," else str.upper
-            changed = change(text) if len(operator) == 2 else change(text[:1]) + text[1:]
-            return (ShellText(changed, line),)
-        return unknown
+        return (Hole(f"a part of ${name}", line),)
 
     def matches(self, text: str, patterns: Iterable[str | None]) -> bool | None:
         """Return whether one of the patterns matches, or None if an unknown one may."""
@@ -470,11 +389,7 @@ class Expander:
         return (ShellText(str(number), line),)
 
     def _substitution(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
-        """Return the value of `$(...)`: a Hole, unless the command only rearranges its words.
-
-        Such commands are `basename`, `dirname` and `cat <<EOF`. Python computes their
-        output; no process runs.
-        """
+        """Return the value of `$(...)`: a Hole, but for `cat <<EOF`, whose output is its text."""
         line = source.line(node)
         shown = " ".join(source.text(node).split())[:LONGEST_SHOWN]
         unknown: ShellValue = (Hole(f"the output of {shown}", line),)
@@ -482,8 +397,6 @@ class Expander:
         if len(statements) != 1:
             return unknown
         statement = statements[0]
-        if statement.type == "command":
-            return self._computed(statement, source, line) or unknown
         if statement.type == "redirected_statement":
             redirect = next((c for c in statement.children if c.type == "heredoc_redirect"), None)
             body = statement.child_by_field_name("body")
@@ -492,22 +405,6 @@ class Expander:
                 # `$(...)` drops the newlines at the end.
                 return unknown if text is None else literal(text.rstrip("\n"), line)
         return unknown
-
-    def _computed(self, command: SyntaxNode, source: ShellSource, line: int) -> ShellValue | None:
-        """Return the output of `basename` or `dirname`, or None for other commands."""
-        if any(child.type.endswith("redirect") for child in command.children):
-            return None
-        terms = [term for child in command.children for term in self.terms(child, source)]
-        words = [each for term in terms for each in self.elements(term)]
-        name = known_text(words[0]) if words else None
-        if name in self.scope.functions:
-            return None
-        path = known_text(words[1]) if len(words) == 2 else None
-        change: Callable[[str], str] | None = {
-            "basename": posixpath.basename,
-            "dirname": posixpath.dirname,
-        }.get(name or "")
-        return literal(change(path.rstrip("/")), line) if change is not None and path else None
 
 
 def _signed(text: str) -> int | None:
@@ -590,17 +487,6 @@ def _nested_literal(text: str, line: int, source: ShellSource) -> ShellValue:
         else:
             run += character
     return (*parts, *literal(run, line))
-
-
-def _trimmed(text: str, operator: str, pattern: str) -> str:
-    """Return the value of `${text%pattern}` and similar; `#` and `%` remove the shortest match."""
-    cuts = range(len(text) + 1)
-    # From the shortest match to the longest for `#` and `%`, the other way for `##` and `%%`.
-    for cut in cuts if operator in ("#", "%%") else reversed(cuts):
-        part, kept = (text[:cut], text[cut:]) if operator[0] == "#" else (text[cut:], text[:cut])
-        if fnmatch.fnmatchcase(part, pattern):
-            return kept
-    return text
 
 
 def _with_default(base: ShellValue, default: ShellValue, operator: str) -> ShellValue:

@@ -32,7 +32,6 @@ from orchestrator.audit.bash.expansion import (
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
 from orchestrator.audit.bash.values import (
     EMPTY,
-    Arm,
     Hole,
     Scope,
     ShellArray,
@@ -118,6 +117,8 @@ class Interpreter(Expander):
         self.caveats: set[str] = set()
         self._locals: list[dict[str, ShellValue | ShellArray | None]] = []
         """For each function being read: the values outside it of its local variables."""
+        self._jumps: list[tuple[Flow, Scope]] = []
+        """Where an arm of an unknown condition left a loop or a function, with its scope there."""
         self._depth = 0
         self._nested = 0
         self._opened = 0
@@ -175,25 +176,10 @@ class Interpreter(Expander):
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
         *before, last = node.children
-        text = self._echoed(before[0], source) if last.type == "command" else None
-        if text is not None and len(before) == 2:
-            scope, self.scope = self.scope, self.scope.copy()
-            self._command(last, source, stdin=text)
-            self.scope = scope
-            return None
         for child in before:
             self._apart(child, source)
         self._apart(last, source)
         return None
-
-    def _echoed(self, node: SyntaxNode, source: ShellSource) -> ShellValue | None:
-        """Return the text of `echo "..."`, if it may hold a launch."""
-        terms = [t for child in node.children if child.is_named for t in self.terms(child, source)]
-        words = [each for term in terms for each in self.elements(term)]
-        if node.type != "command" or not words or known_text(words[0]) != "echo":
-            return None
-        text = self.joined(words[1:], source.line(node))
-        return text if may_launch(readable_text(text)) else None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -360,7 +346,7 @@ class Interpreter(Expander):
     ) -> Flow:
         """Read every arm that is possible, the last where no test holds; then go on with one scope.
 
-        An arm that jumps out of the block is dead: no later value depends on it.
+        What an arm that jumps out of the block sets is open where the jump leads (`_land`).
         """
         possible = _possible([test.known for test in tests])
         usual = _possible([test.usual for test in tests])
@@ -381,6 +367,8 @@ class Interpreter(Expander):
             flows.append(self.statements(bodies[arm], source))
             if flows[-1] is None:
                 ends[arm] = self.scope
+            else:
+                self._jumps.append((flows[-1], self.scope))
         self.case, self.usual = case, is_usual
         if not ends:
             self.scope = before
@@ -394,6 +382,15 @@ class Interpreter(Expander):
             named = {f"{labels[arm]} ({arm})": scope for arm, scope in ends.items()}
         self.scope = merge_scopes(named, before, line, self.budget.spend)
         return None
+
+    def _land(self, *kinds: Flow) -> None:
+        """Leave open what the arms that may have jumped here have otherwise."""
+        for _, scope in (each for each in self._jumps if each[0] in kinds):
+            for name in scope.variables:
+                if scope.variables[name] != self.scope.variables.get(name):
+                    why = f"${name}, which an unknown jump decides"
+                    self.scope.variables[name] = (Hole(why, 0, several=True),)
+        self._jumps = [each for each in self._jumps if each[0] not in kinds]
 
     # Loops
 
@@ -416,6 +413,7 @@ class Interpreter(Expander):
                 label = (known_text(item) or "?").strip()
                 self.case = (*before, f"{name}={label}"[:LONGEST_LOOP_LABEL])
             flow = self.statement(body, source)
+            self._land("break", "continue")
             self.case = before
             if flow in ("exit", "return", "break"):
                 break
@@ -451,6 +449,7 @@ class Interpreter(Expander):
         before = self.scope.copy()
         commands, sourced, written = len(self.commands), len(self.sourced), dict(self.written)
         self.statement(body, source)  # to see what it sets
+        self._land("break", "continue")
         del self.commands[commands:], self.sourced[sourced:]
         self.written = written
         changed = {
@@ -458,42 +457,27 @@ class Interpreter(Expander):
             for name in {*self.scope.variables, *before.variables}
             if before.variables.get(name) != self.scope.variables.get(name)
         }
+        if self.scope.arguments != before.arguments:  # a turn may shift them
+            before.arguments = ((Hole("its arguments", line, several=True),),)
         self.scope = before
         for name in changed:
             before.variables[name] = (_by_loop(name, line),)
         self.statement(body, source)
+        self._land("break", "continue")
         for name in changed:
             self.scope.variables[name] = (_by_loop(name, line),)
         return None
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read a loop while its condition is true, or once if the condition is unknown.
-
-        Read an endless loop (`while true`) once.
-        """
+        """Read one turn of a loop, unless its condition is known to be false at first."""
         body = node.child_by_field_name("body")
         tests = [c for c in node.children if c.is_named and c.type not in ("do_group", "comment")]
         until = node.children[0].type == "until" if node.children else False
         if body is None or not tests:
             return None
-        for turn in range(MOST_TURNS):
-            for test in tests[:-1]:
-                self.statement(test, source)
-            holds = self._condition(tests[-1], source).usual
-            if holds is not None and holds == until:
-                return None
-            if tests[-1].type not in ("test_command", "negated_command"):
-                self.statement(tests[-1], source)
-            if holds is None:
-                return self._some_turns(node, body, source)
-            flow = self.statement(body, source)
-            if flow in ("exit", "return"):
-                # Only a first turn that surely happens leaves the block for sure.
-                return flow if turn == 0 else None
-            if flow == "break":
-                return None
-            if source.text(tests[-1]).strip() in ("true", ":", "1"):
-                return self._some_turns(node, body, source)
+        if self._condition(tests[-1], source).usual is until:
+            return None
+        self.statements(tests, source)
         return self._some_turns(node, body, source)
 
     # Commands
@@ -637,17 +621,6 @@ class Interpreter(Expander):
         if len(self.commands) >= MOST_COMMANDS:
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
         promising = any(may_launch(readable_text(each)) for each in words)
-        for i, term in enumerate(terms):
-            hole = term[0].value[0] if len(term) == 1 and len(term[0].value) == 1 else None
-            if isinstance(hole, Hole) and len({*map(_programs, hole.arms)}) > 1:
-                case = self.case
-                for arm in hole.arms:  # they start different programs
-                    self.case = (*case, arm.label)
-                    own = tuple((WordPart(word, hole.several),) for word in arm.words)
-                    whole = (*terms[:i], *own, *terms[i + 1 :])
-                    self._start(whole, [v for each in whole for v in self.elements(each)], line)
-                self.case = case
-                return
         self.commands.append(
             ShellCommand(terms, self.case, self.usual, line, tuple(self.sourced), promising)
         )
@@ -660,6 +633,7 @@ class Interpreter(Expander):
         self.scope.arguments, self.scope.in_function = arguments, True
         self._locals.append({})
         flow = self.statement(body, source)
+        self._land("return")
         self.scope.arguments, self.scope.in_function = before, inside
         self._put_back(self._locals.pop())
         return flow if flow == "exit" else None
@@ -1077,12 +1051,6 @@ def _by_loop(name: str, line: int) -> Hole:
 
 def _label(node: SyntaxNode, source: ShellSource) -> str:
     return " ".join(source.text(node).split())[:LONGEST_LABEL]
-
-
-def _programs(arm: Arm) -> frozenset[str]:
-    """Return the words of an arm that may name a library's program."""
-    words = (each for word in arm.words for each in readable_text(word).split())
-    return frozenset(each for each in words if may_launch(each) and "=" not in each)
 
 
 def _without_option(value: ShellValue) -> ShellValue:

@@ -227,7 +227,7 @@ def _constant(run: Run) -> CauseFound | None:
 
 
 def _silent_part(run: Run) -> CauseFound | None:
-    """Find one reward function of several that gives one number, and not its full 1, in all steps."""
+    """Find one reward function of several that gives one number, below 1, in all steps."""
     for name, values in run.trace.scores.items():
         part = values[np.isfinite(values)]
         if "rewards/" in name and len(part) >= 8 and np.ptp(part) == 0 and 0 <= part[0] < 1:
