@@ -176,10 +176,25 @@ class Interpreter(Expander):
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
         *before, last = node.children
+        text = self._echoed(before[0], source) if last.type == "command" else None
+        if text is not None and len(before) == 2:
+            scope, self.scope = self.scope, self.scope.copy()
+            self._command(last, source, stdin=text)
+            self.scope = scope
+            return None
         for child in before:
             self._apart(child, source)
         self._apart(last, source)
         return None
+
+    def _echoed(self, node: SyntaxNode, source: ShellSource) -> ShellValue | None:
+        """Return the text of `echo "..."`, if it may hold a launch."""
+        terms = [t for child in node.children if child.is_named for t in self.terms(child, source)]
+        words = [each for term in terms for each in self.elements(term)]
+        if node.type != "command" or not words or known_text(words[0]) != "echo":
+            return None
+        text = self.joined(words[1:], source.line(node))
+        return text if may_launch(readable_text(text)) else None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
