@@ -16,7 +16,7 @@ from typing import get_args
 from orchestrator import plugins
 from orchestrator.data import prepared, try_reward
 from orchestrator.environments.lock import Flavour, find_installed, has_lock
-from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.errors import EnvironmentFault, OrchError, UnsupportedSetting
 from orchestrator.launch import gpu_memory
 from orchestrator.launch.node.environment import environment_fault as no_environment
 from orchestrator.library import neighbour
@@ -128,13 +128,14 @@ def translations(
         yield cell, answers[key] or _translated(cell, folder)
 
 
-def refusals(cells: Sequence[Cell], folder: RunFolder) -> dict[str, list[str]]:
-    """Return each reason why a library cannot express cells -> the slugs of these cells."""
-    slugs: dict[str, list[str]] = {}
+def refusals(cells: Sequence[Cell], folder: RunFolder) -> dict[tuple[str, str], list[Cell]]:
+    """Return each reason why a library cannot express cells, with its field -> these cells."""
+    refused: dict[tuple[str, str], list[Cell]] = {}
     for cell, plan in translations(cells, folder):
         if isinstance(plan, OrchError):
-            slugs.setdefault(str(plan), []).append(cell.slug)
-    return slugs
+            field = plan.field if isinstance(plan, UnsupportedSetting) else ""
+            refused.setdefault((str(plan), field), []).append(cell)
+    return refused
 
 
 def _common(same: Sequence[Cell], folder: RunFolder) -> LaunchPlan | OrchError | None:

@@ -29,6 +29,7 @@ from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import BackendRef, Settings, without_seed
+from orchestrator.spec.expand import place_of
 from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
 
 
@@ -275,7 +276,13 @@ def check_translations(plan: Plan, experiment: Experiment) -> None:
     pending = [row.cell for row in plan.pending if row.cell is not None]
     if refused := refusals(pending, experiment.folder):
         count = sum(map(len, refused.values()))
-        lines = [f"  {error}\n    {_some(slugs)}" for error, slugs in refused.items()]
+        lines = []
+        for (error, field), cells in refused.items():
+            lines.append(f"  {error}")
+            places: dict[str, list[str]] = {}
+            for cell in cells:
+                places.setdefault(place_of(cell, field), []).append(cell.slug)
+            lines += [f"    {place}: {_some(slugs)}" for place, slugs in places.items()]
         head = f"{count} cells cannot be launched"
         if experiment.scale == "micro":
             head = f"{count} cells cannot be rehearsed on this machine"

@@ -73,6 +73,8 @@ class SpecProblem(NamedTuple):
 
     message: str
     pointer: Pointer
+    study: str = ""
+    """The study whose cells have the fault; empty if the pointer or the sentence names it."""
 
 
 class UnreadableValueError(Exception):
@@ -757,7 +759,7 @@ class Builder:
             self._add(
                 f"kl.beta is missing: estimator '{section.estimator}' needs one "
                 "(write 0 for a control without KL)",
-                self._origin("kl", row),
+                self.origin("kl", row),
             )
             return None
         return section
@@ -767,7 +769,7 @@ class Builder:
         try:
             return laid_out(resources, self.site_options)
         except ValueError as error:
-            self._add(str(error), self._origin("resources.gpus_per_node", row))
+            self._add(str(error), self.origin("resources.gpus_per_node", row))
             return None
 
     def _report(
@@ -786,9 +788,9 @@ class Builder:
             message = sentence(detail, field, known)
             if detail["type"] == "missing":
                 message = f"{field}{_MISSING}"
-            self._add(message, self._origin(field or self._mentioned(message, row), row))
+            self._add(message, self.origin(field or self._mentioned(message, row), row))
 
-    def _origin(self, field: str, row: GridRow) -> Pointer:
+    def origin(self, field: str, row: GridRow) -> Pointer:
         """Return the place where a field's value was written: in the last axis that set it, or in
         the base."""
         assigned = [a for choice in row for a in choice.assign]
@@ -814,7 +816,7 @@ class Builder:
     def _add(self, message: str, pointer: Pointer) -> None:
         if (message, pointer) not in self._reported:
             self._reported.add((message, pointer))
-            self.problems.append(SpecProblem(message, pointer))
+            self.problems.append(SpecProblem(message, pointer, str(self.at[1])))
 
 
 def layered(assignments: list[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
@@ -1024,9 +1026,27 @@ class Expansion(NamedTuple):
     cells: tuple[Cell, ...]
     """If the spec has a problem, only the cells of the first seed, of the rows without a fault."""
     problems: tuple[SpecProblem, ...]
+    rows: tuple[tuple[Builder, tuple[Variant, ...]], ...] = ()
+    """The rows of each study, from which a field's place in the spec is found."""
+
+    def origin(self, cell: Cell, field: str) -> Pointer:
+        """Return the place where a field of a cell, or of its rehearsal, was written."""
+        name = cell.slug.rpartition("-s")[0]
+        for builder, variants in self.rows:
+            for variant in variants:
+                if variant.cell.slug == name and variant.cell.studies[0] in cell.studies:
+                    return builder.origin(field, variant.row)
+        return ()
 
 
-_latest: list[tuple[weakref.ref[Spec], Expansion]] = []
+class _Latest(NamedTuple):
+    spec: weakref.ref[Spec]
+    expansion: Expansion
+    fault: Callable[[str, Pointer], Fault] | None
+    """Gives a pointer its file and line; None for a spec that was not read here."""
+
+
+_latest: list[_Latest] = []
 """The last expansion. `load` checks every cell, and the caller of `load` expands the same spec
 next."""
 
@@ -1051,7 +1071,7 @@ def expand(spec: Spec) -> list[Cell]:
 
 
 def _expansion_of(spec: Spec) -> Expansion:
-    cached = next((done for owner, done in _latest if owner() is spec), None)
+    cached = next((each.expansion for each in _latest if each.spec() is spec), None)
     if cached is None:
         cached = expansion(spec.studies, _entries(spec), site_options=spec.site.options)
         remember(spec, cached)
@@ -1062,9 +1082,24 @@ def _expansion_of(spec: Spec) -> Expansion:
     return cached
 
 
-def remember(spec: Spec, done: Expansion) -> None:
+def remember(
+    spec: Spec, done: Expansion, fault: Callable[[str, Pointer], Fault] | None = None
+) -> None:
     """Remember the expansion of a spec until another is kept."""
-    _latest[:] = [(weakref.ref(spec), done)]
+    _latest[:] = [_Latest(weakref.ref(spec), done, fault)]
+
+
+def place_of(cell: Cell, field: str) -> str:
+    """Return `study s, $.studies.s.axes.kl[1] (x.yaml line 7)`: where a field of a cell was set.
+
+    The cell is one of the last spec that was loaded; of another, the study alone is returned.
+    """
+    study = f"study {', '.join(cell.studies)}"
+    for latest in _latest:
+        pointer = latest.expansion.origin(cell, field)
+        if pointer and latest.fault is not None:
+            return f"{study}{str(latest.fault('', pointer)).replace('  @', ',')}"
+    return study
 
 
 def expansion(
@@ -1081,7 +1116,7 @@ def expansion(
     of the site, on whose nodes `resources` are laid out.
     """
     problems: list[SpecProblem] = []
-    checked: list[tuple[Study, list[Variant]]] = []
+    checked: list[tuple[Study, Builder, tuple[Variant, ...]]] = []
     for study in studies:
         own: Mapping[str, Pointer] = (origins or {}).get(study.name, {})
         try:
@@ -1099,15 +1134,16 @@ def expansion(
         if read.broken:
             builder.check_parts(c for axis in read.axes for c in axis.choices)
             continue
-        checked.append((study, variants_of(study, read, builder)))
+        checked.append((study, builder, tuple(variants_of(study, read, builder))))
     cells: dict[str, Cell] = {}
     slugs: dict[str, str] = {}
-    for study, variants in checked:
+    for study, _, variants in checked:
         added = cells_of(variants, study.seeds[:1] if problems else study.seeds, slugs)
         for cell in added.values():
             twin = cells.get(cell.id)
             cells[cell.id] = cell if twin is None else merged(twin, cell)
-    return Expansion(tuple(cells.values()), tuple(problems))
+    found = tuple((builder, variants) for _, builder, variants in checked)
+    return Expansion(tuple(cells.values()), tuple(problems), found)
 
 
 def _entries(spec: Spec) -> Lookup:

@@ -157,6 +157,10 @@ def _model_below(owner: Any, key: str | int) -> Any:
     return next(sections_of(owner.model_fields[key].annotation), None)
 
 
+_LAID_OUT = ("resources.num_nodes", "resources.gpus_per_node", "resources.reserved_gpus_per_node")
+"""Fields that cells get by the site's nodes, with other values than those that were written."""
+
+
 def without_effect(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iterator[SpecProblem]:
     """Yield a problem for each override whose value no cell has, because every study sets the field
     itself.
@@ -165,7 +169,7 @@ def without_effect(overrides: Iterable[Override], cells: Sequence[Cell]) -> Iter
     """
     for override in overrides:
         study, field = _study_and_field(override.key)
-        if field not in FIELDS or not _is_plain(override.value):
+        if field not in FIELDS or field in _LAID_OUT or not _is_plain(override.value):
             continue
         concerned = [cell for cell in cells if study is None or study in cell.studies]
         value = override.value
@@ -248,11 +252,25 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
         spec = _assembled(file, path, library, rewards, problems, strict=not overrides)
     if spec and not problems and parsed:
         problems += without_effect(parsed, expand(spec))
-    faults += [library.fault(problem.message, problem.pointer) for problem in problems]
+    faults += _with_studies(problems, library, path)
     _raise_if_any(path, faults)
     if spec is None:
         raise TypeError(f"{path} has no fault and gives no spec")
     return spec
+
+
+def _with_studies(
+    problems: Sequence[SpecProblem], library: Library, path: Path
+) -> Iterator[Fault]:
+    """Yield the faults. One of another file than the spec's names the studies that have it."""
+    studies: dict[tuple[str, Pointer], list[str]] = {}
+    for problem in problems:
+        studies.setdefault((problem.message, problem.pointer), []).append(problem.study)
+    for (message, pointer), names in studies.items():
+        fault = library.fault(message, pointer)
+        if fault.file not in (None, path) and all(names):
+            fault = library.fault(f"{message} (study {', '.join(names)})", pointer)
+        yield fault
 
 
 def _is_script(path: Path) -> bool:
@@ -348,7 +366,7 @@ def _assembled(
         groups=_used(library),
         source=str(path),
     )
-    remember(spec, done)
+    remember(spec, done, library.fault)
     return spec
 
 
