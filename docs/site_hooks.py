@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 import orch
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import orch as group
-from orchestrator.cli.manners import EXIT_CODES
+from orchestrator.cli.conventions import EXIT_CODES
 from orchestrator.spec.fields import FIELDS, SpecFile, StudyFile
 from orchestrator.spec.schema import about, described
 from orchestrator.spec.sentences import choices

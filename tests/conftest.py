@@ -1,8 +1,10 @@
 """Synthetic experiments: records and scores as training and evaluation would leave them."""
 
+import fcntl
 import gc
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -314,3 +316,22 @@ class Synthetic(NamedTuple):
 def synthetic() -> Synthetic:
     collapsed = Outcome(kind="collapsed", cause="reward", step=60, reason="reward fell to 0")
     return Synthetic(run, grid, spec, Done([], []), collapsed)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which smoke.yaml has run to its end. Tests must leave it as it is."""
+    from command_line import ROOT, orch
+
+    parallel = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if parallel else base
+    folder = shared / 'it\'s a "run" ü'
+    with (shared / "finished.lock").open("a") as lock:  # once for all workers of a test run
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lock.tell():
+            shutil.copytree(ROOT / "experiments", folder / "experiments", dirs_exist_ok=True)
+            done = orch(folder, "run", "experiments/smoke.yaml")
+            assert done.returncode == 0, done.stderr
+            lock.write("done")
+    return folder

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections import Counter
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 
 from docs.tools import size
@@ -40,12 +40,17 @@ def test_a_checkout_is_counted_by_product_and_tests(tmp_path: Path) -> None:
     assert counted.unnamed == ["elsewhere.py"]
 
 
+@cache
+def _sizes() -> dict[str, size.Size]:
+    return size.sizes(ROOT)
+
+
 def _ceilings() -> dict[str, size.Size]:
     return size.ceilings(size.CEILINGS.read_text(encoding="utf-8"))
 
 
 def test_no_package_is_above_its_ceiling() -> None:
-    rows, found = _ceilings(), size.sizes(ROOT)
+    rows, found = _ceilings(), _sizes()
     over = {
         name: f"{now.lines} lines, {now.nodes} nodes; at most {rows.get(name, size.Size(0))[:2]}"
         for name, now in found.items()
@@ -75,7 +80,7 @@ def _everything(rows: dict[str, size.Size]) -> size.Size:
 
 
 def test_code_is_not_denser() -> None:
-    found = size.product(size.sizes(ROOT))
+    found = size.product(_sizes())
     assert round(found.nodes / found.code, 2) <= MOST_NODES_A_LINE
 
 

@@ -93,10 +93,8 @@ def test_a_command_of_the_audit_that_is_gone_is_a_sentence(
 
 
 @pytest.mark.slow  # trains
-def test_plan_run_and_report_work_without_audit_and_lab(house: Path) -> None:
-    assert "cells" in orch(house, "plan", "experiments/smoke.yaml")
+def test_run_compare_and_explain_work_without_audit_and_lab(house: Path) -> None:
     orch(house, "run", "experiments/smoke.yaml")
-    orch(house, "report", "experiments/smoke.yaml")
     orch(house, "compare", "experiments/smoke.yaml")
     page = house / "runs" / "smoke.micro" / "report" / "index.html"
     assert "k3" in page.read_text(encoding="utf-8")

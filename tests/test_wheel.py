@@ -248,8 +248,7 @@ def test_the_wheel_audits_plans_runs_and_reports_in_an_empty_folder(
     for argv, text, code in (
         (("audit", "run.sh"), "a forward KL", 1),
         (("plan", "smoke"), "4 cells: 4 new", 0),
-        (("run", "smoke"), "Everything works: 4 of 4 runs", 0),
-        (("report", "smoke"), "index.html", 0),
+        (("run", "smoke"), "Everything works: 4 of 4 runs", 0),  # to the page of the report
     ):
         done = orch(environment, folder, *argv, libraries=(*LIBRARIES, "mlflow.tracking"))
         assert done.returncode == code, (argv, done.stdout, done.stderr)

@@ -61,17 +61,16 @@ class LazyGroup(click.Group):
             return None
         module = import_module(f"orchestrator.cli.{_MODULES.get(name, name)}")
         command: click.Command = module.command
-        with_manners: click.Command = import_module("orchestrator.cli.manners").mannered(
-            name, command
-        )
-        return with_manners
+        conventions = import_module("orchestrator.cli.conventions")
+        wrapped: click.Command = conventions.with_conventions(name, command)
+        return wrapped
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name. Raise UsageError with the nearest name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from orchestrator.cli.habits import command_hint
+            from orchestrator.cli.hints import command_hint
 
             raise click.UsageError(
                 f"there is no command '{args[0]}'{command_hint(args[0], COMMANDS)}", ctx
@@ -114,7 +113,7 @@ def main() -> None:
 def answer(arguments: Sequence[str] | None = None) -> int:
     """Return a command's exit code: a user's mistake is a sentence and 1; ours keeps its traceback.
 
-    A command returns its exit code (orchestrator/cli/manners.py), or None for 0.
+    A command returns its exit code (orchestrator/cli/conventions.py), or None for 0.
 
     arguments: the words after `orch`; those of this process if None.
     """
@@ -122,7 +121,7 @@ def answer(arguments: Sequence[str] | None = None) -> int:
     try:
         code = orch(arguments, prog_name="orch", standalone_mode=False) or 0
     except click.ClickException as error:
-        from orchestrator.cli.habits import sentence_of
+        from orchestrator.cli.hints import sentence_of
 
         click.echo(sentence_of(error), err=True)
         code = error.exit_code

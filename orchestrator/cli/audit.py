@@ -15,7 +15,7 @@ from orchestrator.audit.render import finding_as_json, rows, sarif
 from orchestrator.audit.summary import equal_answers, one_line, summary
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
-from orchestrator.cli.manners import set_next
+from orchestrator.cli.conventions import set_next
 from orchestrator.errors import did_you_mean
 from orchestrator.estimators import choices
 from orchestrator.library.launches import UnreadableScript

@@ -4,7 +4,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
-from orchestrator.cli.manners import set_next
+from orchestrator.cli.conventions import set_next
 from orchestrator.pipeline.notify import notify
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import cancel, would_cancel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 from pydantic_core import to_json
 
-from orchestrator.cli import completing
+from orchestrator.cli import completion
 from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-spec = click.argument("spec", metavar="SPEC", shell_complete=completing.specs)
+spec = click.argument("spec", metavar="SPEC", shell_complete=completion.specs)
 overrides = click.argument(
-    "overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completing.overrides
+    "overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.overrides
 )
 where = click.option(
     "-w",
     "--where",
     multiple=True,
     metavar="FIELD=VALUE",
-    shell_complete=completing.terms,
+    shell_complete=completion.terms,
     help="Take only the cells that match: kl.estimator=k3, '!kl.beta=0', state=failed, "
     "study=onpolicy, id=3f2a. May be given several times; a cell must match all.",
 )

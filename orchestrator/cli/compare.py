@@ -16,8 +16,9 @@ from orchestrator.analysis.libraries import (
     read_sides,
     whole_questions,
 )
-from orchestrator.cli import common, foreign
+from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, print_table, say
+from orchestrator.cli.import_ import print_imported
 from orchestrator.errors import SelectionError
 from orchestrator.imports.runs import metrics_in, read_imported
 from orchestrator.pipeline import stages
@@ -109,7 +110,7 @@ def command(
         print_claims(comparison)
         if imported:
             click.echo()
-            foreign.print_imported(imported, metric)
+            print_imported(imported, metric)
     return 0
 
 

@@ -14,7 +14,7 @@ from orchestrator.audit.libraries import Projects
 from orchestrator.audit.pipeline import audit_file
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
-from orchestrator.cli.manners import set_next
+from orchestrator.cli.conventions import set_next
 from orchestrator.errors import SelectionError
 from orchestrator.imports.logged import LoggedRun
 from orchestrator.imports.origin import kl_of, origin_of, place_of

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from orchestrator.analysis.imported import imported_data, labelled_facts
-from orchestrator.cli import common, foreign
-from orchestrator.cli.common import print_json, say
-from orchestrator.cli.manners import set_next
+from orchestrator.analysis.imported import APART, imported_data, labelled_facts
+from orchestrator.cli import common
+from orchestrator.cli.common import number, print_json, print_table, say
+from orchestrator.cli.conventions import set_next
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.imports.readers import FORMATS, open_source
 from orchestrator.imports.runs import (
@@ -139,5 +139,43 @@ def _list(imported: Sequence[ImportedRun], as_json: bool) -> int:
     if not imported:
         say(f"no such run is imported; orch import reads {FORMATS}")
         return 0
-    foreign.print_imported(imported)
+    print_imported(imported)
     return 0
+
+
+def print_imported(runs: Sequence[ImportedRun], metric: str | None = None) -> None:
+    """Print the imported runs as a table: origin, KL, objective, last values."""
+    shown = [metric] if metric else ["train/reward_mean", *_kl_metrics(runs)]
+    rows = []
+    for run, one in zip(runs, imported_data(runs), strict=True):
+        rows.append(
+            (
+                run.name,
+                run.trained_with,
+                one["kl"] or "unknown",
+                "-" if one["beta"] is None else f"{one['beta']:g}",
+                one["verdict"] or "unknown",
+                *(number(run.finals.get(each)) for each in shown),
+                run.last_step,
+                run.manifest.ended,
+                run.manifest.origin,
+            )
+        )
+    columns = (
+        "imported run",
+        "library",
+        "KL",
+        "beta",
+        "optimises",
+        *shown,
+        "step",
+        "ended",
+        "from",
+    )
+    print_table(columns, rows)
+    click.echo(APART)
+
+
+def _kl_metrics(runs: Sequence[ImportedRun]) -> list[str]:
+    names = ("train/kl_term", "train/kl_reference", "train/kl_reference_per_token")
+    return [name for name in names if any(name in run.finals for run in runs)]

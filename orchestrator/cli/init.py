@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
-from orchestrator.cli.manners import set_next
+from orchestrator.cli.conventions import set_next
 from orchestrator.errors import OrchError
 from orchestrator.site.write import write_site
 from orchestrator.spec import schema

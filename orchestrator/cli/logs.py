@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from orchestrator.cli import common, completing
+from orchestrator.cli import common, completion
 from orchestrator.cli.common import CellChoice, one_cell, print_json, say
-from orchestrator.cli.manners import in_folder, set_next
+from orchestrator.cli.conventions import in_folder, set_next
 from orchestrator.errors import SelectionError
 from orchestrator.launch.launchers import holders
 from orchestrator.launch.logs import Stream
@@ -24,7 +24,7 @@ from orchestrator.runs.plan import plan as plan_of
     nargs=-1,
     required=True,
     metavar="CELL | SPEC [CELL] | --failed SPEC [KEY=VALUE]...",
-    shell_complete=completing.cells,
+    shell_complete=completion.cells,
 )
 @click.option(
     "--failed",

@@ -9,7 +9,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, print_table, say
-from orchestrator.cli.manners import WOULD_CHANGE, set_next
+from orchestrator.cli.conventions import WOULD_CHANGE, set_next
 from orchestrator.environments.extras import lacking
 from orchestrator.launch.check import reward_trials
 from orchestrator.launch.disk_use import disk_use

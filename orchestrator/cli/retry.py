@@ -4,7 +4,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
-from orchestrator.cli.manners import set_next
+from orchestrator.cli.conventions import set_next
 from orchestrator.runs.operations import retry, would_retry
 
 

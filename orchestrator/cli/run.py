@@ -8,7 +8,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.compare import print_review
-from orchestrator.cli.manners import set_next
+from orchestrator.cli.conventions import set_next
 from orchestrator.cli.plan import print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault

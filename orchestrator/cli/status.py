@@ -8,7 +8,7 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, print_table, say
-from orchestrator.cli.manners import set_next
+from orchestrator.cli.conventions import set_next
 from orchestrator.launch.slurm.poll import one_look
 from orchestrator.runs.experiment import Experiment, saved_experiments
 from orchestrator.runs.plan import plan as plan_of

@@ -259,9 +259,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     return spec
 
 
-def _with_studies(
-    problems: Sequence[SpecProblem], library: Library, path: Path
-) -> Iterator[Fault]:
+def _with_studies(problems: Sequence[SpecProblem], library: Library, path: Path) -> Iterator[Fault]:
     """Yield the faults. One of another file than the spec's names the studies that have it."""
     studies: dict[tuple[str, Pointer], list[str]] = {}
     for problem in problems:

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from orchestrator.cli.audit import command as audit
+from orchestrator.cli.conventions import with_conventions
 from orchestrator.cli.explain import command as explain
-from orchestrator.cli.manners import mannered
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import choices, names
 from orchestrator.losses.table import POLICY_LOSSES
@@ -21,7 +21,9 @@ def run(command: Any, *words: str, verbose: bool = False) -> Result:
     if verbose:
         words = (*words, "-v")
     try:
-        return CliRunner().invoke(mannered(command.name, command), words, catch_exceptions=False)
+        return CliRunner().invoke(
+            with_conventions(command.name, command), words, catch_exceptions=False
+        )
     finally:
         set_verbose(False)
 

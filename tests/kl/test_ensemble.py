@@ -19,7 +19,7 @@ from orchestrator.kl import table
 from orchestrator.kl.table import Case, advised, judged, stored_rows, term_key
 from tests.kl.second import Second
 
-SAMPLE = 60
+SAMPLE = 30
 
 
 def plain_arrays(model: Any) -> SimpleNamespace:
@@ -51,10 +51,16 @@ def small(kind: str, *, ends: bool = False, regime: str = "near") -> Any:
     raise AssertionError(f"no small {kind}")
 
 
-@pytest.mark.parametrize("regime", REGIMES)
 @pytest.mark.parametrize(
-    ("kind", "ends"),
-    [("tabular", False), ("tabular", True), ("shared", False), ("shared", True), ("chain", False)],
+    ("kind", "ends", "regime"),
+    [
+        ("tabular", False, "near"),
+        ("tabular", True, "far"),
+        ("shared", False, "far"),
+        ("shared", True, "near"),
+        ("chain", False, "near"),
+        ("chain", False, "far"),
+    ],
 )
 def test_every_gradient_and_every_name_hold_in_a_second_computation(
     kind: str, ends: bool, regime: str
@@ -167,7 +173,7 @@ def test_advice_off_policy_is_of_the_least_bias_in_another_family_of_models() ->
     off["k2.loss"] = []
     for index in range(400):
         model = draw(index, "far", seed=7)
-        if model.tree is None or len(model.policy) > 30 or len(off["k2.loss"]) == 40:
+        if model.tree is None or len(model.policy) > 30 or len(off["k2.loss"]) == 20:
             continue
         arrays = plain_arrays(model)
         at = Second(arrays, arrays.rollout)
@@ -176,7 +182,7 @@ def test_advice_off_policy_is_of_the_least_bias_in_another_family_of_models() ->
             estimator, _, placement = label.partition(".")
             mean = at.term(estimator, placement, "token", "rollout")
             biases.append(float(np.linalg.norm(mean - truth) / np.linalg.norm(truth)))
-    assert len(off["k2.loss"]) == 40
+    assert len(off["k2.loss"]) == 20
     medians = {label: float(np.median(each)) for label, each in off.items()}
     assert min(medians, key=medians.__getitem__) == "rb.reward_and_loss", medians
     assert medians["rho_k3.loss"] < medians["k2.loss"], medians

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator import estimators
+from orchestrator.cli.conventions import with_conventions
 from orchestrator.cli.explain import command as explain
-from orchestrator.cli.manners import mannered
 from orchestrator.errors import EnvironmentFault, LaboratoryError
 from orchestrator.estimators import TABLE, EstimatorEntry, elementwise, straight_through, weighted
 from orchestrator.exact.derivation import derive, problems
@@ -133,7 +133,11 @@ def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
     assert on.objective is ObjectiveKind.SURROGATE
     assert "derived now by the laboratory" in on.notes[-1]
     words = ["toy", "loss", "-v"]
-    output = CliRunner().invoke(mannered("explain", explain), words, catch_exceptions=False).output
+    output = (
+        CliRunner()
+        .invoke(with_conventions("explain", explain), words, catch_exceptions=False)
+        .output
+    )
     set_verbose(False)
     assert "toy = (1 - 1/r)^2 / 2" in output
     assert "token by token, the slope of toy itself" in output

@@ -1,6 +1,6 @@
 """The parts that all commands share: exit codes, flags, and the line `Next:`.
 
-LazyGroup passes each command through `mannered` when it is first called.
+LazyGroup passes each command through `with_conventions` when it is first called.
 """
 
 import itertools
@@ -103,15 +103,15 @@ def _options(command: click.Command) -> list[click.Option]:
     return options
 
 
-def mannered(name: str, command: click.Command) -> click.Command:
+def with_conventions(name: str, command: click.Command) -> click.Command:
     """Return the command with the common options and a line `Next:` after it. Do it once."""
     if isinstance(command, click.Group):
         for part, each in command.commands.items():
-            mannered(f"{name} {part}", each)
+            with_conventions(f"{name} {part}", each)
         return command
     command.name = name.rpartition(" ")[2]
     inner = command.callback
-    if inner is None or getattr(inner, "mannered", False):
+    if inner is None or getattr(inner, "with_conventions", False):
         return command
     added = _options(command)
     command.params += added
@@ -145,7 +145,7 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
             messages.say(f"orch {name}: {wall:.1f} s, {cpu:.1f} CPU s")
         return code
 
-    vars(callback)["mannered"] = True
+    vars(callback)["with_conventions"] = True
     callback.__doc__ = inner.__doc__
     return callback
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from command_line import ROOT, orch
 from lifeline import held, let_go
 
-from orchestrator.cli import COMMANDS, manners
+from orchestrator.cli import COMMANDS, conventions
 from orchestrator.cli import orch as group
 from orchestrator.files import write_text
 
@@ -60,8 +60,10 @@ def test_every_command_has_the_common_flags_and_says_what_is_next() -> None:
         assert ("--dry-run" in options) == (name in DRY_RUN), name
         kinds = (DRY_RUN, READ_ONLY, WITHOUT_DRY_RUN)
         assert sum(name in kind for kind in kinds) == 1, name
-        assert name in manners.NEXT or name in ENDLESS, name
-    assert {code for codes in manners.NEXT.values() for code in codes} <= manners.EXIT_CODES.keys()
+        assert name in conventions.NEXT or name in ENDLESS, name
+    assert {
+        code for codes in conventions.NEXT.values() for code in codes
+    } <= conventions.EXIT_CODES.keys()
 
 
 def test_usage_faults_and_changes_have_codes_of_their_own(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_a_dashboard_prints_its_addresses_as_json(ended: Path) -> None:
         ("orch plan smoke -w kl.est", "kl.estimator="),
         ("orch plan smoke -w kl.estimator=", "kl.estimator=k3"),
         ("orch plan smoke -w state=", "state=failed"),
-        ("orch show smoke qwen", "qwen2.5-7b-math-none-verl-s0"),
+        ("orch show bet", "beta_sweep"),
         ("orch explain k", "k3"),
     ],
 )

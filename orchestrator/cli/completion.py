@@ -1,22 +1,16 @@
-"""Candidates for the word at the cursor, for click's shell completion.
+"""Candidates for the word at the cursor, for click's shell completion."""
 
-A mistake in the words before it completes nothing: a shell's line is no place for error messages.
-"""
-
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
 import click
-from click.shell_completion import CompletionItem, split_arg_string
+from click.shell_completion import CompletionItem
 
-from orchestrator.errors import OrchError
 from orchestrator.records import State
-from orchestrator.runs.experiment import open_experiment
 from orchestrator.spec.compose import GROUPS, group_names
 from orchestrator.spec.fields import FIELDS, LABELS
-from orchestrator.spec.select import OF_A_CELL, values_of
+from orchestrator.spec.select import OF_A_CELL
 from orchestrator.spec.sentences import choices
 from orchestrator.spec.shipped import shipped_folder, shipped_names
 
@@ -54,39 +48,20 @@ def overrides(
     return _items([f"{key}={word}" for word in words], incomplete)
 
 
-def terms(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return fields of `--where`; after `FIELD=`, the values that the spec's cells have of it."""
+def terms(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return fields of `--where`; after `FIELD=`, the words that it can have."""
     field, equals, _ = incomplete.partition("=")
+    mark, name = "!" if field.startswith("!") else "", field.removeprefix("!")
     if not equals:
-        mark = "!" if field.startswith("!") else ""
-        return _items([f"{mark}{name}=" for name in (*OF_A_CELL, *LABELS, *FIELDS)], incomplete)
-    name = field.removeprefix("!")
-    if name == "state":
-        return _items([f"{field}={state}" for state in get_args(State)], incomplete)
-    spec = ctx.params.get("spec") or _typed_spec()
-    try:
-        experiment = open_experiment(spec, ctx.params.get("overrides") or ())
-    except OrchError:
-        return []
-    words = {value for cell in experiment.cells for value in values_of(name, cell)}
-    return _items([f"{field}={word}" for word in sorted(words)], incomplete)
-
-
-def _typed_spec() -> str:
-    """Return the first argument of the command: click gives up reading at an option's end."""
-    words = split_arg_string(os.environ.get("COMP_WORDS", ""))[2:]
-    return next((word for word in words if not word.startswith("-")), "")
+        return _items([f"{mark}{each}=" for each in (*OF_A_CELL, *LABELS, *FIELDS)], incomplete)
+    words = get_args(State) if name == "state" else ()
+    if name in FIELDS:
+        words = choices(FIELDS[name].annotation)
+    return _items([f"{field}={word}" for word in words], incomplete)
 
 
 def cells(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return cells by id and slug: those launched here, or of the spec that is typed before."""
-    typed = ctx.params.get(param.name or "") or ()
-    if isinstance(typed, tuple) and typed:
-        try:
-            candidates = open_experiment(typed[0], typed[2:]).cells
-        except OrchError:
-            return []
-        return _items([word for cell in candidates for word in (cell.slug, cell.id)], incomplete)
+    """Return the ids and names of cells that were launched here, and specs."""
     folder = Path(ctx.params.get("runs_dir") or "runs")
     names = [path.name.rpartition("-") for path in sorted(folder.glob("*/cells/*"))]
     words = [word for slug, _, digest in names for word in (slug, digest)]
