@@ -78,6 +78,18 @@ class SchedulerReport(NamedTuple):
     """The reason of the state `unknown`."""
 
 
+class Below:
+    """A path below a folder of the protocol, as an attribute of its class."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, _: type | None = None) -> Path:
+        """Return the path of this folder's file."""
+        path: Path = owner.path / self.name
+        return path
+
+
 @dataclass(frozen=True)
 class AttemptDir:
     """attempts/<n>: one attempt at training a cell."""
@@ -85,48 +97,23 @@ class AttemptDir:
     path: Path
     number: int
 
-    @property
-    def job(self) -> Path:
-        """Return the file that a worker reads: the cell and its paths."""
-        return self.path / "job.json"
-
-    @property
-    def order(self) -> Path:
-        """Return the file that names the submission, for attempts of a scheduler."""
-        return self.path / "order.json"
-
-    @property
-    def heartbeat(self) -> Path:
-        """Return the file that a living worker touches."""
-        return self.path / "beat"
-
-    @property
-    def stdout(self) -> Path:
-        """Return the file of the trainer's standard output."""
-        return self.path / "stdout"
-
-    @property
-    def stderr(self) -> Path:
-        """Return the file of the trainer's standard error."""
-        return self.path / "stderr"
-
-    @property
-    def metrics(self) -> Path:
-        """Return the file of metrics that the embedded trainer appends to."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def exit(self) -> Path:
-        """Return the file of the exit record. The attempt has ended once it is there."""
-        return self.path / "exit.json"
-
-    @property
-    def cancel_reason(self) -> Path:
-        """Return the file with the reason of a cancellation, for the worker's exit record.
-
-        It is written before the worker is asked to stop.
-        """
-        return self.path / "wish.txt"
+    job = Below("job.json")
+    """The file that a worker reads: the cell and its paths."""
+    order = Below("order.json")
+    """The file that names the submission, for attempts of a scheduler."""
+    heartbeat = Below("beat")
+    """The file that a living worker touches."""
+    stdout = Below("stdout")
+    """The file of the trainer's standard output."""
+    stderr = Below("stderr")
+    """The file of the trainer's standard error."""
+    metrics = Below("metrics.jsonl")
+    """The file of metrics that the embedded trainer appends to."""
+    exit = Below("exit.json")
+    """The file of the exit record. The attempt has ended once it is there."""
+    cancel_reason = Below("wish.txt")
+    """The file with the reason of a cancellation, for the worker's exit record. It is written
+    before the worker is asked to stop."""
 
     def read_exit(self) -> ExitRecord | None:
         """Return how the attempt ended, or None while it has not."""
@@ -177,35 +164,18 @@ class CellDir:
 
     path: Path
 
-    @property
-    def cell(self) -> Path:
-        """Return the file of the cell as it was launched."""
-        return self.path / "cell.json"
-
-    @property
-    def claim(self) -> Path:
-        """Return the lock file of the cell. Only the process that locks it works on the cell."""
-        return self.path / "claim"
-
-    @property
-    def plan(self) -> Path:
-        """Return the folder of the launch plan's files."""
-        return self.path / "plan"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Return the folder in which the library writes checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def exports(self) -> Path:
-        """Return the folder of checkpoints converted to Hugging Face directories."""
-        return self.path / "exports"
-
-    @property
-    def evaluations(self) -> Path:
-        """Return the folder of scores."""
-        return self.path / "eval"
+    cell = Below("cell.json")
+    """The file of the cell as it was launched."""
+    claim = Below("claim")
+    """The lock file of the cell. Only the process that locks it works on the cell."""
+    plan = Below("plan")
+    """The folder of the launch plan's files."""
+    checkpoints = Below("checkpoints")
+    """The folder in which the library writes checkpoints."""
+    exports = Below("exports")
+    """The folder of checkpoints converted to Hugging Face directories."""
+    evaluations = Below("eval")
+    """The folder of scores."""
 
     @property
     def id(self) -> str:
@@ -460,20 +430,12 @@ class RunFolder:
         """Return the experiment's name, with its scale unless that is `full`."""
         return self.path.name
 
-    @property
-    def ledger(self) -> Path:
-        """Return the file to which every launch, retry and cancellation is appended."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def spec(self) -> Path:
-        """Return the file of the spec that was run last."""
-        return self.path / "spec.json"
-
-    @property
-    def report(self) -> Path:
-        """Return the folder of the report."""
-        return self.path / "report"
+    ledger = Below("ledger.jsonl")
+    """The file to which every launch, retry and cancellation is appended."""
+    spec = Below("spec.json")
+    """The file of the spec that was run last."""
+    report = Below("report")
+    """The folder of the report."""
 
     def submission(self, id_: str) -> Path:
         """Return the folder of one job array, or of one evaluation by a Ray job (`ray-...`).

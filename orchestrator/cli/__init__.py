@@ -25,7 +25,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "report": "Write the report, copy results to MLflow, or query them in SQL.",
         "compare": "Compare configurations, with intervals.",
         "dashboard": "Write the report's page, and serve it and MLflow.",
-        "import": "Import runs of other launches: TensorBoard, MLflow",
+        "import": "Import runs of other launches: TensorBoard, MLflow, logs.",
     },
     "KL and loss": {
         "audit": "Say what any launch script really optimises.",

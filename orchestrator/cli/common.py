@@ -85,8 +85,8 @@ def cells(command: Callable[..., Result]) -> Callable[..., Result]:
 pilot = click.option(
     "--pilot",
     is_flag=True,
-    help="Of each library and shape one short cell, in a folder beside the experiment's: two "
-    "rollout batches and a few scored items, whose cost `orch plan` then takes.",
+    help="The pilot: one short cell of each library and shape, in a folder of its own, with two "
+    "rollout batches and a few scored items. `orch plan` then has measured costs.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 dry_run = click.option(

@@ -84,10 +84,12 @@ class EstimatorParameter(click.ParamType[str]):
 @click.command(short_help="Say what a KL term or a policy loss really does, also in each library.")
 @click.argument("estimator", type=EstimatorParameter(), required=False)
 @click.argument(
-    "placement", type=click.Choice(list(PLACEMENTS)), required=False, metavar="PLACEMENT"
+    "placement", type=click.Choice(list(PLACEMENTS)), required=False, metavar="[PLACEMENT]"
 )
 @click.option("--all", "everything", is_flag=True, help="Every estimator, placement and sampling.")
-@click.option("--off-policy", is_flag=True, help="Train on old samples (minibatches, staleness).")
+@click.option(
+    "--off-policy", is_flag=True, help="For training on old samples (minibatches, staleness)."
+)
 @click.option(
     "--advantage",
     type=click.Choice(get_args(AdvantageEstimator)),
@@ -162,18 +164,18 @@ def command(
     as_json: bool,
     **how: Any,
 ) -> None:
-    """Say which objective a KL term's gradient belongs to (k3 loss), or what a policy loss keeps of
+    """Say which objective a KL term's gradient belongs to (k3.loss), or what a policy loss keeps of
     the gradient (gspo; beside a KL in the loss: cispo+k3), how biased it is, and what to use
-    instead. -v prints the equation, the numbers and what they were checked under.
+    instead. -v prints the equation, the numbers and how they were checked.
 
     Or explain what a library logs under a name: METRIC@LIBRARY; @LIBRARY lists all its metrics.
 
     \b
-      orch explain k3 loss
+      orch explain k3.loss
       orch explain ppo_kl@verl
       orch explain gspo
       orch explain cispo+k3
-      orch explain k1 reward --off-policy --advantage grpo --group-size 8
+      orch explain k1.reward --off-policy --advantage grpo --group-size 8
       orch explain --all
       orch explain --libraries --library verl@0.9.1
       orch explain --exact --sweep

@@ -26,7 +26,9 @@ from orchestrator.runs.experiment import Experiment, open_experiment
 _OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")
 
 
-@click.command(name="import", short_help="Import runs of other launches: TensorBoard, MLflow")
+@click.command(
+    name="import", short_help="Import runs of other launches: TensorBoard, MLflow, logs."
+)
 @common.spec
 @click.argument("overrides", nargs=-1, metavar="[SOURCE|KEY=VALUE]...", type=click.Path())
 @click.option(

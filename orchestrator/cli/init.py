@@ -69,8 +69,9 @@ def command(
     """Write a starter spec to PATH (default experiment.yaml). Never overwrites a file.
 
     With --from, PATH (default NAME.yaml) becomes a copy of a shipped spec, or the spec of a launch
-    script: each key of the script is in it, or in a comment that says why not; what must be given
-    is `???`. orch finds config groups by name; a folder of that name beside PATH has priority.
+    script: each key of the script is in it, or in a comment that says why not. A value that you
+    must give is `???`. orch finds config groups by name; a folder of that name beside PATH has
+    priority.
 
     On a SLURM cluster, orch asks for its partitions, GPUs, limits and accounts, and writes them
     to site/<cluster>.yaml beside the spec, which then uses this site.

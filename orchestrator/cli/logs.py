@@ -37,7 +37,10 @@ from orchestrator.runs.plan import plan as plan_of
     "-f", "--follow", "following", is_flag=True, help="Follow the output until the cell has ended."
 )
 @click.option(
-    "-n", "--lines", type=click.IntRange(1), help="How many.  [default: 50; with --failed 10]"
+    "-n",
+    "--lines",
+    type=click.IntRange(1),
+    help="Number of lines.  [default: 50; with --failed 10]",
 )
 @click.option(
     "--stderr", "errors", is_flag=True, help="Print its standard error instead of its output."

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     "--try",
     "trying",
     is_flag=True,
-    help="Run each reward file of your own on three prepared rows, in a child with limits, and "
-    "print what it gives.",
+    help="Run each reward file of your own on three prepared rows, in a process with limits, and "
+    "print the rewards.",
 )
 @click.option(
     "--exit-code", "by_code", is_flag=True, help="Exit with 3 if `orch run` would train anything."
@@ -69,7 +69,7 @@ def command(
 ) -> int:
     """Show what `orch run` would do, but do not do it. This needs no GPU, cluster or trainer.
 
-    First stands what cannot work, with exit code 1, and what is doubtful.
+    What cannot work is printed first, with exit code 1, and then what is doubtful.
     """
     everything = choice.experiment()
     run_plan = plan_of(everything.cells, everything.folder)

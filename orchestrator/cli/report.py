@@ -65,7 +65,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Write the report from the results on disk, print the paths of its files, and copy what
-    MLflow does not have yet. To run it twice changes nothing in MLflow.
+    MLflow does not have yet. Running it twice changes nothing in MLflow.
 
     Exit code 1: a file could not be read; all others were.
 

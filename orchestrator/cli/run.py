@@ -31,8 +31,8 @@ from orchestrator.site.forecast import unprepared_cells
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the plan, and on a cluster the job scripts (on a Ray, a RayJob of KubeRay), and "
-    "stop. Exit code 3: a cell would run.",
+    help="Print the plan, and on a cluster the job scripts (for Ray, a RayJob of KubeRay), and "
+    "stop.",
 )
 @click.option(
     "--wait", is_flag=True, help="On a cluster: wait until all jobs have ended, then report."

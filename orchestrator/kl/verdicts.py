@@ -272,9 +272,9 @@ def _headline(term: Judged) -> str:
         text += ", unbiased"
     else:
         text += (
-            f"; biased: in the laboratory {row.pull_near:.2g} × the reverse KL's gradient near the "
-            f"reference policy ({percent(row.across_near)} beside it) and {row.pull_far:.2g} × far "
-            f"from it ({percent(row.across_far)} beside it)"
+            f"; biased: on the paper's small model {row.pull_near:.2g} × the reverse KL's gradient "
+            f"near the reference policy (and {percent(row.across_near)} across it), "
+            f"{row.pull_far:.2g} × far from it (and {percent(row.across_far)} across it)"
         )
     if case.kept == 1 or term.is_mixed:
         return text
@@ -320,7 +320,7 @@ def _plain(term: Judged) -> str:
     elif shares is None:
         near, far = percent(row.pull_near), percent(row.pull_far)
         text = (
-            f"In the laboratory's model of two parameters it has {near} of the true pull near the "
+            f"On the paper's model of two parameters it has {near} of the true pull near the "
             f"reference policy and {far} far from it."
         )
     else:
@@ -415,7 +415,8 @@ def advice(term: Judged) -> Remedy:
     lead = _GOOD_FOR.get(str(row.objective), "")
     if entry(row.estimator).credit == "later" and row.placement != "reward_and_loss":
         lead = f"{row.estimator} is made for the reward and the loss together. {lead}"
-    how = "it is unbiased" if best[0].row.is_unbiased else "it has the least bias"
+    how = "unbiased" if best[0].row.is_unbiased else "the least biased"
+    how = f"it is {how}" if len(best) == 1 else f"all are {how}"
     text = f"{lead}For the response's reverse KL use {_listed(best)}: {how}."
     because = table.decides(best[0], term, over_models=over)
     use = tuple(each.row.label for each in best)
@@ -651,7 +652,7 @@ def form_rows(explained: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def form_caption(explained: Mapping[str, Any]) -> str:
     """Return what the numbers of `form_rows` are."""
-    biases = "in the laboratory"
+    biases = "on the paper's small model"
     if explained["advice"]["over_models"]:
         biases = f"the median of {table.models():,} random models"
     return (

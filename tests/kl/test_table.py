@@ -143,7 +143,7 @@ def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
     assert "token by token, the slope of toy itself" in output
     assert {"token_toy", "mean_toy", "ppo_toy", "sampled_toy"} <= catalogue().keys()
     assert {"toy.reward", "toy.loss", "toy.both"} <= {each.label for each in extended()}
-    data = figure1(trials=2, sequences=10)
+    data = figure1()
     assert "toy.loss" in {row["label"] for row in data["configurations"]}
     assert "toy" in data["estimates"]
     assert PLAIN.clamps("toy")

@@ -1,8 +1,5 @@
 """Verdicts say in words what the laboratory derives."""
 
-import subprocess
-import sys
-import time
 from itertools import product
 from typing import Any, get_args
 
@@ -15,7 +12,7 @@ from orchestrator.exact.laboratory import LabSetting, estimates
 from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.kl.paper import OBSERVATIONS
-from orchestrator.kl.table import ADVISABLE, Case, advised, best, judged, row_of, stored_rows
+from orchestrator.kl.table import Case, advised, best, judged, row_of, stored_rows
 from orchestrator.kl.verdicts import GradientVerdict, percent, verdict, verdict_of
 from orchestrator.settings import (
     Advantage,
@@ -106,15 +103,6 @@ def test_table_1_of_the_paper_and_its_section_4_3(
     assert "paper eq." in found.equation
 
 
-def test_k3_in_reward_is_the_difference_of_two_kls() -> None:
-    """Paper eq. 45; near the reference policy nothing is left of the pull."""
-    found = of("k3.reward")
-    assert found.terms == ((1, "sequence_reverse_kl"), (-1, "token_forward_kl"))
-    assert "sequence-level reverse KL - token-level forward KL" in found.summary
-    assert found.bias.near > 0.95
-    assert "it does not pull (9" in found.plain
-
-
 def test_no_plain_configuration_is_unbiased_off_policy() -> None:
     """Paper §3.2, last paragraph: because of the token-level ratio."""
     for label in ("k1.reward", "k1.loss", "k3.reward", "k3.loss", "k1.both", "k3.both"):
@@ -163,17 +151,6 @@ def test_advice_is_never_worse_by_the_numbers_that_are_printed() -> None:
         assert advice.use[0] == best.row.label
         assert advice.because in ("bias far", "bias near"), "what differs in noise alone is kept"
         assert f"{row.label}" not in advice.use
-
-
-def test_what_is_advised_is_kept() -> None:
-    for case in (Case(), Case(on_policy=False), Case(on_policy=False, ratio="sequence")):
-        first = advised(case)[0][0]
-        kl = Kl(estimator=first.row.estimator, placement=first.row.placement, beta=1.0)
-        how = first.case._asdict()
-        assert verdict(kl, **how).advice.use == ()
-    assert {(each.estimator, each.placement) for each in ADVISABLE} <= {
-        (row.estimator, row.placement) for row in stored_rows()
-    }
 
 
 def test_advice_among_what_is_offered_never_leads_to_noise() -> None:
@@ -298,7 +275,7 @@ def test_numbers_of_the_referee() -> None:
     """Derived anew without orch, by finite differences on models of 84 parameters."""
     halved = of("k3.both", advantage="dr_grpo", group_size=2)
     assert percent(halved.bias.far or 0) == "24%"
-    assert "1.2 × far from it (1.6% beside it)" in halved.summary
+    assert "1.2 × far from it (and 1.6% across it)" in halved.summary
     assert "a × sequence-level reverse KL + (1 - a) × token-level forward KL" in halved.summary
     stale = of("k2.loss", on_policy=False)
     assert [percent(each or 0) for each in (stale.bias.near, stale.bias.far)] == ["2%", "54%"]
@@ -315,21 +292,6 @@ def test_beta_zero_is_no_kl_term() -> None:
     found = verdict(Kl(estimator="k3", placement="loss", beta=0.0), on_policy=True)
     assert found.objective is ObjectiveKind.NONE
     assert "β = 0" in found.summary
-
-
-def test_a_combination_without_meaning_is_a_sentence() -> None:
-    with pytest.raises(LaboratoryError, match="no verdict on k1 in reward_and_loss"):
-        of("k1.both", ratio="sequence")
-
-
-def test_percent() -> None:
-    assert [percent(x) for x in (0, 0.013, 0.1, 1.483, -0.14)] == [
-        "0%",
-        "1.3%",
-        "10%",
-        "148%",
-        "-14%",
-    ]
 
 
 def settings(minibatches: int = 1, staleness: int = 0, **kl: Any) -> Settings:
@@ -396,18 +358,3 @@ def test_a_backend_says_whose_kl_its_reward_has(library: str, of: str) -> None:
     assert lags == (of == "rollout")
     unknown = asked.model_copy(update={"backend": BackendRef(name=library, version="77")})
     assert verdict_on(unknown) == verdict_of(cell)
-
-
-def test_a_thousand_verdicts_are_nothing_to_a_plan_and_need_no_numpy() -> None:
-    code = (
-        "import sys\nfrom orchestrator.kl.verdicts import verdict\n"
-        "from orchestrator.settings import Kl\n"
-        "verdict(Kl(estimator='k3', placement='loss', beta=.1), on_policy=True)\n"
-        "print('numpy' in sys.modules, 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
-    start = time.process_time()
-    for i in range(1000):
-        verdict_of(settings(estimator="k3", placement="loss", beta=0.001 * (i + 1)))
-    assert time.process_time() - start < 1.0

@@ -278,7 +278,7 @@ def test_a_fault_in_a_group_entry_names_its_file(here: Path) -> None:
     write(here / "model", "path: [1]\nchat_template: default\n", "odd.yaml")
     (fault,) = faults(write(here, study("model: odd\naxes: {kl: [none]}")))
     assert (fault.message, fault.path, fault.line) == (
-        "model.path must be text, got [1]",
+        "model.path must be text, got [1] (study a)",
         "$.path",
         1,
     )
