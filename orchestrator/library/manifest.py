@@ -29,7 +29,7 @@ from packaging.version import Version
 from orchestrator import scoring
 from orchestrator.errors import Fault, SpecError, UnsupportedSetting, did_you_mean
 from orchestrator.estimators import TABLE
-from orchestrator.identity import BIRTH_VALUES, flatten
+from orchestrator.identity import BIRTH_VALUES
 from orchestrator.kl.table import Case, best
 from orchestrator.records import Cell, LedgerEntry
 from orchestrator.settings import Frozen, Settings, System
@@ -1087,38 +1087,6 @@ class Manifest:
             if _reaches(each.since, version)
             for spelling in (each.theirs, *each.spellings)
         }
-
-    def keys(self, version: str) -> tuple[str, ...]:
-        """Return the keys that the rows and constants of a release may send, sorted.
-
-        Keys that come only from `adds` are left out, because they depend on the cell.
-        """
-        keys = {each.key for each in self._constants_of[version]}
-        for row in self._rows_in(version):
-            keys |= {row.key} if row.key else set()
-            if isinstance(row.offer, tuple):
-                keys.update(key for each in row.offer for key in each.also)
-        return tuple(sorted(keys))
-
-    def faults(self, cells: Iterable[Settings]) -> Iterator[str]:
-        """Yield the faults of the table itself: unknown field, field without carrier, unknown key.
-
-        `cells`: settings in which each field occurs at least once.
-        """
-        leaves = {name for settings in cells for name, _ in flatten(settings.model_dump())}
-        for row in self.rows:
-            if row.field not in leaves and not any(x.startswith(f"{row.field}.") for x in leaves):
-                yield f"{row.field} is no field of a cell"
-            if not row.key and not row.carried_by:
-                yield f"{row.field} has neither a key nor anything that carries it"
-        for version in self.versions:
-            table = self.tables[version]
-            for key in self.keys(version):
-                if not table.has(key):
-                    yield f"{version} has no key {key}"
-            for each in self._constants_of[version]:
-                if why := table.objection(each.key, each.value):
-                    yield why
 
 
 def _section_names(model: type[Frozen], prefix: str = "") -> Iterator[str]:

@@ -42,7 +42,6 @@ from orchestrator.kl.library_semantics import parse as parse_dialect
 from orchestrator.library import rollout_dump
 from orchestrator.library.launches import CommandWord, ConfigDocument, Given, Launch
 from orchestrator.library.protocol import Backend, EmbeddedTrainer
-from orchestrator.losses.table import policy_loss_entry
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Settings
@@ -131,8 +130,6 @@ class BackendContract:
         assert self.backend.title
         assert self.backend.versions
         assert len(set(self.backend.versions)) == len(self.backend.versions)
-
-    def test_capabilities_name_fields_of_a_cell(self) -> None:
         assert set(self.backend.capabilities) <= FIELDS.keys()
         assert all(self.backend.capabilities.values()), "a field that offers nothing"
 
@@ -307,25 +304,33 @@ class BackendContract:
         assert value not in caught.value.offered
         assert caught.value.advice, "what to do"
 
-    def test_every_value_of_the_capabilities_translates(self) -> None:
-        """Check that each listed value is translated for a cell of at least one release."""
-        missing = [
-            f"{name}={value}"
-            for name, values in self.backend.capabilities.items()
-            for value in values
-            if not self._translates_with(name, value)
-        ]
-        assert not missing
+    def test_every_value_of_the_capabilities_translates_and_reads_back(self) -> None:
+        """Check that each listed value is read back, and is not refused in every cell.
 
-    def _translates_with(self, name: str, value: object) -> bool:
+        A refusal of another field does not count: the value may need a change of that field too.
+        """
         suite: Any = type(self)
-        if any(leaves.get(name, self) == value for leaves in _settings_of(suite)):
-            return True
+        for name, values in self.backend.capabilities.items():
+            for value in values:
+                had = any(leaves.get(name, self) == value for leaves in _settings_of(suite))
+                refused = set(self._outcomes(name, value)) == {name}
+                assert had or not refused, f"{name}={value} is listed, and refused in every cell"
+
+    def _outcomes(self, name: str, value: object) -> Iterator[str]:
+        """Yield the field that is refused, or an empty text, of each cell that can have a value."""
         for cell in self._one_of_each("backend.version", "kl.placement", "loss.aggregation"):
-            for settings in _with_companions(cell.settings, name, value):
-                if self._plan_of(cell, settings) is not None:
-                    return True
-        return False
+            settings = _replaced(cell.settings, name, value)
+            if settings is None:
+                continue
+            changed = cell.model_copy(update={"settings": settings, "id": fingerprint(settings)})
+            try:
+                plan = self.backend.translate(changed, _PLACE)
+            except UnsupportedSetting as refused:
+                yield refused.field
+                continue
+            back = self.backend.parse(plan.argv, plan.files)
+            assert fingerprint(back) == changed.id, f"{name}={value}: {_difference(settings, back)}"
+            yield ""
 
     # ------------------------------------------------------------------ the ledger
 
@@ -367,19 +372,6 @@ class BackendContract:
                     f"{entry.field} is {entry.value} in the ledger, and {key} is "
                     f"{emitted[key]} in the launch"
                 )
-
-    def test_every_value_of_the_capabilities_reads_back(self) -> None:
-        """Check that `parse` gives each listed value that a cell is translated with."""
-        for cell in self._one_of_each("backend.version"):
-            for name, values in self.backend.capabilities.items():
-                for value in values:
-                    settings = _replaced(cell.settings, name, value)
-                    plan = None if settings is None else self._plan_of(cell, settings)
-                    if plan is not None and settings is not None:
-                        back = self.backend.parse(plan.argv, plan.files)
-                        assert fingerprint(back) == fingerprint(settings), (
-                            f"{name}={value}: {_difference(settings, back)}"
-                        )
 
     # ------------------------------------------------------------------ semantics, audit
 
@@ -549,13 +541,6 @@ class BackendContract:
         suite: Any = type(self)
         return _plans_of(suite)
 
-    def _plan_of(self, cell: Cell, settings: Settings) -> LaunchPlan | None:
-        changed = cell.model_copy(update={"settings": settings, "id": fingerprint(settings)})
-        try:
-            return self.backend.translate(changed, _PLACE)
-        except UnsupportedSetting:
-            return None
-
     def _one_of_each(self, *names: str) -> list[Cell]:
         """Return one cell for each combination of the cells' values in these fields."""
         chosen: dict[tuple[object, ...], Cell] = {}
@@ -628,18 +613,6 @@ def _covers(field: str, leaf: str) -> bool:
     return leaf == field or leaf.startswith(f"{field}.")
 
 
-def _nested(settings: Settings, name: str, value: object) -> dict[str, Any]:
-    plain: dict[str, Any] = settings.model_dump()
-    *sections, leaf = name.split(".")
-    at = plain
-    for depth, section in enumerate(sections, 1):
-        if at[section] is None:  # a section that may be left out
-            at[section] = dict(_SMALLEST.get(".".join(sections[:depth]), {}))
-        at = at[section]
-    at[leaf] = value
-    return plain
-
-
 _SMALLEST: Mapping[str, Mapping[str, object]] = {
     "loss.correction": {"kind": "tis_token", "most": 2.0},
     "kl.reference": {"kind": "sampler"},
@@ -650,8 +623,16 @@ _SMALLEST: Mapping[str, Mapping[str, object]] = {
 
 def _replaced(settings: Settings, name: str, value: object) -> Settings | None:
     """Return the settings with another value of a field, or None if they are not valid."""
+    plain: dict[str, Any] = settings.model_dump()
+    *sections, leaf = name.split(".")
+    at = plain
+    for depth, section in enumerate(sections, 1):
+        if at[section] is None:  # a section that may be left out
+            at[section] = dict(_SMALLEST.get(".".join(sections[:depth]), {}))
+        at = at[section]
+    at[leaf] = value
     try:
-        return Settings.model_validate(_nested(settings, name, value))
+        return Settings.model_validate(plain)
     except ValidationError:
         return None
 
@@ -663,72 +644,6 @@ def _forced(settings: Settings, name: str, value: object) -> Settings:
         part = getattr(settings, section).model_copy(update={leaf: value})
         return settings.model_copy(update={section: part})
     return settings.model_copy(update={section: value})
-
-
-def _with_companions(settings: Settings, name: str, value: object) -> Iterator[Settings]:
-    """Yield settings with a value, and with the further changes that make them valid."""
-    rho: Mapping[str, object] = {"kl.estimator": "rho_k1", "kl.placement": "loss", "kl.beta": 0.1}
-    extra: Mapping[tuple[str, object], Mapping[str, object]] = {
-        ("loss.aggregation", "constant"): {"loss.constant_tokens": 1024},
-        ("loss.aggregation", "token_mean"): {"loss.constant_tokens": None},
-        ("loss.aggregation", "sequence_mean"): {"loss.constant_tokens": None},
-        ("kl.estimator", "none"): {"kl.placement": None, "kl.beta": 0.0},
-        ("kl.placement", None): {"kl.estimator": "none", "kl.beta": 0.0},
-        ("kl.ratio_level", "sequence"): rho,
-        ("kl.ratio_level", "sequence_mean"): rho,
-        ("kl.reference.kind", "ema"): {"kl.reference.share": 0.5, "kl.reference.every_steps": 1},
-        ("kl.reference.kind", "teacher"): {"kl.reference.path": "micro:fir"},
-        ("kl.reference.task_reward", False): {
-            "kl.reference.kind": "teacher",
-            "kl.reference.path": "micro:fir",
-        },
-        **{
-            ("kl.reference.path", path): {"kl.reference.kind": "teacher"}
-            for path in (value,)
-            if name == "kl.reference.path" and value is not None
-        },
-        ("loss.correction.kind", "mis_token"): {"loss.correction.least": 0.5},
-        ("loss.correction.kind", "mis_sequence"): {"loss.correction.least": 0.5},
-        **{
-            ("loss.correction.kind", kind): {
-                "loss.correction.least": 0.5,
-                "loss.correction.applies_to": "both",
-            }
-            for kind in ("reject_token", "reject_sequence", "geometric")
-        },
-        ("loss.correction.applies_to", "both"): {
-            "loss.correction.kind": "reject_sequence",
-            "loss.correction.least": 0.5,
-        },
-        **{
-            ("loss.policy", each): _fields_of_policy(str(each))
-            for each in (value,)
-            if name == "loss.policy"
-        },
-    }
-    placed = ({"kl.placement": "loss"}, {"kl.placement": "reward"})
-    of_case = extra.get((name, value), {})
-    for others in ({}, of_case, *placed, *({**of_case, **place} for place in placed)):
-        plain = _nested(settings, name, value)
-        for other, its in others.items():
-            *sections, leaf = other.split(".")
-            at = plain
-            for section in sections:
-                at = at[section]
-            at[leaf] = its
-        try:
-            yield Settings.model_validate(plain)
-        except ValidationError:
-            continue
-
-
-def _fields_of_policy(policy: str) -> Mapping[str, object]:
-    """Return the bounds of a policy loss's paper, and the aggregation that it needs, if any."""
-    entry = policy_loss_entry(policy)
-    clip = entry.usual and {"low": entry.usual.low, "high": entry.usual.high}
-    if not entry.aggregation:
-        return {"loss.clip": clip}
-    return {"loss.clip": clip, "loss.aggregation": entry.aggregation, "loss.constant_tokens": None}
 
 
 def _difference(ours: Settings, back: Settings) -> str:

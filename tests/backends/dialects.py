@@ -18,6 +18,7 @@ from lab.probes.protocol import Inquiry, ProbeTarget
 from lab.probes.protocol import ProbeBatch as Asked
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
+from orchestrator.estimators import entry
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import Dialect, relevant
 from orchestrator.records import AttemptPaths, Cell
@@ -47,6 +48,7 @@ LOSSES = (
 )
 KLS = (
     Kl(estimator="none"),
+    Kl(estimator="k1_to_go", placement="reward", beta=0.3),
     *(
         Kl(estimator=e, placement=p, beta=0.3)  # type: ignore[arg-type]  # one of the literals, from the product
         for e, p in itertools.product(
@@ -135,8 +137,9 @@ def ours(settings: Settings, dialect: Dialect, batch: Asked) -> dict[str, torch.
     in_loss = settings.backend.name == "prime_rl"
     at = logp if in_loss else old
     lost = penalty(settings.kl, at, ref, mask, dialect, old)
+    credit = entry(settings.kl.estimator).credit if settings.kl.placement else "sequence"
     advantage = shaped_advantages(
-        settings.advantage.estimator, reward, settings.kl.beta, lost, dialect
+        settings.advantage.estimator, reward, settings.kl.beta, lost, dialect, credit=credit
     )
     logp.requires_grad_()
     experience = Experience(mask, mask, mask, old, ref, reward, lost.sum(-1), advantage)

@@ -5,8 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.library.manifest import (
@@ -112,14 +110,6 @@ def manifest(
 
 
 WHOLE = manifest(ESTIMATOR, BETA, CLIP)
-
-
-def test_a_section_of_the_settings_can_be_one_field() -> None:
-    fields = dict(WHOLE.fields(SETTINGS))
-    assert fields["loss.clip"] == Clip()
-    assert "loss.clip.low" not in fields
-    assert WHOLE.assignments(SETTINGS) == {"kl": "low_var", "coef": 0.1, "low": 0.2, "high": 0.2}
-    assert len(WHOLE.ledger(SETTINGS, WHOLE.assignments(SETTINGS))) == len(fields)
 
 
 def test_a_launch_reads_back_in_every_spelling() -> None:
@@ -272,42 +262,6 @@ def cell(**changes: Any) -> Settings:
     return settings
 
 
-@given(
-    version=st.sampled_from(["2.0", "1.0"]),
-    placement=st.sampled_from(["loss", "reward"]),
-    estimator=st.sampled_from(["k1", "k2", "k3", "rho_k1", "k4"]),
-    beta=st.floats(0, 9),
-    seed=st.integers(0, 120),
-)
-def test_a_cell_is_refused_or_reads_back(
-    version: str, placement: str, estimator: str, beta: float, seed: int
-) -> None:
-    asked = cell(
-        kl__placement=placement,
-        kl__estimator=estimator,
-        kl__beta=beta,
-        seed=seed,
-        backend__version=version,
-    )
-    offers = TWO.capabilities(version)["kl.estimator"]
-    in_loss = ("k1", "k3", "rho_k1", *(["k2"] if version == "2.0" else []))
-    carried = estimator in (in_loss if placement == "loss" else ("k1", "k2"))
-    assert estimator in offers or not carried
-    if not carried or seed >= 100:
-        with pytest.raises(UnsupportedSetting) as refusal:
-            TWO.assignments(asked)
-        assert refusal.value.value == (seed if carried else estimator)
-        assert refusal.value.value not in refusal.value.offered
-        return
-    launch = TWO.assignments(asked)
-    entries = {entry.field: entry for entry in TWO.ledger(asked, launch)}
-    assert len(entries) == len(TWO.fields(asked))
-    assert (entries["kl.estimator"].status == "exact") == (estimator in ("k1", "k2"))
-    back = TWO.read(launch, version)
-    assert back["kl"] == {"placement": placement, "estimator": estimator, "beta": beta}
-    assert back["seed"] == seed
-
-
 @pytest.mark.parametrize(
     ("changes", "field", "offered", "sentence"),
     [
@@ -350,34 +304,6 @@ def test_facts_of_the_table() -> None:
     assert TWO.capabilities("1.0")["kl.estimator"] == ("k1", "k3", "rho_k1", "k2")
     assert TWO.capabilities()["backend.version"] == (None, "2.0", "1.0")
     assert "seed" not in TWO.capabilities()
-    cells = [cell(), cell(backend__version="1.0")]
-    assert list(TWO.faults(cells)) == []
-    lacking = manifest(ESTIMATOR, Row("kl.gamma", key="gamma"), Row("kl.beta"), CLIP)
-    assert list(lacking.faults(cells)) == [
-        "kl.gamma is no field of a cell",
-        "kl.beta has neither a key nor anything that carries it",
-        "1.0 has no key gamma",
-    ]
-
-
-def test_an_entry_is_proved_again_where_another_key_of_the_launch_differs() -> None:
-    """The same row, value and keys sent: what is read beside them decides."""
-
-    def read(launch: Any) -> str:
-        return "k3" if launch["mode"] == "on" else "k1"
-
-    table = manifest(
-        Row("kl.estimator", key="kl", offer=(Meaning("k3", "low_var"),), read=read),
-        BETA,
-        CLIP,
-        keys=("kl", "coef", "low", "high", "mode"),
-    )
-    carried = table.carry(SETTINGS)
-    sent = table.assignments(SETTINGS, carried)
-    for _ in range(2):
-        table.ledger(SETTINGS, {**sent, "mode": "on"}, carried)
-    with pytest.raises(ManifestError, match=r"kl\.estimator=k3 reads back as k1"):
-        table.ledger(SETTINGS, {**sent, "mode": "off"}, carried)
 
 
 def test_a_field_younger_than_the_table_is_accounted_for_and_refused_with_any_value() -> None:
