@@ -37,6 +37,7 @@ from orchestrator.library.manifest import (
     Row,
     Values,
     approximated_if,
+    beta_rows,
     named,
     same,
     sampling_rows,
@@ -581,16 +582,7 @@ OPTIMIZER = (
             s.optimizer.weight_decay > 0, "biases and norm weights are left out"
         ),
     ),
-    *(
-        Row(
-            f"optimizer.beta{at + 1}",
-            _BETAS,
-            offer=Number(),
-            write=lambda s: (s.optimizer.beta1, s.optimizer.beta2),
-            read=_item(_BETAS, at),
-        )
-        for at in (0, 1)
-    ),
+    *beta_rows(_BETAS, tuple),
     Row("optimizer.epsilon", "actor.adam.eps", offer=Number(), since=READ),
     Row(
         "optimizer.epsilon",

@@ -31,6 +31,7 @@ from orchestrator.library.manifest import (
     Row,
     Such,
     Values,
+    beta_rows,
     equal,
     named,
     same,
@@ -210,16 +211,6 @@ def _bounds(low: str, high: str) -> Callable[[Values], object]:
 
 def _minibatches(launch: Any) -> int:
     return int(launch[BATCH]) // int(launch[MINIBATCH])
-
-
-def _beta(at: int) -> Callable[[Values], object]:
-    def read(launch: Values) -> object:
-        pair = launch[BETAS]
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise KeyError(str(pair))
-        return pair[at]
-
-    return read
 
 
 class Cut(NamedTuple):
@@ -759,15 +750,8 @@ OPTIMIZATION = (
     Row("optimizer.learning_rate", f"{OPTIMIZER}.lr", offer=Number()),
     Row("optimizer.weight_decay", f"{OPTIMIZER}.weight_decay", offer=Number()),
     *(
-        Row(
-            f"optimizer.beta{at + 1}",
-            BETAS,
-            offer=Number(),
-            write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
-            read=_beta(at),
-            note=f"the {place} number of the pair",
-        )
-        for at, place in enumerate(("first", "second"))
+        replace(row, note=f"the {place} number of the pair")
+        for place, row in zip(("first", "second"), beta_rows(BETAS), strict=True)
     ),
     Row(
         "optimizer.epsilon",

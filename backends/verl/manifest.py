@@ -33,6 +33,7 @@ from orchestrator.library.manifest import (
     Such,
     Values,
     When,
+    beta_rows,
     named,
     same,
     sampling_rows,
@@ -605,16 +606,6 @@ def _whole(values: Values, key: str) -> int:
     return value
 
 
-def _beta(at: int) -> Callable[[Values], object]:
-    def read(values: Values) -> object:
-        betas = values[BETAS]
-        if not isinstance(betas, list) or len(betas) != 2:
-            raise KeyError(betas)
-        return betas[at]
-
-    return read
-
-
 def _epsilon(values: Values) -> object:
     """Return AdamW's epsilon. If the launch gives none, return torch's default, 1e-8."""
     extra = values[EXTRA]
@@ -674,16 +665,7 @@ def _steps(settings: Settings) -> int:
 OPTIMIZER_ROWS = (
     Row("optimizer.learning_rate", f"{OPTIMIZER}.lr", Number()),
     Row("optimizer.weight_decay", f"{OPTIMIZER}.weight_decay", Number()),
-    *(
-        Row(
-            f"optimizer.beta{at + 1}",
-            BETAS,
-            Number(),
-            write=lambda s: [s.optimizer.beta1, s.optimizer.beta2],
-            read=_beta(at),
-        )
-        for at in (0, 1)
-    ),
+    *beta_rows(BETAS),
     Row(
         "optimizer.epsilon",
         EXTRA,

@@ -473,6 +473,31 @@ def sampling_rows(
     )
 
 
+def beta_rows(key: str, make: Callable[[Sequence[float]], object] = list) -> tuple[Row, Row]:
+    """Return the rows of AdamW's betas in a library that has them as a pair under one key.
+
+    make: the pair as a launch sends it.
+    """
+
+    def one_of(at: int) -> Callable[[Values], object]:
+        def read(launch: Values) -> object:
+            pair = launch[key]
+            if not isinstance(pair, list | tuple) or len(pair) != len(("beta1", "beta2")):
+                raise KeyError(str(pair))
+            return pair[at]
+
+        return read
+
+    def pair(settings: Settings) -> object:
+        return make((settings.optimizer.beta1, settings.optimizer.beta2))
+
+    first, second = (one_of(at) for at in (0, 1))
+    return (
+        Row("optimizer.beta1", key, Number(), write=pair, read=first),
+        Row("optimizer.beta2", key, Number(), write=pair, read=second),
+    )
+
+
 @dataclass(frozen=True)
 class Manifest:
     """All rows of one library, and the tables of its releases."""

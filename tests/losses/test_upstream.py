@@ -8,7 +8,7 @@ import pytest
 from tests.backends.child import Imported, forked
 from tests.backends.environments import cpu_python
 
-pytestmark = pytest.mark.slow  # runs a library's functions in a process of its own
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 
 REPORTS = Path(__file__).parents[2] / "upstream"
 IMPORTED = {

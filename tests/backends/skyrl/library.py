@@ -27,22 +27,6 @@ def ask(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]
     return answers
 
 
-def compute(version: str, questions: Sequence[dict[str, Any]]) -> list[Any]:
-    """What SkyRL's own functions answer (ask/arithmetic.py), on this Python's torch."""
-    (site,) = python(version).parents[1].glob("lib/python*/site-packages")
-    done = child.forked(
-        child.WITH_TORCH,
-        child.RUN_AS_SCRIPT,
-        (HERE / "ask" / "arithmetic.py", site),
-        HERE,
-        json.dumps(questions),
-        lasting=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    answers: list[Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
-    return answers
-
-
 def launch(version: str, argv: Sequence[str], env: dict[str, str]) -> dict[str, Any]:
     """What comes of a launch up to its trainer (ask/launch.py); `argv` begins with the script."""
     done = subprocess.run(
