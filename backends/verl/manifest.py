@@ -38,7 +38,7 @@ from orchestrator.library.manifest import (
     same,
     sampling_rows,
 )
-from orchestrator.library.needs import NEEDS, asked, prompts_row
+from orchestrator.library.needs import NEEDS, asked, backend_rows, prompts_row
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Settings
 
@@ -80,7 +80,7 @@ STRATEGY, ENGINE = f"{SAMPLER}.max_off_policy_strategy", f"{ROLLOUT}.checkpoint_
 TRAINED_IN = f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"
 REFERENCE_IN = "actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype"
 SAMPLED_IN = f"{ROLLOUT}.dtype"
-PROJECT, RULE = "trainer.project_name", f"{REWARD}.reward_kwargs.rule"
+RULE = f"{REWARD}.reward_kwargs.rule"
 
 OFF = 1e9
 """The number that means no bound, for clips of verl that need one: of a ratio, a gradient norm."""
@@ -636,12 +636,6 @@ def _staleness(values: Values) -> int:
     return _whole(values, AHEAD) * _updates(values)
 
 
-def _version(values: Values) -> object:
-    """Return the release in the project's name, where translation writes it."""
-    name, _, version = str(values[PROJECT]).partition("@")
-    return version if name == "verl" and version else None
-
-
 def _schedule_account(settings: Settings) -> Account:
     if settings.optimizer.schedule != "constant" and updates_per_tick(settings) > 1:
         return "approximated", "verl moves it once a rollout batch, not once a train step"
@@ -730,21 +724,7 @@ STEP_ROWS = (
         note="counted by verl in rollout batches; trainer.total_epochs, which would end "
         "training earlier, is raised to the same number",
     ),
-    Row(
-        "backend.name",
-        offer=(Meaning("verl", ABSENT),),
-        carried_by="the module that the launch runs",
-    ),
-    Row(
-        "backend.version",
-        offer=(
-            Meaning(None, ABSENT, note=f"not asked for: the newest orch drives, {NEWEST}"),
-            *same(*VERSIONS),
-        ),
-        carried_by=PROJECT,
-        adds=lambda s: {PROJECT: f"verl@{s.backend.version}" if s.backend.version else "verl"},
-        read=_version,
-    ),
+    *backend_rows("verl", VERSIONS),
     Row(
         "max_staleness_steps",
         offer=(

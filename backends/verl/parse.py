@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from backends.verl.manifest import MANIFEST, PROJECT
+from backends.verl.manifest import MANIFEST
 from backends.verl.overrides import read
 from backends.verl.translate import MAIN
 from orchestrator.errors import Fault, SpecError
@@ -20,8 +20,9 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         given = dict(map(read, argv[list(argv).index(MAIN) + 1 :]))
     except ValueError as error:
         raise SpecError("launch of verl", [Fault(str(error))]) from None
-    _, _, version = str(given.get(PROJECT, "")).partition("@")
-    return read_back(MANIFEST, {**given, NEEDS: json.loads(files[NEEDS])}, version, files)
+    needed = json.loads(files[NEEDS])
+    version = needed["asked"].get("backend.version", "")
+    return read_back(MANIFEST, {**given, NEEDS: needed}, version, files)
 
 
 def values_of_anybody(

@@ -64,7 +64,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     arguments = MANIFEST.assignments(settings, carried) | _surroundings(cell, paths)
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     arguments, own = MANIFEST.finished(settings, cell.system, arguments)
-    needed = needs(settings, version, "precision.checkpoint")
+    needed = needs(settings, version, "backend.version", "precision.checkpoint")
     files = {SCORER: _text("reward.py"), **shared_files(cell, PROMPTS_FORMAT, needed)}
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
@@ -181,6 +181,7 @@ def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
         f"{VALIDATION}.temperature": settings.rollout.temperature,
         f"{VALIDATION}.top_p": settings.rollout.top_p,
         f"{VALIDATION}.n": 1,
+        "trainer.project_name": loggers.project(paths),
         "trainer.experiment_name": cell.slug,
         "trainer.logger": ["console", "file", *cell.loggers],
         "trainer.default_local_dir": f"{checkpoints}/x{updates}",

@@ -313,14 +313,15 @@ def train(
         environment.record(), environment.variables(os.environ)
     ).variables(launch.plan.env)
     patience *= 2 if processes else 1
-    longest = patience * LONGEST_SECONDS
+    late = stop_after(patience * LONGEST_SECONDS)
+    hang_watch = program.HangWatch(attempt.path, patience * SILENT_SECONDS)
     ending = program.run(
         launch.plan.argv,
-        attempt,
+        attempt.stdout,
+        attempt.stderr,
         cwd=paths.plan_dir,
         env=variables,
-        patience_seconds=patience * SILENT_SECONDS,
-        watch=stop_after(longest),
+        watch=lambda: late() or hang_watch.ending(),
     )
     return launch, ending
 

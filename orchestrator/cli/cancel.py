@@ -7,7 +7,7 @@ from orchestrator.cli.common import CellChoice, CellOperation, change
 from orchestrator.cli.conventions import set_next
 from orchestrator.pipeline.notify import notify
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.operations import cancel, would_cancel
+from orchestrator.runs.operations import cancel
 
 
 @click.command(short_help="Stop cells, and leave them alone until a retry.")
@@ -24,7 +24,7 @@ def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> in
 
     if pilot:
         set_next("orch retry {spec} --pilot")
-    operation = CellOperation(cancel, would_cancel, "cancelled", "would be cancelled", _notify_end)
+    operation = CellOperation(cancel, "cancelled", "would be cancelled", _notify_end)
     return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)
 
 

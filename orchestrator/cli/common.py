@@ -13,8 +13,6 @@ from pydantic_core import to_json
 
 from orchestrator.cli import completion
 from orchestrator.pipeline.messages import say as say  # every command prints by it
-from orchestrator.records import Cell
-from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.runs.pilot import pilot_of
 
@@ -172,14 +170,10 @@ def number(value: float | None, digits: int = 3) -> str:
 # What `cancel` and `retry` have in common: an operation on chosen cells, and what became of it.
 
 
-Operation = Callable[[Iterable[Cell], RunFolder], "list[OperationResult]"]
-
-
 class CellOperation(NamedTuple):
-    """An operation on cells, the look that foresees it, and how both are named."""
+    """An operation on cells, and how it and the look that foresees it are named."""
 
-    do: Operation
-    foresee: Operation
+    do: Callable[..., "list[OperationResult]"]
     past: str
     """`cancelled`, as in `2 of 4 cells cancelled`."""
     future: str
@@ -194,7 +188,7 @@ def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_r
     Return the exit code. dry_run: only print which it would change.
     """
     experiment = choice.chosen()
-    results = (operation.foresee if dry_run else operation.do)(experiment.cells, experiment.folder)
+    results = operation.do(experiment.cells, experiment.folder, dry_run=dry_run)
     changed = [(each.directory.path.name, each.note) for each in results if each.done]
     if as_json:
         print_json([each._asdict() | {"directory": each.directory.path.name} for each in results])
@@ -202,7 +196,7 @@ def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_r
         if changed:
             print_table(("cell", ""), changed)
         for note, count in Counter(each.note for each in results if not each.done).items():
-            say(f"{count} skipped: {note}")
+            say(f"{count} {'cell' if count == 1 else 'cells'} left alone: {note}")
         words = operation.future if dry_run else operation.past
         click.echo(f"{len(changed)} of {len(results)} cells {words}")
     if operation.after is not None and changed and not dry_run:

@@ -10,8 +10,7 @@ from orchestrator.cli import common, completion
 from orchestrator.cli.common import CellChoice, one_cell, print_json, say
 from orchestrator.cli.conventions import in_folder, set_next
 from orchestrator.errors import SelectionError
-from orchestrator.launch.launchers import holders
-from orchestrator.launch.logs import Stream
+from orchestrator.launch.logs import Stream, logs
 from orchestrator.runs.experiment import cell_named, launched_cells
 from orchestrator.runs.logs import errors as failed_cells
 from orchestrator.runs.logs import evaluation_errors, follow
@@ -85,11 +84,10 @@ def command(
     ((folder, launched),) = found
     cell_dir = folder.cell(launched)
     stream: Stream = "stderr" if errors else "stdout"
-    ((launcher, _),) = holders([launched], folder)
     parts = (
         follow(cell_dir, stream, lines=lines or 50)
         if following
-        else iter([launcher.logs(launched, stream, lines=lines or 50, attempt=attempt)])
+        else iter([logs(cell_dir, stream, lines=lines or 50, attempt=attempt)])
     )
     if as_json:
         text = "".join(parts)

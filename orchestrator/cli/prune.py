@@ -61,7 +61,7 @@ def _cells(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: bool) -
     orphans = plan(experiment.cells, experiment.folder).orphans
     if not as_json:
         if not orphans:
-            click.echo("nothing left the spec")
+            click.echo("no cell has left the spec: there is nothing to remove")
             return 0
         print_table(
             ("would be removed", "state", "why"),

@@ -18,6 +18,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.imports.runs import read_imported
 from orchestrator.pipeline import stages
 from orchestrator.records import Record, Score
+from orchestrator.report import markdown as as_markdown
 from orchestrator.tracking import MirrorReport
 
 
@@ -99,8 +100,9 @@ def command(
         return stages.print_faults(records)
     comparison = stages.compare_records(experiment, records, known.scores, known.items)
     if kind == "md":
-        parts = (experiment, comparison, records, known.scores, known.faults)
-        _show(shown, markdown=stages.report_as_markdown(*parts), as_json=as_json)
+        parts = (experiment, comparison, records, known.scores)
+        built = stages.build_report(*parts, faults=known.faults)
+        _show(shown, markdown=as_markdown(built), as_json=as_json)
         return stages.print_faults(records)
     page = stages.write_report(
         experiment,

@@ -5,7 +5,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
 from orchestrator.cli.conventions import set_next
-from orchestrator.runs.operations import retry, would_retry
+from orchestrator.runs.operations import retry
 
 
 @click.command(short_help="Make failed and cancelled cells run again.")
@@ -20,5 +20,5 @@ def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> in
 
     if pilot:
         set_next("orch run {spec} --pilot")
-    operation = CellOperation(retry, would_retry, "will run again", "would run again")
+    operation = CellOperation(retry, "will run again", "would run again")
     return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)

@@ -153,26 +153,14 @@ def install(
         )
         wanted = home / "requirements.txt"
         wanted.write_text("\n".join(step.requirements) + "\n", encoding="utf-8")
-        _install_step(home, step, wanted, lock_fd)
-
-
-def _install_step(home: Path, step: InstallStep, wanted: Path, lock_fd: int) -> None:
-    """Install the packages in the file `wanted` with the first installer that can."""
-    wrong = f"{home.name} cannot be made; what is there was left in {home}"
-    faults = []
-    for command in _installers(home, step):
-        try:
-            run([*command, "-r", wanted], wrong, lock_fd=lock_fd)
-            return
-        except EnvironmentFault as fault:
-            faults.append(str(fault))
-    if step.cpu_build:
-        faults.append(
-            "Builds for the CPU (+cpu) are in PyTorch's own package index. Name it to pip "
-            "(PIP_EXTRA_INDEX_URL), or a folder that has the wheel (PIP_FIND_LINKS), or install "
-            "uv, which knows the index"
-        )
-    raise EnvironmentFault("\n".join(faults))
+        wrong = f"{home.name} cannot be made; what is there was left in {home}"
+        if step.cpu_build and shutil.which("uv") is None:
+            wrong += (
+                ". Builds for the CPU (+cpu) are in PyTorch's own package index: install uv, which "
+                "knows it, or name it to pip (PIP_EXTRA_INDEX_URL), or a folder that has the wheel "
+                "(PIP_FIND_LINKS)"
+            )
+        run([*_installer(home, step), "-r", wanted], wrong, lock_fd=lock_fd)
 
 
 def clear(home: Path) -> None:
@@ -182,33 +170,25 @@ def clear(home: Path) -> None:
         remove_tree(home)
 
 
-def _installers(home: Path, step: InstallStep) -> list[list[object]]:
-    """Return the commands of uv or pip that install into `home`, in the order in which they are
-    tried.
+def _installer(home: Path, step: InstallStep) -> list[object]:
+    """Return the command of uv, or without it of pip, that installs into `home`.
 
-    uv cannot ignore the Python that a package requires, so pip installs a step with `any_python`.
-    For a CPU build of torch pip comes first, because its index or folder of wheels may be
-    configured here; uv, which knows PyTorch's index, comes second.
+    uv cannot ignore the Python that a package requires: pip installs a step with `any_python`.
     """
     options = [] if step.with_dependencies else ["--no-deps"]
     options += ["--no-build-isolation"] if step.from_source else []
-    uv, has_pip = shutil.which("uv"), importlib.util.find_spec("pip") is not None
-    into = home / "bin" / "python"
-    by_uv: list[object] = [uv, "pip", "install", "-q", "--python", into, *options]
-    ignoring = ["--ignore-requires-python"] if step.any_python else []
-    by_pip: list[object] = [sys.executable, "-m", "pip", "--python", into, "install", "-q"]
-    # uv does not compile either: Python compiles a module at its first import, and most have none
-    by_pip += ["--disable-pip-version-check", "--no-compile", *options, *ignoring]
-    if step.cpu_build and (uv or has_pip):
-        second = [[*by_uv, "--torch-backend", "cpu"]] if uv and not step.any_python else []
-        return [*([by_pip] if has_pip else []), *second]
+    into, uv = home / "bin" / "python", shutil.which("uv")
     if uv and not step.any_python:
-        return [by_uv]
-    if not has_pip:
+        options += ["--torch-backend", "cpu"] if step.cpu_build else []
+        return [uv, "pip", "install", "-q", "--python", into, *options]
+    if importlib.util.find_spec("pip") is None:
         raise EnvironmentFault(
             "orch's environment has no pip, and no uv is on PATH: install one of them"
         )
-    return [by_pip]
+    options += ["--ignore-requires-python"] if step.any_python else []
+    # uv does not compile either: Python compiles a module at its first import, and most have none
+    options += ["--disable-pip-version-check", "--no-compile"]
+    return [sys.executable, "-m", "pip", "--python", into, "install", "-q", *options]
 
 
 def interpreter(releases: Sequence[str]) -> Path:
@@ -355,8 +335,15 @@ def run(
     return done.stdout
 
 
-SOURCE_ONLY = {"flash-attn": ("torch", "einops"), "causal-conv1d": ("torch", "ninja", "packaging")}
-"""Package that must be built before its requirements are known -> these requirements."""
+METADATA = """
+[[dependency-metadata]]
+name = "flash-attn"
+requires-dist = ["torch", "einops"]
+[[dependency-metadata]]
+name = "causal-conv1d"
+requires-dist = ["torch", "ninja", "packaging"]
+"""
+"""For uv: what packages need that must be built before they say it themselves."""
 
 
 def resolve(lock: Lock) -> str:
@@ -372,11 +359,14 @@ def resolve(lock: Lock) -> str:
             f"the lock of {lock.library} {lock.version} ({lock.flavour}) cannot be resolved: {why}"
         )
     release = lock.words("python")[0]
+    # uv knows the index of CPU builds of torch, unless its user configured another.
+    configured = any(os.environ.get(name) for name in ("UV_FIND_LINKS", "UV_TORCH_BACKEND"))
+    builds = [] if configured or lock.flavour != "cpu" else ["--torch-backend", "cpu"]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        _write(folder / "asked.txt", requirements)
-        _write(folder / "override.txt", _overrides(lock))
-        _write(folder / "uv.toml", _metadata())
+        files = {"asked.txt": requirements, "override.txt": _overrides(lock), "uv.toml": [METADATA]}
+        for name, lines in files.items():
+            write_text(folder / name, "\n".join(lines) + "\n")
         argv = [
             uv,
             "pip",
@@ -392,7 +382,7 @@ def resolve(lock: Lock) -> str:
             lock.words("platform")[0],
             "--override",
             folder / "override.txt",
-            *_torch_backend(lock),
+            *builds,
             "--no-header",
             "--no-annotate",
             folder / "asked.txt",
@@ -403,31 +393,15 @@ def resolve(lock: Lock) -> str:
     return "\n".join([*head, *sorted([*lock.words("alone"), *pins])]) + "\n"
 
 
-def _torch_backend(lock: Lock) -> list[str]:
-    """Return the option that leads uv to CPU builds of torch, unless its user configured them."""
-    configured = any(os.environ.get(name) for name in ("UV_FIND_LINKS", "UV_TORCH_BACKEND"))
-    return [] if configured or lock.flavour != "cpu" else ["--torch-backend", "cpu"]
-
-
 def _overrides(lock: Lock) -> list[str]:
-    def stated(key: str) -> list[str]:
-        return [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get(key, ())]
-
+    """Return the versions that a lock overrides, and what it leaves out; without their reasons."""
+    bare = {
+        key: [re.sub(r"\s*\(.*\)$", "", line) for line in lock.head.get(key, ())]
+        for key in ("override", "without")
+    }
     # A requirement whose marker is never true: uv then leaves the package out.
-    left_out = [f'{name} ; sys_platform == "never"' for name in stated("without")]
-    return [*stated("override"), *left_out]
-
-
-def _metadata() -> list[str]:
-    lines = []
-    for name, needs in SOURCE_ONLY.items():
-        listed = ", ".join(f'"{each}"' for each in needs)
-        lines += ["[[dependency-metadata]]", f'name = "{name}"', f"requires-dist = [{listed}]"]
-    return lines
-
-
-def _write(path: Path, lines: list[str] | tuple[str, ...]) -> None:
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    left_out = [f'{name} ; sys_platform == "never"' for name in bare["without"]]
+    return [*bare["override"], *left_out]
 
 
 QUESTION = """

@@ -10,7 +10,6 @@ from orchestrator.files import read_json
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.launcher import CancelResult
 from orchestrator.launch.local import cancel_cell, cancelled_by
-from orchestrator.launch.logs import Stream, logs
 from orchestrator.records import Cell
 from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
 
@@ -97,9 +96,3 @@ class ClusterLauncher(ABC):
             sentences.append(f"{cell.slug}: {state.fault.partition('.')[0]}; its job is ended")
         self.end_jobs(orders)
         return sentences
-
-    def logs(
-        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
-    ) -> str:
-        """Return the last lines of an attempt's stdout or stderr."""
-        return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)

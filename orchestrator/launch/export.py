@@ -11,19 +11,17 @@ import json
 import os
 import secrets as tokens
 import signal
-import subprocess
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, OrchError
-from orchestrator.files import NO_ROOM, read_object, read_tail, telling, write_text
+from orchestrator.files import NO_ROOM, read_object, telling, write_text
 from orchestrator.identity import digest
 from orchestrator.launch import processes, program
-from orchestrator.launch.endings import failure_of
+from orchestrator.launch.endings import Ending, ending_of
 from orchestrator.launch.node.environment import (
     TrainerEnvironment,
     environment_fault,
@@ -36,7 +34,6 @@ from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import NodeOptions
 
 WEIGHTS = (".safetensors", ".bin")
-_LAST_LINES = 5
 
 
 class ExportError(CheckpointError):
@@ -118,9 +115,9 @@ def _convert(
     environment = environment_for(plan, options, gpus=gpus)
     began = time.time()
     log = cell_dir.exports / f"{_name(checkpoint)}.log"
-    fault = _run(argv, environment, cell_dir, log, options)
-    if fault:
-        raise ExportError(_sentence(checkpoint, plan, fault, log, options, gpus=gpus))
+    ending = _run(argv, environment, cell_dir, log, options)
+    if ending.state != "succeeded":
+        raise ExportError(_sentence(checkpoint, plan, ending, log, options, gpus=gpus))
     if fault := _incomplete(target):
         raise ExportError(f"{checkpoint.path}: its export ended well and {fault}; {log} says more")
     # export.json is the last file that is written, and the rename in `export` makes all files
@@ -156,47 +153,22 @@ def _run(
     cell_dir: CellDir,
     log: Path,
     options: NodeOptions,
-) -> str:
-    """Run the command to its end. Return the fault, or an empty text."""
-    with telling(log, passing=()):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        out = log.open("wb")
-    with out:
-        try:
-            env = environment.variables({**options.env, **read_secrets(options.secrets)})
-            command = environment.command(
-                argv, cell_dir.exports, (cell_dir.path,), sorted(options.env)
-            )
-            process = subprocess.Popen(
-                command,
-                cwd=cell_dir.exports,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                # A session of its own: `program.end` then ends all that the command started.
-                start_new_session=True,
-                preexec_fn=partial(processes.die_with, os.getpid()),
-            )
-        except OrchError as error:
-            return str(error)
-        except OSError as error:
-            return f"{argv[0]} cannot be run: {error.strerror}"
-        try:
-            code = process.wait()
-        finally:
-            program.end(process, 2)
-    if code == 0:
-        return ""
-    how = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
-    last = read_tail(log, 1 << 14).decode(errors="replace").rstrip().splitlines()[-_LAST_LINES:]
-    return "\n".join([how, *last])
+) -> Ending:
+    """Run the command to its end."""
+    write_text(log, "")
+    try:
+        env = environment.variables({**options.env, **read_secrets(options.secrets)})
+        visible = (cell_dir.path,)
+        command = environment.command(argv, cell_dir.exports, visible, sorted(options.env))
+    except OrchError as error:
+        return ending_of(error)
+    return program.run(command, log, log, cwd=cell_dir.exports, env=env)
 
 
 def _sentence(
     checkpoint: Checkpoint,
     plan: LaunchPlan,
-    fault: str,
+    ending: Ending,
     log: Path,
     options: NodeOptions,
     *,
@@ -205,17 +177,17 @@ def _sentence(
     name = f"{plan.backend}@{plan.version}"
     advice = f"{log} has all it printed"
     if (
-        failure_of(fault) == "config"
+        ending.failure == "config"
         and find_environment(plan.backend, plan.version, options, gpus=gpus) is None
     ):
         advice = environment_fault(plan.backend, plan.version, options, gpus=gpus)
-    elif failure_of(fault) == "disk":
+    elif ending.failure == "disk":
         advice = "free some room and evaluate again"
-    elif failure_of(fault) == "out_of_memory" or "SIGKILL" in fault:
+    elif ending.failure == "out_of_memory" or ending.code == -signal.SIGKILL:
         advice = "it may want more memory (site.options.evaluation.memory_gib)"
     return (
         f"{checkpoint.path} could not be exported from {name}'s format (training is not at "
-        f"fault): {fault}\n{advice}"
+        f"fault): {ending.message}\n{advice}"
     )
 
 

@@ -9,7 +9,6 @@ after training reads the disk.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from orchestrator.launch.logs import Stream
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, CellState, RunFolder
 
@@ -78,15 +77,6 @@ class Launcher(Protocol):
         Return one result per cell. Do not change cells that have succeeded, failed or been
         cancelled. If the place does not answer, cancel the cell on disk nevertheless; then the note
         describes the state of its job.
-        """
-
-    def logs(
-        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
-    ) -> str:
-        """Return the last lines that an attempt printed. For None, use the last attempt that
-        started.
-
-        Raise SelectionError if there is no such attempt.
         """
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:

@@ -21,7 +21,6 @@ from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState, state_on_disk
-from orchestrator.launch.logs import Stream, logs
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
@@ -366,12 +365,6 @@ class LocalLauncher:
         """Stop workers by a signal; mark the other cells."""
         self.folder.open()
         return [cancel_cell(cell, self.folder, why) for cell in cells]
-
-    def logs(
-        self, cell: Cell, stream: Stream = "stdout", *, lines: int = 50, attempt: int | None = None
-    ) -> str:
-        """Return the last lines of an attempt's stdout or stderr."""
-        return logs(self.folder.cell(cell), stream, lines=lines, attempt=attempt)
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
         """Return one entry: each cell is a process of one core."""

@@ -14,7 +14,6 @@ from orchestrator.files import read_tail
 from orchestrator.launch import processes
 from orchestrator.launch.endings import Ending, failure_of
 from orchestrator.launch.processes import GRACE_SECONDS
-from orchestrator.rundir import AttemptDir
 
 _LAST_LINES = 5
 _TAIL_BYTES = 1 << 15
@@ -23,24 +22,23 @@ _LOOK_SECONDS = 0.5
 
 def run(
     argv: Sequence[str],
-    attempt: AttemptDir,
+    stdout: Path,
+    stderr: Path,
     *,
     cwd: Path,
     env: Mapping[str, str],
     claim: IO[str] | None = None,
-    patience_seconds: float = 0,
     watch: Callable[[], Ending | None] = lambda: None,
 ) -> Ending:
-    """Run argv to its end, with its output in the attempt's files. Return the ending.
+    """Run argv to its end, with its output in these files. Return the ending.
 
     env: all variables of the program. The program inherits the cell's claim, so that the cell stays
-    claimed while any part of the program lives. End it in three cases: nothing is written for
-    patience_seconds (0: no limit), `watch` returns an ending, or this process is asked to stop.
+    claimed while any part of the program lives. End it if `watch` returns an ending, or if this
+    process is asked to stop.
     """
-    hang_watch = HangWatch(attempt.path, patience_seconds)
     # The kernel counts for the whole cgroup: only an increase during this run says something.
     before = processes.oom_kills()
-    with attempt.stdout.open("ab") as out, attempt.stderr.open("ab") as err:
+    with stdout.open("ab") as out, stderr.open("ab") as err:
         try:
             process = subprocess.Popen(
                 argv,
@@ -57,25 +55,22 @@ def run(
         except (FileNotFoundError, PermissionError) as error:
             return cannot_run(argv[0], error)
     try:
-        ending = _wait(process, hang_watch, watch)
+        ending = _wait(process, watch)
     finally:
         # Also after a normal end: processes that the program started may still live.
         end(process)
     if ending is not None:
         return ending
-    return ending_of_code(process.returncode, attempt.stderr, processes.oom_kills() > before)
+    return ending_of_code(process.returncode, stderr, processes.oom_kills() > before)
 
 
-def _wait(
-    process: "subprocess.Popen[bytes]", hang_watch: "HangWatch", watch: Callable[[], Ending | None]
-) -> Ending | None:
+def _wait(process: "subprocess.Popen[bytes]", watch: Callable[[], Ending | None]) -> Ending | None:
     """Wait for a program. Return an ending if it must be ended, None if it ended by itself."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_LOOK_SECONDS)
             return None
-        ending = watch() or hang_watch.ending()
-        if ending is not None:
+        if (ending := watch()) is not None:
             return ending
 
 

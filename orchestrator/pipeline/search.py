@@ -45,17 +45,13 @@ def search(experiment: Experiment, searches: Sequence[Search], journal: SearchJo
 def _run(experiment: Experiment, cells: Sequence[Cell], scored: bool) -> bool:
     """Train cells to their end, and score them. Return False after Ctrl-C."""
     folder, spec = experiment.folder, experiment.spec
-    with watch(cells, folder, local=experiment.where == "local") as display:
+    with watch(cells, folder, local=experiment.where == "local") as show:
         if experiment.where == "local":
             site = spec.site
-            done = launch(
-                cells, folder, workers=site.workers, options=site.options, on_event=display.show
-            )
+            done = launch(cells, folder, workers=site.workers, options=site.options, on_event=show)
         else:
             options = cluster_options(spec.site)
-            request = cluster.SubmitRequest(
-                cells, folder, options, scored, say, on_event=display.show
-            )
+            request = cluster.SubmitRequest(cells, folder, options, scored, say, on_event=show)
             done = cluster.wait(request)
     if done.interrupted:
         return False

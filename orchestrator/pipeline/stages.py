@@ -180,17 +180,19 @@ def mirror(
     every = _milestones()
 
     def show(done: int, total: int) -> None:
-        if not quiet and every(done, total):
+        if not quiet and total > 10 and every(done, total):
             say(f"mirrored {done} of {total} runs")
 
     done = tracking.mirror(records, scores, experiment.spec, experiment.folder, on_progress=show)
     if not quiet:
-        removed = f", {done.deleted} of pruned cells deleted" if done.deleted else ""
-        say(
-            f"MLflow experiment {done.experiment}: {done.created} runs made, "
-            f"{done.updated} updated, {done.unchanged} unchanged{removed}\n"
-            f"  {done.view}"
-        )
+        counts = {
+            "runs made": done.created,
+            "updated": done.updated,
+            "unchanged": done.unchanged,
+            "of pruned cells deleted": done.deleted,
+        }
+        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        say(f"MLflow experiment {done.experiment}: {told}\n  {done.view}")
     return done
 
 
@@ -251,17 +253,6 @@ def write_report(
     on_page(page)
     dashboards.pictures(built if figures else None, folder / "figures")
     return page
-
-
-def report_as_markdown(
-    experiment: Experiment,
-    comparison: Comparison,
-    records: Sequence[Record],
-    scores: Sequence[Score],
-    faults: Sequence[str] = (),
-) -> str:
-    """Return the report as Markdown."""
-    return markdown(build_report(experiment, comparison, records, scores, faults=faults))
 
 
 def build_report(
@@ -409,12 +400,13 @@ def _after_training(
     after = plan
     if begun or not is_everything:
         after = plan_cells(experiment.cells, experiment.folder)
-    if is_up_to_date(experiment, after, store):
+    mirrored = store.shown, (store.database, store.artifacts)
+    if is_up_to_date(experiment, after, *mirrored):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return PipelineResult(code, ended=bool(plan.pending))
     reviewed = review(experiment, chosen)
     if reviewed.code == 0:
-        mark_complete(experiment, after, store)
+        mark_complete(experiment, after, *mirrored)
     return PipelineResult(max(code, reviewed.code), reviewed, ended=True)
 
 

@@ -48,11 +48,9 @@ def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
     rows = [row for row in plan.rows if row.cell is not None and row.cell.id in ids]
     pending = [row.cell for row in rows if row.pending and row.cell is not None]
     begun = [row.cell for row in rows if may_run(row) and row.cell is not None]
-    with watch(pending, folder) as display:
+    with watch(pending, folder) as show:
         site = spec.site
-        done = launch(
-            begun, folder, workers=site.workers, options=site.options, on_event=display.show
-        )
+        done = launch(begun, folder, workers=site.workers, options=site.options, on_event=show)
     if done.interrupted:
         say("stopped; nothing is lost. Go on with the same command.")
         return 130
@@ -129,8 +127,8 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
         if options.on_end and sent.cells:
             say(f"`orch run {source} --wait` calls site.options.on_end, which may follow")
         return _print_what_is_left(chosen, source)
-    with watch(chosen.cells, chosen.folder, local=False) as display:
-        done = cluster.wait(request._replace(on_event=display.show))
+    with watch(chosen.cells, chosen.folder, local=False) as show:
+        done = cluster.wait(request._replace(on_event=show))
     if done.interrupted:
         say(
             f"not waiting any more; the jobs go on. `orch status {source}` shows them, "

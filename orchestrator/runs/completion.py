@@ -6,8 +6,8 @@ output (a score, the report, MLflow's database) invalidates the mark.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json, write_text
@@ -19,44 +19,39 @@ from orchestrator.version import __version__
 _NAME = "settled.json"
 
 
-class MirrorStore(Protocol):
-    """The store that mirrors an experiment."""
+def is_up_to_date(
+    experiment: Experiment, plan: Plan, mirror: str, outputs: Sequence[Path | None]
+) -> bool:
+    """Return True if the later stages were done for exactly the files that are on disk now.
 
-    @property
-    def shown(self) -> str:
-        """The address, without a password."""
-
-    @property
-    def artifacts(self) -> Path | None:
-        """Folder of the artifacts; None where a server keeps them."""
-
-    @property
-    def database(self) -> Path | None:
-        """The database file, if it is one."""
-
-
-def is_up_to_date(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> bool:
-    """Return True if the later stages were done for exactly the files that are on disk now."""
+    mirror: the address of the store. outputs: its files, of which None are kept by a server.
+    """
     try:
         mark = read_json(experiment.folder.path / _NAME)
     except RunFolderError:  # a kill cut the file: count it as missing
         return False
-    return mark is not None and mark.get("digest") == _fingerprint(experiment, plan, mirror)
+    return mark is not None and mark.get("digest") == _fingerprint(
+        experiment, plan, mirror, outputs
+    )
 
 
-def mark_complete(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> None:
+def mark_complete(
+    experiment: Experiment, plan: Plan, mirror: str, outputs: Sequence[Path | None]
+) -> None:
     """Record that the later stages are done for the files that are on disk now."""
-    fingerprint = _fingerprint(experiment, plan, mirror)
+    fingerprint = _fingerprint(experiment, plan, mirror, outputs)
     write_text(experiment.folder.path / _NAME, f'{{"digest": "{fingerprint}"}}\n')
 
 
-def _fingerprint(experiment: Experiment, plan: Plan, mirror: MirrorStore) -> str:
-    outputs = [experiment.folder.report / "index.html", mirror.database, mirror.artifacts]
+def _fingerprint(
+    experiment: Experiment, plan: Plan, mirror: str, outputs: Sequence[Path | None]
+) -> str:
+    outputs = [experiment.folder.report / "index.html", *outputs]
     return digest(
         [
             __version__,
             experiment.spec.model_dump(mode="json"),
-            mirror.shown,
+            mirror,
             [path is None or path.exists() for path in outputs],
             [
                 [

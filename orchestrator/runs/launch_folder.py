@@ -15,7 +15,7 @@ from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.files import write_text
 from orchestrator.launch.slurm.flags import as_arguments, site_flags
-from orchestrator.launch.slurm.script import CPUS_PER_GPU, ArrayResources, given_size
+from orchestrator.launch.slurm.script import CPUS_PER_GPU, ArrayResources, given_size, job_size
 from orchestrator.launch.worker import link_policy
 from orchestrator.library import neighbour
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, Site
@@ -48,17 +48,19 @@ def write_launch_folder(cell: Cell, experiment: str, site: Site, folder: Path) -
     if folder.exists() and any(folder.iterdir()):
         raise OrchError(f"{folder} is not empty; choose another folder")
     folder = folder.absolute()
-    paths = AttemptPaths(folder, folder / "output", folder / "checkpoints")
+    # Trackers take the experiment's name from the place of a plan (library.loggers.project).
+    place = Path("/runs", experiment, "cells", cell.slug, "plan")
+    paths = AttemptPaths(place, place / "output", place / "checkpoints")
     plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
     if plan.entry is not None:
         raise OrchError(f"{cell.slug} trains inside orch: it has no launch of its own")
     if plan.bring_up == "ranks" and cell.resources.num_nodes > 1:
         raise OrchError(f"{plan.backend} on several nodes is started by orch; take one node")
     for name, text in plan.files.items():
-        of_place = str(folder) in text
-        write_text(folder / f"{name}{PLACED * of_place}", text.replace(str(folder), MARK))
+        of_place = str(place) in text
+        write_text(folder / f"{name}{PLACED * of_place}", text.replace(str(place), MARK))
     link_policy(cell.settings.model.path, plan, folder)
-    write_text(folder / "launch.sh", script(cell, plan, experiment, site, folder))
+    write_text(folder / "launch.sh", script(cell, plan, experiment, site, place))
     (folder / "launch.sh").chmod(0o755)
     todo = [f"it needs {plan.backend} {plan.version} on PATH (`orch env create` makes one)"]
     try:
@@ -73,25 +75,29 @@ def write_launch_folder(cell: Cell, experiment: str, site: Site, folder: Path) -
 
 
 def script(cell: Cell, plan: LaunchPlan, experiment: str, site: Site, folder: Path) -> str:
-    """Return the text of `launch.sh`. folder: the place for which the plan was translated."""
+    """Return the text of `launch.sh`. folder: the place for which the plan was translated.
+
+    A job takes what a job of `orch run` takes there. Where the site file does not say how many
+    CPUs, it takes at least what the library's actors claim: its own Ray counts the job's CPUs.
+    """
     nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
     about = [
         f"# {cell.slug} of {experiment}: {plan.backend} {plan.version}, {nodes} x {gpus} GPUs.",
         "# Written by orch; it runs without it, in a shell that has the library, or by sbatch.",
     ]
-    # What the library's actors claim of Ray, or else what trainers take.
-    cpus = max(-(-(plan.ray_cpus or 0) // nodes), CPUS_PER_GPU * gpus, 1)
+    claimed = -(-(plan.ray_cpus or 0) // nodes)
     flags: dict[str, object] = {"job-name": cell.slug, "nodes": nodes, "ntasks-per-node": 1}
-    flags["cpus-per-task"] = cpus
     if site.kind == "slurm":
         options = slurm_options(site.options)
-        size = given_size(options, ArrayResources(nodes, gpus))
-        flags |= {"cpus-per-task": size.cpus} if size.cpus else {}
-        flags |= {"mem": f"{size.memory_mib}M"} if size.memory_mib else {}
-        flags |= {"time": max(1, round(options.time_limit_hours * 60))}
+        given, size = (f(options, ArrayResources(nodes, gpus)) for f in (given_size, job_size))
+        flags["cpus-per-task"] = given.cpus or max(size.cpus or 1, claimed)
+        flags |= {} if size.memory_mib is None else {"mem": f"{size.memory_mib}M"}
+        flags |= {"exclusive": True} if size.exclusive else {}
+        flags["time"] = max(1, round(options.time_limit_hours * 60))
         flags |= site_flags(options, gpus)
-    elif gpus:
-        flags["gpus-per-node"] = gpus
+    else:
+        flags["cpus-per-task"] = max(CPUS_PER_GPU * gpus, claimed, 1)
+        flags |= {"gpus-per-node": gpus} if gpus else {}
     words = [f"#SBATCH {word}" for word in as_arguments(flags)]
     lines = ["#!/bin/bash", *about, *words, "set -euo pipefail", HERE.rstrip()]
     lines += [f"export {key}={_word(value, folder)}" for key, value in sorted(plan.env.items())]

@@ -6,7 +6,8 @@ has a last attempt whose exit record says so, even if it never started. A cell t
 last attempt that was made and not started.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple
@@ -34,14 +35,20 @@ class OperationResult(NamedTuple):
 
 
 def cancel(
-    cells: Iterable[Cell], folder: RunFolder, why: str = "cancelled by a person"
+    cells: Iterable[Cell],
+    folder: RunFolder,
+    why: str = "cancelled by a person",
+    *,
+    dry_run: bool = False,
 ) -> list[OperationResult]:
     """Stop cells that run and keep the others from starting, until they are retried.
 
     why: the message of their exit records. A running worker is asked to stop and writes its exit
     record itself; one that does not react is killed. Cells that have succeeded, failed or been
-    cancelled are left as they are.
+    cancelled are left as they are. dry_run: change nothing.
     """
+    if dry_run:
+        return [_would_cancel(folder.cell(cell)) for cell in cells]
     folder.open()
     cells = list(cells)
     results: dict[str, CancelResult] = {}
@@ -52,77 +59,42 @@ def cancel(
     return [OperationResult(folder.cell(cell), *results[cell.id]) for cell in cells]
 
 
-def would_cancel(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
-    """Return what `cancel` would do to each cell. Change nothing."""
-    return [_would_cancel(folder.cell(cell)) for cell in cells]
-
-
 def _would_cancel(cell_dir: CellDir) -> OperationResult:
-    state = read_state(cell_dir)
-    with_scheduler = cell_dir.is_submitted() and state.state in ON_CLUSTER | {"unknown"}
-    if state.state == "running":
-        return OperationResult(cell_dir, True, "it is running")
-    if with_scheduler:
-        return OperationResult(cell_dir, True, "will not start")
-    if state.state in {"succeeded", "failed", "unknown"}:
-        return OperationResult(cell_dir, False, f"it has {state.state} already")
-    if state.state == "cancelled":
+    state = read_state(cell_dir).state
+    if state == "cancelled":
         return OperationResult(cell_dir, False, "it was cancelled already")
-    return OperationResult(cell_dir, True, "will not start")
+    if state in {"succeeded", "failed"} or (state == "unknown" and not cell_dir.is_submitted()):
+        return OperationResult(cell_dir, False, f"it has {state} already")
+    return OperationResult(
+        cell_dir, True, "it is running" if state == "running" else "will not start"
+    )
 
 
-def retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
+def retry(
+    cells: Iterable[Cell], folder: RunFolder, *, dry_run: bool = False
+) -> list[OperationResult]:
     """Allow failed and cancelled cells to run again, from their last checkpoint if they have one.
 
-    On a cluster, this also allows failed evaluation jobs of trained cells.
+    On a cluster, this also allows failed evaluation jobs of trained cells. dry_run: change nothing.
     """
-    folder.open()
-    return _with_evaluations([_retry(cell, folder) for cell in cells], folder, forgive)
-
-
-def would_retry(cells: Iterable[Cell], folder: RunFolder) -> list[OperationResult]:
-    """Return what `retry` would do to each cell. Change nothing."""
-    results = [_would_retry(folder.cell(cell)) for cell in cells]
-    return _with_evaluations(results, folder, failed_evaluations)
-
-
-def _with_evaluations(
-    results: Sequence[OperationResult],
-    folder: RunFolder,
-    failed: Callable[[RunFolder, Iterable[str]], Collection[str]],
-) -> list[OperationResult]:
-    """Return the results, with each cell as done whose evaluation job failed.
-
-    failed: takes directories of cells, and returns those of failed evaluations.
-    """
+    if not dry_run:
+        folder.open()
+    results = [_retry(cell, folder, dry_run) for cell in cells]
     if not any((folder.path / name).exists() for name in ("slurm", "ray")):
-        return list(results)
-    again = failed(folder, [one.directory.path.name for one in results if not one.done])
+        return results
+    left = [one.directory.path.name for one in results if not one.done]
+    again = failed_evaluations(folder, left).keys() if dry_run else forgive(folder, left)
     return [
-        one._replace(done=True, note=_EVALUATION) if one.directory.path.name in again else one
+        one._replace(done=True, note="its evaluation had failed")
+        if one.directory.path.name in again
+        else one
         for one in results
     ]
-
-
-def _would_retry(cell_dir: CellDir) -> OperationResult:
-    if not cell_dir.path.is_dir():
-        return OperationResult(cell_dir, False, _NEVER_LAUNCHED)
-    state = read_state(cell_dir).state
-    if state in RETRIED:
-        return OperationResult(cell_dir, True, _was(state))
-    if state == "unknown" and _cut_records(cell_dir):
-        return OperationResult(cell_dir, True, _CUT)
-    return OperationResult(cell_dir, False, _is(state))
 
 
 def _cut_records(cell_dir: CellDir) -> list[Path]:
     """Return the records of its attempts that cannot be read: without them it is as it was."""
     return [path for attempt in cell_dir.attempts() for path in attempt.cut_records()]
-
-
-_NEVER_LAUNCHED = "it was never launched"
-_EVALUATION = "its evaluation had failed"
-_CUT = "a record of it was cut"
 
 
 def _was(state: str) -> str:
@@ -138,28 +110,28 @@ def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult
     return done
 
 
-def _retry(cell: Cell, folder: RunFolder) -> OperationResult:
+def _retry(cell: Cell, folder: RunFolder, dry_run: bool) -> OperationResult:
     cell_dir = folder.cell(cell)
+    if not cell_dir.path.is_dir():
+        return OperationResult(cell_dir, False, "it was never launched")
     if cell.system != AS_SENT:  # raise now, and not in the attempt, what the library refuses
         plugins.load(cell.settings.backend.name).translate(cell, cell_dir.first_paths())
-    try:
-        claim = cell_dir.take_claim()
-    except FileNotFoundError:
-        return OperationResult(cell_dir, False, _NEVER_LAUNCHED)
+    claim = nullcontext() if dry_run else cell_dir.take_claim()
     if claim is None:
         return OperationResult(cell_dir, False, "it is running")
     with claim:
-        state = read_state(cell_dir, claimed=True).state
+        state = read_state(cell_dir, claimed=not dry_run).state
         cut = _cut_records(cell_dir) if state == "unknown" else []
         if state not in RETRIED and not cut:
             return OperationResult(cell_dir, False, _is(state))
-        for path in cut:
-            path.rename(path.with_suffix(".cut"))
-        if cell.system != AS_SENT or cell_dir.system.exists():
-            cell_dir.keep_system(cell.system)
-        cell_dir.new_attempt()
-    folder.append("retry", cell.id)
-    return OperationResult(cell_dir, True, _CUT if cut else _was(state))
+        if not dry_run:
+            for path in cut:
+                path.rename(path.with_suffix(".cut"))
+            if cell.system != AS_SENT or cell_dir.system.exists():
+                cell_dir.keep_system(cell.system)
+            cell_dir.new_attempt()
+            folder.append("retry", cell.id)
+    return OperationResult(cell_dir, True, "a record of it was cut" if cut else _was(state))
 
 
 def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:

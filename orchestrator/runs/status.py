@@ -35,9 +35,13 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     spent = used_cpu_seconds(plan.rows)
     rows = [row for row in plan.rows if row.cell and row.state in _LEFT]
     remaining = total_left(rows, known_rates(plan.rows, experiment.folder))
-    collapsed = sum(map(_is_collapsed, plan.rows))
-    used = f"{_number(spent)} CPU-seconds used"
-    yield f"  {collapsed} collapsed; {used}, {remaining} still to spend"
+    parts = [
+        f"{_number(spent)} CPU-seconds used",
+        *([f"{remaining} still to spend"] if rows else []),
+    ]
+    if collapsed := sum(map(_is_collapsed, plan.rows)):
+        parts.insert(0, f"{collapsed} collapsed")
+    yield f"  {', '.join(parts)}"
     if line := _hours_text(plan, experiment.folder):
         yield f"  {line}"
     for sentence in standing_sentences(cluster_standing(experiment, plan)):

@@ -156,20 +156,14 @@ def drawn(snapshot: ProgressSnapshot, summary: str, room: int) -> "RenderableTyp
     return Group(table, *([Text(f"... and {more} more")] if more > 0 else []), Text(summary))
 
 
-class Watch(NamedTuple):
-    """A display in use. Pass `show` to `launch` as its on_event."""
-
-    show: Callable[[LaunchEvent], None]
-
-
 @contextmanager
 def watch(
     cells: Sequence[Cell], folder: RunFolder, stream: TextIO | None = None, *, local: bool = True
-) -> Iterator[Watch]:
+) -> Iterator[Callable[[LaunchEvent], None]]:
     """Show the progress of these cells on `stream` (None: stderr): a line as each ends, and how
     far all are, on a terminal as a table that is drawn anew.
 
-    local: no scheduler has to be asked.
+    Yield what takes the events of `launch`. local: no scheduler has to be asked.
     """
     stream = stream or sys.stderr
     lines, summary = _EventLines(len(cells)), Summary()
@@ -185,7 +179,7 @@ def watch(
                 quiet_since = time.monotonic()
                 print(line, file=stream, flush=True)
 
-        yield Watch(tell)
+        yield tell
         return
     from rich.console import Console
     from rich.live import Live
@@ -205,7 +199,7 @@ def watch(
 
     # no refresh thread: launch ticks often enough
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield Watch(show)
+        yield show
 
 
 class _EventLines:

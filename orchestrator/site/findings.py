@@ -7,9 +7,8 @@
 import os
 import platform
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from orchestrator.environments.extras import extra_of, install_line
 from orchestrator.environments.lock import has_lock, installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
+from orchestrator.launch import processes
 from orchestrator.launch.disk_use import disk_use, shown
 from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.launch.launchers import launcher_of
@@ -117,15 +117,14 @@ def _cluster(cluster: Cluster, options: SlurmOptions) -> SiteFinding:
 
 
 def _accounting(cluster: Cluster) -> SiteFinding:
+    check = "accounting"
     if not cluster.accounting:
-        return SiteFinding(
-            "accounting", "missing", "off", "the ends of jobs are read from their files"
-        )
+        return SiteFinding(check, "missing", "off", "the ends of jobs are read from their files")
     if cluster.rights is None:
-        why = "; ".join(cluster.faults)
-        return SiteFinding("accounting", "missing", "does not answer", f"ask again later: {why}")
+        why = f"ask again later: {'; '.join(cluster.faults)}"
+        return SiteFinding(check, "missing", "does not answer", why)
     accounts = sorted({right.account for right in cluster.rights})
-    return SiteFinding("accounting", "ok", f"accounts: {', '.join(accounts) or 'none'}")
+    return SiteFinding(check, "ok", f"accounts: {', '.join(accounts) or 'none'}")
 
 
 def _advice(advice: SiteAdvice) -> SiteFinding:
@@ -151,17 +150,14 @@ def _node(
 
 def _node_findings(report: NodeReport, site: Site) -> Iterator[SiteFinding]:
     gpus_shown = f", {report.gpus} GPUs" if report.gpus != "0" else ""
-    yield SiteFinding(
-        "a node", "ok", f"{report.node}: Python {report.python}, orch importable{gpus_shown}"
-    )
-    yield SiteFinding(
-        "runs folder there",
-        "broken" if report.shared else "ok",
-        report.shared or site.runs_dir,
-        "choose a folder on a file system that all nodes see, with site.runs_dir"
-        if report.shared
-        else "",
-    )
+    found = f"{report.node}: Python {report.python}, orch importable{gpus_shown}"
+    yield SiteFinding("a node", "ok", found)
+    check = "runs folder there"
+    if report.shared:
+        advice = "choose a folder on a file system that all nodes see, with site.runs_dir"
+        yield SiteFinding(check, "broken", report.shared, advice)
+    else:
+        yield SiteFinding(check, "ok", site.runs_dir)
     yield from (SiteFinding(*each) for each in report.findings)
 
 
@@ -192,8 +188,9 @@ def machine_findings(
     evaluation: the tasks whose data the jobs read.
     look: start a job that checks a node of the cluster for a few seconds.
     """
-    findings = [finding for check in CHECKS for finding in check(Path(site.runs_dir))]
-    findings += disk_of_checkpoints(Path(site.runs_dir), cells)
+    runs_dir = Path(site.runs_dir)
+    findings = [*machine(), *packages(), *backends(), runs_folder(runs_dir), prompts()]
+    findings += disk_of_checkpoints(runs_dir, cells)
     on_cluster = cluster(site, cells, evaluation, look=look)
     by_node = {each.check for each in on_cluster}
     at_hand = hub_findings(site, cells, evaluation)
@@ -202,22 +199,13 @@ def machine_findings(
     return [*findings, *mlflow_store(site), *on_cluster]
 
 
-def machine(_runs_dir: Path) -> list[SiteFinding]:
+def machine() -> list[SiteFinding]:
     """Return the version of Python and the number of cores."""
-    enough = sys.version_info >= (3, 11)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return [
-        SiteFinding(
-            "python",
-            "ok" if enough else "broken",
-            platform.python_version(),
-            "" if enough else "orch needs Python 3.11 or newer",
-        ),
-        SiteFinding("cores", "ok", str(cores)),
-    ]
+    python = SiteFinding("python", "ok", platform.python_version())
+    return [python, SiteFinding("cores", "ok", str(processes.cores()))]
 
 
-def packages(_runs_dir: Path) -> list[SiteFinding]:
+def packages() -> list[SiteFinding]:
     """Return the version of each distribution in PACKAGES, or how to install it."""
     findings = []
     for name in PACKAGES:
@@ -230,7 +218,7 @@ def packages(_runs_dir: Path) -> list[SiteFinding]:
     return findings
 
 
-def backends(_runs_dir: Path) -> list[SiteFinding]:
+def backends() -> list[SiteFinding]:
     """Return the releases of each backend, or why it cannot be used."""
     try:
         names = plugins.names()
@@ -240,29 +228,22 @@ def backends(_runs_dir: Path) -> list[SiteFinding]:
 
 
 def _backend(name: str) -> SiteFinding:
+    check = f"backend {name}"
     try:
         backend = plugins.load(name)
         by = backend.computed_by() if isinstance(backend, EmbeddedTrainer) else ""
         releases = ", ".join(backend.versions)
         if by or not locks_of(name):
-            return SiteFinding(f"backend {name}", "ok", f"{releases}, by {by}" if by else releases)
-        releases_installed = [
-            f"{each.version} ({each.flavour})" for each in installed() if each.library == name
-        ]
-        if releases_installed:
-            return SiteFinding(
-                f"backend {name}",
-                "ok",
-                f"{releases}; installed on this machine: {', '.join(releases_installed)}",
-            )
-        return SiteFinding(
-            f"backend {name}",
-            "missing",
-            f"{releases}: launches are written, none is installed",
-            f"orch env create {name}@{backend.versions[0]}, where its cells run",
-        )
+            return SiteFinding(check, "ok", f"{releases}, by {by}" if by else releases)
+        here = [f"{each.version} ({each.flavour})" for each in installed() if each.library == name]
+        if here:
+            listed = f"{releases}; installed on this machine: {', '.join(here)}"
+            return SiteFinding(check, "ok", listed)
+        advice = f"orch env create {name}@{backend.versions[0]}, where its cells run"
+        found = f"{releases}: launches are written, none is installed"
+        return SiteFinding(check, "missing", found, advice)
     except OrchError as error:
-        return SiteFinding(f"backend {name}", "broken", "cannot be used", str(error))
+        return SiteFinding(check, "broken", "cannot be used", str(error))
 
 
 def _nearest(path: Path) -> Path:
@@ -270,34 +251,22 @@ def _nearest(path: Path) -> Path:
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
-def runs_folder(runs_dir: Path) -> list[SiteFinding]:
+def runs_folder(runs_dir: Path) -> SiteFinding:
     """Return a finding: can the runs folder be written, does it have locks, how much is free?"""
-    nearest = _nearest(runs_dir)
+    check, nearest = "runs folder", _nearest(runs_dir)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        return [
-            SiteFinding(
-                "runs folder",
-                "broken",
-                str(runs_dir),
-                f"{nearest} is not a folder one can write to; choose another with "
-                "site.runs_dir=...",
-            )
-        ]
+        advice = f"{nearest} is no folder one can write to; choose another with site.runs_dir=..."
+        return SiteFinding(check, "broken", str(runs_dir), advice)
     try:
         with tempfile.NamedTemporaryFile(dir=nearest) as file:
             take_lock(file)
     except NoLocksError as error:
-        return [SiteFinding("runs folder", "broken", str(runs_dir), str(error).partition(": ")[2])]
+        return SiteFinding(check, "broken", str(runs_dir), str(error).partition(": ")[2])
     free = shutil.disk_usage(nearest).free / 2**30
-    short = free < MIN_FREE_GIB
-    return [
-        SiteFinding(
-            "runs folder",
-            "broken" if short else "ok",
-            f"{runs_dir}: {free:.0f} GiB free",
-            f"free at least {MIN_FREE_GIB} GiB" if short else "",
-        )
-    ]
+    found = f"{runs_dir}: {free:.0f} GiB free"
+    if free < MIN_FREE_GIB:
+        return SiteFinding(check, "broken", found, f"free at least {MIN_FREE_GIB} GiB")
+    return SiteFinding(check, "ok", found)
 
 
 def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFinding]:
@@ -305,34 +274,24 @@ def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFindi
     needed = disk_use(cells)
     if needed is None:
         return []
-    nearest = _nearest(runs_dir)
-    free = shutil.disk_usage(nearest).free
-    short = needed.total > free
-    return [
-        SiteFinding(
-            "disk for checkpoints",
-            "broken" if needed.largest > free else "missing" if short else "ok",
-            f"{needed} (estimated); {shown(free)} free",
-            "fewer checkpoints (cadence.checkpoint_every_steps), `orch prune` as they are scored, "
-            "or another disk (site.runs_dir)"
-            if short
-            else "",
-        )
-    ]
+    free = shutil.disk_usage(_nearest(runs_dir)).free
+    check, found = "disk for checkpoints", f"{needed} (estimated); {shown(free)} free"
+    if needed.total <= free:
+        return [SiteFinding(check, "ok", found)]
+    advice = (
+        "fewer checkpoints (cadence.checkpoint_every_steps), `orch prune` as they are scored, or "
+        "another disk (site.runs_dir)"
+    )
+    return [SiteFinding(check, "broken" if needed.largest > free else "missing", found, advice)]
 
 
-def prompts(_runs_dir: Path) -> list[SiteFinding]:
+def prompts() -> SiteFinding:
     """Return the names of the prepared prompts."""
-    where = data_dir()
-    prepared = sorted(about.parent.name for about in where.glob("*/about.json"))
-    return [
-        SiteFinding(
-            "prepared prompts",
-            "ok" if prepared else "missing",
-            ", ".join(prepared) or f"none in {where}",
-            "" if prepared else "only for libraries on a cluster: orch data prepare SPEC",
-        )
-    ]
+    check, where = "prepared prompts", data_dir()
+    if prepared := sorted(about.parent.name for about in where.glob("*/about.json")):
+        return SiteFinding(check, "ok", ", ".join(prepared))
+    advice = "only for libraries on a cluster: orch data prepare SPEC"
+    return SiteFinding(check, "missing", f"none in {where}", advice)
 
 
 def mlflow_store(site: Site) -> list[SiteFinding]:
@@ -340,15 +299,10 @@ def mlflow_store(site: Site) -> list[SiteFinding]:
     store = store_of(RunFolder.of(site.runs_dir, "doctor", "micro"), site.tracking_uri)
     if not store.is_server:
         return [SiteFinding("MLflow store", "ok", store.shown)]
-    answers = _answers(f"{store.address}/health")
-    return [
-        SiteFinding(
-            "MLflow server",
-            "ok" if answers else "broken",
-            store.shown,
-            "" if answers else "start it, or unset MLFLOW_TRACKING_URI to use SQLite",
-        )
-    ]
+    if _answers(f"{store.address}/health"):
+        return [SiteFinding("MLflow server", "ok", store.shown)]
+    advice = "start it, or unset MLFLOW_TRACKING_URI to use SQLite"
+    return [SiteFinding("MLflow server", "broken", store.shown, advice)]
 
 
 def _answers(url: str) -> bool:
@@ -423,25 +377,9 @@ def cluster(
     if not has_slurm and machine_gpus():
         return [*_machine_with_gpus(site, cells, evaluation)]
     if not has_slurm:
-        return [
-            SiteFinding("SLURM", "missing", "no cluster here", "cells run here, at micro scale")
-        ]
+        here = "cells run here, at micro scale"
+        return [SiteFinding("SLURM", "missing", "no cluster here", here)]
     if shutil.which("sbatch") is None:
-        return [
-            SiteFinding(
-                "SLURM",
-                "broken",
-                "no sbatch",
-                "run orch on a login node of the cluster, or rehearse here with site=local",
-            )
-        ]
+        advice = "run orch on a login node of the cluster, or rehearse here with site=local"
+        return [SiteFinding("SLURM", "broken", "no sbatch", advice)]
     return cluster_findings(site, cells, evaluation, look=look)
-
-
-CHECKS: tuple[Callable[[Path], list[SiteFinding]], ...] = (
-    machine,
-    packages,
-    backends,
-    runs_folder,
-    prompts,
-)

@@ -70,14 +70,8 @@ def probe_node(
         ) from error
     try:
         python = options.python or sys.executable
-        argv = [
-            *_srun(options, gpus),
-            python,
-            "-P",
-            "-m",
-            "orchestrator.site.node_facts",
-            json.dumps(request),
-        ]
+        program = [python, "-P", "-m", "orchestrator.site.node_facts", json.dumps(request)]
+        argv = [*_srun(options, gpus), *program]
         return _answer(argv, options, python, deadline_seconds, folder / f"{token}.answer")
     finally:
         for name in (token, f"{token}.answer"):
@@ -107,16 +101,8 @@ def _one_of_each(cells: Iterable[Cell]) -> Collection[Cell]:
 def _srun(options: SlurmOptions, gpus: int) -> list[str]:
     site = site_flags(options, gpus)
     flags = {name: value for name, value in site.items() if name not in SBATCH_ONLY}
-    return [
-        "srun",
-        "--job-name=orch-doctor",
-        "--nodes=1",
-        "--ntasks=1",
-        f"--time={_LOOK_MINUTES}",
-        "--chdir=/",
-        "--input=none",
-        *as_arguments(flags),
-    ]
+    own = ["--job-name=orch-doctor", "--nodes=1", "--ntasks=1", "--chdir=/", "--input=none"]
+    return ["srun", *own, f"--time={_LOOK_MINUTES}", *as_arguments(flags)]
 
 
 def _answer(

@@ -51,7 +51,8 @@ def site_file(cluster: Cluster) -> str:
     ]
     if chosen is None:
         return "\n".join([*lines, "  partition: null  # the cluster names none", ""])
-    lines += _partitions(cluster, chosen)
+    others = [p.name for p in cluster.partitions if p.name != chosen.name]
+    lines.append(f"  partition: {quoted(chosen.name)}{_also(others)}")
     lines += _rights(cluster)
     lines += _gpus(cluster, chosen)
     hours = min(24.0, (chosen.max_minutes or 1440) / 60)
@@ -63,7 +64,7 @@ def site_file(cluster: Cluster) -> str:
     lines.append(f"  # max_array_size: {cluster.max_array_size} on this cluster")
     if not cluster.accounting:
         lines.append("  # no accounting here: orch notices late a job that dies with its node")
-    return "\n".join([*lines, *_environments(), ""])
+    return "\n".join([*lines, _ENVIRONMENTS])
 
 
 def _chosen(cluster: Cluster) -> Partition | None:
@@ -80,10 +81,8 @@ def _chosen(cluster: Cluster) -> Partition | None:
     return default[0] if default else max(usable, key=weight, default=None)
 
 
-def _partitions(cluster: Cluster, chosen: Partition) -> list[str]:
-    others = [p.name for p in cluster.partitions if p.name != chosen.name]
-    more = f"  # also: {', '.join(others)}" if others else ""
-    return [f"  partition: {quoted(chosen.name)}{more}"]
+def _also(others: list[str]) -> str:
+    return f"  # also: {', '.join(others)}" if others else ""
 
 
 def _rights(cluster: Cluster) -> list[str]:
@@ -92,9 +91,8 @@ def _rights(cluster: Cluster) -> list[str]:
     if not accounts:
         return []
     first, *others = sorted(accounts, key=lambda name: name == "root")
-    more = f"  # also: {', '.join(others)}" if others else ""
     granted = sorted({q for right in rights if right.account == first for q in right.qos})
-    lines = [f"  account: {quoted(first)}{more}"]
+    lines = [f"  account: {quoted(first)}{_also(others)}"]
     if granted:
         lines.append(f"  # qos: one of {', '.join(granted)}; without it the account's default")
     return lines
@@ -123,15 +121,14 @@ def _gres(pair: tuple[str, int]) -> str:
     return ":".join(filter(None, ("gpu", pair[0], str(pair[1]))))
 
 
-def _environments() -> list[str]:
-    return [
-        "  # Trainers live in environments of their own. `orch env create LIBRARY@VERSION` makes",
-        "  # one; one that is there already, modules or an image are named here:",
-        "  # environments:",
-        "  #   LIBRARY@VERSION: {venv: /shared/envs/library}",
-        "  #   LIBRARY: {image: /shared/images/library.sif, setup: [module load apptainer]}",
-        "  # secrets: [HF_TOKEN]   # names only; or {HF_TOKEN: {file: ~/.hf_token}}",
-    ]
+_ENVIRONMENTS = """\
+  # Trainers live in environments of their own. `orch env create LIBRARY@VERSION` makes
+  # one; one that is there already, modules or an image are named here:
+  # environments:
+  #   LIBRARY@VERSION: {venv: /shared/envs/library}
+  #   LIBRARY: {image: /shared/images/library.sif, setup: [module load apptainer]}
+  # secrets: [HF_TOKEN]   # names only; or {HF_TOKEN: {file: ~/.hf_token}}
+"""
 
 
 def quoted(text: str) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.errors import EnvironmentFault
 from orchestrator.files import take_lock, telling
 from orchestrator.records import Record, Score, Spec
 from orchestrator.rundir import RunFolder
@@ -149,6 +150,11 @@ class _Writer:
             tags = {**_KIND, "scale": summary.tags["scale"]}
             created = self.client.create_experiment(name, self.store.artifact_location, tags)
             experiment = self.client.get_experiment(created)
+        if not experiment.experiment_id:
+            raise EnvironmentFault(
+                f"MLflow at {self.store.shown} cannot be used: what answers there is no MLflow "
+                "server. Nothing is lost: `orch report` mirrors what is missing"
+            )
         page = runs_page(experiment.experiment_id)
         self._experiment = experiment
         if self.store.is_server:

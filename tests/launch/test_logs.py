@@ -3,6 +3,9 @@
 import threading
 from collections.abc import Callable
 
+import pytest
+
+from orchestrator.errors import SelectionError
 from orchestrator.launch.local import launch
 from orchestrator.launch.logs import logs
 from orchestrator.library.protocol import Backend
@@ -26,6 +29,8 @@ def test_the_last_lines_of_the_last_attempt_or_of_one_that_is_named(
     assert logs(cell_dir, lines=2) == "line 999\n\ufffd torn"
     assert logs(cell_dir, attempt=1) == "one\n"
     assert logs(cell_dir, "stderr") == ""
+    with pytest.raises(SelectionError, match="has no attempt 7"):
+        logs(cell_dir, attempt=7)
 
 
 def test_following_shows_everything_once_and_ends_with_the_cell(

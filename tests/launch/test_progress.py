@@ -22,8 +22,8 @@ def test_a_terminal_gets_a_table_that_goes_away(
     ours, theirs = pty.openpty()
     cells = [cell(0, "slow", steps=20)]
     with os.fdopen(theirs, "w") as stream:
-        with watch(cells, folder, stream) as display:
-            launch(cells, folder, on_event=display.show)
+        with watch(cells, folder, stream) as show:
+            launch(cells, folder, on_event=show)
         stream.flush()
         shown = os.read(ours, 1 << 20).decode()
     os.close(ours)

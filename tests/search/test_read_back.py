@@ -60,14 +60,15 @@ def test_looking_changes_nothing_and_a_search_unsettles_the_report(tmp_path: Pat
     before = _files(tmp_path)
     experiment_sections(made.experiment)
     assert _files(tmp_path) == before
-    mirror = store_of(made.folder, made.experiment.spec.site.tracking_uri)
+    store = store_of(made.folder, made.experiment.spec.site.tracking_uri)
+    mirror = store.shown, (store.database, store.artifacts)
     rows = plan(made.experiment.cells, made.folder)
-    mark_complete(made.experiment, rows, mirror)
+    mark_complete(made.experiment, rows, *mirror)
     (made.folder.report).mkdir()
     (made.folder.report / "index.html").touch()
-    mark_complete(made.experiment, rows, mirror)
+    mark_complete(made.experiment, rows, *mirror)
     house(tmp_path, trials=3).run()
-    assert not is_up_to_date(made.experiment, rows, mirror)
+    assert not is_up_to_date(made.experiment, rows, *mirror)
 
 
 def _files(folder: Path) -> dict[Path, str]:

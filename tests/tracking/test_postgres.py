@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tracking_house import House, dump, grow
+from tracking_house import House, dump, grow, mirror_at_once
 from tracking_servers import Postgres, programs
 
 pytestmark = [
@@ -63,3 +63,12 @@ def test_postgres_holds_what_sqlite_holds(house: House, new_database: Callable[[
     (attempt,) = house.folder.cell(house.cells[0]).attempts()
     grow(attempt, [6, 7])
     assert house.mirror(uri).rows == 2 * 3
+
+
+@pytest.mark.thorough
+def test_experiments_that_start_at_once_share_a_new_database(
+    house: House, postgres: Postgres
+) -> None:
+    """None of them finds the tables, and each makes them."""
+    uri = postgres.database("at_once")
+    assert all(len(dump(uri, name)) == 3 for name in mirror_at_once(house, uri, 2))

@@ -2,11 +2,8 @@
 
 import base64
 import os
-import pickle
 import socket
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tracking_house import House, dump
+from tracking_house import House, dump, mirror_at_once
 
 from orchestrator.errors import EnvironmentFault, OrchError
 from orchestrator.rundir import RunFolder
@@ -215,23 +212,32 @@ def test_an_exclusive_lock_on_the_file_is_waited_for(house: House) -> None:
 def test_experiments_that_start_at_once_share_a_new_store(
     make_house: Callable[..., House], tmp_path: Path
 ) -> None:
-    """Each in a process of its own, as two `orch run`."""
-    names = ("one", "other", "third")
-    house = make_house(tmp_path / "runs", name=names[0])
+    house = make_house(tmp_path / "runs")
     house.database.unlink()
-    code = (
-        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
-        "house = pickle.load(open(sys.argv[1], 'rb'))\n"
-        "assert house.mirror().created == 2\n"
-    )
-    started = []
-    for name in names:
-        own = house._replace(folder=RunFolder.of(tmp_path / "runs", name, "micro"))
-        own.folder.open()
-        own.attempt(own.cells[0], range(2))
-        kept = tmp_path / f"{name}.pickle"
-        kept.write_bytes(pickle.dumps(own))
-        argv = [sys.executable, "-c", code, str(kept), str(Path(__file__).parent)]
-        started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
-    assert [process.communicate()[1] for process in started] == [""] * len(names)
-    assert all(len(dump(f"sqlite:///{house.database}", f"{n}.micro")) == 3 for n in names)
+    names = mirror_at_once(house, None, 3)
+    assert all(len(dump(f"sqlite:///{house.database}", name)) == 3 for name in names)
+
+
+class _Braces(BaseHTTPRequestHandler):
+    """A proxy that answers each request with an empty object."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_proxy_that_answers_nothing_is_no_mlflow(house: House) -> None:
+    house.attempt(house.cells[0], range(2))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Braces) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = refusal(house, f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert "what answers there is no MLflow server" in said

@@ -167,16 +167,18 @@ def _with_ranks(launched: _Launched) -> Ending:
 def _program(launched: _Launched) -> Ending:
     setup, group = launched.setup, launched.group
     variables = {**setup.environment.variables(launched.env), TOKEN: f"{group.token}.driver"}
-    watching = peak_memory(launched.attempt.path) if setup.gpus_checked else nullcontext()
+    attempt = launched.attempt
+    hang_watch = program.HangWatch(attempt.path, setup.options.hung_after_minutes * 60)
+    watching = peak_memory(attempt.path) if setup.gpus_checked else nullcontext()
     with watching:
         ending = program.run(
             setup.command(launched.plan.argv, launched.env),
-            launched.attempt,
+            attempt.stdout,
+            attempt.stderr,
             cwd=setup.cwd,
             env=variables,
             claim=launched.claim,
-            patience_seconds=setup.options.hung_after_minutes * 60,
-            watch=group.ending,
+            watch=lambda: group.ending() or hang_watch.ending(),
         )
     if ending.state != "failed" or ending.failure not in ("error", "node"):
         return ending

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import processes
-from orchestrator.launch.slurm.scheduler import refusal_of
+from orchestrator.launch.slurm.scheduler import refusal_of, settings_of
 from orchestrator.spec.node_gpus import parse_gres
 from orchestrator.spec.site_options import SlurmOptions
 
@@ -149,7 +149,7 @@ def _ping(scontrol: str, _conf: str) -> bool:
 def read_cluster() -> Cluster | None:
     """Return the cluster that this machine belongs to, or None if none answers."""
     faults: list[str] = []
-    config = _settings(_output(faults, "scontrol", "show", "config"))
+    config = settings_of(_output(faults, "scontrol", "show", "config"))
     if not config:
         return None
     partitions = _output(faults, "scontrol", "show", "partition", "-o")
@@ -220,12 +220,6 @@ def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
         return "", 0
     kinds = parse_gres(options.gres or "")
     return (kinds[0][0] if kinds else ""), gpus
-
-
-def _settings(text: str) -> dict[str, str]:
-    """Return the settings in lines of `Key = value`."""
-    pairs = (line.partition(" = ") for line in text.splitlines())
-    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
 def _words(line: str) -> dict[str, str]:

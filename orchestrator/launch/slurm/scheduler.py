@@ -206,8 +206,13 @@ def cancel(elements: Iterable[str]) -> None:
 
 def config() -> Mapping[str, str]:
     """Return the controller's configuration. Raise SchedulerUnavailable or SchedulerRefusal."""
-    lines = (line.partition("=") for line in call(["scontrol", "show", "config"]).splitlines())
-    return {key.strip(): value.strip() for key, equals, value in lines if equals}
+    return settings_of(call(["scontrol", "show", "config"]))
+
+
+def settings_of(text: str) -> dict[str, str]:
+    """Return the settings in lines of `Key = value`."""
+    pairs = (line.partition(" = ") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
 def seconds_of(config: Mapping[str, str], key: str, default: float) -> float:

@@ -121,14 +121,16 @@ def fitted_size(
 
     A job that takes all GPUs of a node takes the node: its CPUs, all its memory, and no other job
     with it. One that takes some of them takes that share of CPUs and memory. If nodes differ, the
-    smallest decides, so that each of them can run the job.
+    smallest decides, so that each of them can run the job. Of nodes that are not known it takes
+    CPUS_PER_GPU.
     """
     size = given_size(options, resources)
     gpus = resources.gpus_per_node
     nodes = fitting_nodes(options, gpus, answers) if gpus and answers is not None else []
-    if not nodes:
-        return size
     flags = extra_flags(options).keys()
+    if not nodes:
+        unsaid = gpus and size.cpus is None and not flags & CPU_FLAGS
+        return size._replace(cpus=CPUS_PER_GPU * gpus) if unsaid else size
     _, count = cluster.gres_of(options, gpus)
     fits_exactly = all(count >= node.gpus_of("") for node in nodes)
     exclusive = fits_exactly if options.exclusive is None else size.exclusive

@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,10 @@ class Submission:
     def is_mine(self) -> bool:
         """Return True if this user submitted it, or nobody knows who did."""
         return self.uid in (None, os.geteuid())
+
+
+_WRITTEN = {each.name for each in fields(Submission)} - {"id", "dropped", "drained"}
+"""The fields that the first event of a submission has."""
 
 
 def user_name() -> str:
@@ -162,23 +166,8 @@ def _apply(known: dict[str, Submission], event: dict[str, Any]) -> None:
     id_ = event["submission"]
     match event["event"]:
         case "intent":
-            known[id_] = Submission(
-                id=id_,
-                kind=event["kind"],
-                name=event["name"],
-                time=event["time"],
-                host=event["host"],
-                pid=event["pid"],
-                birth=event["birth"],
-                cells=event["cells"],
-                follows=event.get("follows", ""),
-                user=event.get("user", ""),
-                uid=event.get("uid"),
-                cluster=event.get("cluster", ""),
-                running=event.get("running"),
-                launcher=event["launcher"],
-                job=event.get("job"),
-            )
+            own = {name: event[name] for name in _WRITTEN & event.keys()}
+            known[id_] = Submission(id=id_, **own)
         case "submitted":
             known[id_] = replace(known[id_], job=event.get("job"))
         case "dropped":

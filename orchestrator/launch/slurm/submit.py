@@ -632,7 +632,7 @@ class SlurmLauncher(ClusterLauncher):
         """Send job arrays. Return the cells that were sent."""
         return submit(cells, self.folder, self.options).cells
 
-    def fresh_look(self) -> AbstractContextManager[None]:
+    def fresh_look(self) -> AbstractContextManager[object]:
         """Call squeue and sacct once at most inside the context."""
         poll.refresh(self.folder)
         return poll.one_look(self.folder)

@@ -1,6 +1,7 @@
 """Training, export, evaluation and report as one chain of jobs, by the command line alone."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -38,21 +39,27 @@ evaluation:
 """
 
 
+def write_spec(folder: Path, data: str) -> Path:
+    """Write chain.yaml, its site and its prompts. Return the stand-in's environment."""
+    place = standin_verl.environment(folder / "verl's env")
+    problems = [{"question": f"What is 1 + {n}?", "answer": str(1 + n)} for n in range(16)]
+    lines = "".join(json.dumps(each) + "\n" for each in problems)
+    (folder / "sums.jsonl").write_text(lines)
+    (folder / "validation.jsonl").write_text(lines)
+    (folder / "chain.yaml").write_text(SPEC.replace("BREAKS", data))
+    (folder / "site").mkdir()
+    options = {"memory_gib": 2, "environments": {"verl": {"venv": str(place)}}, "gres": "gpu:2"}
+    (folder / "site" / "here.yaml").write_text(json.dumps({"kind": "slurm", "options": options}))
+    return place
+
+
 @pytest.mark.slow
 def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: Path) -> None:
     """Also of a cell whose numbers are no longer finite: it has ended, as a crash of no other kind.
 
     Its last finite checkpoint is evaluated.
     """
-    place = standin_verl.environment(tmp_path / "verl's env")
-    problems = [{"question": f"What is 1 + {n}?", "answer": str(1 + n)} for n in range(16)]
-    lines = "".join(json.dumps(each) + "\n" for each in problems)
-    (tmp_path / "sums.jsonl").write_text(lines)
-    (tmp_path / "validation.jsonl").write_text(lines)
-    (tmp_path / "chain.yaml").write_text(SPEC.replace("BREAKS", standin_verl.BREAKS))
-    (tmp_path / "site").mkdir()
-    options = {"memory_gib": 2, "environments": {"verl": {"venv": str(place)}}, "gres": "gpu:2"}
-    (tmp_path / "site" / "here.yaml").write_text(json.dumps({"kind": "slurm", "options": options}))
+    place = write_spec(tmp_path, standin_verl.BREAKS)
 
     def call(*words: str) -> "subprocess.CompletedProcess[str]":
         done = orch(tmp_path, *words, PYTHONPATH=str(house))
@@ -77,3 +84,34 @@ def test_train_export_evaluate_report(cluster: Cluster, tmp_path: Path, house: P
     scores = (tmp_path / "runs" / "chain" / "cells").glob("*/eval/*.json")
     steps = {json.loads(each.read_text())["asked"]["step"] for each in scores}
     assert steps == {30, 20}, "of the run whose numbers broke, the last checkpoint before"
+
+
+@pytest.mark.slow
+def test_a_launch_that_was_taken_away_trains_by_sbatch_alone(
+    cluster: Cluster, tmp_path: Path, house: Path
+) -> None:
+    """`orch show SPEC -w seed=0 --out DIR`, then plain sbatch in a shell with the library."""
+    place = write_spec(tmp_path, "sums")
+    chosen = ("chain.yaml", "-w", "seed=0", "site.options.cpus_per_task=2")
+    assert orch(tmp_path, "data", "prepare", "chain.yaml", PYTHONPATH=str(house)).returncode == 0
+    done = orch(tmp_path, "show", *chosen, "--out", "away", PYTHONPATH=str(house))
+    assert done.returncode == 0, done.stderr
+    away = tmp_path / "away"
+    assert (away / "data" / "train.parquet").is_file(), "its prompts are copies"
+    # The stand-in asks orch for the cell that verl would train.
+    shown = json.loads(orch(tmp_path, "show", *chosen, "--json", PYTHONPATH=str(house)).stdout)
+    (tmp_path / "cell.json").write_text(json.dumps(shown["cell"]))
+    own = {"PATH": f"{place / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(house)}
+    sent = subprocess.run(
+        ["sbatch", "--wait", "launch.sh"],  # noqa: S607 - as a person types it
+        cwd=away,
+        env=os.environ | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    log = "".join(path.read_text() for path in away.glob("slurm-*.out"))
+    assert sent.returncode == 0, sent.stderr + log
+    (curve,) = away.glob("output/verl.*.jsonl")
+    assert json.loads(curve.read_text().splitlines()[-1])["step"] == 30
+    assert list(away.glob("checkpoints/*/global_step_30/actor/model_world_size_2_rank_1.pt"))

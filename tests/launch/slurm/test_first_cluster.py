@@ -21,6 +21,7 @@ SMALL = {
     "/shared/huggingface": "{home}/hf",
     "gres: gpu:a100:4\n": "gres: gpu:a100:4\n  memory_gib: 2\n",
     "seeds: [0, 1, 2]": "seeds: [0]",
+    "path: Qwen/Qwen2.5-7B}": "path: Qwen/Qwen2.5-0.5B}}",  # its checkpoints fit a small disk
     "data: math\n": "data: {{name: sums, path: sums.jsonl, num_prompts: 16}}\n",
     "base: {kl.beta: 0.05, ": "base: {{kl.beta: 0.05, num_train_steps: 30, batch.num_prompts: 16, "
     "rollout.max_response_tokens: 64, ",
