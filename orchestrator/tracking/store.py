@@ -158,28 +158,36 @@ def _client(store: Store) -> Any:
 
 @contextmanager
 def _alone(store: Store) -> Iterator[None]:
-    """Let one process at a time open an SQLite file: two that make its tables get in each other's
+    """Let one process at a time open a database: two that make its tables get in each other's
     way."""
     with ExitStack() as stack:
         if store.database is not None:
             with contextlib.suppress(OSError):  # a folder that cannot be written has its tables
                 path = store.database.with_name(f".{store.database.name}.lock")
                 take_lock(stack.enter_context(path.open("a", encoding="utf-8")))
+        elif store.uri.startswith("postgresql"):
+            import sqlalchemy
+
+            # The server frees the lock with the connection.
+            connection = stack.enter_context(_engine(store).connect())
+            connection.execute(sqlalchemy.text("select pg_advisory_lock(7066)"))
         yield
 
 
 def _probe(store: Store) -> None:
     """Connect to a database once. MLflow itself would try for 100 s before it reports a failure."""
-    if not store.uri.startswith(("sqlite", "postgresql", "mysql", "mssql")):
-        return
+    if store.uri.startswith(("sqlite", "postgresql", "mysql", "mssql")):
+        import sqlalchemy
+
+        sqlalchemy.inspect(_engine(store)).get_table_names()
+
+
+def _engine(store: Store) -> Any:
     import sqlalchemy
 
     # As long as MLflow 3.17.2 itself waits for a lock on a file (store/db/utils.py: busy_timeout).
     options = {"timeout": BUSY_SECONDS} if store.uri.startswith("sqlite") else {}
-    engine = sqlalchemy.create_engine(
-        store.uri, poolclass=sqlalchemy.NullPool, connect_args=options
-    )
-    sqlalchemy.inspect(engine).get_table_names()
+    return sqlalchemy.create_engine(store.uri, poolclass=sqlalchemy.NullPool, connect_args=options)
 
 
 def _sentence(error: Exception, opening: bool) -> str | None:

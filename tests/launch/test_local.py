@@ -273,11 +273,11 @@ def test_the_work_of_an_orch_that_dies_is_taken_over(
     assert len(folder.cell(cells[0]).attempts()) == 2
 
 
-def check_nothing_is_lost(orch: Orch, cells: list[Cell], folder: RunFolder) -> None:
+def check_nothing_is_lost(cells: list[Cell], folder: RunFolder) -> None:
     """After a kill: every directory can be read, and running again ends every cell, once."""
     for cell_dir in folder.cells():
         cell_dir.read_cell()
-    assert orch.run(cells, folder) == {"interrupted": False, "succeeded": len(cells)}
+    assert launch(cells, folder, workers=2).count("succeeded") == len(cells)
     assert all(units(folder, c) == [1, 2, 3] for c in cells)
     assert all(read_state(folder.cell(c)).state == "succeeded" for c in cells)
     assert len(folder.cells()) == len(cells)
@@ -290,7 +290,7 @@ def check_nothing_is_lost(orch: Orch, cells: list[Cell], folder: RunFolder) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "first"), [("worker", 1), ("orch", 2)])
 def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
-    victim: str, first: int, orch: Orch, cell: Make, tmp_path: Path
+    victim: str, first: int, fake: Backend, orch: Orch, cell: Make, tmp_path: Path
 ) -> None:
     """The victim dies at the n-th file operation of a worker, for every third n there is."""
     died = 0
@@ -303,13 +303,13 @@ def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
             assert done.returncode == 0, done.stderr
             break
         died += 1
-        check_nothing_is_lost(orch, cells, folder)
+        check_nothing_is_lost(cells, folder)
     assert died >= 8, "the hook no longer sees the worker's file operations"
 
 
 @pytest.mark.slow
 def test_a_kill_of_orch_at_any_time_loses_and_doubles_nothing(
-    orch: Orch, cell: Make, folder: RunFolder
+    fake: Backend, orch: Orch, cell: Make, folder: RunFolder
 ) -> None:
     cells = [cell(seed) for seed in range(12)]
     for round_ in range(16):
@@ -317,4 +317,4 @@ def test_a_kill_of_orch_at_any_time_loses_and_doubles_nothing(
         time.sleep(0.15 + 0.03 * round_)
         process.kill()
         process.communicate()
-    check_nothing_is_lost(orch, cells, folder)
+    check_nothing_is_lost(cells, folder)

@@ -12,7 +12,7 @@ from tracking_servers import Server
 
 from orchestrator.errors import EnvironmentFault
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

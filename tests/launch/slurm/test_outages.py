@@ -77,7 +77,7 @@ def test_a_controller_that_crashes_loses_nothing(
     saved = site.cluster.base / "state" / "job_state"
     before = saved.read_bytes()
     site.submit(second)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while accounted and "RUNNING" not in site.cluster.run(
         "sacct", "-X", "-n", "-o", "State", "-j", site.job(second)
     ):

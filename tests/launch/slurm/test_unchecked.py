@@ -14,7 +14,10 @@ import pytest
 
 from orchestrator.launch.slurm import poll, scheduler, submissions, submit
 from orchestrator.records import Cell
+from orchestrator.rundir import AttemptDir
 from orchestrator.runs.operations import cancel
+from orchestrator.runs.state import one_look
+from tests.launch.kit import ended
 from tests.launch.slurm.conftest import Site
 
 Many = Callable[..., list[Cell]]
@@ -63,6 +66,16 @@ def test_a_controller_that_stalls_gets_each_array_once(
     names = [s.name for s in submissions.read(site.folder).values()]
     submit.end_twins(site.folder)
     assert arrays(site) == dict.fromkeys(names, 1)
+    first, *others = site.folder.cells()
+    with monkeypatch.context() as patched:
+        patched.setattr(AttemptDir, "read_exit", None)
+        with one_look(site.folder) as look:
+            states = [look.state_of(each).state for each in site.folder.cells()]
+    assert states == ["pending"] * 4, "cells that wait as they were sent are not opened"
+    first.open_attempt().write_exit(ended("cancelled"))
+    with one_look(site.folder) as look:
+        assert look.state_of(first).state == "cancelled"
+        assert {look.state_of(each).state for each in others} == {"pending"}
 
 
 def test_a_second_copy_of_a_job_starts_nothing_and_is_cancelled(site: Site, many: Many) -> None:
