@@ -1,5 +1,6 @@
 """What the launchers of SLURM and of a Ray do alike: states, cancelling, ending frozen workers."""
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,11 @@ from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
 
 Order = Mapping[str, Any]
 """The order of an attempt: its submission, and where that went."""
+
+
+def order_text(order: Order, cell: Cell) -> str:
+    """Return an order, with its cell, as JSON."""
+    return f'{json.dumps(order)[:-1]}, "cell": {cell.model_dump_json()}}}'
 
 
 class ClusterLauncher(ABC):

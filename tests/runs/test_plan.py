@@ -1,12 +1,10 @@
 """Every reason a cell can have, and that planning changes nothing."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import RunFolderError
-from orchestrator.records import Outcome
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.plan import FieldChange, plan
 from tests.launch.kit import ended, leave, make_cell, move_in
@@ -55,12 +53,6 @@ def test_how_the_last_attempt_ended_is_the_reason(
     assert (row.state, row.reason, row.detail, row.pending) == (state, reason, detail, pending)
     assert row.attempts == 2
     assert bool(plan([cell], folder).pending) is pending
-
-
-def test_a_collapse_is_told(folder: RunFolder) -> None:
-    cell = make_cell()
-    leave(folder, cell, ended(outcome=Outcome(kind="collapsed", cause="nan", step=3)))
-    assert only([cell], folder).detail == "collapsed"
 
 
 def test_a_killed_cell_goes_on_from_its_last_checkpoint(
@@ -117,15 +109,6 @@ def test_orphans_follow_the_cells_and_do_not_make_the_plan_pending(folder: RunFo
     assert not made.pending
 
 
-def test_cells_that_a_selection_leaves_out_are_no_orphans(folder: RunFolder) -> None:
-    chosen, other, gone = make_cell(0), make_cell(1), make_cell(2)
-    for cell in (chosen, other, gone):
-        leave(folder, cell, ended())
-    made = plan([chosen, other], folder)
-    assert [row.directory.id for row in made.orphans] == [gone.id]
-    assert [row.directory.id for row in made.only({chosen.id}).rows] == [chosen.id]
-
-
 def test_an_earlier_version_whose_cell_is_cut_is_an_orphan_and_nothing_more(
     folder: RunFolder,
 ) -> None:
@@ -149,10 +132,6 @@ def test_an_exit_record_that_cannot_be_read_is_told_and_the_rest_planned(
     assert len(made.pending) == 1
 
 
-def test_a_cell_named_twice_is_planned_once(folder: RunFolder) -> None:
-    assert plan([make_cell(), make_cell()], folder).counts() == {"new": 1}
-
-
 def test_a_newer_or_foreign_folder_is_refused(folder: RunFolder) -> None:
     folder.path.mkdir(parents=True)
     (folder.path / "thesis.tex").write_text("")
@@ -161,18 +140,3 @@ def test_a_newer_or_foreign_folder_is_refused(folder: RunFolder) -> None:
     (folder.path / "format.json").write_text('{"format": 99, "orch": "7.0"}')
     with pytest.raises(RunFolderError, match=r"format 99, written by orch 7.0; this orch"):
         plan([make_cell()], folder)
-
-
-def test_planning_grows_with_the_number_of_cells_and_not_its_square(folder: RunFolder) -> None:
-    """Half of the cells are on disk, half are new: the dearest case per cell."""
-    cells = [make_cell(seed) for seed in range(800)]
-    for cell in cells[::2]:
-        leave(folder, cell, ended())
-
-    def seconds(count: int) -> float:
-        began = time.process_time()
-        plan(cells[:count], RunFolder(folder.path))
-        return time.process_time() - began
-
-    small, large = (min(seconds(n) for _ in range(3)) for n in (100, 800))
-    assert large < 4 * 8 * small

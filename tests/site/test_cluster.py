@@ -84,7 +84,7 @@ def test_what_a_site_file_gets_wrong_names_the_field(
         ({"gres": "gpu:a100:2", "exclusive": True}, 2, (64, 0, True)),
         ({"cpus_per_gpu": 8, "memory_gib": 100}, 4, (32, 102400, True)),
         ({"extra": ["--mem-per-gpu=90G"]}, 4, (128, None, True)),
-        ({"partition": "a10"}, 4, (None, None, False)),  # there is none: doctor says so
+        ({"partition": "a10"}, 4, (16, None, False)),  # there is none: doctor says so
         ({}, 0, (1, None, False)),
     ],
 )

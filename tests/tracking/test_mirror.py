@@ -1,7 +1,6 @@
 """mirror on a real MLflow: what it holds, and that it is the same however it came about."""
 
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracking_house import T0, House, curve, dump, dying, grow
+from tracking_house import T0, House, dump, dying, grow
 
 from orchestrator.records import Cell
 
@@ -495,31 +494,8 @@ def test_long_texts_are_cut_visibly(house: House) -> None:
     assert run["tags"]["note"].endswith("(cut here: 9,000 characters in all)")
 
 
-def test_two_experiments_share_a_store(make_house: Callable[..., House], tmp_path: Path) -> None:
-    one = make_house(tmp_path / "runs", name="one")
-    one.attempt(one.cells[0], range(3))
-    one.mirror()
-    other = one._replace(folder=type(one.folder).of(tmp_path / "runs", "other", "full"))
-    other.folder.open()
-    other.attempt(other.cells[0], range(5))
-    assert other.mirror().created == 2
-    assert one.mirror().unchanged == 2
-    assert len(dump(uri(one), "one.micro")) == len(dump(uri(one), "other")) == 3
-
-
 def test_nothing_launched_makes_no_store(house: House) -> None:
     house.database.unlink()
     report = house.mirror()
     assert (report.created, report.unchanged) == (0, 0)
     assert not house.database.exists()
-
-
-def test_the_environment_is_as_before(house: House) -> None:
-    fill(house)
-    before = dict(os.environ)
-    house.mirror()
-    assert dict(os.environ) == before
-
-
-def test_curve_is_what_the_tests_think() -> None:
-    assert curve(2) == {"train/reward_mean": 0.2, "train/entropy": 1 / 3, "eval/accuracy/a": 0.25}

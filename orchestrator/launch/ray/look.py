@@ -6,30 +6,24 @@ has. A server that was restarted without its state knows no job, while jobs of o
 on; a job that the server lists may have ended without an exit record. This module writes nothing.
 """
 
-import json
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
 
 from orchestrator.errors import RunFolderError
-from orchestrator.files import clock_of, read_json
+from orchestrator.files import read_json
 from orchestrator.launch.endings import Ending, failure_of, shortened
 from orchestrator.launch.ray.server import JobServer, RayJob, ServerRefusal, ServerUnavailable
 from orchestrator.launch.slurm import scheduler
-from orchestrator.launch.slurm.lease import LEASE_SECONDS, is_dead
+from orchestrator.launch.slurm.lease import LEASE_SECONDS, frozen, is_dead, silence_of
 from orchestrator.launch.slurm.submissions import Submission
 from orchestrator.records import ExitRecord
 from orchestrator.rundir import AttemptDir, CellDir, SchedulerReport
 
-ORDER_HEAD = '{"launcher": "ray"'
-"""The start of an order that `submit` writes."""
 YOUNG_SECONDS = 90.0
 """Seconds for which an order may be on its way to the server: more than one request takes."""
-FROZEN_SECONDS = 300.0
-"""Seconds without a heartbeat (one every 3 s) after which the worker of a running job is frozen."""
 KEPT_SECONDS = 2.0
 """Seconds for which an answer is kept."""
 
@@ -42,11 +36,9 @@ Answer = Mapping[str, RayJob] | str
 
 def is_ray(attempt: AttemptDir) -> bool:
     """Return True if the attempt's order is one for a job server."""
-    try:
-        with attempt.order.open("rb") as file:
-            return file.read(len(ORDER_HEAD)) == ORDER_HEAD.encode()
-    except OSError:
-        return False
+    with suppress(RunFolderError):
+        return attempt.read_order().get("launcher") == "ray"
+    return False
 
 
 def polled_state(
@@ -81,7 +73,7 @@ def polled_state(
     if job is not None and not job.is_over:
         if silence is None:
             return SchedulerReport("pending")
-        return SchedulerReport("running", fault=_frozen(attempt, silence))
+        return SchedulerReport("running", fault=frozen(attempt, silence, "Ray"))
     if job is None and silence is None:
         # Under the submission lock nothing is on its way: `submit` sends it again, under a new id.
         young = time.time() - sent < YOUNG_SECONDS
@@ -122,14 +114,6 @@ def as_submitter(folder: str) -> Iterator[None]:
         yield
     finally:
         _submitting[folder] -= 1
-
-
-def silence_of(attempt: AttemptDir) -> float | None:
-    """Return the seconds since the attempt's heartbeat; None if it never began."""
-    try:
-        return clock_of(attempt.path) - attempt.heartbeat.stat().st_mtime
-    except FileNotFoundError:
-        return None
 
 
 def _without_record(
@@ -176,16 +160,6 @@ def _stopped(ended: ExitRecord | None, job: RayJob | None = None) -> ExitRecord:
     return Ending("cancelled", message=why).record(began or now, over or now)
 
 
-def _frozen(attempt: AttemptDir, silence: float) -> str:
-    if silence < FROZEN_SECONDS:
-        return ""
-    node = (read_json(attempt.job) or {}).get("host", "its node")
-    return (
-        f"frozen: no heartbeat from {node} for {silence / 60:.0f} min, while Ray says RUNNING. "
-        "`orch run --wait` ends it and tries again; `orch cancel` ends it"
-    )
-
-
 # ---------------------------------------------------------------- one answer for many cells
 
 _answers: dict[str, tuple[float, Answer]] = {}
@@ -226,9 +200,3 @@ def one_look() -> Iterator[None]:
         yield
     finally:
         _held -= 1
-
-
-def order_text(content: Mapping[str, Any], cell: str) -> str:
-    """Return an order as JSON: its content, and the cell, which is JSON already."""
-    text = json.dumps({"launcher": "ray", **content})
-    return f'{text[:-1]}, "cell": {cell}}}'

@@ -33,7 +33,7 @@ from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.check import check_launchable, translations
-from orchestrator.launch.cluster_launcher import ClusterLauncher, Order
+from orchestrator.launch.cluster_launcher import ClusterLauncher, Order, order_text
 from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.ray import look
@@ -315,14 +315,14 @@ class RaySender:
             "intent", cell.id, submission=submission, launcher="ray", address=self.server.address
         )
         order = {
+            "launcher": "ray",
             "submission": submission,
             "address": self.server.address,
             "time": time.time(),
             "data_dir": str(prepared.data_dir()),
             "options": self._plain,
         }
-        text = look.order_text(order, cell.model_dump_json())
-        attempt = cell_dir.reserve(text, fresh=fresh)
+        attempt = cell_dir.reserve(order_text(order, cell), fresh=fresh)
         if plan.bring_up == "ray":
             # The launch at hand may be that of another seed, and is that of a first attempt: Ray's
             # workers need the variables of this one.

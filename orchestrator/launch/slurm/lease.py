@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from orchestrator.errors import OrchError
-from orchestrator.files import read_json
+from orchestrator.files import clock_of, read_json
 from orchestrator.launch import processes
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.processes import GRACE_SECONDS
@@ -31,6 +31,8 @@ from orchestrator.rundir import AttemptDir, CellDir
 HEARTBEAT_SECONDS = 3.0
 LEASE_SECONDS = 30.0
 """Seconds without a heartbeat after which an attempt counts as dead."""
+FROZEN_SECONDS = 300.0
+"""Seconds without a heartbeat after which the worker of a running job is frozen."""
 
 
 def open_attempt(cell_dir: CellDir, submission: str, number: int) -> AttemptDir | None:
@@ -78,6 +80,30 @@ def is_dead(attempt: AttemptDir) -> bool:
         return False
     # a later process can have the same pid, but not the same time of birth
     return processes.birth(int(job.get("pid", 0))) != str(job["birth"])
+
+
+def silence_of(attempt: AttemptDir, since: float = 0.0) -> float | None:
+    """Return the seconds since the attempt's heartbeat, or since `since` if that is later; None if
+    it never began."""
+    try:
+        return clock_of(attempt.path) - max(attempt.heartbeat.stat().st_mtime, since)
+    except OSError:
+        return None
+
+
+def frozen(attempt: AttemptDir, silence: float | None, scheduler: str) -> str:
+    """Return a sentence on a worker without a heartbeat; empty if it has one or has not started.
+
+    A frozen worker (a file server does not answer, SIGSTOP) cannot report this itself, because its
+    own watch is frozen too.
+    """
+    if silence is None or silence < FROZEN_SECONDS or (job := read_json(attempt.job)) is None:
+        return ""
+    return (
+        f"frozen: no heartbeat from {job.get('host', 'its node')} for {silence / 60:.0f} min, "
+        f"while {scheduler} says RUNNING. `orch run --wait` ends it and tries again on another "
+        "node; `orch cancel` ends it"
+    )
 
 
 class Lease:

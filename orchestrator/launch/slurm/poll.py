@@ -9,17 +9,15 @@ longer each time nothing has changed. This module writes nothing.
 import math
 import os
 import random
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from orchestrator.files import clock_of, read_json, read_tail
-from orchestrator.launch.slurm import scheduler, submissions
+from orchestrator.files import read_tail
+from orchestrator.launch.slurm import lease, scheduler, submissions
 from orchestrator.launch.slurm.scheduler import stuck_reason
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import (
@@ -35,8 +33,6 @@ FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
 """Seconds for which an answer is kept, at first and at most."""
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
-FROZEN_SECONDS = 300.0
-"""Seconds without a heartbeat (one every 3 s) after which the worker of a running job is frozen."""
 _FRESH_SECONDS = 1.0
 _YOUNG_SECONDS = 120.0
 """Seconds for which accounting may not know a job that was just submitted."""
@@ -50,7 +46,7 @@ def polled_state(
     ended: an exit record with state preempted or timed_out: the job may be in the queue again.
     Return None if the submission was refused or never sent: then nothing works on the attempt.
     """
-    order = _read_head(attempt)
+    order = attempt.read_order()
     folder = RunFolder(cell_dir.path.parents[1])
     answer = snapshot(folder)
     # A submission that is younger than the answer is only in the ledger.
@@ -69,7 +65,9 @@ def polled_state(
     index = order["index"]
     report = answer.report(submission, index, attempt)
     if ended is None and report.state == "running":
-        return report._replace(fault=_silence(attempt, answer.at_work_since(submission, index)))
+        # The last start of the job may have made no attempt yet.
+        silence = lease.silence_of(attempt, answer.at_work_since(submission, index))
+        return report._replace(fault=lease.frozen(attempt, silence, "SLURM"))
     if ended is None or report.state in ON_CLUSTER:
         return report
     if report.state == "cancelled":
@@ -79,26 +77,6 @@ def polled_state(
     if time.time() - ended.ended < scheduler.LATE_SECONDS:
         return SchedulerReport("pending")  # the job may be about to requeue itself
     return SchedulerReport(ended.state, ended)
-
-
-def _silence(attempt: AttemptDir, since: float) -> str:
-    """Return a sentence on a worker without a heartbeat; empty if it has one or has not started.
-
-    since: the last start of the job, which may have made no attempt yet. A frozen worker (a file
-    server does not answer, SIGSTOP) cannot report this itself, because its own watch is frozen too.
-    """
-    try:
-        beat = attempt.heartbeat.stat().st_mtime
-        silent = clock_of(attempt.path) - max(beat, since)
-    except OSError:
-        return ""
-    if silent < FROZEN_SECONDS or not attempt.job.exists():
-        return ""
-    node = (read_json(attempt.job) or {}).get("host", "its node")
-    return (
-        f"frozen: no heartbeat from {node} for {silent / 60:.0f} min, while SLURM says RUNNING. "
-        "`orch run --wait` ends it and tries another node; `orch cancel` ends it"
-    )
 
 
 def polled_element(
@@ -327,12 +305,9 @@ class SchedulerSnapshot:
     ) -> bool:
         """Return True if the queue may have a job and not list it: it is too new, another user's
         or another cluster's; or if its worker lives, which the controller will end."""
-        try:
-            beat = attempt.heartbeat.stat().st_mtime if attempt else None
-        except OSError:
-            beat = None
-        silent = clock_of(attempt.path) - beat if attempt and beat else math.inf
-        young = min(silent, time.time() - submission.time) < _YOUNG_SECONDS
+        silent = lease.silence_of(attempt) if attempt else None
+        age = time.time() - submission.time
+        young = min(age, math.inf if silent is None else silent) < _YOUNG_SECONDS
         return young or not submission.is_mine or self._is_elsewhere(submission)
 
     def _is_elsewhere(self, submission: submissions.Submission) -> bool:
@@ -453,22 +428,6 @@ def snapshot(folder: RunFolder) -> SchedulerSnapshot:
         _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311  (jitter)
     _snapshots[folder.path] = fresh
     return fresh
-
-
-# The start of an order as submit.Sender.train writes it.
-_HEAD = re.compile(rb'\{"submission": "(\w+)", "index": (\d+), "cell": ')
-
-
-def _read_head(attempt: AttemptDir) -> Mapping[str, Any]:
-    """Return submission and index of an order, without parsing the cell, which follows them."""
-    try:
-        with attempt.order.open("rb") as file:
-            hit = _HEAD.match(file.read(128))
-    except OSError:
-        hit = None
-    if hit is None:
-        return attempt.read_order()
-    return {"submission": hit[1].decode(), "index": int(hit[2])}
 
 
 def _last_lines(log: Path) -> str:

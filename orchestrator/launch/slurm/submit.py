@@ -38,7 +38,7 @@ from orchestrator.errors import EnvironmentFault, NoLocksError, OrchError
 from orchestrator.files import take_lock, telling, write_text
 from orchestrator.launch import processes
 from orchestrator.launch.check import check_launchable
-from orchestrator.launch.cluster_launcher import ClusterLauncher, Order
+from orchestrator.launch.cluster_launcher import ClusterLauncher, Order, order_text
 from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.slurm import cluster, poll, scheduler, script, submissions
@@ -269,10 +269,7 @@ class Sender:
         cell_dirs = [(cell, self.folder.cell(cell)) for cell in array.cells]
         for index, (cell, cell_dir) in enumerate(cell_dirs):
             cell_dir.make(cell)
-            # Submission and index come first, because poll._read_head reads only the start of the
-            # file.
-            head = f'"submission": "{submission}", "index": {index}'
-            order = f'{{{head}, "cell": {cell.model_dump_json()}}}'
+            order = order_text({"submission": submission, "index": index}, cell)
             elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
         job = self.training_job(name, array)
         self._write(submission, {"elements": elements}, job, self.options)

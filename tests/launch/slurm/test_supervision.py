@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.files import read_json
-from orchestrator.launch.slurm import poll
+from orchestrator.launch.slurm import lease
 from orchestrator.launch.slurm.submit import SlurmLauncher
 from orchestrator.records import Cell
 from orchestrator.runs.plan import plan
@@ -28,7 +28,7 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     job = read_json(site.attempts(cell)[0].job)
     assert job is not None
     os.kill(int(job["pid"]), signal.SIGSTOP)
-    monkeypatch.setattr(poll, "FROZEN_SECONDS", 15.0)
+    monkeypatch.setattr(lease, "FROZEN_SECONDS", 15.0)
     deadline = time.monotonic() + 60
     while not (seen := site.look(cell)).fault:
         assert seen.state == "running"
@@ -66,7 +66,7 @@ def test_a_clock_that_is_two_hours_ahead_ends_no_job(
     (cell,) = many(1, "slow", 20)
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 7200)
-    monkeypatch.setattr(poll, "FROZEN_SECONDS", 60.0)
+    monkeypatch.setattr(lease, "FROZEN_SECONDS", 60.0)
     assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
     assert len(site.attempts(cell)) == 1
     assert any("min ahead of that of the file system" in sentence for sentence in site.told)
