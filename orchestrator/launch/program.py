@@ -53,7 +53,8 @@ def run(
                 preexec_fn=partial(processes.die_with, os.getpid()),
             )
         except (FileNotFoundError, PermissionError) as error:
-            return cannot_run(argv[0], error)
+            why = f"{argv[0]} cannot be run: {error.strerror}. `orch doctor` says what is here"
+            return Ending("failed", code=127, failure="config", message=why)
     try:
         ending = _wait(process, watch)
     finally:
@@ -84,16 +85,6 @@ def end(process: "subprocess.Popen[bytes]", grace_seconds: float = GRACE_SECONDS
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def cannot_run(name: str, error: OSError) -> Ending:
-    """Return the ending of a program that cannot be started."""
-    return Ending(
-        "failed",
-        code=127,
-        failure="config",
-        message=f"{name} cannot be run: {error.strerror}. `orch doctor` says what this machine has",
-    )
 
 
 def ending_of_code(code: int, stderr: Path, oom: bool = False) -> Ending:

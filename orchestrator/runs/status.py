@@ -42,8 +42,8 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     if collapsed := sum(map(_is_collapsed, plan.rows)):
         parts.insert(0, f"{collapsed} collapsed")
     yield f"  {', '.join(parts)}"
-    if line := _hours_text(plan, experiment.folder):
-        yield f"  {line}"
+    if hours := _gpu_hours(plan, experiment.folder):
+        yield f"  GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining"
     for sentence in standing_sentences(cluster_standing(experiment, plan)):
         yield f"  {sentence}"
 
@@ -91,11 +91,6 @@ def _cell_row(row: PlanRow, where: str) -> tuple[str, ...]:
 def named(state: str, where: str) -> str:
     """Return a state in words: on this machine nobody preempts, a person interrupts."""
     return "interrupted" if state == "preempted" and where == "local" else state
-
-
-def _hours_text(plan: Plan, folder: RunFolder) -> str:
-    hours = _gpu_hours(plan, folder)
-    return f"GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining" if hours else ""
 
 
 def _gpu_hours(plan: Plan, folder: RunFolder) -> tuple[float, float] | None:

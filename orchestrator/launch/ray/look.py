@@ -8,7 +8,6 @@ on; a job that the server lists may have ended without an exit record. This modu
 
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -42,12 +41,13 @@ def is_ray(attempt: AttemptDir) -> bool:
 
 
 def polled_state(
-    cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None
+    _cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None, *, locked: bool = False
 ) -> SchedulerReport | None:
     """Return the state of a cell whose last attempt has an order and no final exit record.
 
     ended: an exit record with state preempted or timed_out. Return None if nothing works on the
-    attempt and nothing ever did: it is submitted again.
+    attempt and nothing ever did: it is submitted again. locked: the caller holds the submission
+    lock of the folder, so that no order is on its way.
     """
     try:
         order = attempt.read_order()
@@ -75,9 +75,9 @@ def polled_state(
             return SchedulerReport("pending")
         return SchedulerReport("running", fault=frozen(attempt, silence, "Ray"))
     if job is None and silence is None:
-        # Under the submission lock nothing is on its way: `submit` sends it again, under a new id.
+        # `submit` sends it again, under a new id.
         young = time.time() - sent < YOUNG_SECONDS
-        return SchedulerReport("submitted") if young and not submitting(cell_dir) else None
+        return SchedulerReport("submitted") if young and not locked else None
     return _without_record(attempt, job, silence is not None, sent)
 
 
@@ -96,24 +96,6 @@ def polled_evaluation(sent: Submission) -> SchedulerReport:
     named, ray_message = failure_of(job.message), " ".join(job.message.split())
     why = f"the job left no exit record; Ray says: {ray_message or job.status}"
     return _failed(named if named != "error" else "lost", why, sent.time)
-
-
-_submitting: Counter[str] = Counter()
-
-
-def submitting(cell_dir: CellDir) -> bool:
-    """Return True if this process holds the submission lock of the cell's folder."""
-    return _submitting[str(cell_dir.path.parents[1])] > 0
-
-
-@contextmanager
-def as_submitter(folder: str) -> Iterator[None]:
-    """Judge attempts, inside the context, as the holder of the folder's submission lock."""
-    _submitting[folder] += 1
-    try:
-        yield
-    finally:
-        _submitting[folder] -= 1
 
 
 def _without_record(

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,11 +178,12 @@ def submit(
     """
     folder.open()
     server = server_of(options)
-    with submission_lock(folder), look.as_submitter(str(folder.path)):
+    with submission_lock(folder):
         look.forget()
         jobs = _jobs(server)
         with look.one_look():
-            states = [(c, folder.cell(c).state(poll=look.polled_state)) for c in cells]
+            poll = partial(look.polled_state, locked=True)
+            states = [(c, folder.cell(c).state(poll=poll)) for c in cells]
         waiting = [cell for cell, state in states if state.state in RESUMABLE]
         if not waiting:
             return Submitted()
