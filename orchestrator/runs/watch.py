@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -92,7 +92,8 @@ def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
     for cell, look in states:
         now = LatestMetrics(cell.settings.num_train_steps)
         if look.state != "succeeded":
-            attempts = folder.cell(cell).attempts() if look.attempts else []
+            waits = look.state in ("submitted", "pending") and look.attempts == 1
+            attempts = [] if waits or not look.attempts else folder.cell(cell).attempts()
             started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
             now = latest_metrics(started[-1].path) if started else LatestMetrics()
         outcome = look.exit.outcome if look.exit else None
@@ -239,35 +240,33 @@ def keep_showing(cells: Sequence[tuple[str, Sequence[Cell], RunFolder]]) -> None
     cells: name, cells and folder of each experiment. A table on a terminal, and lines elsewhere.
     """
     summaries = [Summary() for _ in cells]
-
-    def ticks() -> Iterator[list[tuple[ProgressSnapshot, str]]]:
+    with ExitStack() as stack, suppress(KeyboardInterrupt):
+        show = _table(stack) if sys.stdout.isatty() else _lines()
         while True:
             began = time.monotonic()
             snapshots = [take_snapshot(own, folder) for _, own, folder in cells]
-            yield [
-                (one, f"{name}: {summary.of(one)}")
+            texts = [
+                f"{name}: {summary.of(one)}"
                 for one, summary, (name, *_) in zip(snapshots, summaries, cells, strict=True)
             ]
+            show(snapshots, texts)
             if all(one.over for one in snapshots):
                 return
             spent = time.monotonic() - began
             time.sleep(max(2 * LOOK_SECONDS, spent / _SHARE_LOOKING))
 
-    try:
-        if sys.stdout.isatty():
-            _on_terminal(ticks())
-        else:
-            _as_lines(ticks())
-    except KeyboardInterrupt:
-        pass
+
+Show = Callable[[Sequence[ProgressSnapshot], Sequence[str]], None]
+"""Shows experiments, each with the line that sums it up."""
 
 
-def _as_lines(ticks: Iterable[list[tuple[ProgressSnapshot, str]]]) -> None:
+def _lines() -> Show:
     """Print what became of each cell and, now and then, how far all are."""
     states: dict[str, str] = {}
     printed: dict[int, tuple[str, float]] = {}
-    for snapshots in ticks:
-        for i, (snapshot, summary) in enumerate(snapshots):
+
+    def show(snapshots: Sequence[ProgressSnapshot], texts: Sequence[str]) -> None:
+        for i, (snapshot, summary) in enumerate(zip(snapshots, texts, strict=True)):
             for line in snapshot.lines:
                 if states.get(line.cell.id, line.state) != line.state:
                     detail = line.detail or (line.outcome if line.state == "succeeded" else "")
@@ -281,22 +280,23 @@ def _as_lines(ticks: Iterable[list[tuple[ProgressSnapshot, str]]]) -> None:
                 printed[i] = summary, time.monotonic()
         sys.stdout.flush()
 
+    return show
 
-def _on_terminal(ticks: Iterable[list[tuple[ProgressSnapshot, str]]]) -> None:
+
+def _table(stack: ExitStack) -> Show:
+    """Draw a table anew on the terminal; its last state stays there."""
     from rich.console import Console, Group
     from rich.live import Live
 
     console = Console()
-    shown: Group | None = None
-    try:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            for snapshots in ticks:
-                room = max(3, (console.height - 2) // max(1, len(snapshots)) - 3)
-                shown = Group(*(drawn(one, summary, room) for one, summary in snapshots))
-                live.update(shown, refresh=True)
-    finally:
-        if shown is not None:
-            console.print(shown)
+    live = stack.enter_context(Live(console=console, auto_refresh=False))
+
+    def show(snapshots: Sequence[ProgressSnapshot], texts: Sequence[str]) -> None:
+        room = max(3, (console.height - 2) // max(1, len(snapshots)) - 3)
+        parts = (drawn(*each, room) for each in zip(snapshots, texts, strict=True))
+        live.update(Group(*parts), refresh=True)
+
+    return show
 
 
 def latest_metrics(attempt_dir: Path) -> LatestMetrics:

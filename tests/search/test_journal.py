@@ -62,14 +62,6 @@ def test_a_file_that_is_no_journal_is_told_and_kept(content: bytes, tmp_path: Pa
     assert log.read_bytes() == content
 
 
-def test_an_empty_journal_is_a_new_one(tmp_path: Path) -> None:
-    made = house(tmp_path, trials=1)
-    made.folder.open()
-    made.journal().log.parent.mkdir(parents=True)
-    made.journal().log.touch()
-    assert len(made.run()[0].trials) == 1
-
-
 def test_a_lost_journal_is_rebuilt_from_the_run_directories(tmp_path: Path) -> None:
     made = house(tmp_path)
     (before,) = made.run()
@@ -79,15 +71,6 @@ def test_a_lost_journal_is_rebuilt_from_the_run_directories(tmp_path: Path) -> N
     assert again.trained == []
     assert [t.beta for t in after.trials] == [t.beta for t in before.trials]
     assert [t.value for t in after.trials] == [t.value for t in before.trials]
-
-
-def test_a_file_in_the_way_is_a_sentence(tmp_path: Path) -> None:
-    made = house(tmp_path)
-    made.folder.path.parent.mkdir(parents=True)
-    made.folder.open()
-    (made.folder.path / "tune").write_text("a file where a folder should be")
-    with pytest.raises(RunFolderError, match="a part of its path is a file"):
-        made.run()
 
 
 def _files(folder: Path) -> dict[Path, bytes]:
