@@ -389,14 +389,14 @@ def describe_experiment(spec: Spec, records: Sequence[Record], folder: RunFolder
     """Describe the experiment: question, description, claims, progress, and folder."""
     micro = bool(records) and records[0].cell.scale == "micro"
     parts = [
-        f"# {spec.name}",
+        # MLflow shows the first line alone, above a page for traces of agents.
+        "[All runs, with their curves](orch:runs)",
         MICRO_NOTE if micro else "",
         spec.question,
         spec.description,
         "[The report](orch:report), an artifact of the run [summary](orch:summary)"
         if (folder.report / "index.html").is_file()
         else "The report is an artifact of the run `summary`, once `orch report` has made it.",
-        "[All runs, with their curves](orch:runs)",
         _claims(spec),
         _progress(records),
         f"Run directories: `{folder.path}`",

@@ -222,7 +222,7 @@ def test_the_first_ctrl_c_leaves_everything_resumable(
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]) and units(folder, cells[1]))
     process.send_signal(number)
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=300)
     assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "preempted": 2, "planned": 1}
     assert err == ""
     ended = read_state(folder.cell(cells[0])).exit
@@ -251,7 +251,7 @@ def test_two_orchs_share_the_work(orch: Orch, cell: Make, folder: RunFolder) -> 
     cells = [cell(seed, "slow", steps=4) for seed in range(6)]
     both = [orch.start(cells, folder), orch.start(list(reversed(cells)), folder)]
     for process in both:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
         assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "succeeded": 6}, err
     assert all(units(folder, c) == [1, 2, 3, 4] for c in cells)
     assert all(len(folder.cell(c).attempts()) == 1 for c in cells)
@@ -267,7 +267,7 @@ def test_the_work_of_an_orch_that_dies_is_taken_over(
     time.sleep(0.5)
     first.kill()
     first.communicate()
-    out, err = second.communicate(timeout=60)
+    out, err = second.communicate(timeout=300)
     assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "succeeded": 1}, err
     assert units(folder, cells[0]) == list(range(1, 41))
     assert len(folder.cell(cells[0]).attempts()) == 2

@@ -43,7 +43,7 @@ def test_following_shows_everything_once_and_ends_with_the_cell(
     pieces: list[str] = []
     reader = threading.Thread(target=lambda: pieces.extend(follow(folder.cell(one))))
     reader.start()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     reader.join(timeout=10)
     assert not reader.is_alive()
     assert "".join(pieces).splitlines() == [f"tick {n}" for n in range(20)]

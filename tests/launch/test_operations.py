@@ -37,7 +37,7 @@ def test_a_running_cell_is_stopped_and_the_others_go_on(
     wait_for(lambda: units(folder, cells[0]))
     (done,) = cancel(cells[:1], folder, "given up: behind")
     assert (done.done, done.note) == (True, "stopped")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
     assert json.loads(out.splitlines()[-1]) == {
         "interrupted": False,
         "cancelled": 1,
@@ -71,7 +71,7 @@ def test_a_worker_that_does_not_listen_is_killed(
     monkeypatch.setattr("orchestrator.launch.local.os.kill", kill)
     assert done.done
     assert written == [True], "its last word comes first: nobody starts it again"
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=300)
     assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "cancelled": 1}
 
 

@@ -53,6 +53,8 @@ def test_notes_lead_to_the_report_and_to_all_runs(house: House) -> None:
         assert report in note
         assert note.count("viewStateShareKey=orch-all") == 1, "one link, not one for each term"
         assert "](orch:" not in note
+    first = "[All runs, with their curves](#/experiments/E/runs?"
+    assert now[""]["note"].startswith(first), "MLflow shows its first line"
     assert list(now[""]["views"]) == ["mlflow.sharedViewState.orch-all"]
     assert str(house.folder.cell(house.cells[0]).path) in cell
 
