@@ -1,6 +1,7 @@
 """The bytes that the checkpoints of cells would take of a disk."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator import plugins
@@ -47,6 +48,11 @@ def disk_use(cells: Iterable[Cell]) -> DiskUse | None:
         else:
             each.append(num_bytes)
     return DiskUse(max(each), sum(each), len(each), unknown) if each else None
+
+
+def nearest(path: Path) -> Path:
+    """Return the path, or the folder that exists on the way to it."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
 def shown(num_bytes: float) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from orchestrator.data.source import KINDS, validation_beside
 from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.evaluate.survey import tasks_of
-from orchestrator.launch.disk_use import disk_use, shown
+from orchestrator.launch.disk_use import disk_use, nearest, shown
 from orchestrator.launch.hub_data import hub_findings, is_local
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
@@ -99,7 +99,7 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
     if not (is_here or _is_login_node(experiment)):
         return
     new = [cell for cell in experiment.cells if not experiment.folder.cell(cell).attempts()]
-    free = shutil.disk_usage(_nearest(experiment.folder.path)).free
+    free = shutil.disk_usage(nearest(experiment.folder.path)).free
     if (needed := disk_use(new)) is not None and needed.total > free:
         yield Doubt(
             "cadence",
@@ -132,11 +132,6 @@ def _is_login_node(experiment: Experiment) -> bool:
 
 def _checks_gpus(experiment: Experiment) -> bool:
     return bool(experiment.spec.site.options.get("gpu_check", True))
-
-
-def _nearest(path: Path) -> Path:
-    """Return the nearest folder above that exists."""
-    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _of_cells(experiment: Experiment) -> Iterator[Doubt]:

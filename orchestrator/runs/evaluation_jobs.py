@@ -4,6 +4,7 @@
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,12 +176,6 @@ def record_ends(
             submissions.note(folder, submissions.DRAINED, sent.id, launcher=sent.launcher)
 
 
-def counts(evaluations: Iterable[EvaluationState]) -> dict[str, int]:
-    """Return the number of evaluation jobs in each state."""
-    states = [each.state for each in evaluations]
-    return {state: states.count(state) for state in dict.fromkeys(states)}
-
-
 def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
     """Return {evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...],
     copies: [sentence, ...]}; empty where nothing was sent to a cluster.
@@ -191,10 +186,7 @@ def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
         return {}
     states = {row.directory.path.name: row.state for row in plan.rows}
     evaluations = last_evaluations(experiment.folder, states)
-    failed: dict[str, int] = {}
-    for each in evaluations.values():
-        if each.exit is not None:
-            failed[each.exit.failure] = failed.get(each.exit.failure, 0) + 1
+    failed = Counter(each.exit.failure for each in evaluations.values() if each.exit is not None)
     waiting = any(row.state in ("submitted", "pending") for row in plan.rows) or any(
         each.state == "pending" for each in evaluations.values()
     )
@@ -205,8 +197,8 @@ def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
     cancelled = [row.directory.path.name for row in plan.rows if row.state == "cancelled"]
     end_waiting_evaluations(experiment.folder, cancelled)
     return {
-        "evaluations": counts(evaluations.values()),
-        "failed": failed,
+        "evaluations": dict(Counter(each.state for each in evaluations.values())),
+        "failed": dict(failed),
         "stuck": stuck,
         "copies": end_twins(experiment.folder),
     }

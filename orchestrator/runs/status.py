@@ -106,8 +106,7 @@ def _gpu_hours(plan: Plan, folder: RunFolder) -> tuple[float, float] | None:
 
 
 def _states(plan: Plan) -> dict[str, int]:
-    states = [row.state for row in plan.rows]
-    return {state: states.count(state) for state in dict.fromkeys(states)}
+    return dict(Counter(row.state for row in plan.rows))
 
 
 def _is_collapsed(row: PlanRow) -> bool:

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -62,12 +63,6 @@ class ProgressSnapshot:
     lines: tuple[CellLine, ...]
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Return state -> number of cells in it."""
-        states = [line.state for line in self.lines]
-        return {state: states.count(state) for state in dict.fromkeys(states)}
-
-    @property
     def steps(self) -> int:
         """Return the train steps done, over all cells."""
         return sum(min(line.step, line.total) for line in self.lines)
@@ -105,7 +100,7 @@ def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
 
 def progress_line(snapshot: ProgressSnapshot) -> str:
     """Return one line such as `3 of 8 cells done, 2 running, 3 planned; 41% of steps`."""
-    counts = snapshot.counts
+    counts = Counter(line.state for line in snapshot.lines)
     done = counts.pop("succeeded", 0)
     parts = [f"{done} of {len(snapshot.lines)} cells done"]
     parts += [f"{count} {state}" for state, count in counts.items()]

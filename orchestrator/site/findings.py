@@ -19,7 +19,7 @@ from orchestrator.environments.lock import has_lock, installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch import processes
-from orchestrator.launch.disk_use import disk_use, shown
+from orchestrator.launch.disk_use import disk_use, nearest, shown
 from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
@@ -246,23 +246,18 @@ def _backend(name: str) -> SiteFinding:
         return SiteFinding(check, "broken", "cannot be used", str(error))
 
 
-def _nearest(path: Path) -> Path:
-    """Return the path, or the folder that exists on the way to it."""
-    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-
-
 def runs_folder(runs_dir: Path) -> SiteFinding:
     """Return a finding: can the runs folder be written, does it have locks, how much is free?"""
-    check, nearest = "runs folder", _nearest(runs_dir)
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        advice = f"{nearest} is no folder one can write to; choose another with site.runs_dir=..."
+    check, place = "runs folder", nearest(runs_dir)
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        advice = f"{place} is no folder one can write to; choose another with site.runs_dir=..."
         return SiteFinding(check, "broken", str(runs_dir), advice)
     try:
-        with tempfile.NamedTemporaryFile(dir=nearest) as file:
+        with tempfile.NamedTemporaryFile(dir=place) as file:
             take_lock(file)
     except NoLocksError as error:
         return SiteFinding(check, "broken", str(runs_dir), str(error).partition(": ")[2])
-    free = shutil.disk_usage(nearest).free / 2**30
+    free = shutil.disk_usage(place).free / 2**30
     found = f"{runs_dir}: {free:.0f} GiB free"
     if free < MIN_FREE_GIB:
         return SiteFinding(check, "broken", found, f"free at least {MIN_FREE_GIB} GiB")
@@ -274,7 +269,7 @@ def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFindi
     needed = disk_use(cells)
     if needed is None:
         return []
-    free = shutil.disk_usage(_nearest(runs_dir)).free
+    free = shutil.disk_usage(nearest(runs_dir)).free
     check, found = "disk for checkpoints", f"{needed} (estimated); {shown(free)} free"
     if needed.total <= free:
         return [SiteFinding(check, "ok", found)]
