@@ -133,11 +133,11 @@ def _facts(
     logged = kl_of(origin.library, origin.release, run.settings, run.origin)
     if script is None:
         facts = facts_of_finding(logged, "the logged settings") if logged else None
-        return facts, place_of(logged), origin.library, origin.because
+        return facts, place_of(logged), origin.library, origin.library_because
     settings = _settings_of(script)
     if settings is not None:
         facts = facts_of(settings, script.name)
-        return facts, _place(facts), origin.library or settings.backend.name, origin.because
+        return facts, _place(facts), origin.library or settings.backend.name, origin.library_because
     pinned = {origin.library: origin.release} if origin.library and origin.release else {}
     _, findings = audit_file(script, pinned, Projects())
     usual = [finding for finding in findings if finding.usual]
@@ -148,7 +148,7 @@ def _facts(
             "file with the launch of this run alone"
         )
     facts = facts_of_finding(usual[0], script.name)
-    return facts, _place(facts), origin.library or usual[0].library, origin.because
+    return facts, _place(facts), origin.library or usual[0].library, origin.library_because
 
 
 def _place(facts: TrainingFacts) -> Place | None:

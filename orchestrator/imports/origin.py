@@ -16,7 +16,7 @@ class LibraryOrigin(NamedTuple):
     """A library and its release, each with the reason; None if nothing identifies it."""
 
     library: str | None
-    because: str
+    library_because: str
     release: str | None = None
     release_because: str = ""
 
