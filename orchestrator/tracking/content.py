@@ -25,9 +25,6 @@ INGESTING = "orch.ingesting"
 INGESTED = "orch.ingested"
 """Tag with the marks of the points that are in MLflow."""
 
-RunStatus = str
-"""RUNNING, SCHEDULED, FINISHED, FAILED or KILLED, as in MLflow."""
-
 
 class Point(NamedTuple):
     """One value of a metric. It has the field names of mlflow.entities.Metric."""
@@ -75,7 +72,8 @@ class Content:
     key: str
     """`summary` or `cell/<id>`. It never changes, and is unique in an experiment."""
     name: str
-    status: RunStatus
+    status: str
+    """RUNNING, SCHEDULED, FINISHED, FAILED or KILLED, as in MLflow."""
     started: int
     ended: int | None
     tags: Mapping[str, str]

@@ -16,11 +16,11 @@ they stay right if the runs folder is moved, copied, or reached by another path.
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import take_lock, telling
@@ -67,15 +67,6 @@ class MirrorReport:
     """Number of metric values logged."""
 
 
-class Wanted(NamedTuple):
-    """What MLflow should have of an experiment."""
-
-    runs: Sequence[Content]
-    """The summary first."""
-    view: tuple[str, str]
-    pruned: frozenset[str]
-
-
 def mirror(
     records: Sequence[Record],
     scores: Iterable[Score],
@@ -97,14 +88,14 @@ def mirror(
     every_run = runs(records, scores, spec, folder)
     if not every_run:
         return report
-    wanted = Wanted(every_run, view_tag(records), pruned_cells(folder))
     path = folder.path / LOCK
     with telling(path):
         lock = path.open("a", encoding="utf-8")
     with lock:
         take_lock(lock)
         with connected(store) as client:
-            _Writer(client, store, folder, report).make(wanted, on_progress)
+            writer = _Writer(client, store, folder, report)
+            writer.make(every_run, view_tag(records), pruned_cells(folder), on_progress)
     return report
 
 
@@ -117,24 +108,31 @@ class _Writer:
         self._present: dict[str, Any] = {}
         """Key -> run."""
 
-    def make(self, wanted: Wanted, on_progress: MirrorProgress) -> None:
-        """Make the store equal to the wanted runs. Delete the runs of the pruned cells.
+    def make(
+        self,
+        contents: Sequence[Content],
+        view: tuple[str, str],
+        pruned: Collection[str],
+        on_progress: MirrorProgress,
+    ) -> None:
+        """Make the store equal to the contents of all runs, the summary first. Delete the runs of
+        the pruned cells.
 
         on_progress: called with the number of finished runs and of all runs.
         """
-        summary = wanted.runs[0]
+        summary = contents[0]
         self._open_experiment(summary)
         self._read_runs()
-        for key in self._gone(wanted):
-            self.client.delete_run(self._id_of(key))
-            del self._present[key]
-            self.report.deleted += 1
-        for done, content in enumerate(wanted.runs):
-            on_progress(done, len(wanted.runs))
+        for key in {f"cell/{id_}" for id_ in pruned} & self._present.keys():
+            if not any(content.key == key for content in contents):
+                self.client.delete_run(self._present.pop(key).info.run_id)
+                self.report.deleted += 1
+        for done, content in enumerate(contents):
+            on_progress(done, len(contents))
             self._complete(content)
             if content is summary:
-                self._describe(summary, wanted.view)
-        on_progress(len(wanted.runs), len(wanted.runs))
+                self._describe(summary, view)
+        on_progress(len(contents), len(contents))
 
     # -------------------------------------------------------------- the experiment
 
@@ -152,8 +150,8 @@ class _Writer:
             experiment = self.client.get_experiment(created)
         if not experiment.experiment_id:
             raise EnvironmentFault(
-                f"MLflow at {self.store.shown} cannot be used: what answers there is no MLflow "
-                "server. Nothing is lost: `orch report` mirrors what is missing"
+                f"what answers at {self.store.shown} is no MLflow. Nothing is lost: `orch report` "
+                "mirrors what is missing"
             )
         page = runs_page(experiment.experiment_id)
         self._experiment = experiment
@@ -187,12 +185,6 @@ class _Writer:
     def _id_of(self, key: str) -> str:
         run = self._present.get(key)
         return "" if run is None else str(run.info.run_id)
-
-    def _gone(self, wanted: Wanted) -> list[str]:
-        """Return the keys of the runs of pruned cells."""
-        keys = {content.key for content in wanted.runs}
-        pruned = (f"cell/{id_}" for id_ in sorted(wanted.pruned))
-        return [key for key in pruned if key in self._present and key not in keys]
 
     def _tags(self, content: Content) -> dict[str, str]:
         """Return the tags that a run should have."""

@@ -43,13 +43,11 @@ def run_names(cells: Sequence[Cell]) -> dict[str, str]:
     a number behind it.
     """
     before = configuration_names(cells)
-    names = {
-        cell.id: run_name(
-            f"{before[cell.id]} s{(cell.declared or cell.settings).seed}"
-            + (" micro" if cell.scale == "micro" else "")
-        )
-        for cell in cells
-    }
+    names = {}
+    for cell in cells:
+        name = f"{before[cell.id]} s{(cell.declared or cell.settings).seed}"
+        name += " micro" if cell.scale == "micro" else ""
+        names[cell.id] = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..."
     often = Counter(names.values())
     numbers: Counter[str] = Counter()
     for cell_id, name in names.items():
@@ -77,11 +75,6 @@ def configuration_names(cells: Sequence[Cell]) -> dict[str, str]:
         cell.id: " ".join([names[cell.id], *(cell.studies[:1] if names[cell.id] in twice else ())])
         for cell in cells
     }
-
-
-def run_name(name: str) -> str:
-    """Return the name of a run, cut if it is longer than MLflow's column."""
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..."
 
 
 def _name_of(cell: Cell, varied: Sequence[str]) -> str:

@@ -27,7 +27,6 @@ from orchestrator.tracking.content import (
     Content,
     Point,
     Points,
-    RunStatus,
     add_points,
     milliseconds,
     safe_params,
@@ -41,7 +40,7 @@ MICRO_NOTE = (
     "are those of a tiny policy, never of the model it stands for."
 )
 
-STATUS: Mapping[State, RunStatus] = {
+STATUS: Mapping[State, str] = {
     "planned": "SCHEDULED",
     "submitted": "SCHEDULED",
     "pending": "SCHEDULED",

@@ -240,4 +240,4 @@ def test_a_proxy_that_answers_nothing_is_no_mlflow(house: House) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         said = refusal(house, f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
-    assert "what answers there is no MLflow server" in said
+    assert "is no MLflow. Nothing is lost" in said
