@@ -40,7 +40,6 @@ class InstallStep(NamedTuple):
     """Packages to install together."""
 
     requirements: Sequence[str]
-    with_dependencies: bool = False
     from_source: bool = False
     """True: build them against the packages that are already installed."""
     any_python: bool = False
@@ -175,8 +174,7 @@ def _installer(home: Path, step: InstallStep) -> list[object]:
 
     uv cannot ignore the Python that a package requires: pip installs a step with `any_python`.
     """
-    options = [] if step.with_dependencies else ["--no-deps"]
-    options += ["--no-build-isolation"] if step.from_source else []
+    options = ["--no-deps", *(["--no-build-isolation"] if step.from_source else [])]
     into, uv = home / "bin" / "python", shutil.which("uv")
     if uv and not step.any_python:
         options += ["--torch-backend", "cpu"] if step.cpu_build else []

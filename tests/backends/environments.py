@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from orchestrator.environments.lock import lock_of
-from orchestrator.environments.make import InstallStep, create, exclusive, install
+from orchestrator.environments.make import InstallStep, create, exclusive, install, run
 from orchestrator.errors import EnvironmentFault
 
 Made = TypeVar("Made")
@@ -43,13 +43,14 @@ def library_python(name: str, *, no_deps: Sequence[str], needs: Sequence[str] = 
     pulls in) and `needs` (with what they pull in)."""
     contents = "\n".join([*no_deps, "--", *needs, sys.version])
     home = root() / f"{name}-{hashlib.sha256(contents.encode()).hexdigest()[:10]}"
-    steps = [InstallStep(no_deps, any_python=True), InstallStep(needs, with_dependencies=True)]
 
     def make() -> Path:
         with exclusive(home) as held:
             if not (home / "ready").exists():
-                wanted = [step for step in steps if step.requirements]
-                install(home, Path(sys.executable), wanted, held)
+                install(home, Path(sys.executable), [InstallStep(no_deps, any_python=True)], held)
+                if needs:
+                    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]
+                    run([*pip, "install", "-q", *needs], f"{name} lacks {needs}", lock_fd=held)
                 (home / "ready").write_text("")
         return home / "bin" / "python"
 

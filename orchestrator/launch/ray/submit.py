@@ -253,24 +253,25 @@ class _Room:
                 )
         shapes = {shape_of(cell, plan, self._options) for cell, plan in plans}
         if any(shape.all_gpus for shape in shapes) or self._options.resources:
-            totals = self._totals = self._ask()
-            wanted = max((shape.all_gpus for shape in shapes), default=0)
-            if totals is not None and wanted > totals.gpus:
+            self._totals = self._ask()
+        if (totals := self._totals) is not None:
+            gpus = max((shape.all_gpus for shape in shapes), default=0)
+            cpus = max((shape.actors_cpus for shape in shapes), default=0)
+            if gpus > totals.gpus:
                 faults.append(
-                    f"a cell needs {wanted} GPUs (resources.gpus_per_node), and the Ray has "
+                    f"a cell needs {gpus} GPUs (resources.gpus_per_node), and the Ray has "
                     f"{totals.gpus:g} on {totals.nodes} nodes"
                 )
-            claimed = max((shape.actors_cpus for shape in shapes), default=0)
-            if totals is not None and claimed > totals.cpus:
+            if cpus > totals.cpus:
                 faults.append(
-                    f"the actors of a cell claim {claimed} CPUs, and the Ray has {totals.cpus:g} "
+                    f"the actors of a cell claim {cpus} CPUs, and the Ray has {totals.cpus:g} "
                     "(`ray start --num-cpus`)"
                 )
             for name, number in self._options.resources.items():
-                if totals is not None and number > totals.resources.get(name, 0.0):
+                if number > (has := totals.resources.get(name, 0.0)):
                     faults.append(
                         f"a job claims {number:g} {name} (site.options.resources), and the Ray has "
-                        f"{totals.resources.get(name, 0.0):g}"
+                        f"{has:g}"
                     )
         if faults:
             lines = [f"  {fault}" for fault in dict.fromkeys(faults)]
