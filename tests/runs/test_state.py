@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rundir import CellDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.state import read_state
 from tests.launch.kit import ended, leave, make_cell
 
@@ -61,7 +61,3 @@ def test_what_cannot_be_read_is_unknown_with_a_reason(folder: RunFolder) -> None
     assert "exit.json is not a JSON object" in seen.fault
     attempt.exit.write_text('{"state": "levitating", "started": 1.0, "ended": 2.0}')
     assert "@ $.state. It was changed by hand" in read_state(cell_dir).fault
-
-
-def test_a_directory_that_is_gone_is_planned(folder: RunFolder) -> None:
-    assert read_state(CellDir(folder.path / "cells" / "x-0")).state == "planned"

@@ -147,15 +147,6 @@ def test_the_password_of_an_address_is_shown_to_its_server_only(house: House) ->
     assert "401" in said
 
 
-def test_a_file_that_is_no_database(house: House) -> None:
-    house.attempt(house.cells[0], range(2))
-    house.database.write_bytes(b"something else" * 100)
-    began = time.monotonic()
-    with pytest.raises(EnvironmentFault, match="file is not a database"):
-        house.mirror()
-    assert time.monotonic() - began < 30
-
-
 @pytest.mark.parametrize(
     ("revision", "advice"),
     [
