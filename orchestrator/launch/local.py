@@ -14,10 +14,9 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, OrchError, RunFolderError
 from orchestrator.files import read_json, write_text
-from orchestrator.launch import LaunchEvent, processes
+from orchestrator.launch import LaunchEvent, processes, together
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState, state_on_disk
@@ -112,10 +111,8 @@ def _gpus_for(cells: Sequence[Cell], options: NodeOptions) -> list[str]:
 
 def _shape(cell: Cell) -> Hashable | None:
     """Return a key: cells with equal keys may be trained together. None: train the cell alone."""
-    name = cell.settings.backend.name
-    trainer = plugins.load_embedded(name)
-    shared = trainer.shared_process if trainer else None
-    return None if shared is None else (name, shared.shape(cell.settings))
+    shared = together.shared_process(cell)
+    return None if shared is None else (cell.settings.backend.name, shared.shape(cell.settings))
 
 
 def _states(cells: Sequence[Cell], folder: RunFolder) -> tuple[tuple[Cell, CellState], ...]:
@@ -178,7 +175,10 @@ class LocalLaunch:
         Raise RunFolderError or OrchError if continuing is useless.
         """
         while self.processes or (not self.stopping and (self.waiting or self.elsewhere)):
-            self._obey_person()
+            if self.stop.asked:
+                self._wind_down()
+            if self.stop.asked > 1:
+                self.server.signal_workers(signal.SIGKILL)
             if self.ready and not self.stopping:
                 self._fill_slots()
             was_alive = self.server.is_alive
@@ -197,12 +197,6 @@ class LocalLaunch:
             self.on_event(LaunchEvent("tick"))
         if self.fault:
             raise RunFolderError(self.fault)
-
-    def _obey_person(self) -> None:
-        if self.stop.asked:
-            self._wind_down()
-        if self.stop.asked > 1:
-            self.server.signal_workers(signal.SIGKILL)
 
     def _wind_down(self) -> None:
         if not self.stopping:
@@ -240,8 +234,7 @@ class LocalLaunch:
         if shape is None or self.losses[first.id]:
             return [first]
         alike = [x for x in self.waiting if not self.losses[x.id] and _shape(x) == shape]
-        trainer = plugins.load_embedded(first.settings.backend.name)
-        shared = trainer.shared_process if trainer else None
+        shared = together.shared_process(first)
         most = shared.at_most if shared else 1
         # Fixed at the shape's first process. A share of what is left would shrink with each process
         # (6, 3, 2 and 1 of 12 cells), and small batches are slow.

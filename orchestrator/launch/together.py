@@ -20,6 +20,7 @@ from orchestrator import plugins
 from orchestrator.errors import OrchError
 from orchestrator.launch import worker
 from orchestrator.launch.endings import Ending, Stopped, disk_full_error, ending_of
+from orchestrator.library.protocol import SharedProcess
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, Outcome, State
 from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir, RunFolder
 
@@ -200,10 +201,15 @@ def note_end(member: Member, folder: RunFolder, record: ExitRecord) -> None:
     folder.append("ended", member.cell.id, state=record.state, failure=record.failure, **names)
 
 
+def shared_process(cell: Cell) -> SharedProcess | None:
+    """Return how a backend trains many cells in one process; None for one that does not."""
+    trainer = plugins.load_embedded(cell.settings.backend.name)
+    return trainer.shared_process if trainer else None
+
+
 def _entry(cell: Cell) -> Callable[..., None]:
     """Return the function with which the cell's backend trains many cells."""
-    trainer = plugins.load_embedded(cell.settings.backend.name)
-    shared = trainer.shared_process if trainer else None
+    shared = shared_process(cell)
     if shared is None:
         raise TypeError(f"backend {cell.settings.backend.name} trains one cell at a time")
     module, _, function = shared.entry.partition(":")
