@@ -115,7 +115,7 @@ evaluation:
 
 
 @pytest.mark.slow
-@pytest.mark.long(120)
+@pytest.mark.thorough
 def test_cells_are_trained_scored_and_judged_here(
     tmp_path: Path, gpus: Callable[..., None], house: Path
 ) -> None:
