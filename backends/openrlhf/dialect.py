@@ -5,8 +5,6 @@ models/loss.py (PolicyLoss, aggregate_loss), trainer/ppo_utils/experience_maker.
 (compute_advantages_and_returns), trainer/ray/ppo_actor.py (training_step).
 """
 
-from functools import cache
-
 from backends.openrlhf.flags import is_flat
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS, PROMPT_ORDER, SHUFFLED
 from backends.openrlhf.translate import LARGEST_MICRO_BATCH
@@ -47,12 +45,7 @@ _FLAT = _DOTTED.model_copy(
 micro-batch is one sequence, so the KL's mean over the micro-batch is the mean over the sequence."""
 
 _OMITS = (f"seed: {PROMPT_ORDER}", f"batch.num_minibatches: {SHUFFLED}")
-
-
-@cache
-def semantics(version: str | None) -> Semantics:
-    """Return the semantics of a release; None: the newest.
-
-    Raise UnsupportedSetting for any other.
-    """
-    return Semantics(_FLAT if is_flat(MANIFEST.release(version)) else _DOTTED, _OMITS)
+SEMANTICS = {
+    version: Semantics(_FLAT if is_flat(version) else _DOTTED, _OMITS)
+    for version in MANIFEST.versions
+}

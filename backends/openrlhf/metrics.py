@@ -1,13 +1,12 @@
-"""Read the library's metrics under canonical names: from TensorBoard's files, else from stdout.
+"""Read the library's metrics under canonical names, from TensorBoard's files.
 
 A step of the library is a rollout batch. The name of the log directory gives the number of train
-steps in a batch. Stdout has the same values. It is read if no event file was written.
+steps in a batch.
 """
 
 import json
 import math
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,18 +37,13 @@ VALIDATED = "eval_default_pass1"
 """Mean reward of the responses to evaluation prompts without a name of their data set, averaged by
 prompt (trainer/ppo_trainer.py, compute_eval_metrics, 0.10.1.post2 and 0.11.2)."""
 REWARD, LAST = "rollout/reward_mean", "timing/step_total"
-"""LAST is the last value of a step in either log. With it the step is complete."""
+"""LAST is the last value of a step. With it the step is complete."""
 _WITHOUT_KL: Names = {theirs: NAMES[theirs] for theirs in NAMES.keys() - {"kl", "logprobs_diff"}}
 """The names without those of the KL. If no reference policy is loaded, the library logs 0 for
 both."""
 
-_EVALUATED = re.compile(
-    r"(?:global_step |Eval at step )(\d+)(?:, eval_metrics)?: \{.*'eval_default_pass1': ([-.\de]+)"
-)
-"""The validation in the console, of the synchronous trainer and of the asynchronous one."""
 _LINE = re.compile(r"Global step (\d+): \{(.*)\}\s*$")
 _VALUE = re.compile(r"'([^']+)': (-?(?:nan|inf|[0-9][0-9.]*(?:e[-+]?[0-9]+)?))(?=[,}]|$)")
-_CLOCK = re.compile(r"\b(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
 
 def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
@@ -62,18 +56,10 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
         steps = steps_per_batch(directory.name)
         if steps is None:
             continue
-        files = sorted(directory.rglob("events.out.tfevents.*"))
-        names_seen = LoggedSteps()
-        points = (point for file in files for point in _of_events(file, steps, names_seen, kept))
-        first = next(points, None)
-        if first is None and not names_seen.whole:
-            yield from _of_stdout(attempt_dir / "stdout", steps, names_seen, kept)
-            names_seen.check(attempt_dir / "stdout", REWARD)
-            continue
-        if first is not None:
-            yield first
-            yield from points
-        names_seen.check(directory, LAST, REWARD)
+        logged = LoggedSteps()
+        for file in sorted(directory.rglob("events.out.tfevents.*")):
+            yield from _of_events(file, steps, logged, kept)
+        logged.check(directory, LAST, REWARD)
 
 
 def has_reference(attempt_dir: Path) -> bool:
@@ -128,35 +114,11 @@ def _of_events(
             yield MetricPoint(at * steps, scalar.time, canonical(values, steps, kept))
 
 
-def _of_stdout(
-    path: Path, steps: int, names_seen: LoggedSteps, kept: Names
-) -> Iterator[MetricPoint]:
-    if not path.exists():
-        return
-    year = time.localtime(path.stat().st_mtime).tm_year
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.endswith("\n") and (match := _EVALUATED.search(line)):
-                validated = {VALIDATION: float(match[2])}
-                yield MetricPoint(int(match[1]) * steps, _moment(line, year), validated)
-            for step, values in _console(line if line.endswith("\n") else ""):
-                names_seen.whole.update(values)
-                yield MetricPoint(step * steps, _moment(line, year), canonical(values, steps, kept))
-
-
 def _console(text: str) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield the steps of a console's text."""
     for line in text.splitlines():
         if match := _LINE.search(line):
             yield int(match[1]), {n: float(value) for n, value in _VALUE.findall(match[2])}
-
-
-def _moment(line: str, year: int) -> float:
-    """Return the Unix time of a log line, or 0 if it has no time. Log lines have no year."""
-    clock = _CLOCK.search(line)
-    if clock is None:
-        return 0.0
-    return time.mktime(time.strptime(f"{year}-{clock[1]}", "%Y-%m-%d %H:%M:%S"))
 
 
 def canonical(values: Mapping[str, float], steps: int, kept: Names) -> dict[str, float]:

@@ -6,8 +6,6 @@ response and subtracted after the baseline, because the advantage hook gets no l
 baseline. Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the release.
 """
 
-from functools import cache
-
 from backends.prime_rl.manifest import AGGREGATION, LAG, LINEAR, MANIFEST
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
@@ -29,13 +27,4 @@ _OMITS = (
     f"max_staleness_steps: {LAG}",
     f"optimizer.schedule linear: {LINEAR}",
 )
-
-
-@cache
-def semantics(version: str | None) -> Semantics:
-    """Return the semantics of a release; None: the newest.
-
-    Raise UnsupportedSetting for any other.
-    """
-    MANIFEST.release(version)
-    return Semantics(_DIALECT, _OMITS, NATIVE)
+SEMANTICS = dict.fromkeys(MANIFEST.versions, Semantics(_DIALECT, _OMITS, NATIVE))

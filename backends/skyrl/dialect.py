@@ -6,8 +6,6 @@ _forward_micro_batch, at temperature 1), train/trainer.py (apply_reward_kl_penal
 reward is summed over the response, inside the group's plain baseline.
 """
 
-from functools import cache
-
 from backends.skyrl.launch.orch_skyrl import LARGEST_LOG_RATIO
 from backends.skyrl.manifest import MANIFEST, counts_steps
 from orchestrator.kl.estimators import Clamp
@@ -36,9 +34,7 @@ _OMITS = (
     "weights change while a response is being sampled: its tokens are of several policies",
     "single rollouts may be older than the bound, which SkyRL only warns of",
 )
-
-
-@cache
-def semantics(version: str | None) -> Semantics:
-    """Return the dialect of a release; None: the newest. Raise UnsupportedSetting for others."""
-    return Semantics(_NEWER if counts_steps(MANIFEST.release(version)) else _OLDER, _OMITS)
+SEMANTICS = {
+    version: Semantics(_NEWER if counts_steps(version) else _OLDER, _OMITS)
+    for version in MANIFEST.versions
+}

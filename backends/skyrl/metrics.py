@@ -1,9 +1,8 @@
-"""Read SkyRL's logs under canonical names: TensorBoard's files, else the console log."""
+"""Read SkyRL's logs under canonical names, from TensorBoard's files."""
 
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -38,10 +37,9 @@ _BESIDE = ("eval/", "timing/")
 """Prefixes of names that an evaluation logs too."""
 _VALIDATION = "eval/all/avg_score"
 """The mean reward of all responses to validation prompts (skyrl/train/evaluate.py, 0.4.0)."""
-_STEP = re.compile(r"^(.*?)Step (\d+): *$")
+_STEP = re.compile(r"^.*?Step (\d+): *$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OF_RAY = re.compile(r"^\([^()\n]*pid=\d+[^()\n]*\) ?")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 _NOT_FINITE = re.compile(r"(?<=: )(-?(?:nan|inf))(?=\s*[,}])")
 """A bare nan or inf, which is no literal of Python."""
 _LONGEST_REPORT = 2000
@@ -58,21 +56,13 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
 
     Raise LogFault after the last point if the log has no name known to orch.
     """
-    folders = [path for path in sorted(attempt_dir.glob("tensorboard-x*")) if updates_of(path)]
-    any_point = False
     names_by_step: dict[int, set[str]] = {}
-    for folder in folders:
-        for path in sorted(folder.glob("events.out.tfevents.*")):
-            for point in _points(scalars(path), updates_of(folder) or 1, names_by_step):
-                any_point = True
-                yield point
-    if not any_point and not names_by_step:
-        updates = next(iter(map(updates_of, folders)), None) or 1
-        yield from _printed(attempt_dir / "stdout", updates, names_by_step)
-        _check(attempt_dir / "stdout", names_by_step)
-    elif folders:
-        names_by_step.pop(max(names_by_step), None)  # SkyRL may not have written all of it yet
-        _check(folders[0], names_by_step)
+    for folder in sorted(attempt_dir.glob("tensorboard-x*")):
+        if updates := updates_of(folder):
+            for path in sorted(folder.glob("events.out.tfevents.*")):
+                yield from _points(scalars(path), updates, names_by_step)
+    names_by_step.pop(max(names_by_step, default=0), None)  # it may not be written whole yet
+    _check(attempt_dir, names_by_step)
 
 
 def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
@@ -125,21 +115,9 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _printed(path: Path, updates: int, names_by_step: dict[int, set[str]]) -> Iterator[MetricPoint]:
-    """Yield the points of the console log: `Step N: ` and a dictionary, with four decimals."""
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for head, step, report in _reports(file):
-            names_by_step.setdefault(step, set()).update(map(str, report))
-            values = _named(report)
-            if values:
-                yield MetricPoint(step * updates, _time(head), values)
-
-
-def _reports(text: Iterable[str]) -> Iterator[tuple[str, int, Mapping[str, object]]]:
-    """Yield what stands before a report, its step, and the report, up to one that is cut off."""
-    lines = (_OF_RAY.sub("", _COLOUR.sub("", line)).rstrip("\n") for line in text)
+def _console(text: str) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield the steps of a console's text, up to a report that is cut off."""
+    lines = (_OF_RAY.sub("", _COLOUR.sub("", line)) for line in text.splitlines())
     for line in lines:
         head = _STEP.match(line)
         if head is None:
@@ -147,14 +125,8 @@ def _reports(text: Iterable[str]) -> Iterator[tuple[str, int, Mapping[str, objec
         report = _report(lines)
         if report is None:
             return
-        yield head[1], int(head[2]), report
-
-
-def _console(text: str) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the steps of a console's text."""
-    for _, step, report in _reports(text.splitlines()):
         numbers = {str(name): _number(value) for name, value in report.items()}
-        yield step, {name: value for name, value in numbers.items() if value is not None}
+        yield int(head[1]), {name: value for name, value in numbers.items() if value is not None}
 
 
 def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
@@ -169,12 +141,6 @@ def _report(lines: Iterator[str]) -> Mapping[str, object] | None:
                 return None
             return report if isinstance(report, dict) else None
     return None
-
-
-def _time(head: str) -> float:
-    """Return the Unix time at the beginning of a line, or 0 if it has none."""
-    match = _TIME.search(head)
-    return datetime.fromisoformat(match[0]).timestamp() if match else 0.0
 
 
 _KL = (

@@ -5,8 +5,6 @@ rloo_trainer.py (the same). The KL in the reward is summed over the response, in
 leave-one-out baseline, which is plain; k3 has no clamp.
 """
 
-from functools import cache
-
 from backends.trl.manifest import LONGER_PROMPTS, MANIFEST, SHUFFLED
 from orchestrator.kl.library_semantics import Dialect, Semantics
 
@@ -24,14 +22,5 @@ _OMITS = (
     f"batch.num_minibatches: {SHUFFLED}",
     f"data.max_prompt_tokens: {LONGER_PROMPTS}",
 )
-
-
-@cache
-def semantics(version: str | None) -> Semantics:
-    """Return the semantics of a release; None: the newest.
-
-    Raise UnsupportedSetting for any other. The releases differ in defaults, but the values that
-    orch sends have the same meaning in both.
-    """
-    MANIFEST.release(version)
-    return Semantics(_DIALECT, _OMITS)
+SEMANTICS = dict.fromkeys(MANIFEST.versions, Semantics(_DIALECT, _OMITS))
+"""The releases differ in defaults, but the values that orch sends have the same meaning in both."""

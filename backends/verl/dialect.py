@@ -5,8 +5,6 @@ ray_trainer.py (apply_kl_penalty), workers/utils/losses.py (ppo_loss). The KL in
 summed over the response, inside the group's plain baseline.
 """
 
-from functools import cache
-
 from backends.verl.manifest import LONGER_PROMPTS, MANIFEST
 from orchestrator.kl.estimators import Clamp
 from orchestrator.kl.library_semantics import Dialect, Semantics
@@ -31,13 +29,4 @@ _OMITS = (
     "a response that new weights interrupt continues with them: its tokens are of several policies",
     f"data.max_prompt_tokens: {LONGER_PROMPTS}",
 )
-
-
-@cache
-def semantics(version: str | None) -> Semantics:
-    """Return the semantics of a release; None: the newest.
-
-    Raise UnsupportedSetting for any other.
-    """
-    MANIFEST.release(version)
-    return Semantics(_DIALECT, _OMITS)
+SEMANTICS = dict.fromkeys(MANIFEST.versions, Semantics(_DIALECT, _OMITS))

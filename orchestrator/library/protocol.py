@@ -123,6 +123,8 @@ class Backend(ABC):
     logged_metrics: LoggedMetrics | None = None
     """The meanings of the metrics that the library logs, in runs that orch did not launch (`orch
     import`, `orch explain METRIC@LIBRARY`). None: orch does not know them."""
+    semantics_of_releases: Mapping[str, Semantics] = MappingProxyType({})
+    """Release -> the meaning of equal settings in it."""
     dumps_rollouts: bool = False
     """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
     batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
@@ -174,12 +176,15 @@ class Backend(ABC):
         del program, version
         return given
 
-    @abstractmethod
     def semantics(self, version: str | None) -> Semantics:
-        """Return the meaning of equal settings in a release; None: the newest release it drives.
+        """Return the meaning of equal settings in a release; None: that of a cell without one.
 
-        Raise UnsupportedSetting for an unknown release.
+        Raise UnsupportedSetting for an unknown release. The default looks into
+        `semantics_of_releases`.
         """
+        if self.manifest is None:
+            raise NotImplementedError
+        return self.semantics_of_releases[self.manifest.release(version)]
 
     def neighbour(self, version: str) -> str:
         """Return the release of `versions` whose tables stand in for a release without any.
@@ -297,7 +302,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
     "manifest": {"MANIFEST": "manifest"},
     "translate": {"translate": "translate", "PROMPTS_FORMAT": "prompts_format"},
     "parse": {"parse": "parse", "values_of_anybody": "values_of_anybody"},
-    "dialect": {"semantics": "semantics"},
+    "dialect": {"SEMANTICS": "semantics_of_releases"},
     "releases": {
         "MARKS": "release_marks",
         "neighbour": "neighbour",

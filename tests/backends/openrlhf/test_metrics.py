@@ -1,4 +1,4 @@
-"""Reading event files, and lines that the library's own logger wrote."""
+"""Reading event files."""
 
 import json
 import math
@@ -43,10 +43,7 @@ STEPS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An attempt of a cell with four minibatches a batch, as it lies on disk.
-
-    console.txt is what the library's own logger printed of STEPS, alike in both releases.
-    """
+    """An attempt of a cell with four minibatches a batch, as it lies on disk."""
     folder = tmp_path_factory.mktemp("a 'b'\nµ")
     tagged = [
         (step, {f"{kind}/{name}": value for name, value in values.items()})
@@ -54,7 +51,6 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for kind, values in zip(("train", "eval"), parts, strict=False)
     ]
     write_events(folder / "tensorboard/global_step-x4/events.out.tfevents.1", tagged)
-    shutil.copy(Path(__file__).with_name("console.txt"), folder / "stdout")
     return folder
 
 
@@ -86,26 +82,6 @@ def test_event_files(attempt: Path) -> None:
     points = list(BACKEND.read_metrics(attempt))
     check(points)
     assert 1_700_000_000 < points[0].time < points[1].time < 1_700_000_100
-
-
-def test_stdout_where_there_are_no_events(attempt: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "attempt"
-    (copy / "tensorboard" / "global_step-x4").mkdir(parents=True)
-    log = (attempt / "stdout").read_text()
-    prefixed = "\n".join(f"\x1b[36m(PPOTrainer pid=1)\x1b[0m {line}" for line in log.split("\n"))
-    (copy / "stdout").write_text(prefixed)
-    points = list(BACKEND.read_metrics(copy))
-    check(points)
-    age = (copy / "stdout").stat().st_mtime - points[0].time
-    assert abs(age) < 3600
-    torn = prefixed[: prefixed.rindex("}")]
-    (copy / "stdout").write_text(torn)
-    assert [p.step for p in BACKEND.read_metrics(copy)] == [4, 8, 12]
-    with (copy / "stdout").open("a") as file:
-        file.write(
-            "}\n(TrainingActor pid=1) Eval at step 3: {'eval_default_pass1': 0.25, 'x': 1}\n"
-        )
-    assert list(BACKEND.read_metrics(copy))[-1].values == {"eval/validation/mean": 0.25}
 
 
 @pytest.mark.parametrize(

@@ -227,16 +227,6 @@ def test_a_batch_has_what_both_processes_know(load: Callable[..., Library]) -> N
     assert not list(library.folder.glob("sent-*")), "nothing else is left"
 
 
-def test_of_several_ranks_only_what_the_first_knows_of_all(load: Callable[..., Library]) -> None:
-    library, samples = load(ranks=2), [sample(number) for number in range(4)]
-    library.send(0, samples)
-    library.train(0, samples[:2])
-    (batch,) = library.written()
-    assert len(batch.responses) == 4
-    assert batch.logp_policy is batch.advantages is None
-    assert batch.observed.keys() == {"reward", "grad_norm"}
-
-
 def test_what_does_not_belong_together_is_not_written(load: Callable[..., Library]) -> None:
     library, samples = load(), [sample(number) for number in range(4)]
     with pytest.raises(ValueError, match="train without"):
@@ -245,10 +235,4 @@ def test_what_does_not_belong_together_is_not_written(load: Callable[..., Librar
     samples[1].completion_ids = [2, 7]
     with pytest.raises(ValueError, match="other sequences"):
         library.train(0, samples)
-    assert not library.written()
-
-
-def test_a_resumed_attempt_writes_no_step_of_the_one_before(load: Callable[..., Library]) -> None:
-    library = load()
-    library.broadcast.broadcast_weights(torch.nn.Linear(2, 2), step=7)
     assert not library.written()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell
-from tests.backends.specs import declared, every
+from tests.backends.specs import declared
 
 VERSIONS = ("0.4.0", "0.3.0", "0.2.0")
 PLACE = AttemptPaths(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
@@ -19,15 +19,6 @@ def asked_of(cell: Cell, version: str | None) -> Cell:
 def changed(cell: Cell, **update: object) -> Cell:
     settings = cell.settings.model_copy(update=update)
     return cell.model_copy(update={"settings": settings, "id": fingerprint(settings)})
-
-
-def shipped() -> list[Cell]:
-    """Every declared cell, once, without regard to seed."""
-    found = {}
-    for cell in every():
-        if cell.settings.seed == 0 and cell.settings.backend.name != "micro":
-            found[asked_of(cell, None).id] = cell
-    return list(found.values())
 
 
 def onpolicy(version: str | None = None) -> Cell:

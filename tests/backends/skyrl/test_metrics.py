@@ -1,6 +1,5 @@
-"""Event files, and what SkyRL's own tracker printed, read under orch's names."""
+"""Event files, read under orch's names."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -30,14 +29,12 @@ STEP = {
 }
 EVALUATED = {"eval/all/avg_score": 0.5, "eval/math/pass_at_4": 0.75}
 RUN = [(0, EVALUATED), (1, STEP), (2, {**STEP, "policy/grad_norm": float("inf"), **EVALUATED})]
-"""console.txt is what SkyRL's own tracker printed of it, alike in the three releases."""
 
 
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("an attempt's ünï")
     write_events(folder / "tensorboard-x4" / "events.out.tfevents.1", RUN)
-    shutil.copy(Path(__file__).with_name("console.txt"), folder / "stdout")
     return folder
 
 
@@ -58,24 +55,6 @@ def test_tensorboards_files_are_read(attempt: Path) -> None:
     assert "train/grad_norm" in second.values
     assert third.values["train/grad_norm"] == float("inf"), "what is not finite is kept"
     assert third.values["eval/validation/mean"] == 0.5
-
-
-def test_what_it_printed_is_read_where_there_is_no_file(attempt: Path, tmp_path: Path) -> None:
-    printed = (attempt / "stdout").read_text()
-    (tmp_path / "stdout").write_text(f"Loading\n{printed}\nStep 3: \n{{'reward/avg_raw_")
-    (tmp_path / "tensorboard-x4").mkdir()
-    found, logged = points(tmp_path), points(attempt)
-    assert [point.step for point in found] == [0, 4, 8]
-    for mine, whole in zip(found, logged, strict=True):
-        assert mine.values == pytest.approx(dict(whole.values), abs=5e-5)
-        assert mine.time > 1_700_000_000
-
-
-def test_what_ray_repeats_of_a_worker_is_read(attempt: Path, tmp_path: Path) -> None:
-    prefix = "\x1b[36m(train pid=123, ip=10.0.0.2)\x1b[0m "
-    lines = (attempt / "stdout").read_text().splitlines()
-    (tmp_path / "stdout").write_text("\n".join(prefix + line for line in lines))
-    assert len(points(tmp_path)) == 3
 
 
 def test_a_run_that_goes_on_logs_an_evaluation_first(tmp_path: Path) -> None:
