@@ -27,8 +27,10 @@ ENGINE = "ORCH_MICRO_ENGINE"
 """Environment variable: `torch` keeps the kernels out."""
 SOURCE = Path(__file__).with_name("kernels.c")
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC")
-FOR_THIS_CPU = "-march=native"
+FLAGS = (
+    *("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-shared", "-fPIC"),
+    "-march=native",
+)
 CPUS = ("x86_64", "AMD64")
 """Machines on which the kernels were compiled and compared with torch, as Python names them."""
 COMPILE_SECONDS = 300
@@ -92,14 +94,14 @@ def _attempt(real: Real) -> Kernels | Unavailable:
             raise Unavailable(f"the kernels are for {CPUS[0]}, and this is {platform.machine()}")
         compiler = _compiler()
         banner = _finished([*compiler, "--version"]).stdout
-        compilations = [_compilation(compiler, banner, flag, real) for flag in (FOR_THIS_CPU, None)]
+        compilation = _compilation(compiler, banner, real)
         folder = cache_folder()
         if folder is not None:
             with suppress(OSError):
-                return _from_folder(folder, compilations)
+                return _from_folder(folder, compilation)
         with tempfile.TemporaryDirectory() as private:
             # The mapping stays when the file is gone.
-            return _from_folder(Path(private), compilations)
+            return _from_folder(Path(private), compilation)
     except OSError as error:
         return Unavailable(f"the kernels cannot be kept or loaded: {error}")
     except Unavailable as why:
@@ -121,7 +123,7 @@ def _compiler() -> list[str]:
     raise Unavailable(f"no C compiler: {candidates} not found")
 
 
-def _compilation(compiler: list[str], banner: str, for_cpu: str | None, real: Real) -> Compilation:
+def _compilation(compiler: list[str], banner: str, real: Real) -> Compilation:
     defined = {
         "REAL": real,
         "WIDTH": shape.WIDTH,
@@ -136,7 +138,7 @@ def _compilation(compiler: list[str], banner: str, for_cpu: str | None, real: Re
         "EOS": skills.EOS,
         "PAD": skills.PAD,
     }
-    flags = [*FLAGS, *([for_cpu] if for_cpu else []), *(f"-D{k}={v}" for k, v in defined.items())]
+    flags = [*FLAGS, *(f"-D{k}={v}" for k, v in defined.items())]
     parts = (SOURCE.read_bytes(), *map(str.encode, (banner, *compiler, *flags, *_cpu())))
     key = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
     return Compilation((*compiler, *flags, str(SOURCE)), banner.partition("\n")[0], key)
@@ -174,31 +176,29 @@ def _cpu() -> Iterator[str]:
     yield from first.values()
 
 
-def _from_folder(folder: Path, compilations: list[Compilation]) -> Kernels:
-    """Return the kernels of the first compilation that works, kept in the folder or new."""
-    faults = []
-    for compilation in compilations:
-        for file in sorted(folder.glob(f"kernels-{compilation.key}-*.so")):
-            # Its name has its digest: the loader crashes on a file that was cut in half.
-            if is_kept(file):
-                with suppress(OSError):
-                    return _opened(file, compilation)
+def _from_folder(folder: Path, compilation: Compilation) -> Kernels:
+    """Return the kernels of a compilation, kept in the folder or new."""
+    for file in sorted(folder.glob(f"kernels-{compilation.key}-*.so")):
+        # Its name has its digest: the loader crashes on a file that was cut in half.
+        if is_kept(file):
             with suppress(OSError):
-                file.unlink()
-        handle, name = tempfile.mkstemp(prefix=".kernels-", dir=folder)
-        os.close(handle)
-        unfinished = Path(name)
-        try:
-            done = _finished([*compilation.command, "-o", name, "-lm"])
-            if done.returncode == 0:
-                unfinished.chmod(0o700)
-                file = folder / f"kernels-{compilation.key}-{short_digest(unfinished)}.so"
-                unfinished.replace(file)
                 return _opened(file, compilation)
-            faults.append(next(iter(done.stderr.strip().splitlines()), "no message"))
-        finally:
-            unfinished.unlink(missing_ok=True)
-    raise Unavailable(f"{compilations[0].command[0]} cannot compile the kernels: {faults[0]}")
+        with suppress(OSError):
+            file.unlink()
+    handle, name = tempfile.mkstemp(prefix=".kernels-", dir=folder)
+    os.close(handle)
+    unfinished = Path(name)
+    try:
+        done = _finished([*compilation.command, "-o", name, "-lm"])
+        if done.returncode:
+            fault = next(iter(done.stderr.strip().splitlines()), "no message")
+            raise Unavailable(f"{compilation.command[0]} cannot compile the kernels: {fault}")
+        unfinished.chmod(0o700)
+        file = folder / f"kernels-{compilation.key}-{short_digest(unfinished)}.so"
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return _opened(file, compilation)
 
 
 def _opened(file: Path, compilation: Compilation) -> Kernels:

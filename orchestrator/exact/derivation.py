@@ -113,35 +113,10 @@ _STEP, _CLOSE = 1e-5, 1e-6
 
 
 def _rows(estimators: Sequence[str], on_policy: bool) -> Iterator[dict[str, Any]]:
+    """Yield the row of each configuration. All estimators must be in one group of `_kinds`."""
     configurations = tuple(_configurations(estimators, on_policy))
     if not configurations:
         return
-    for configuration, row in zip(configurations, _judged(configurations, on_policy), strict=True):
-        yield _identity(configuration, on_policy) | row
-
-
-def judged(configuration: KlConfiguration, *, on_policy: bool) -> dict[str, Any]:
-    """Derive and return the row of any configuration, also of one that verdicts.json lacks."""
-    (measured,) = _judged([configuration], on_policy)
-    return _identity(configuration, on_policy) | measured
-
-
-def _identity(configuration: KlConfiguration, on_policy: bool) -> dict[str, Any]:
-    return {
-        "estimator": configuration.estimator,
-        "placement": configuration.placement,
-        "on_policy": on_policy,
-        "ratio": configuration.ratio,
-        "reward_kl_of": configuration.reward_kl_of,
-    }
-
-
-def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Iterator[dict[str, Any]]:
-    """Yield objective, terms, gradient and noise of each configuration.
-
-    All estimators must be in one group of `_kinds`.
-    """
-    estimators = dict.fromkeys(each.estimator for each in configurations)
     over = [name for name in estimators if entry(name).is_of_vocabulary]
     wide = any(entry(name).top for name in over)
     settings = generic_settings(on_policy=on_policy, wide=wide)
@@ -154,17 +129,22 @@ def _judged(configurations: Sequence[KlConfiguration], on_policy: bool) -> Itera
     }
     measured = {name: exact(setting, configurations) for name, setting in at.items()}
     truth = {name: gradients(setting)["sequence_reverse_kl"] for name, setting in at.items()}
-    for i, _configuration in enumerate(configurations):
+    for i, configuration in enumerate(configurations):
         naming = name_objective(
             np.stack([each.mean[i] for each in generic]),
             candidates,
             magnitude=max(float(each.magnitude[i].max()) for each in generic),
         )
         yield {
+            "estimator": configuration.estimator,
+            "placement": configuration.placement,
+            "on_policy": on_policy,
+            "ratio": configuration.ratio,
+            "reward_kl_of": configuration.reward_kl_of,
             "objective": str(naming.kind),
             "terms": [list(term) for term in naming.terms],
             **{k: _framed(measured[k].mean[i], truth[k]) for k in at},
-            **{f"noise_{k}": _noise(measured[k].variance[i], truth[k]) for k in at},
+            "noise_near": _noise(measured["near"].variance[i], truth["near"]),
         }
 
 

@@ -115,13 +115,9 @@ class Semantics(NamedTuple):
     """The dialect of launches without orch's extension, if orch's cells use one."""
 
 
+@cache
 def parse(text: str) -> Dialect:
     """Return the dialect of a text. Raise EnvironmentFault for an unknown field or a bad value."""
-    return _parse(text)
-
-
-@cache
-def _parse(text: str) -> Dialect:
     fields: dict[str, object] = {}
     for part in filter(None, text.split("+")):
         name, _, value = part.partition("=")

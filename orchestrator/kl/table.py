@@ -66,8 +66,7 @@ class TermRow:
     """The expected gradient in a frame whose first axis is the true gradient, which is (1, 0)."""
     far: tuple[float, ...]
     noise_near: float
-    """Standard deviation of one sequence's gradient, without a baseline."""
-    noise_far: float
+    """Standard deviation of one sequence's gradient near the reference, without a baseline."""
 
     @property
     def label(self) -> str:
@@ -173,7 +172,7 @@ class Judged:
         return (self.over_models if over_models else None) or of_laboratory
 
     def order(self, *, over_models: bool = True) -> tuple[float, float, float]:
-        """Return what the order of advice compares, the most important first.
+        """Return what the order of advice compares: bias near, bias far, noise.
 
         Biases of one per cent of the gradient, or of one printed text, are equal; none is not.
         """
@@ -196,21 +195,16 @@ def judged(estimator: str, placement: Placement, case: Case) -> Judged:
     if placement != "reward_and_loss" or case.kept == 1:
         return Judged(case, row, row.naming.words, row.naming.formula, by_prompt=divided)
     reward, loss = _row(estimator, "reward", case), _row(estimator, "loss", case)
-    noise = [
-        _weighted_noise(case.kept, *(getattr(each, name) for each in (reward, loss, row)))
-        for name in ("noise_near", "noise_far")
-    ]
+    noise = _weighted_noise(case.kept, reward.noise_near, loss.noise_near, row.noise_near)
     if loss.is_noise:  # one factor for all that pulls, and the task reward has it too
-        near, far = (each / case.kept for each in noise)
-        scaled = replace(row, noise_near=near, noise_far=far)
+        scaled = replace(row, noise_near=noise / case.kept)
         return Judged(case, scaled, row.naming.words, row.naming.formula, by_prompt=divided)
     scaled = replace(
         row,
         objective=ObjectiveKind.MIXTURE,
         near=_weighted_sum(case.kept, reward.near, loss.near),
         far=_weighted_sum(case.kept, reward.far, loss.far),
-        noise_near=noise[0],
-        noise_far=noise[1],
+        noise_near=noise,
     )
     signed = _weights(reward, loss)
     words, formula = (
@@ -303,9 +297,6 @@ ADVISABLE = (
 )
 """The forms that advice chooses from. Others equal one of them, or serve another divergence."""
 
-ORDER = ("bias near", "bias far", "noise")
-"""The order of advice. The first number that differs as it is printed decides."""
-
 
 @lru_cache(maxsize=4096)
 def advised(case: Case, *, over_models: bool = True) -> tuple[tuple[Judged, str], ...]:
@@ -343,13 +334,6 @@ def best(offered: Iterable[tuple[str, Placement]], case: Case) -> Judged | None:
     sound = [each for each in rows if max(each.row.bias_near, each.row.bias_far) < 1]
     over = all(each.over_models for each in sound)
     return min(sound, key=lambda each: each.order(over_models=over), default=None)
-
-
-def decides(one: Judged, other: Judged, *, over_models: bool = True) -> str:
-    """Return the part of ORDER in which two terms differ first, or an empty text."""
-    orders = (each.order(over_models=over_models) for each in (one, other))
-    pairs = zip(ORDER, *orders, strict=True)
-    return next((name for name, a, b in pairs if a != b), "")
 
 
 # The stored rows.

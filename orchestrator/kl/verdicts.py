@@ -79,8 +79,6 @@ class Remedy:
 
     text: str
     use: tuple[str, ...] = ()
-    because: str = ""
-    """The part of the order of advice (table.ORDER) that decided; empty to keep the term."""
     forms: tuple[ComparedForm, ...] = ()
     """The term that was asked for, and the forms that the order of advice puts before it."""
     over_models: bool = False
@@ -377,7 +375,7 @@ def equation(term: Judged, estimator: str, placement: Placement) -> str:
     return f"E_{samples}[{expectation}] = {term.formula}   ({where})"
 
 
-# Advice: the first of table.ORDER in which the best form differs decides, and is named.
+# Advice: the first number of Judged.order in which the best form differs decides.
 
 
 _GOOD_FOR = {
@@ -418,9 +416,8 @@ def advice(term: Judged) -> Remedy:
     how = "unbiased" if best[0].row.is_unbiased else "the least biased"
     how = f"it is {how}" if len(best) == 1 else f"all are {how}"
     text = f"{lead}For the response's reverse KL use {_listed(best)}: {how}."
-    because = table.decides(best[0], term, over_models=over)
     use = tuple(each.row.label for each in best)
-    return Remedy(text, use, because, tuple(forms), over)
+    return Remedy(text, use, tuple(forms), over)
 
 
 def _form(name: str, each: Judged, over: bool, needs: str = "") -> ComparedForm:
@@ -457,7 +454,6 @@ def _without_deviation(term: Judged) -> Remedy:
     return Remedy(
         text,
         tuple(each.row.label for each in best),
-        table.ORDER[0],
         tuple(replace(each, term=f"{each.term} under rloo") for each in plain.forms)
         + tuple(_form(f"{each.row.label} under grpo", each, over) for each in best),
         over,
