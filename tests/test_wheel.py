@@ -231,7 +231,7 @@ def test_the_base_audits_explains_and_plans_in_an_empty_folder(base: Path, tmp_p
     assert "`orch run` needs" in warned, "before it is tried"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough  # an environment and a run of its own
 def test_the_wheel_audits_plans_runs_and_reports_in_an_empty_folder(
     wheel: Path, tmp_path: Path
 ) -> None:

@@ -15,13 +15,10 @@ import numpy as np
 from orchestrator.exact.derivation import ROUNDING
 from orchestrator.exact.laboratory import FloatTable, ToyPolicy
 from orchestrator.exact.surrogates import PolicyLoss, Step, ThreePolicies, forces
-from orchestrator.kl.estimators import EngineWeight
 from orchestrator.losses.table import Bounds, PolicyLossEntry
 
 SAMPLER, AHEAD = ToyPolicy(0.1, 0.01), ToyPolicy(0.25, -0.02)
 """The policy that sampled, and how far a policy of staleness 1 went in its parameters."""
-ENGINE = ToyPolicy(0.05, 0.02)
-"""What engine noise of 1 adds to the parameters of the sampler."""
 REFERENCE = ToyPolicy(0.0, 0.0)
 STALENESS = (0.0, 0.5, 1.0, 2.0, 4.0)
 NUM_TOKENS = 10
@@ -31,7 +28,6 @@ SETTING = (
     "policy to the sampler, of a response; dropped: tokens without a gradient, weighted by |A|. "
     "Other policies have other numbers."
 )
-_NO_WEIGHT = EngineWeight("none")
 
 
 class LossEffect(NamedTuple):
@@ -51,30 +47,21 @@ class LossEffect(NamedTuple):
     """KL of the policy to the sampler, of a response."""
 
 
-def policies(staleness: float, engine_noise: float = 0.0) -> ThreePolicies:
-    """Return the policies of a step at this staleness, with an engine that is off by so much."""
-    policy, engine = (
-        ToyPolicy(*(at + times * by for at, by in zip(SAMPLER, step, strict=True)))
-        for times, step in ((staleness, AHEAD), (engine_noise, ENGINE))
-    )
-    return ThreePolicies(policy, SAMPLER, engine, REFERENCE, NUM_TOKENS)
+def policies(staleness: float) -> ThreePolicies:
+    """Return the policies of a step at this staleness. The engine is the sampler, as it is."""
+    policy = ToyPolicy(SAMPLER.a + staleness * AHEAD.a, SAMPLER.b + staleness * AHEAD.b)
+    return ThreePolicies(policy, SAMPLER, SAMPLER, REFERENCE, NUM_TOKENS)
 
 
-def effect(
-    entry: PolicyLossEntry,
-    who: ThreePolicies,
-    bounds: Bounds | None = None,
-    weight: EngineWeight = _NO_WEIGHT,
-) -> LossEffect:
+def effect(entry: PolicyLossEntry, who: ThreePolicies, bounds: Bounds | None = None) -> LossEffect:
     """Return what a loss makes of the gradient of the expected task reward.
 
-    Samples are the engine's, ratios are to the proximal policy, `weight` is the correction. The
-    task reward is 1 if more than half the tokens are ones, and its baseline is its mean over the
-    policy. `bounds`: None for the usual ones of the entry.
+    The task reward is 1 if more than half the tokens are ones, and its baseline is its mean over
+    the policy. `bounds`: None for the usual ones of the entry.
     """
     step = Step(who)
     slope, true = step.slope(entry, bounds or entry.usual or Bounds()), step.true
-    each = -(step.score * slope * step.corrected(weight)).sum(2)  # [parameters, N]
+    each = -(step.score * slope).sum(2)  # [parameters, N]
     mean, size = each @ step.chance, float(true @ true)
     off = float(np.linalg.norm(mean - true)) / sqrt(size)
     variance = (each - mean[:, None]) ** 2 @ step.chance

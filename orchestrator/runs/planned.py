@@ -234,7 +234,7 @@ def evaluation_lines(experiment: Experiment) -> list[str]:
     if not scored or not replaced:
         return []
     declared = ", ".join(replaced)
-    lines = [f"declared: {declared}. A rehearsal cannot run these. In their place:"]
+    lines = [f"declared: {declared}. A rehearsal scores instead:"]
     names = {d: sorted({task.name for task in scored if task.domain == d}) for d in ("in", "out")}
     for domain, listed in names.items():
         where = "in domain" if domain == "in" else "out of domain"

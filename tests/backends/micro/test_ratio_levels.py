@@ -11,10 +11,8 @@ from backends.micro.objective import Experience, objective
 from orchestrator.exact.laboratory import LabSetting, Sequences, ToyPolicy, exact, tables
 from orchestrator.exact.objectives import gradients
 from orchestrator.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
-from orchestrator.kl.catalogue import ObjectiveKind
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.verdicts import verdict_of
-from orchestrator.settings import Batch, Kl, Loss, Settings
+from orchestrator.settings import Kl, Loss, Settings
 from tests.kl.enumeration import logp_for_autograd
 
 POLICY, SAMPLER, REFERENCE = ToyPolicy(0.5, -0.1), ToyPolicy(0.1, 0.05), ToyPolicy(-0.2, 0.1)
@@ -83,14 +81,6 @@ def test_every_level_is_the_laboratorys(estimator: str, level: Any) -> None:
     np.testing.assert_allclose(world.gradient(rho(estimator, level)), mean, rtol=0, atol=1e-10)
 
 
-def test_where_policy_and_reference_are_one_nothing_pulls() -> None:
-    world = Enumerated(policy=REFERENCE)
-    for level in ("token", "sequence"):
-        assert np.abs(world.gradient(rho("rho_k1", level))).max() < 1e-12, level
-    # GSPO's mean is no weight of an expectation: it pulls off-policy, from one policy to itself
-    assert np.abs(world.gradient(rho("rho_k1", "sequence_mean"))).max() > 1e-3
-
-
 @pytest.mark.parametrize(("level", "ratio"), [("sequence_mean", "gspo"), ("token", "ppo")])
 def test_the_policy_loss_of_a_level_is_the_laboratorys(level: Any, ratio: Any) -> None:
     """GSPO and PPO without a clip, on the task reward, against `forces`."""
@@ -136,14 +126,3 @@ def test_a_sequences_ratio_takes_one_charge(embedded: Callable[..., Settings]) -
     for estimator in ("k1_to_go", "rho_k1"):
         with pytest.raises(ValueError, match="weights a KL in the reward as a whole"):
             embedded(estimator, "reward", 0.1, loss=Loss(ratio_level="sequence"))
-
-
-def test_the_verdict_is_of_the_level(embedded: Callable[..., Settings]) -> None:
-    four = {"batch": Batch(num_prompts=4, num_minibatches=4)}
-    unbiased = embedded(**four).but(kl=rho("rho_k1", "sequence"))
-    assert verdict_of(unbiased).objective is ObjectiveKind.SEQUENCE_REVERSE_KL
-    assert verdict_of(unbiased.but(kl=rho("rho_k3", "sequence_mean"))).objective is (
-        ObjectiveKind.UNKNOWN
-    )
-    in_reward = embedded("k1", "reward", 0.1, loss=Loss(ratio_level="sequence"), **four)
-    assert "Π_t w_t" in verdict_of(in_reward).equation
