@@ -1,11 +1,9 @@
 """The embedded trainer trains with a loss of the table: its value, with its slope as gradient."""
 
-import pytest
 import torch
 from torch import Tensor
 
 from backends.micro.objective import policy_loss
-from orchestrator.losses.table import choices
 from orchestrator.settings import Loss
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -34,13 +32,3 @@ def test_gspo_is_ppo_with_the_mean_ratio() -> None:
     for ours, theirs in zip(table, autograd, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
     assert (table[1] == 0).any()
-
-
-@pytest.mark.parametrize("name", [name for name in choices() if name != "ppo"])
-def test_every_loss_of_the_table_has_a_gradient(name: str) -> None:
-    loss = (
-        Loss.model_validate({"policy": name, "clip": {"low": 5.0, "high": 5.0}})
-        if (name == "gspo")
-        else Loss.model_validate({"policy": name})
-    )
-    assert gradient(loss)[1].abs().sum() > 0

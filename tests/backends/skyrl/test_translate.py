@@ -5,7 +5,6 @@ import pytest
 from backends.skyrl import BACKEND
 from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, split
 from backends.skyrl.overrides import read
-from orchestrator.library.memory import micro_batch
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.settings import EngineCorrection
 from tests.backends.skyrl.cells import PLACE, asynchronous, changed, onpolicy
@@ -29,14 +28,6 @@ def test_an_engine_whose_probabilities_are_in_the_ratio_reports_them_at_the_temp
     assert read(plan(corrected).argv)[key] == "processed_logprobs"
     recomputed = changed(on, rollout=on.settings.rollout.but(temperature=0.6))
     assert not any(key in argument for each in (cell, recomputed) for argument in plan(each).argv)
-
-
-def test_micro_batches_divide_a_gpus_minibatch_and_hold_few_tokens() -> None:
-    asked = ((160, 2048), (10, 2048), (7, 100), (128, 20_000))
-    sizes = [micro_batch(*each, 8192) for each in asked]
-    assert sizes == [4, 2, 7, 1]
-    assert micro_batch(160, 2048, 16384, 8) == 8
-    assert micro_batch(160, 32_000, 16384, 8) == 1
 
 
 def test_ray_is_told_the_cpus_that_skyrl_claims() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from backends.trl.options import SCRIPTS, VERSIONS, options, own_options
 from orchestrator.audit import audit
 
 
@@ -26,13 +25,6 @@ def test_a_kl_that_orch_ships_is_read_in_every_place(
     assert finding.term_verdict == verdict
     if verdict == "unbiased_reverse_kl":
         assert "its two parts" in finding.why
-
-
-def test_the_history_is_what_the_releases_themselves_say() -> None:
-    for version in VERSIONS:
-        for script in SCRIPTS:
-            imported, read = options(script, version), own_options(script)[version]
-            assert {k: o.default for k, o in read.items()} == {k: imported[k].default for k in read}
 
 
 def test_a_change_that_the_release_offers() -> None:

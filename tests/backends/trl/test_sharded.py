@@ -16,11 +16,11 @@ import pytest
 
 from backends.trl import BACKEND
 from backends.trl.launch.orch_trl import is_whole, newest
-from backends.trl.translate import SHARDED, is_sharded
+from backends.trl.translate import SHARDED
 from orchestrator.data import prepared
 from orchestrator.launch.worker import link_policy
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Kl, Precision, System
+from orchestrator.settings import Kl, Precision
 from tests.backends.environments import cpu_python
 from tests.backends.trl.cells import cell
 
@@ -161,17 +161,3 @@ def test_shards_train_as_whole_models_and_go_on_from_a_checkpoint(tmp_path: Path
     train(tmp_path / "resumed", resumed, words, 29_613)
     assert [line["step"] for line in lines(resumed)] == [3, 4]
     assert distance(end, cut) < 1e-5
-
-
-def test_what_is_sharded_and_what_samples(tmp_path: Path) -> None:
-    paths = AttemptPaths(tmp_path / "plan", tmp_path / "attempt", tmp_path / "checkpoints")
-    plan = BACKEND.translate(asked(), paths)
-    assert "--use_fsdp" in plan.argv
-    assert "use_vllm: true" in plan.files["grpo.yaml"]
-    assert "vllm_importance_sampling_correction: false" in plan.files["grpo.yaml"]
-    offloaded = BACKEND.translate(asked(system=System(offload=True, engine_memory=0.3)), paths)
-    assert offloaded.argv[offloaded.argv.index("--fsdp_offload_params") + 1] == "true"
-    assert "vllm_gpu_memory_utilization: 0.3" in offloaded.files["grpo.yaml"]
-    shipped = asked(Kl(estimator="full", placement="loss", beta=0.3))
-    assert not is_sharded(shipped.settings, 2)
-    assert "--multi_gpu" in BACKEND.translate(shipped, paths).argv

@@ -8,16 +8,12 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Cadence, Resources, Settings
-from tests.backends.specs import declared, every
+from tests.backends.specs import declared
 
 PLACE = AttemptPaths(
     Path("/runs/e/cells/c/plan"), Path("/runs/e/attempts/1"), Path("/runs/e/checkpoints")
 )
 NASTY = AttemptPaths(*(Path(f'/runs/it\'s "q" = [a, b]\\ ü ${{x}}/{n}') for n in ("p", "a", "c")))
-
-
-def shipped() -> list[Cell]:
-    return [cell for cell in every() if cell.settings.backend.name == "verl"]
 
 
 def base() -> dict[str, Any]:
