@@ -21,6 +21,7 @@ from backends.skyrl.manifest import (
     NEWEST,
     tables,
 )
+from backends.skyrl.overrides import written
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     NOT_RESCALED,
@@ -136,31 +137,14 @@ OWN_BOUNDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
 """Policy losses that do not read eps_clip_low and _high -> their keys and defaults."""
 _ASYNC = re.compile(r"async")
 """Entry points that sample while the policy is updated: examples/train/{async,fully_async}."""
-DEFAULTS = {
-    BATCH: "1024",
-    MINIBATCH: "256",
-    EPOCHS: "1",
-    ASYNC: "false",
-    STALENESS: "4",
-    BY_DEVIATION: "true",
-    WHITENED: "false",
-    LOSS_MODE: "regular",
-    REDUCTION: "token_mean",
-    CLIP_LOW: "0.2",
-    CLIP_HIGH: "0.2",
-    USE_ENTROPY: "false",
-    ENTROPY: "0.01",
-    USE_TIS: "false",
-    TIS: "null",
-    USE_REWARD: "false",
-    USE_LOSS: "true",
-    TYPE: "k3",
-    COEFFICIENT: "0.001",
-    OLD_K3: "false",
-    OLD_ABS: "false",
-    ADVANTAGE: "grpo",
-    GROUP: "5",
-}
+_READ = (
+    *(BATCH, MINIBATCH, EPOCHS, STALENESS, BY_DEVIATION, WHITENED, LOSS_MODE, REDUCTION),
+    *(CLIP_LOW, CLIP_HIGH, USE_ENTROPY, ENTROPY, USE_TIS, TIS, USE_REWARD, USE_LOSS, TYPE),
+    *(COEFFICIENT, ADVANTAGE, GROUP),
+)
+DEFAULTS = {key: written(tables()[NEWEST].defaults[key]) for key in _READ}
+DEFAULTS |= dict.fromkeys((ASYNC, OLD_K3, OLD_ABS), "false")
+"""Key -> its default, the same in every release that has it."""
 NOT_KEYS = (
     f"{ALGORITHM}.init_kl_coef",
     f"{ALGORITHM}.kl_target",
