@@ -247,10 +247,11 @@ class Row:
         """Return the entry of the allow-list for a value of the field, or None if it has none."""
         if isinstance(self.offer, tuple):
             return next((each for each in self.offer if equal(each.ours, value)), None)
-        return Meaning(value, self._plain(value)) if value in self.offer else None
-
-    def _plain(self, value: object) -> object:
-        return self.offer.off if isinstance(self.offer, Number) and value is None else value
+        if value not in self.offer:
+            return None
+        if isinstance(self.offer, Number) and value is None:
+            return Meaning(value, self.offer.off)
+        return Meaning(value, value)
 
     def back(self, launch: Values, effective: Values | None = None) -> object:
         """Return the field's value in a launch, or ABSENT if the row does not determine it.
@@ -261,13 +262,11 @@ class Row:
         effective = launch if effective is None else effective
         if self.read is not None:
             return self.read(effective)
-        if not self.key or (self.key not in launch and self._may_be_absent()):
-            return self.ours(ABSENT, effective) if self._may_be_absent() else ABSENT
-        theirs = effective.get(self.key, ABSENT)
+        left_out = isinstance(self.offer, tuple) and any(e.theirs is ABSENT for e in self.offer)
+        if left_out and self.key not in launch:
+            return self.ours(ABSENT, effective)
+        theirs = effective.get(self.key, ABSENT) if self.key else ABSENT
         return ABSENT if theirs is ABSENT else self.ours(theirs, effective)
-
-    def _may_be_absent(self) -> bool:
-        return isinstance(self.offer, tuple) and any(e.theirs is ABSENT for e in self.offer)
 
     def ours(self, theirs: object, launch: Values | None = None) -> object:
         """Return the field's value for a value of the key. Raise KeyError if it has no meaning.
@@ -286,12 +285,6 @@ class Row:
         if theirs in self.offer:
             return theirs
         raise KeyError(theirs)
-
-    def offered(self) -> tuple[object, ...]:
-        """Return the values that the row offers, for a user. An open range is one text."""
-        if isinstance(self.offer, tuple):
-            return tuple(each.ours for each in self.offer)
-        return (str(self.offer),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1174,7 +1167,7 @@ def _sent(row: Row, meaning: Meaning, settings: Settings) -> Values:
 def _offered(row: Row, version: str) -> tuple[object, ...]:
     """Return the values that a row offers in a release, for a user."""
     if not isinstance(row.offer, tuple):
-        return row.offered()
+        return (str(row.offer),)
     return tuple(each.ours for each in row.offer if _reaches(each.since, version))
 
 
