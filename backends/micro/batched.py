@@ -55,6 +55,99 @@ class Folded(NamedTuple):
     head: Tensor
     """[C, V, D]"""
 
+    @property
+    def place(self) -> tuple[int, torch.device]:
+        """Return the number of policies, and where they are."""
+        return len(self.head), self.head.device
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Tensor,
+        uniforms: Tensor,
+        temperature: Tensor,
+        top_p: Sequence[float],
+        *,
+        keep: bool = True,
+        rounded: EngineFormat | None = None,
+    ) -> "Sampled":
+        """Return one response to prompts [C, P, S] for each row of uniforms [C, P, G, T] in [0, 1).
+
+        temperature [C, 1, 1, 1] and top_p: of each cell. Use inverse-CDF sampling, so that equal
+        uniforms give equal tokens. `logp` is that of the distribution before top_p truncates it.
+        rounded: the format of the logits, where an engine rounds them.
+        """
+        cells, groups, size, longest = uniforms.shape
+        at, index = tree(size, longest, prompts.device)
+        kept = Activations(cells, groups, at, self.head, keep=keep)
+        logps = self.head.new_zeros(cells, groups, len(at.mask) - at.first, NUM_TOKENS)
+        tokens = torch.full(uniforms.shape, PAD, device=prompts.device)
+        mask = torch.zeros_like(uniforms)
+        alive = torch.ones_like(tokens[..., 0], dtype=torch.bool)
+        given, rows, place = prompts, slice(0, PROMPT_TOKENS, 1), slice(0, 1, 1)
+        for t in range(longest):
+            out = near(kept.advance(self, given, rows), rounded)
+            logp = (out / temperature).log_softmax(-1)
+            logps[:, :, place] = logp
+            # At the first token all responses of a prompt share the prompt's last row.
+            token = _drawn(logp.expand(-1, -1, size, -1), uniforms[..., t], top_p)
+            given = tokens[..., t] = torch.where(alive, token, PAD)
+            mask[..., t] = alive
+            alive = alive & (given != EOS)
+            if not alive.any():
+                for step in range(t, longest - 1):
+                    kept.leave_out(slice(PROMPT_TOKENS + step, None, longest - 1))
+                break
+            rows = slice(PROMPT_TOKENS + t, len(at.mask), longest - 1)
+            place = slice(1 + t, None, longest - 1)
+        scored = PackedScores(_chosen(logps, index, tokens) * mask, logps, kept)
+        return Sampled(Rollouts(prompts, tokens, mask, scored.logp), scored)
+
+    @torch.no_grad()
+    def score(
+        self,
+        prompts: Tensor,
+        tokens: Tensor,
+        mask: Tensor,
+        temperature: Tensor | float = 1.0,
+        *,
+        keep: bool = False,
+    ) -> "PackedScores":
+        """Return the log-probabilities of responses [C, P, G, T], from one packed forward pass."""
+        at, index = tree(tokens.shape[2], tokens.shape[3], tokens.device)
+        kept = Activations(tokens.shape[0], tokens.shape[1], at, self.head, keep=keep)
+        packed = torch.cat([prompts, tokens[..., :-1].flatten(2)], 2)
+        out = kept.advance(self, packed, slice(0, packed.shape[2], 1))
+        logps = (out / temperature).log_softmax(-1)
+        return PackedScores(_chosen(logps, index, tokens) * mask, logps, kept)
+
+    @torch.no_grad()
+    def gradient(
+        self,
+        scored: "PackedScores",
+        tokens: Tensor,
+        slope: Tensor,
+        temperature: Tensor | float,
+        grad_logps: Sequence[Tensor | None] = (),
+    ) -> Tensor:
+        """Return [C, NUM_PARAMETERS], the gradient of a loss whose slope in `logp` is [C, P, G, T].
+
+        `grad_logps`: of each cell, the loss's further slope in `logps`, or None.
+        """
+        _, index = tree(tokens.shape[2], tokens.shape[3], tokens.device)
+        places = index * NUM_TOKENS + tokens.flatten(2)
+        of_chosen = torch.zeros_like(scored.logps)
+        of_chosen.flatten(2).scatter_add_(2, places, slope.flatten(2))
+        for cell, further in enumerate(grad_logps):
+            if further is not None:
+                of_chosen[cell] += further
+        # The slope of log_softmax: the slope minus the probabilities times its sum.
+        of_all = of_chosen.sum(-1, keepdim=True)
+        of_logits = of_chosen.addcmul_(scored.logps.exp(), of_all, value=-1).div_(temperature)
+        if not isinstance(scored.activations, Activations):
+            raise TypeError("these log-probabilities are of another pass")
+        return scored.activations.backward(self, of_logits)
+
 
 def folded(flat: Tensor) -> Folded:
     """Return the matrices of C flat vectors [C, NUM_PARAMETERS]."""
@@ -325,97 +418,6 @@ class PackedScores(NamedTuple):
         if self.entropies is not None:
             return self.entropies
         return rows_of(-(self.logps.exp() * self.logps).sum(-1), self.logp.shape)
-
-
-@torch.no_grad()
-def sample(
-    policy: Folded,
-    prompts: Tensor,
-    uniforms: Tensor,
-    temperature: Tensor,
-    top_p: Sequence[float],
-    *,
-    keep: bool = True,
-    rounded: EngineFormat | None = None,
-) -> Sampled:
-    """Return one response for each row of uniforms [C, P, G, T] in [0, 1), to prompts [C, P, S].
-
-    temperature [C, 1, 1, 1] and top_p: of each cell. Use inverse-CDF sampling, so that equal
-    uniforms give equal tokens. `logp` is that of the distribution before top_p truncates it.
-    rounded: the format of the logits, where an engine rounds them.
-    """
-    cells, groups, size, longest = uniforms.shape
-    at, index = tree(size, longest, prompts.device)
-    kept = Activations(cells, groups, at, policy.head, keep=keep)
-    logps = policy.head.new_zeros(cells, groups, len(at.mask) - at.first, NUM_TOKENS)
-    tokens = torch.full(uniforms.shape, PAD, device=prompts.device)
-    mask = torch.zeros_like(uniforms)
-    alive = torch.ones_like(tokens[..., 0], dtype=torch.bool)
-    given, rows, place = prompts, slice(0, PROMPT_TOKENS, 1), slice(0, 1, 1)
-    for t in range(longest):
-        out = near(kept.advance(policy, given, rows), rounded)
-        logp = (out / temperature).log_softmax(-1)
-        logps[:, :, place] = logp
-        # At the first token all responses of a prompt share the prompt's last row.
-        token = _drawn(logp.expand(-1, -1, size, -1), uniforms[..., t], top_p)
-        given = tokens[..., t] = torch.where(alive, token, PAD)
-        mask[..., t] = alive
-        alive = alive & (given != EOS)
-        if not alive.any():
-            for step in range(t, longest - 1):
-                kept.leave_out(slice(PROMPT_TOKENS + step, None, longest - 1))
-            break
-        rows = slice(PROMPT_TOKENS + t, len(at.mask), longest - 1)
-        place = slice(1 + t, None, longest - 1)
-    scored = PackedScores(_chosen(logps, index, tokens) * mask, logps, kept)
-    return Sampled(Rollouts(prompts, tokens, mask, scored.logp), scored)
-
-
-@torch.no_grad()
-def score(
-    policy: Folded,
-    prompts: Tensor,
-    tokens: Tensor,
-    mask: Tensor,
-    temperature: Tensor | float = 1.0,
-    *,
-    keep: bool = False,
-) -> PackedScores:
-    """Return the log-probabilities of responses [C, P, G, T], from one packed forward pass."""
-    at, index = tree(tokens.shape[2], tokens.shape[3], tokens.device)
-    kept = Activations(tokens.shape[0], tokens.shape[1], at, policy.head, keep=keep)
-    packed = torch.cat([prompts, tokens[..., :-1].flatten(2)], 2)
-    out = kept.advance(policy, packed, slice(0, packed.shape[2], 1))
-    logps = (out / temperature).log_softmax(-1)
-    return PackedScores(_chosen(logps, index, tokens) * mask, logps, kept)
-
-
-@torch.no_grad()
-def gradient(
-    policy: Folded,
-    scored: PackedScores,
-    tokens: Tensor,
-    slope: Tensor,
-    temperature: Tensor | float,
-    grad_logps: Sequence[Tensor | None] = (),
-) -> Tensor:
-    """Return [C, NUM_PARAMETERS], the gradient of a loss whose slope in `logp` is [C, P, G, T].
-
-    `grad_logps`: of each cell, the loss's further slope in `logps`, or None.
-    """
-    _, index = tree(tokens.shape[2], tokens.shape[3], tokens.device)
-    places = index * NUM_TOKENS + tokens.flatten(2)
-    of_chosen = torch.zeros_like(scored.logps)
-    of_chosen.flatten(2).scatter_add_(2, places, slope.flatten(2))
-    for cell, further in enumerate(grad_logps):
-        if further is not None:
-            of_chosen[cell] += further
-    # The slope of log_softmax: the slope minus the probabilities times its sum.
-    of_all = of_chosen.sum(-1, keepdim=True)
-    of_logits = of_chosen.addcmul_(scored.logps.exp(), of_all, value=-1).div_(temperature)
-    if not isinstance(scored.activations, Activations):
-        raise TypeError("these log-probabilities are of another pass")
-    return scored.activations.backward(policy, of_logits)
 
 
 def _chosen(logps: Tensor, index: Tensor, tokens: Tensor) -> Tensor:

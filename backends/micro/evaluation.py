@@ -29,13 +29,13 @@ NUM_KL_PROBLEMS = 128
 @torch.no_grad()
 def log_accuracies(policy: Policies, skill: Skill) -> Tensor:
     """Return [C, NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
-    cells, device = passes.size(policy)
+    cells, device = policy.place
     prompts, answers = _exam(skill, NUM_PROBLEMS, device)
     tokens = answers.expand(cells, -1, -1)[:, :, None]
     plain = torch.ones(cells, 1, 1, 1, device=device)
     mask = torch.ones(tokens.shape, device=device)
     given = prompts.expand(cells, -1, -1), tokens, mask
-    return passes.score(policy, *given, plain).logp[:, :, 0].sum(-1)
+    return policy.score(*given, plain).logp[:, :, 0].sum(-1)
 
 
 def accuracies(policy: Policies) -> list[dict[Skill, float]]:
@@ -62,8 +62,7 @@ class Divergence:
         self.reference, self.skill, self.longest = reference, skill, longest
         self.prompts = _exam(skill, NUM_KL_PROBLEMS, device)[0]
         self.uniforms = _uniforms(longest, device)
-        theirs = passes.sample(
-            passes.prepared(reference[None]),
+        theirs = passes.prepared(reference[None]).sample(
             self.prompts[None],
             self.uniforms[None],
             torch.ones(1, 1, 1, 1, device=device),
@@ -91,8 +90,8 @@ def divergence_metrics(of_cells: Sequence[Divergence], policy: Policies) -> list
     """
     prompts, uniforms, tokens, mask = _stacked(of_cells)
     plain = torch.ones(len(of_cells), 1, 1, 1, device=prompts.device)
-    ours = passes.sample(policy, prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
-    theirs = passes.score(policy, prompts, tokens, mask, plain).logps
+    ours = policy.sample(prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
+    theirs = policy.score(prompts, tokens, mask, plain).logps
     return _divergences(of_cells, ours.rollouts, ours.scored.logps, theirs)
 
 

@@ -74,8 +74,7 @@ def collect(cells: Sequence[Trainee]) -> Collected:
     samplers = [cell.state.version(v) for cell, v in zip(cells, versions, strict=True)]
     rounded = rollout_rounding.rounding(cells[0].settings)
     folded = passes.prepared(rollout_rounding.copied(torch.stack(samplers), rounded))
-    sampled = passes.sample(
-        folded,
+    sampled = folded.sample(
         prompts,
         uniforms,
         temperature,
@@ -158,7 +157,7 @@ def _reference_temperature(cell: Trainee) -> float:
 def _scored(policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor) -> PackedScores:
     """Return the log-probabilities that C other policies give to the responses."""
     policy = passes.prepared(torch.stack(list(policies)))
-    return passes.score(policy, rollouts.prompts, rollouts.tokens, rollouts.mask, temperature)
+    return policy.score(rollouts.prompts, rollouts.tokens, rollouts.mask, temperature)
 
 
 def _experience(

@@ -39,6 +39,81 @@ class Packed(NamedTuple):
     """[C, bytes]"""
     library: ctypes.CDLL
 
+    @property
+    def place(self) -> tuple[int, torch.device]:
+        """Return the number of policies, and where they are."""
+        return len(self.flat), self.flat.device
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Tensor,
+        uniforms: Tensor,
+        temperature: Tensor,
+        top_p: Sequence[float],
+        *,
+        keep: bool = True,
+        rounded: EngineFormat | None = None,
+    ) -> Sampled:
+        """Return `Folded.sample`."""
+        trees = Trees(self, uniforms.shape, temperature, _ROUNDING.get(rounded, 1), keep=keep)
+        tokens = torch.empty(uniforms.shape, dtype=torch.long)
+        mask = torch.empty(uniforms.shape)
+        logp, entropy, logps = _empty_scores(self, uniforms.shape)
+        prompts, uniforms = prompts.contiguous(), uniforms.float().contiguous()
+        self.library.sample(
+            ctypes.byref(trees.given),
+            *map(_at, (prompts, uniforms)),
+            (c_double * len(top_p))(*top_p),
+            *map(_at, (tokens, mask, logp, entropy, logps)),
+        )
+        scored = PackedScores(logp, logps, trees, entropy)
+        return Sampled(Rollouts(prompts, tokens, mask, logp), scored)
+
+    @torch.no_grad()
+    def score(
+        self,
+        prompts: Tensor,
+        tokens: Tensor,
+        mask: Tensor,
+        temperature: Tensor,
+        *,
+        keep: bool = False,
+    ) -> PackedScores:
+        """Return `Folded.score`. Positions behind <eos> have log-probabilities of 0."""
+        trees = Trees(self, tokens.shape, temperature, 0, keep=keep)
+        logp, entropy, logps = _empty_scores(self, tokens.shape)
+        prompts, tokens, mask = prompts.contiguous(), tokens.contiguous(), mask.float().contiguous()
+        self.library.score(
+            ctypes.byref(trees.given), *map(_at, (prompts, tokens, mask, logp, entropy, logps))
+        )
+        return PackedScores(logp, logps, trees, entropy)
+
+    @torch.no_grad()
+    def gradient(
+        self,
+        scored: PackedScores,
+        tokens: Tensor,  # noqa: ARG002  (the trees have them)
+        slope: Tensor,
+        temperature: Tensor | float,  # noqa: ARG002  (the trees have it)
+        grad_logps: Sequence[Tensor | None] = (),
+    ) -> Tensor:
+        """Return `Folded.gradient`."""
+        trees = scored.activations
+        if not isinstance(trees, Trees):
+            raise TypeError("these log-probabilities are of another pass")
+        result = torch.empty_like(self.flat)
+        slope = slope.contiguous()
+        for cell, memory in enumerate(trees.memory):
+            further = grad_logps[cell] if cell < len(grad_logps) else None
+            further = None if further is None else further.contiguous()
+            work = torch.empty(self.library.slope_bytes(_at(memory)), dtype=torch.uint8)
+            self.library.gradient(
+                *map(_at, (self.flat[cell], self.panels[cell], memory)),
+                *map(_at, (slope[cell], further, work, result[cell])),
+            )
+        return result
+
 
 class _Pass(ctypes.Structure):
     """The struct `pass` of kernels.c."""
@@ -178,71 +253,3 @@ def _empty_scores(policy: Packed, shape: Sequence[int]) -> tuple[Tensor, Tensor,
     new = policy.flat.new_empty
     packed_shape = cells, prompts, 1 + size * (longest - 1), NUM_TOKENS
     return new(tuple(shape)), new(tuple(shape)), new(packed_shape)
-
-
-@torch.no_grad()
-def sample(
-    policy: Packed,
-    prompts: Tensor,
-    uniforms: Tensor,
-    temperature: Tensor,
-    top_p: Sequence[float],
-    *,
-    keep: bool,
-    rounded: EngineFormat | None,
-) -> Sampled:
-    """Return `batched.sample`."""
-    trees = Trees(policy, uniforms.shape, temperature, _ROUNDING.get(rounded, 1), keep=keep)
-    tokens = torch.empty(uniforms.shape, dtype=torch.long)
-    mask = torch.empty(uniforms.shape)
-    logp, entropy, logps = _empty_scores(policy, uniforms.shape)
-    prompts, uniforms = prompts.contiguous(), uniforms.float().contiguous()
-    policy.library.sample(
-        ctypes.byref(trees.given),
-        *map(_at, (prompts, uniforms)),
-        (c_double * len(top_p))(*top_p),
-        *map(_at, (tokens, mask, logp, entropy, logps)),
-    )
-    scored = PackedScores(logp, logps, trees, entropy)
-    return Sampled(Rollouts(prompts, tokens, mask, logp), scored)
-
-
-@torch.no_grad()
-def score(
-    policy: Packed,
-    prompts: Tensor,
-    tokens: Tensor,
-    mask: Tensor,
-    temperature: Tensor,
-    *,
-    keep: bool,
-) -> PackedScores:
-    """Return `batched.score`. Positions behind <eos> have log-probabilities of 0."""
-    trees = Trees(policy, tokens.shape, temperature, 0, keep=keep)
-    logp, entropy, logps = _empty_scores(policy, tokens.shape)
-    prompts, tokens, mask = prompts.contiguous(), tokens.contiguous(), mask.float().contiguous()
-    policy.library.score(
-        ctypes.byref(trees.given), *map(_at, (prompts, tokens, mask, logp, entropy, logps))
-    )
-    return PackedScores(logp, logps, trees, entropy)
-
-
-@torch.no_grad()
-def gradient(
-    policy: Packed, scored: PackedScores, slope: Tensor, grad_logps: Sequence[Tensor | None]
-) -> Tensor:
-    """Return `batched.gradient`."""
-    trees = scored.activations
-    if not isinstance(trees, Trees):
-        raise TypeError("these log-probabilities are of another pass")
-    result = torch.empty_like(policy.flat)
-    slope = slope.contiguous()
-    for cell, memory in enumerate(trees.memory):
-        further = grad_logps[cell] if cell < len(grad_logps) else None
-        further = None if further is None else further.contiguous()
-        work = torch.empty(policy.library.slope_bytes(_at(memory)), dtype=torch.uint8)
-        policy.library.gradient(
-            *map(_at, (policy.flat[cell], policy.panels[cell], memory)),
-            *map(_at, (slope[cell], further, work, result[cell])),
-        )
-    return result

@@ -310,13 +310,13 @@ class LockstepGroup:
                 torch.stack([getattr(minibatch, part) for minibatch in minibatches])
                 for part in ("prompts", "mask")
             )
-            scored = passes.score(policy, prompts, tokens, mask, temperature, keep=True)
+            scored = policy.score(prompts, tokens, mask, temperature, keep=True)
         slopes = torch.zeros_like(scored.logp)
         further: list[Tensor | None] = [None] * len(self.members)
         inputs = self._loss_inputs(minibatches, scored, began, collected.versions)
         for place, (grad_logp, grad_logps) in self._slopes(inputs).items():
             slopes[place], further[place] = grad_logp * minibatches[place].mask, grad_logps
-        gradients = passes.gradient(policy, scored, tokens, slopes, temperature, further)
+        gradients = policy.gradient(scored, tokens, slopes, temperature, further)
         bounds = [member.settings.optimizer.max_grad_norm for member in self.members]
         clipped, norms = optimizer.clip(gradients, bounds)
         metrics = {}

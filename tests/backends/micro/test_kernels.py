@@ -54,12 +54,12 @@ def test_tokens_log_probabilities_and_gradients_are_those_of_torch(
     heat, share = torch.full((2, 1, 1, 1), temperature), (top_p, 1.0)
     own, peer = fused.packed(flat), batched.folded(flat)
     assert own is not None
-    sampled = fused.sample(own, prompts, uniforms, heat, share, keep=True, rounded=None)
-    wanted = batched.sample(peer, prompts, uniforms, heat, share)
+    sampled = own.sample(prompts, uniforms, heat, share, keep=True, rounded=None)
+    wanted = peer.sample(prompts, uniforms, heat, share)
     tokens, mask = sampled.rollouts.tokens, sampled.rollouts.mask
     assert torch.equal(tokens, wanted.rollouts.tokens)
     assert torch.equal(mask, wanted.rollouts.mask)
-    scored = fused.score(own, prompts, tokens, mask, heat, keep=True)
+    scored = own.score(prompts, tokens, mask, heat, keep=True)
     for one in (sampled.scored, scored):
         torch.testing.assert_close(one.logp, wanted.scored.logp, atol=CLOSE[real], rtol=0)
         entropy = wanted.scored.entropy() * mask
@@ -69,9 +69,9 @@ def test_tokens_log_probabilities_and_gradients_are_those_of_torch(
     assert logp_shape == uniforms.shape
     seen = (sampled.scored.logps != 0).any(-1, keepdim=True)
     further = list(torch.randn(sampled.scored.logps.shape, dtype=real) * seen)
-    expected = batched.gradient(peer, wanted.scored, tokens, slope, heat, further)
+    expected = peer.gradient(wanted.scored, tokens, slope, heat, further)
     for one in (sampled.scored, scored):
-        gradient = fused.gradient(own, one, slope, further)
+        gradient = own.gradient(one, tokens, slope, heat, further)
         assert (gradient - expected).abs().max() <= CLOSE[real] * expected.abs().max()
 
 
@@ -107,15 +107,13 @@ def test_responses_of_several_cells_are_one_tree_of_their_reference(
     uniforms = torch.rand(5, 4, 3, 7, generator=draw)
     flat, heat = policies.float(), torch.full((1, 1, 1, 1), 1.3)
     samplers = passes.prepared(flat[[0, 1, 0, 1, 0]])
-    rollouts = passes.sample(samplers, prompts, uniforms, heat, (1.0,) * 5, keep=False).rollouts
+    rollouts = samplers.sample(prompts, uniforms, heat, (1.0,) * 5, keep=False).rollouts
     given = prompts, rollouts.tokens, rollouts.mask
     for nodes in (1 << 14, 2 * 4 * (8 + 3 * 6), 1):
         monkeypatch.setattr(passes, "NODES", nodes)
         together = passes.score_alike(flat[1], rollouts, 1.3)
         for number, of_cell in enumerate(together):
-            alone = passes.score(
-                passes.prepared(flat[1:]), *(x[number : number + 1] for x in given), heat
-            )
+            alone = passes.prepared(flat[1:]).score(*(x[number : number + 1] for x in given), heat)
             assert torch.equal(of_cell.logp, alone.logp[0])
             assert torch.equal(of_cell.logps, alone.logps[0])
 
@@ -130,13 +128,11 @@ def test_an_engines_logits_are_rounded_as_torch_rounds_them(
     prompts = torch.randint(3, NUM_TOKENS, (2, 4, 8), generator=draw)
     uniforms = torch.rand(2, 4, 3, 7, generator=draw)
     heat = torch.ones(2, 1, 1, 1)
-    own = passes.sample(passes.prepared(flat), prompts, uniforms, heat, (1.0, 1.0), rounded=rounded)
-    peer = batched.sample(
-        batched.folded(flat), prompts, uniforms, heat, (1.0, 1.0), rounded=rounded
-    )
+    own = passes.prepared(flat).sample(prompts, uniforms, heat, (1.0, 1.0), rounded=rounded)
+    peer = batched.folded(flat).sample(prompts, uniforms, heat, (1.0, 1.0), rounded=rounded)
     same = own.scored.logps[:, :, 0] - peer.scored.logps[:, :, 0]
     assert (same.abs() < 1e-5).float().mean() > 0.9
-    exact = batched.sample(batched.folded(flat), prompts, uniforms, heat, (1.0, 1.0))
+    exact = batched.folded(flat).sample(prompts, uniforms, heat, (1.0, 1.0))
     assert (own.scored.logps - exact.scored.logps)[:, :, 0].abs().max() > 1e-4
 
 

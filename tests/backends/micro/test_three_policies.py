@@ -179,9 +179,9 @@ def rollouts() -> Callable[[EngineFormat | None], tuple[batched.Sampled, Tensor]
     def sample(rounded: EngineFormat | None) -> tuple[batched.Sampled, Tensor]:
         copy = batched.folded(rollout_rounding.copied(policy, rounded))
         ones = torch.ones(1, 1, 1, 1)
-        mine = batched.sample(copy, asked, draws, ones, [1.0], rounded=rounded)
+        mine = copy.sample(asked, draws, ones, [1.0], rounded=rounded)
         of = mine.rollouts
-        theirs = batched.score(batched.folded(policy), of.prompts, of.tokens, of.mask)
+        theirs = batched.folded(policy).score(of.prompts, of.tokens, of.mask)
         return mine, theirs.logp
 
     return sample

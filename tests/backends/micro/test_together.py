@@ -208,9 +208,9 @@ def test_sampling_and_scoring_are_those_of_one_policy(
     uniforms = torch.from_numpy(rng.random((3, 6, 5, 7), np.float32))
     heat = torch.full((3, 1, 1, 1), temperature)
     policy = passes.prepared(flat)
-    sampled = passes.sample(policy, prompts, uniforms, heat, (top_p,) * 3)
+    sampled = policy.sample(prompts, uniforms, heat, (top_p,) * 3)
     tokens, mask = sampled.rollouts.tokens, sampled.rollouts.mask
-    scored = passes.score(policy, prompts, tokens, mask, heat)
+    scored = policy.score(prompts, tokens, mask, heat)
     torch.testing.assert_close(scored.logp, sampled.rollouts.logp, atol=CLOSE, rtol=0)
     for cell in range(3):
         one = plain_policy.sample(
@@ -411,7 +411,7 @@ def test_a_long_limit_on_responses_costs_only_the_positions_in_use(
     def gradient(of: Any, cells: int) -> Tensor:
         tokens = torch.stack([x.tokens for x in of.experiences])
         policy, heat = passes.prepared(flat[:cells]), torch.ones(1, 1, 1, 1)
-        return passes.gradient(policy, of.sampled.scored, tokens, slopes[:cells], heat)[0]
+        return policy.gradient(of.sampled.scored, tokens, slopes[:cells], heat)[0]
 
     assert gradient(both, 2).isfinite().all()
     assert torch.equal(gradient(alone, 1), gradient(both, 2))
