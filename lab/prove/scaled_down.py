@@ -313,24 +313,23 @@ def train(
         environment.record(), environment.variables(os.environ)
     ).variables(launch.plan.env)
     patience *= 2 if processes else 1
-    late = stop_after(patience * LONGEST_SECONDS)
-    hang_watch = program.HangWatch(attempt.path, patience * SILENT_SECONDS)
+    silent = program.HangWatch(attempt.path, patience * SILENT_SECONDS)
     ending = program.run(
         launch.plan.argv,
         attempt.stdout,
         attempt.stderr,
         cwd=paths.plan_dir,
         env=variables,
-        watch=lambda: late() or hang_watch.ending(),
+        watch=stop_after(patience * LONGEST_SECONDS, silent),
     )
     return launch, ending
 
 
-def stop_after(seconds: float) -> Callable[[], Ending | None]:
-    """Return a function that returns an ending once so many seconds have passed, and else None."""
+def stop_after(seconds: float, silent: program.HangWatch) -> Callable[[], Ending | None]:
+    """Return a function: an ending after so many seconds, or of a silent program; else None."""
     deadline = time.monotonic() + seconds
     late = Ending("failed", failure="hung", message=f"it took over {seconds:g} s (--patience)")
-    return lambda: late if time.monotonic() >= deadline else None
+    return lambda: late if time.monotonic() >= deadline else silent.ending()
 
 
 # The cells that prove a release: each place of the KL, several train steps for each batch, and
