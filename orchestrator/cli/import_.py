@@ -16,6 +16,7 @@ from orchestrator.imports.readers import FORMATS, open_source
 from orchestrator.imports.runs import (
     ImportedRun,
     import_runs,
+    manifest_filter,
     read_imported,
     remove,
     renames_of,
@@ -47,6 +48,14 @@ _OVERRIDE = re.compile(r"^[+~]{0,2}[A-Za-z_][\w.@/]*=")
     help="Give a logged metric a canonical name.",
 )
 @click.option("--remove", "removed", metavar="NAME", help="Forget an imported run.")
+@click.option(
+    "-w",
+    "--where",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only runs for which this holds, of what is listed or read: library=trl, ended=finished, "
+    "'!format=mlflow'. May be given several times; all must hold.",
+)
 @common.dry_run
 @common.as_json
 def command(
@@ -58,6 +67,7 @@ def command(
     experiment: str | None,
     metrics: tuple[str, ...],
     removed: str | None,
+    where: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -78,14 +88,15 @@ def command(
     opened = open_experiment(spec, changes)
     if removed is not None:
         return _remove(opened, removed, dry_run=dry_run)
+    keeps = manifest_filter(where)
     if not sources:
-        return _list(read_imported(opened.folder), as_json)
+        return _list([run for run in read_imported(opened.folder) if keeps(run.manifest)], as_json)
     logged = [
         run for each in sources for run in open_source(each, experiment=experiment, runs=runs)
     ]
     imported, num_changed = [], 0
     for run, change in import_runs(
-        opened.folder, logged, library, renames, name or "", dry_run=dry_run
+        opened.folder, logged, library, renames, name or "", keeps, dry_run=dry_run
     ):
         would = "would be " if dry_run and change != "unchanged" else ""
         say(f"{would}{change}: {run.name} ({len(run.rows)} rows, {run.manifest.format})")
@@ -128,7 +139,7 @@ def _list(imported: Sequence[ImportedRun], as_json: bool) -> int:
         print_json(imported_data(imported))
         return 0
     if not imported:
-        say(f"no run is imported; orch import reads {FORMATS}")
+        say(f"no such run is imported; orch import reads {FORMATS}")
         return 0
     print_imported(imported)
     return 0

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,8 @@ from orchestrator.spec.redaction import hide, hide_in_text
 from orchestrator.version import __version__
 
 MANIFEST, LOG = "import.json", "logged.jsonl"
+FIELDS = ("name", "library", "release", "format", "ended")
+"""Fields of an imported run that `--where` takes."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -140,13 +142,15 @@ def import_runs(
     library: str | None,
     renames: Mapping[str, str],
     name: str,
+    keeps: Callable[[ImportManifest], bool],
     *,
     dry_run: bool,
 ) -> Iterator[tuple[ImportedRun, Change]]:
     """Write logged runs beside the experiment's cells. Yield each with what became of it.
 
     library: the library that trained them, or None to infer it. name, renames, dry_run: as for
-    `store`. Raise SelectionError for one name and several runs.
+    `store`. keeps: a run is imported only if this is True of its manifest. Raise SelectionError for
+    one name and several runs.
     """
     if name and len(logged) != 1:
         raise SelectionError(
@@ -154,7 +158,13 @@ def import_runs(
             "--name out"
         )
     for run in logged:
-        yield store(folder, run, origin_of(run, library), renames, name, dry_run=dry_run)
+        origin = origin_of(run, library)
+        kept, change = store(folder, run, origin, renames, name, dry_run=True)
+        if not keeps(kept.manifest):
+            continue
+        if not dry_run:
+            kept, change = store(folder, run, origin, renames, name)
+        yield kept, change
 
 
 def store(
@@ -258,6 +268,29 @@ def renames_of(pairs: Iterable[str]) -> dict[str, str]:
             )
         renames[theirs] = ours
     return renames
+
+
+def manifest_filter(terms: Iterable[str]) -> Callable[[ImportManifest], bool]:
+    """Return a function that returns True for the manifests that every term of `--where` selects.
+
+    Raise SelectionError for a field that is not in FIELDS.
+    """
+    wanted = []
+    for term in terms:
+        field, equals, value = term.removeprefix("!").partition("=")
+        if not equals or field not in FIELDS:
+            raise SelectionError(
+                f"--where {term}: an imported run has {', '.join(FIELDS)}"
+                f"{did_you_mean(field, FIELDS)}; give FIELD=VALUE"
+            )
+        wanted.append((field, value, term.startswith("!")))
+
+    def keeps(one: ImportManifest) -> bool:
+        return all(
+            (str(getattr(one, field)) == value) != negated for field, value, negated in wanted
+        )
+
+    return keeps
 
 
 def _read(place: Path) -> ImportedRun:
