@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "first_cluster.md"
 SMALL = {
     "/shared/environments": "{home}/environments",
     "/shared/huggingface": "{home}/hf",
-    "gres: gpu:a100:4\n": "gres: gpu:a100:4\n  memory_gib: 2\n",
+    "gres: gpu:a100:4\n": "gres: gpu:a100:4\n  memory_gib: 4\n",
     "seeds: [0, 1, 2]": "seeds: [0]",
     "path: Qwen/Qwen2.5-7B}": "path: Qwen/Qwen2.5-0.5B}}",  # its checkpoints fit a small disk
     "data: math\n": "data: {{name: sums, path: sums.jsonl, num_prompts: 16}}\n",
