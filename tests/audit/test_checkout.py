@@ -220,6 +220,7 @@ def test_places_are_by_file_and_few() -> None:
     ]
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.parametrize(
     ("library", "version"),
     [

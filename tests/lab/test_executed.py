@@ -98,6 +98,7 @@ def printed(
     return done.stdout
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [each for each in scoring.MODULES if each != "reasoning_gym"])
 @pytest.mark.parametrize("library", [*CPU, "prime_rl@0.8.0"])
@@ -182,6 +183,7 @@ assert len(sys.meta_path) == before + 1
 BY_VALUE = {"orch_skyrl": "skyrl", "orch_verl": "verl", "orch_openrlhf_rollouts": "openrlhf"}
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 @pytest.mark.parametrize("module", BY_VALUE)
 def test_what_ray_would_pickle_by_value_survives_it(module: str, tmp_path: Path) -> None:

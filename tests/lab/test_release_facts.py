@@ -26,6 +26,7 @@ LIBRARIES = [name for name in plugins.names() if (folder(name) / "adoption.py").
 RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.parametrize(("library", "version"), RELEASES)
 def test_what_is_kept_of_a_release_is_what_it_says(library: str, version: str) -> None:
     python = cpu_python if adoption_of(library).PARSER_IN == "cpu" else contract_python

@@ -85,6 +85,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(each.relative_to(place)): each.read_bytes() for each in files}
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 def test_a_release_that_does_not_exist_is_a_sentence_and_nothing_is_written(house: Path) -> None:
     contract_python("trl", NEWEST)  # skips where nothing can be installed
@@ -96,6 +97,7 @@ def test_a_release_that_does_not_exist_is_a_sentence_and_nothing_is_written(hous
     assert not (root() / "trl-9.9.9.contract").exists()
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 @pytest.mark.long(60)
 def test_a_release_whose_tables_are_deleted_is_adopted_as_it_was(house: Path) -> None:

@@ -12,7 +12,10 @@ from lab.probes.protocol import sources
 from orchestrator.evidence import stored
 from tests.backends.environments import contract_python, root
 
-pytestmark = pytest.mark.slow  # runs a library's functions in a process of their own
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.thorough,
+]  # runs a library's functions in a process of their own
 
 Changed = Callable[..., dict[str, Any]]
 

@@ -207,6 +207,7 @@ def asked(library: str, version: str, optimizer: Optimizer) -> tuple[Cell, Launc
     return cell, plugins.load(library).translate(cell, PLACE)
 
 
+@pytest.mark.thorough  # in a library's environment
 def test_the_learning_rate_of_every_train_step(release: tuple[str, str, Sources]) -> None:
     library, version, source = release
     compared = 0
@@ -245,6 +246,7 @@ def test_the_learning_rate_of_every_train_step(release: tuple[str, str, Sources]
     assert compared >= 2
 
 
+@pytest.mark.thorough  # in a library's environment
 def test_what_weight_decay_shrinks(release: tuple[str, str, Sources]) -> None:
     library, version, source = release
     dialect = plugins.load(library).semantics(version).dialect

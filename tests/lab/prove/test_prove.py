@@ -140,6 +140,7 @@ def test_a_run_that_began_in_the_middle_is_not_trained_again(start: Path) -> Non
     assert "the first rollouts are those of train step 2" in found.left_out[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_command_prints_a_table_and_fails_for_a_mutant(start: Path, tmp_path: Path) -> None:
     said = lab(tmp_path, "prove", RECORDED / REWARD, "--policy", start)

@@ -16,6 +16,7 @@ from tests.lab.probes.measured import same_as_committed
 RELEASES = BACKEND.versions
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 @pytest.mark.parametrize("version", RELEASES)
 def test_the_committed_evidence_is_what_is_measured(version: str) -> None:
@@ -70,6 +71,7 @@ def objective(package: Path) -> object:
     return measured_objective(answers, ("rloo",), True, launch["beta"] * 3)["terms"]
 
 
+@pytest.mark.thorough  # in a library's environment
 def test_a_changed_trainer_is_measured_otherwise(tmp_path: Path) -> None:
     """The answer is the source's: with k1 for k2 in its method, RLOO has another objective."""
     (package,) = contract_python("trl", "1.16.0").parents[1].glob("lib/python*/site-packages/trl")
