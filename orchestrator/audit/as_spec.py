@@ -133,7 +133,7 @@ def launch_of(
     launches = {
         json.dumps(typed(reading), sort_keys=True, default=str): (launch, reading)
         for launch, reading in readings
-        if launch.usual and reading.held is not None
+        if reading.held is not None
     }
     if not launches:
         unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r in readings))

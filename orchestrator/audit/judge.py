@@ -71,7 +71,6 @@ class AuditFinding(LaunchReading):
     file: str
     line: int
     case: str | None
-    usual: bool
     verdict: AuditVerdict
     why: str
     lines: tuple[int, ...]
@@ -257,7 +256,6 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         file=file,
         line=launch.line,
         case=launch.case,
-        usual=launch.usual,
         verdict=chosen.name,
         why=why,
         lines=tuple(sorted({launch.line, *(n for each in cited for n in each.lines)})),

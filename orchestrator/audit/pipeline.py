@@ -189,12 +189,12 @@ def _merged(findings_: Sequence[AuditFinding]) -> list[AuditFinding]:
         lines[group[0].line] = lines.get(group[0].line, 0) + 1
     merged = []
     for group in groups.values():
-        first = next((each for each in group if each.usual), group[0])
+        first = group[0]
         case = first.case if lines[first.line] > 1 or len(group) == 1 else None
         more = len(group) - 1
         if case and more and lines[first.line] > 1:
             case += f" (and {more} more case{'s' if more > 1 else ''})"
-        merged.append(replace(first, case=case, usual=any(each.usual for each in group)))
+        merged.append(replace(first, case=case))
     return sorted(merged, key=lambda each: each.line)
 
 

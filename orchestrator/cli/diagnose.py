@@ -140,15 +140,14 @@ def _facts(
         return facts, _place(facts), origin.library or settings.backend.name, origin.library_because
     pinned = {origin.library: origin.release} if origin.library and origin.release else {}
     _, findings = audit_file(script, pinned, Projects())
-    usual = [finding for finding in findings if finding.usual]
-    terms = {(f.in_reward, f.in_loss, f.verdict) for f in usual}
+    terms = {(f.in_reward, f.in_loss, f.verdict) for f in findings}
     if len(terms) != 1:
         raise SelectionError(
-            f"{script} has {len(usual)} launches with {len(terms)} different KL terms: give a "
+            f"{script} has {len(findings)} launches with {len(terms)} different KL terms: give a "
             "file with the launch of this run alone"
         )
-    facts = facts_of_finding(usual[0], script.name)
-    return facts, _place(facts), origin.library or usual[0].library, origin.library_because
+    facts = facts_of_finding(findings[0], script.name)
+    return facts, _place(facts), origin.library or findings[0].library, origin.library_because
 
 
 def _place(facts: TrainingFacts) -> Place | None:

@@ -179,8 +179,6 @@ class Launch:
     line: int = 1
     case: str | None = None
     """The branches of the script that lead to the launch, in words."""
-    usual: bool = True
-    """True if the script takes these branches without arguments and with an empty environment."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library -> its release (NamedRelease). Libraries of unknown release are absent."""
     beside: Mapping[str, str] = field(default_factory=dict)

@@ -88,23 +88,22 @@ def scores(folder: Path, *, checkouts: bool = False) -> Iterator[Score]:
             none = "undetermined"
             yield Score(label["id"], none, ("unreadable",), none, none, str(error), {})
             continue
-        usual = [each for each in found if each.usual] or found
         acceptable = {*label["acceptable_verdicts"]}
         # Cases count as a verdict only if the label accepts what is said in each of them.
-        settled = all({c.term_verdict for c in each.conditional} <= acceptable for each in usual)
-        verdict = _only({v for each in usual for v in _verdicts(each, cases=settled)})
-        in_regime = _only({each.verdict for each in usual})
+        settled = all({c.term_verdict for c in each.conditional} <= acceptable for each in found)
+        verdict = _only({v for each in found for v in _verdicts(each, cases=settled)})
+        in_regime = _only({each.verdict for each in found})
         expected = label.get("verdict_in_regime", in_regime)
-        is_open = any("undetermined" in _verdicts(each, cases=True) for each in usual)
-        cases = {v for each in usual for v in _verdicts(each, cases=True)}
+        is_open = any("undetermined" in _verdicts(each, cases=True) for each in found)
+        cases = {v for each in found for v in _verdicts(each, cases=True)}
         yield Score(
             label["id"],
             verdict,
             tuple(label["acceptable_verdicts"]),
             in_regime,
             expected if verdict == label["verdict"] else in_regime,
-            usual[0].why,
-            dict(_fields(usual[0], label)),
+            found[0].why,
+            dict(_fields(found[0], label)),
             time.process_time() - start,
             () if verdict != "undetermined" or is_open else tuple(sorted(cases)),
             label["verdict"],

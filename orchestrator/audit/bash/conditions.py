@@ -1,9 +1,8 @@
-"""Evaluate conditions of a script: true, false, or unknown before the script runs."""
+"""Evaluate conditions of a script that runs without arguments: true, false, or unknown."""
 
 import re
 from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple
 
 from orchestrator.audit.bash import expansion
 from orchestrator.audit.bash.expansion import Expander
@@ -27,65 +26,46 @@ _GROUPS = ("test_command", "parenthesized_expression", "compound_statement", "su
 _VALUES = ("string", "simple_expansion", "expansion", "word", "raw_string", "concatenation")
 
 
-class Condition(NamedTuple):
-    """A condition: true, false, or None if only a run would show it."""
-
-    known: Truth
-    usual: Truth
-    """The same of a run without arguments: a missing argument is then empty."""
-
-
-def constant(known: Truth) -> Condition:
-    """Return a condition that always has the same value."""
-    return Condition(known, known)
-
-
-NOT_KNOWN = constant(None)
-
-
-def condition(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
-    """Return the condition of a syntax node: a test, a command, or several joined."""
+def condition(expander: Expander, node: SyntaxNode, source: ShellSource) -> Truth:
+    """Return the truth of a syntax node: a test, a command, or several joined."""
     kind = node.type
     operands = [c for c in node.children if c.is_named]
     if kind in _GROUPS:
         text = source.text(node)
         if text.startswith("(("):
             return _arithmetic(expander, text.strip(), source.line(node))
-        return condition(expander, operands[0], source) if len(operands) == 1 else NOT_KNOWN
+        return condition(expander, operands[0], source) if len(operands) == 1 else None
     if kind in ("list", "binary_expression"):
         return _binary(expander, node, source)
     if kind == "negated_command":
-        return _negated(condition(expander, operands[-1], source)) if operands else NOT_KNOWN
+        return _negated(condition(expander, operands[-1], source)) if operands else None
     if kind == "unary_expression":
         return _unary(expander, node, source)
     if kind == "command":
         return _command(expander, node, source)
     if kind in _VALUES:
         return _of_texts((expander.value(node, source),), lambda texts: bool(texts[0]))
-    return NOT_KNOWN
+    return None
 
 
-def is_missing_argument(value: ShellValue) -> bool:
-    """Return True if a value depends on an argument of the script: the audit runs without any."""
-    return any(isinstance(p, Hole) and p.unset and p.why.startswith("argument ") for p in value)
+def _negated(inner: Truth) -> Truth:
+    return None if inner is None else not inner
 
 
-def _negated(inner: Condition) -> Condition:
-    return Condition(*(None if each is None else not each for each in inner))
-
-
-def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
+def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Truth:
     """Return the condition of `a && b`, `a -a b`, `x = y`, `x -lt y`, `x =~ y`."""
     operator = next((c for c in node.children if not c.is_named or c.type == "test_operator"), None)
     sides = [c for c in node.children if c.is_named and c.type != "test_operator"]
     text = source.text(operator) if operator is not None else ""
     if len(sides) != 2:
-        return NOT_KNOWN
+        return None
     if re.search(r"\s-[ao]\s", source.text(node)):
-        return NOT_KNOWN  # the grammar does not group them as the shell does
+        return None  # the grammar does not group them as the shell does
     if text in ("&&", "||"):
-        first, second = (condition(expander, side, source) for side in sides)
-        return _joined(first, second, both=text == "&&")
+        both = {condition(expander, side, source) for side in sides}
+        # One side alone may decide: false for `&&`, true for `||`.
+        decides = text == "||"
+        return decides if decides in both else None if None in both else not decides
     if sides[0].type == "unary_expression" and source.text(sides[0]).startswith("!"):
         # `! a == b` is `! (a == b)`, which the grammar reads as `(! a) == b`.
         values = tuple(expander.value(side, source) for side in (sides[0].children[-1], sides[1]))
@@ -94,23 +74,13 @@ def _binary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condit
     return _compared(expander, text, values, sides[1], source)
 
 
-def _joined(first: Condition, second: Condition, *, both: bool) -> Condition:
-    def truth(known: tuple[Truth, Truth]) -> Truth:
-        # One side alone may decide: false for `&&`, true for `||`.
-        if (not both) in known:
-            return not both
-        return None if None in known else both
-
-    return Condition(*map(truth, zip(first, second, strict=True)))
-
-
 def _compared(
     expander: Expander,
     operator: str,
     values: tuple[ShellValue, ...],
     right: SyntaxNode,
     source: ShellSource,
-) -> Condition:
+) -> Truth:
     is_pattern = _is_in_double_brackets(right)
     pattern = expander.pattern(right, source) if is_pattern else None
 
@@ -135,7 +105,7 @@ def _compared(
         return _of_texts(values, equal)
     if operator in _COMPARISONS:
         return _of_texts(values, ordered)
-    return NOT_KNOWN
+    return None
 
 
 def _is_in_double_brackets(node: SyntaxNode) -> bool:
@@ -144,7 +114,7 @@ def _is_in_double_brackets(node: SyntaxNode) -> bool:
     return node is not None and node.children[0].type == "[["
 
 
-def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
+def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Truth:
     """Return the condition of `! x`, `-z x`, `-n x`, `-v x`."""
     operator, operand = source.text(node.children[0]), node.children[-1]
     if operator == "!":
@@ -152,44 +122,36 @@ def _unary(expander: Expander, node: SyntaxNode, source: ShellSource) -> Conditi
     if operator in ("-z", "-n"):
         wants_text = operator == "-n"
         if wants_text and not _is_in_double_brackets(node) and "expansion" in operand.type:
-            return constant(True)  # unquoted and empty, it is no word: `[ -n ]` is true
+            return True  # unquoted and empty, it is no word: `[ -n ]` is true
         value = expander.value(operand, source)
-        return _of_texts((value,), lambda texts: bool(texts[0]) == wants_text, presence=True)
+        return _of_texts((value,), lambda texts: bool(texts[0]) == wants_text)
     if operator == "-v":
-        return constant(source.text(operand) in expander.scope.variables)
-    return NOT_KNOWN
+        return source.text(operand) in expander.scope.variables
+    return None
 
 
-def _command(expander: Expander, node: SyntaxNode, source: ShellSource) -> Condition:
+def _command(expander: Expander, node: SyntaxNode, source: ShellSource) -> Truth:
     """Return the condition of `true`, `false`, `:`, and of a variable that holds one of them."""
     text: str | None = source.text(node).strip()
     if len(node.children) == 1 and node.children[0].type == "command_name":
         text = known_text(expander.value(node.children[0], source))
-    return constant({"true": True, ":": True, "false": False}.get(text or ""))
+    return {"true": True, ":": True, "false": False}.get(text or "")
 
 
-def _arithmetic(expander: Expander, text: str, line: int) -> Condition:
+def _arithmetic(expander: Expander, text: str, line: int) -> Truth:
     """Return the condition of `((...))`."""
     number = known_text(expander.arithmetic(text[2:-2], line))
-    return constant(number != "0") if number else NOT_KNOWN
+    return number != "0" if number else None
 
 
-def _of_texts(
-    values: tuple[ShellValue, ...], test: Callable[[list[str]], Truth], *, presence: bool = False
-) -> Condition:
-    """Return the condition of a test of texts. It is unknown if one of the texts is unknown, or if
-    the arms of an earlier condition give it different values.
-
-    `presence`: True for `-z` and `-n`. They also have a value for a missing argument, whose text is
-    unknown to other tests.
-    """
+def _of_texts(values: tuple[ShellValue, ...], test: Callable[[list[str]], Truth]) -> Truth:
+    """Return the truth of a test of texts. It is unknown if one of the texts is unknown, or if the
+    arms of an earlier condition give it different values."""
     outcomes = set()
     for chosen in product(*map(_possible, values)):
         texts = [known_text(value) for value in chosen]
-        usual = None if None in texts else test([text or "" for text in texts])
-        known = None if not presence and any(map(is_missing_argument, chosen)) else usual
-        outcomes.add(Condition(known, usual))
-    return outcomes.pop() if len(outcomes) == 1 else NOT_KNOWN
+        outcomes.add(None if None in texts else test([text or "" for text in texts]))
+    return outcomes.pop() if len(outcomes) == 1 else None
 
 
 def _possible(value: ShellValue) -> list[ShellValue]:

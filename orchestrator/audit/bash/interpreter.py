@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import ClassVar, Literal
 
-from orchestrator.audit.bash.conditions import (
-    NOT_KNOWN,
-    Condition,
-    condition,
-    constant,
-    is_missing_argument,
-)
+from orchestrator.audit.bash.conditions import Truth, condition
 from orchestrator.audit.bash.expansion import (
     ASSIGNS,
     FIRST_PRIVATE,
@@ -112,8 +106,6 @@ class Interpreter(Expander):
         """Names of the functions that have been called."""
         self.case: tuple[str, ...] = ()
         """The turns of loops and the arms of conditions that lead to the current statement."""
-        self.usual = True
-        """True if a run without arguments may take these arms."""
         self.caveats: set[str] = set()
         self._locals: list[dict[str, ShellValue | ShellArray | None]] = []
         """For each function being read: the values outside it of its local variables."""
@@ -271,7 +263,7 @@ class Interpreter(Expander):
 
     def _if(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Test conditions in turn. An unknown condition opens a branch."""
-        tests: list[Condition] = []
+        tests: list[Truth] = []
         bodies: list[list[SyntaxNode]] = []
         labels: list[str] = []
         for clause in (node, *(c for c in node.children if c.type == "elif_clause")):
@@ -300,17 +292,16 @@ class Interpreter(Expander):
         tests = [self._matched(word, self._patterns(item, source)) for item in items]
         # `;&` goes on with the next body, and `;;&` with the next pattern: no text decides them.
         if any(source.text(item.children[-1]) in (";&", ";;&") for item in items):
-            tests = [NOT_KNOWN] * len(items)
+            tests = [None] * len(items)
         bodies = [*map(_case_body, items), []]
         labels.append(f"{shown} is something else")
         return self._fork(bodies, labels, tests, source)
 
-    def _matched(self, word: ShellValue, patterns: Sequence[str | None]) -> Condition:
+    def _matched(self, word: ShellValue, patterns: Sequence[str | None]) -> Truth:
         text = known_text(word)
         if text is None or "*" in patterns:
-            return constant(True) if "*" in patterns else NOT_KNOWN
-        usual = self.matches(text, patterns)
-        return Condition(None if is_missing_argument(word) else usual, usual)
+            return True if "*" in patterns else None
+        return self.matches(text, patterns)
 
     def _patterns(self, item: SyntaxNode, source: ShellSource) -> list[str | None]:
         patterns = []
@@ -335,13 +326,13 @@ class Interpreter(Expander):
             return self._fork([[chosen[1]], [right]], [label, f"not {label}"], [test], source)
         test, label = self._condition(left, source), _label(left, source)
         is_test = left.type in ("test_command", "negated_command", "list")
-        if test.known is None and (not is_test or "[" not in source.text(left)):
+        if test is None and (not is_test or "[" not in source.text(left)):
             flow = self.statement(left, source)
             if flow is not None:
                 return flow
             if right.type in _ASSIGNS:
                 bodies = [[], [right]] if operator == "||" else [[right], []]
-                return self._fork(bodies, [f"{label} succeeds", "it fails"], [NOT_KNOWN], source)
+                return self._fork(bodies, [f"{label} succeeds", "it fails"], [None], source)
             after = self.statement(right, source)
             return None if operator == "||" else after
         if left.type == "compound_statement" and source.text(left).startswith("(("):
@@ -349,22 +340,21 @@ class Interpreter(Expander):
         bodies = [[right], []] if operator == "&&" else [[], [right]]
         return self._fork(bodies, [label, f"not {label}"], [test], source)
 
-    def _condition(self, node: SyntaxNode, source: ShellSource) -> Condition:
-        return NOT_KNOWN if self.every_way else condition(self, node, source)
+    def _condition(self, node: SyntaxNode, source: ShellSource) -> Truth:
+        return None if self.every_way else condition(self, node, source)
 
     def _fork(
         self,
         bodies: Sequence[Sequence[SyntaxNode]],
         labels: Sequence[str],
-        tests: Sequence[Condition],
+        tests: Sequence[Truth],
         source: ShellSource,
     ) -> Flow:
         """Read every arm that is possible, the last where no test holds; then go on with one scope.
 
         What an arm that jumps out of the block sets is open where the jump leads (`_land`).
         """
-        possible = _possible([test.known for test in tests])
-        usual = _possible([test.usual for test in tests])
+        possible = _possible(tests)
         if len(possible) == 1:
             before = self.scope.copy()
             flow = self.statements(bodies[possible[0]], source)
@@ -372,25 +362,21 @@ class Interpreter(Expander):
                 self.scope = before
                 return None
             return flow
-        before, case, is_usual = self.scope, self.case, self.usual
+        before, case = self.scope, self.case
         ends: dict[int, Scope] = {}
         flows: list[Flow] = []
         for arm in possible:
             self.scope = before.copy()
             self.case = (*case, labels[arm])
-            self.usual = is_usual and arm in usual
             flows.append(self.statements(bodies[arm], source))
             if flows[-1] is None:
                 ends[arm] = self.scope
             else:
                 self._jumps.append((flows[-1], self.scope))
-        self.case, self.usual = case, is_usual
+        self.case = case
         if not ends:
             self.scope = before
             return flows[0] if len(set(flows)) == 1 and flows[0] != "exit" else None
-        if len(usual) == 1 and usual[0] in ends:
-            self.scope = _of_usual(ends[usual[0]], list(ends.values()))
-            return None
         line = source.line(bodies[possible[0]][0]) if bodies[possible[0]] else 0
         named = {labels[arm]: scope for arm, scope in ends.items()}
         if len(named) < len(ends):
@@ -490,7 +476,7 @@ class Interpreter(Expander):
         until = node.children[0].type == "until" if node.children else False
         if body is None or not tests:
             return None
-        if self._condition(tests[-1], source).usual is until:
+        if self._condition(tests[-1], source) is until:
             return None
         self.statements(tests, source)
         return self._some_turns(node, body, source)
@@ -636,9 +622,7 @@ class Interpreter(Expander):
         if len(self.commands) >= MOST_COMMANDS:
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
         promising = any(may_launch(readable_text(each)) for each in words)
-        self.commands.append(
-            ShellCommand(terms, self.case, self.usual, line, tuple(self.sourced), promising)
-        )
+        self.commands.append(ShellCommand(terms, self.case, line, tuple(self.sourced), promising))
 
     def _call(self, name: str, arguments: tuple[ShellValue, ...]) -> Flow:
         """Read a function's body with these arguments."""
@@ -1028,30 +1012,6 @@ def _possible(known: Sequence[bool | None]) -> list[int]:
         if each:
             return arms
     return [*arms, len(known)]
-
-
-def _of_usual(scope: Scope, others: Sequence[Scope]) -> Scope:
-    """Return the scope of a run without arguments. What an argument may change names it."""
-    for name, value in list(scope.variables.items()):
-        if all(other.variables.get(name) == value for other in others):
-            continue
-        if isinstance(value, ShellArray):
-            scope.variables[name] = ShellArray(tuple(map(_by_default, value.elements)))
-        else:
-            scope.variables[name] = _by_default(value)
-    return scope
-
-
-def _by_default(value: ShellValue) -> ShellValue:
-    return tuple(
-        piece._replace(default_of=tuple(dict.fromkeys((*piece.default_of, _ARGUMENT))))
-        if isinstance(piece, ShellText)
-        else piece
-        for piece in value
-    )
-
-
-_ARGUMENT = "its arguments"
 
 
 def _reads_all(words: Sequence[ShellValue]) -> bool:

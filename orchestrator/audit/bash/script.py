@@ -227,7 +227,6 @@ def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Laun
         words=words,
         line=command.line,
         case=", ".join(command.case) or None,
-        usual=command.usual,
         caveats=(*sorted(run.caveats), *sourced, *(_assumption(w, own) for w in opened)),
         cut_off=cut,
         open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),

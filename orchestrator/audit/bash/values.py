@@ -103,8 +103,6 @@ class ShellCommand:
     terms: tuple[WordTerm, ...]
     case: tuple[str, ...]
     """The turns of loops and the arms of conditions that lead to the command, in words."""
-    usual: bool
-    """True if a run without arguments may take these arms."""
     line: int
     sourced: tuple[str, ...] = ()
     """Files that the script sources before the command and that are not available."""
