@@ -57,7 +57,7 @@ def failures(
 
 
 def leavings(cell: Cell, cell_dir: CellDir) -> Iterator[Check]:
-    """Yield the checks of a run without rollouts: of its log and its checkpoints."""
+    """Yield the checks of a run whose rollouts cannot be replayed: of its log and checkpoints."""
     backend = plugins.load(cell.settings.backend.name)
     name, steps = "orch reads the library's log", set()
     try:
@@ -73,6 +73,8 @@ def leavings(cell: Cell, cell_dir: CellDir) -> Iterator[Check]:
         "the last checkpoint is complete", last in checkpoint_steps, f"of train steps: {shown}"
     )
     why = f"orch has no hook that writes the rollouts of {backend.title}"
+    if cell.settings.lora is not None:
+        why = "lora trains an adapter, and the replay the whole model"
     yield Check("what the dialect predicts", None, why)
 
 

@@ -176,6 +176,8 @@ def _not_replayed(settings: Settings, batches: Sequence[RolloutBatch]) -> Iterat
         yield f"kl.reference.kind={kl.reference.kind} is not the policy that the run started from"
     if kl.controller is not None:
         yield "kl.controller moves beta, which rollouts do not record"
+    if settings.lora is not None:
+        yield "lora trains an adapter, and the replay the whole model"
     if correction is not None and any(batch.logp_rollout is None for batch in batches):
         yield (
             f"loss.correction.kind={correction.kind} weighs by the engine's log-probabilities, "

@@ -39,7 +39,10 @@ def proof(run: Run, dialect: Dialect | None = None, **changes: object) -> Proof:
     plain = run.cell.settings.model_dump()
     for field, value in changes.items():
         section, _, leaf = field.partition("__")
-        plain[section][leaf] = value
+        if leaf:
+            plain[section][leaf] = value
+        else:
+            plain[section] = value
     settings = Settings.model_validate(plain)
     return prove(settings, dialect or run.dialect, run.batches, run.policy)
 
@@ -159,6 +162,7 @@ def test_the_command_prints_a_table_and_fails_for_a_mutant(start: Path, tmp_path
         ({"kl__estimator": "rb_k1"}, "kl.estimator=rb_k1"),
         ({"kl__reference": {"kind": "sampler"}}, "kl.reference.kind=sampler"),
         ({"kl__controller": {"target": 0.1, "horizon": 1000}}, "kl.controller"),
+        ({"lora": {"rank": 8, "alpha": 16}}, "lora trains an adapter"),
     ],
 )
 def test_what_the_replay_does_not_have_is_not_judged(
