@@ -13,6 +13,7 @@ from orchestrator.settings import BetaController
 from tests.backends.environments import contract_python, root
 
 
+@pytest.mark.thorough  # in a library's environment
 @pytest.mark.parametrize("version", ["0.9.1", "0.8.0"])
 @pytest.mark.parametrize("target", [0.02, 0.3, 100.0])
 def test_verl_moves_beta_as_the_embedded_trainer_does(version: str, target: float) -> None:
