@@ -248,19 +248,16 @@ def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
     if edits and finding.problem:
         text += f" For {goal(finding)}: {edits}."
     yield _result(finding.verdict, level, text, finding.file, _where(finding))
-    for flag in finding.inactive:
-        line = flag.lines[-1] if flag.lines else finding.line
-        yield _result(
-            "inactive_flag", "note", f"{flag.flag} has no effect: {flag.why}.", finding.file, line
-        )
-    for note in finding.contradictions:
-        line = note.lines[-1] if note.lines else finding.line
-        yield _result("contradiction", "warning", f"{note.text}.", finding.file, line)
+    more = [
+        ("inactive_flag", "note", f"{e.flag} has no effect: {e.why}.", e.lines)
+        for e in finding.inactive
+    ]
+    more += [("contradiction", "warning", f"{e.text}.", e.lines) for e in finding.contradictions]
     for wrong in finding.key_findings:
-        line = wrong.lines[-1] if wrong.lines else finding.line
         level = "warning" if wrong.mistake else "note"
-        text = f"{wrong.text} ({wrong.consequence})."
-        yield _result("wrong_key", level, text, finding.file, line)
+        more.append(("wrong_key", level, f"{wrong.text} ({wrong.consequence}).", wrong.lines))
+    for rule, level, text, lines in more:
+        yield _result(rule, level, text, finding.file, lines[-1] if lines else finding.line)
 
 
 def _where(finding: AuditFinding) -> int:

@@ -94,7 +94,9 @@ def parsed_by_trl(version: str, plan: LaunchPlan, script: str, folder: Path) -> 
     resolved: dict[str, Any] = child.ask(
         (cpu_python("trl", version), "-c", PARSE_TRL), [script, str(folder)]
     )
-    differing = {key for key, value in options.items() if resolved.get(key) != value}
+    # PEFT's word for every layer is a list of one on the command line, and a text after it.
+    sent = {k: v[0] if v == ["all-linear"] else v for k, v in options.items()}
+    differing = {key for key, value in sent.items() if resolved.get(key) != value}
     assert differing == {"report_to"}, "each option is read as it was sent; none is an empty list"
     return resolved
 

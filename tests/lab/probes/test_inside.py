@@ -111,20 +111,12 @@ def test_definitions_can_be_taken_one_by_one(folder: Path) -> None:
     assert list(sources.used) == ["maths.py:Worker.step", "maths.py:Worker.later"]
     line = LIBRARY[: LIBRARY.index("    def step")].count("\n") + 1
     assert sources.used["maths.py:Worker.step"]["line"] == line
-
-
-def test_what_is_not_there_is_told(folder: Path) -> None:
+    made = {"make": lambda n, scale: n * scale}
+    assert sources.assigned("maths.py", "Worker.__init__", "loss_fn", made) == 6
     with pytest.raises(LookupError, match=r"maths\.py has no Worker\.leap"):
-        Sources(folder).load("maths.py", ["Worker.leap"])
+        sources.load("maths.py", ["Worker.leap"])
     with pytest.raises(LookupError, match=r"assigns no self\.other"):
-        Sources(folder).assigned("maths.py", "Worker.__init__", "other", {})
-
-
-def test_what_a_method_assigns_can_be_had(folder: Path) -> None:
-    made = Sources(folder).assigned(
-        "maths.py", "Worker.__init__", "loss_fn", {"make": lambda n, scale: n * scale}
-    )
-    assert made == 6
+        sources.assigned("maths.py", "Worker.__init__", "other", {})
 
 
 def test_the_hash_changes_with_the_definition_alone(folder: Path) -> None:

@@ -72,12 +72,6 @@ def test_what_the_launch_optimises_is_untouched() -> None:
     assert BACKEND.parse(launch.plan.argv, launch.plan.files) == asked
 
 
-def test_no_key_is_given_twice() -> None:
-    """Hydra refuses `+key` twice, and takes the last of `key` twice without a word."""
-    launch = on_cpu(BACKEND.translate(dumping(), NASTY))
-    assert len(split(launch.plan.argv)) == len(launch.plan.argv[3:])
-
-
 def test_other_releases_and_asynchrony_have_no_way_on_the_cpu() -> None:
     assert cpu_launch(BACKEND.translate(cell({"backend.version": "0.8.0"}), PLACE), PLACE) is None
     stale = cell({"max_staleness_steps": 1, "backend.version": "0.9.1"})
