@@ -5,8 +5,9 @@ python benchmarks/claims.py [FAMILIES]
 A family is a grid of 61 configurations and 15 claims. A claim is the mean over 1, 2 or 4 settings
 of left minus right. The variances of configurations are as spread as those of a measured run of
 experiments/comedy_full.yaml with three seeds (scaled inverse chi-square with 2.6 degrees, deviation
-0.0325), or all equal, or one in five is a hundred times larger. A false claim is a verdict where
-nothing differs, on any claim of the family, at the level of the planned look (0.035 of 0.05).
+0.0325), or more so, or all equal, or one in five is a hundred times larger. A false claim is a
+verdict where nothing differs, on any claim of the family, at the level of the planned look (0.035
+of 0.05). Coverage is that of the 95 % interval of one claim.
 """
 
 import sys
@@ -33,15 +34,18 @@ SETTINGS = (4, 2, 2, 4, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1, 1)
 """The number of settings of each claim."""
 KINDS = (
     "normal",
-    "t with 3 degrees",
-    "skewed",
+    "spread",
     "equal",
     "unequal",
+    "t with 3 degrees",
+    "skewed",
     "shared",
     "rounded",
     "collapse",
+    "fall",
 )
-"""shared: half of a run's noise is its seed's. rounded: to 1/32. collapse: one run in twenty."""
+"""spread: variances of one degree. shared: half of a run's noise is its seed's. rounded: to 1/64.
+collapse: one run in twenty has no value. fall: one in twenty ends lower by 0.3 to 0.8."""
 LEVEL = level_of_look([3])
 
 
@@ -68,7 +72,9 @@ def families(kind: str, count: int, seeds: int, rng: Any) -> Family:
     elif kind == "unequal":
         deviations = np.where(rng.random(shape[:2]) < 0.2, 0.325, 0.0325)
     else:
-        deviations = np.minimum(0.0325 * np.sqrt(2.6 / rng.chisquare(2.6, shape[:2])), 0.4)
+        degrees = 1.0 if kind == "spread" else 2.6
+        spreads = np.sqrt(degrees / rng.chisquare(degrees, shape[:2]))
+        deviations = np.minimum(0.0325 * spreads, 0.4)
     if kind == "t with 3 degrees":
         noise = rng.standard_t(3, shape) / np.sqrt(3)
     elif kind == "skewed":
@@ -80,9 +86,12 @@ def families(kind: str, count: int, seeds: int, rng: Any) -> Family:
         noise = np.sqrt(0.5) * (common + noise)
     values = noise * deviations[:, :, None]
     if kind == "rounded":
-        values = np.round(values * 32) / 32
+        values = np.round(values * 64) / 64
     if kind == "collapse":
         values = np.where(rng.random(shape) < 0.05, np.nan, values)
+    if kind == "fall":
+        falls = rng.random(shape) < 0.05
+        values = values - falls * rng.uniform(0.3, 0.8, shape)
     return Family(values, deviations)
 
 
@@ -163,14 +172,16 @@ def decided(p: Any, level: float) -> Any:
     return result
 
 
-def false_claims(kind: str, count: int, seeds: int) -> float:
-    """Return the share of families with a false claim: with an interval off the truth."""
+def false_claims(kind: str, count: int, seeds: int) -> tuple[float, float]:
+    """Return the share of families with a false claim, and of claims whose interval has 0."""
     rng = np.random.default_rng([seeds, KINDS.index(kind)])
-    claimed = 0
+    claimed, covered = 0, 0.0
     for start in range(0, count, 250):
         family = families(kind, min(250, count - start), seeds, rng)
-        claimed += int(decided(pooled_p(statistics(family)), LEVEL).any(axis=1).sum())
-    return claimed / count
+        p = pooled_p(statistics(family))
+        claimed += int(decided(p, LEVEL).any(axis=1).sum())
+        covered += float((p >= ALPHA).mean(axis=1).sum())
+    return claimed / count, covered / count
 
 
 def after_extensions(count: int, looks: tuple[int, ...]) -> float:
@@ -217,12 +228,15 @@ def shares(count: int, seeds: int, correlation: float) -> float:
     return apart / count
 
 
-def promises(count: int, effect: float, settings: int) -> float:
-    """Return how often an open claim is decided by the seeds that it was told, if what three seeds
-    show is the truth."""
-    rng = np.random.default_rng([settings, int(effect * 1000)])
+def promises(count: int, planned: int, effect: float, settings: int) -> float:
+    """Return how often an open claim is decided by the seeds that it was told, if what the planned
+    seeds show is the truth."""
+    rng = np.random.default_rng([planned, settings, int(effect * 1000)])
     weights = [1 / settings] * settings + [-1 / settings] * settings
     kept = told = 0
+
+    def level(*seeds: int) -> float:
+        return level_of_look([planned, *seeds]) / len(SETTINGS)
 
     def look(values: Any) -> PooledEffect:
         prior = variance_prior((each.var(ddof=1), len(each)) for each in values)
@@ -231,22 +245,19 @@ def promises(count: int, effect: float, settings: int) -> float:
         return PooledEffect(means, prior)
 
     while told < count:
-        deviations = families("normal", 1, 3, rng).deviations[0][:, None].clip(max=0.4)
-        first = rng.standard_normal((CONFIGURATIONS, 3)) * deviations
+        deviations = families("normal", 1, planned, rng).deviations[0][:, None]
+        first = rng.standard_normal((CONFIGURATIONS, planned)) * deviations
         first[:settings] += effect
         seen = look(first)
-        if 2 * min(seen.tails(0.0)) < LEVEL / len(SETTINGS):
+        if 2 * min(seen.tails(0.0)) < level():
             continue
-        needed = seen.seeds_to_decide(
-            abs(seen.mean) / seen.caution, 3, lambda n: level_of_look([3, n]) / len(SETTINGS)
-        )
+        needed = seen.seeds_to_decide(abs(seen.mean) / seen.caution, planned, level)
         if needed is None or needed > 64:
             continue
         told += 1
-        more = rng.standard_normal((CONFIGURATIONS, needed - 3)) * deviations
+        more = rng.standard_normal((CONFIGURATIONS, needed - planned)) * deviations
         more += first.mean(axis=1)[:, None]
-        p = 2 * min(look(np.concatenate([first, more], axis=1)).tails(0.0))
-        kept += p < level_of_look([3, needed]) / len(SETTINGS)
+        kept += 2 * min(look(np.concatenate([first, more], axis=1)).tails(0.0)) < level(needed)
     return kept / count
 
 
@@ -257,10 +268,11 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
     error = np.sqrt(ALPHA * (1 - ALPHA) / count)
     print(f"{count} families a row; one Monte Carlo error at {ALPHA:g}: {error:.4f}\n")
-    print("| seeds | null | false families |\n|---|---|---|")
-    for seeds in (3, 5, 8, 20):
+    print("| seeds | null | false families | coverage |\n|---|---|---|---|")
+    for seeds in (3, 5, 6):
         for kind in KINDS:
-            print(f"| {seeds} | {kind} | {false_claims(kind, count, seeds):.3f} |", flush=True)
+            false, covered = false_claims(kind, count, seeds)
+            print(f"| {seeds} | {kind} | {false:.3f} | {covered:.3f} |", flush=True)
     for looks in ((3, 8), (3, 8, 20), (5, 10, 20)):
         at, share = ", ".join(map(str, looks)), after_extensions(count, looks)
         print(f"\nfalse claims at any of the looks at {at} seeds: {share:.3f}", flush=True)
@@ -268,12 +280,13 @@ def main() -> None:
     for seeds in (3, 5, 8, 20):
         for effect in (0.05, 0.1, 0.3):
             print(f"| {seeds} | {effect:g} | {power(count // 4, seeds, effect):.2f} |", flush=True)
-    print("\n| settings | effect | decided by the seeds that are told |")
-    print("|---|---|---|")
-    for settings in (1, 2, 4):
-        for effect in (0.03, 0.1):
-            share = promises(count // 20, effect, settings)
-            print(f"| {settings} | {effect:g} | {share:.2f} |", flush=True)
+    print("\n| planned seeds | settings | effect | decided by the seeds that are told |")
+    print("|---|---|---|---|")
+    for planned in (3, 6):
+        for settings in (1, 2, 4):
+            for effect in (0.03, 0.1):
+                share = promises(count // 13, planned, effect, settings)
+                print(f"| {planned} | {settings} | {effect:g} | {share:.2f} |", flush=True)
     print("\nequal shares of four settings told apart, one claim")
     for seeds in (3, 5, 8, 20):
         rates = [f"{shares(count, seeds, c):.3f}" for c in (0.0, 0.6, 0.95)]

@@ -17,7 +17,7 @@ from orchestrator.report.figures import METRIC, every_figure, rows_of, tables, v
 from orchestrator.report.model import Figure
 
 FORMATS = ("png", "pdf")
-OF_SETTING = ("curves", "measures", "finals", "stability")
+OF_SETTING = ("curves", "measures", "finals")
 """Kinds of figures with one picture per study and setting. Other figures have one picture."""
 Drawn = tuple[str, str]
 """A file's name without its ending, and the picture as SVG."""

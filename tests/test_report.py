@@ -198,7 +198,6 @@ def test_everything_is_there(synthetic: Any) -> None:
         "finals",
         "curves",
         "collapse",
-        "stability",
         "reference",
         "predicted",
         "gradients",
@@ -553,18 +552,6 @@ def test_published_numbers_are_never_compared_across_scales(synthetic: Any) -> N
     assert first[3].startswith("+14.18 % [")
     assert first[5] in ("inside our interval", "outside our interval")
     assert second[3].startswith("none: ")
-
-
-def test_stability_is_told_with_intervals(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic))
-    (table,) = section(found, "stability").tables
-    rows = {row[2]: row for row in table.rows if row[0] == "onpolicy"}
-    assert rows["k1.loss β=0.1"][5:7] == ("60 of 100", "60")
-    assert rows["k1.reward β=0.1"][3] == "0.000 [0.000, 0.000]"
-    assert rows["k1.reward β=0.1"][4].startswith("0.014 [0.006")
-    values = found.data["stability"]["spread"]["values"]
-    assert len(values) == len(found.data["configurations"])
-    assert values[1][0] == pytest.approx(0.01414, abs=1e-4)
 
 
 def test_cost_counts_each_cell_once_in_the_total(synthetic: Any) -> None:

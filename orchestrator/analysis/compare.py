@@ -142,7 +142,6 @@ def comparison_data(comparison: Comparison) -> dict[str, object]:
                 "collapsed": asdict(c.collapse),
                 "finals": {name: asdict(e) for name, e in c.finals.items()},
                 "over_items": {name: asdict(e) for name, e in c.finals_over_items.items()},
-                "stability": asdict(c.stability),
             }
             for c in comparison.configurations
         ],

@@ -1,12 +1,6 @@
 """Group runs that differ only in their seed to configurations, and compare configurations.
 
-A configuration has means and intervals over its seeds, its share of collapsed runs, its curves,
-and three measures of the stability of its training (`Stability`):
-
-drop            best value of the main curve minus its last value: 0 for a run that ends at its best
-spread          standard deviation between seeds of the final value, with its chi-square interval
-steps_kept      train steps before a collapse, or all of them; the mean is the area under the
-                share of runs that still train (restricted mean survival time)
+A configuration has means and intervals over its seeds, its share of collapsed runs, and its curves.
 
 `axis_differences` compares the values of one axis with everything else equal, for `orch compare
 --by`.
@@ -37,13 +31,11 @@ from orchestrator.analysis.stats import (
     Estimate,
     Improvement,
     Rate,
-    SeedSpread,
     estimate,
     estimate_over_items,
     holm,
     mean_relative_improvement,
     rate,
-    seed_spread,
     seeds_to_decide,
     two_sided_p,
 )
@@ -54,8 +46,6 @@ from orchestrator.spec.fields import LABELS
 IN_DOMAIN = ("eval/in_domain/mean", "eval/accuracy_in_domain", "train/reward_mean")
 """Metrics of the main result, best first: the harness's, the trainer's, the training reward."""
 OUT_OF_DOMAIN = ("eval/out_of_domain/mean", "eval/accuracy_out_of_domain")
-STABILITY = ("eval/accuracy_in_domain", "eval/in_domain/mean", "train/reward_mean")
-"""Curves for the measures of stability, best first."""
 STALENESS_MEAN, STALENESS_MAX = "rollout/staleness_mean", "rollout/staleness_max"
 RunsBySeed = Mapping[int, MeasuredRun]
 """One configuration: seed -> run."""
@@ -65,61 +55,6 @@ RunGroup = Sequence[RunsBySeed]
 """Configurations that are averaged."""
 _ROUNDING = 1e-5
 """Largest difference between the items' mean and the final value: stored scores are rounded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stability:
-    """The stability of a configuration's training, over its runs that ended well."""
-
-    metric: str | None
-    """The metric of `drop` and `spread`; None if no metric has a curve in every run."""
-    drop: Estimate | None
-    spread: SeedSpread | None
-    """The spread of final values over seeds; None with fewer than two."""
-    steps_kept: Estimate | None
-    num_train_steps: int
-    collapsed_at: tuple[int, ...]
-    """The train step of each collapse, ascending."""
-
-
-def stability(runs: Sequence[MeasuredRun], preferred: Sequence[str]) -> Stability:
-    """Return the stability of one configuration. `preferred`: curves for `drop`, best first."""
-    ended = [run for run in runs if run.record.state == "succeeded"]
-    metric = next(
-        (m for m in preferred if ended and all(len(run.series.get(m, {})) > 1 for run in ended)),
-        None,
-    )
-    drops = [] if metric is None else [_drop_from_peak(run.series[metric]) for run in ended]
-    finals = [] if metric is None else [r.finals[metric] for r in ended if metric in r.finals]
-    steps = max((run.record.cell.settings.num_train_steps for run in runs), default=0)
-    collapsed = sorted(step for run in ended if (step := _collapsed_at(run)) is not None)
-    kept = [float(steps if (at := _collapsed_at(run)) is None else at) for run in ended]
-    return Stability(
-        metric,
-        estimate(drops).within(0.0, math.inf) if drops else None,
-        seed_spread(finals) if len(finals) > 1 else None,
-        estimate(kept).within(0.0, float(steps)) if kept else None,
-        steps,
-        tuple(collapsed),
-    )
-
-
-def _drop_from_peak(points: Mapping[int, float]) -> float:
-    """Return the best value minus the last value. A last value of NaN counts as 0."""
-    finite = [value for value in points.values() if math.isfinite(value)]
-    last = points[max(points)]
-    return max(finite, default=0.0) - (last if math.isfinite(last) else 0.0)
-
-
-def _collapsed_at(run: MeasuredRun) -> int | None:
-    outcome = run.record.outcome
-    if outcome is None or outcome.kind != "collapsed":
-        return None
-    return (
-        outcome.step
-        if outcome.step is not None
-        else max((point.step for point in run.record.metrics), default=0)
-    )
 
 
 @dataclass(frozen=True)
@@ -142,7 +77,6 @@ class Configuration:
     """The same with an interval over seeds and items, for metrics with scores of single items."""
     collapse: Rate
     """The share of collapsed runs among those that ended well."""
-    stability: Stability
     predicted: float | None
     """Final accuracy from the closed form; None without one."""
     curves: Mapping[str, LearningCurve]
@@ -154,6 +88,11 @@ class Configuration:
     def name(self) -> str:
         """Return the name of the configuration, such as `k1.reward β=0.1`."""
         return self.kl if self.beta is None else f"{self.kl} β={self.beta:g}"
+
+    @property
+    def num_train_steps(self) -> int:
+        """Return the number of train steps of its longest run."""
+        return max(run.record.cell.settings.num_train_steps for run in self.runs)
 
     @property
     def num_finished(self) -> int:
@@ -199,7 +138,6 @@ def _configuration(study: str, runs: Sequence[MeasuredRun]) -> Configuration:
         },
         _finals_over_items(runs),
         rate(int(sum(outcomes)), len(outcomes)),
-        stability(runs, STABILITY),
         _predicted_accuracy(runs),
         _curves(runs),
         estimate(stale) if stale else None,

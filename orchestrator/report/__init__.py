@@ -55,8 +55,6 @@ from orchestrator.report.results import (
     predicted_section,
     published_section,
     reference_section,
-    stability_data,
-    stability_section,
     staleness_section,
 )
 from orchestrator.report.words import section
@@ -121,7 +119,6 @@ def report(
             limits,
             outcome_section(records),
             zero_gradient_section(records),
-            stability_section(comparison),
             reference_section(comparison),
             predicted_section(comparison),
             libraries_section(other.sides, other.base, source) if other.sides else None,
@@ -182,7 +179,6 @@ def _data(
     more = [panel.metric for panel in panels if panel.draws == "curves"]
     return figure_data(comparison.configurations, main, studies, more) | {
         "baselines": baseline_data(other.baselines),
-        "stability": stability_data(comparison),
     }
 
 

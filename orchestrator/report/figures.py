@@ -75,7 +75,7 @@ def figure_data(
             "beta": c.beta,
             "name": c.name,
             "seeds": len(c.runs),
-            "steps": c.stability.num_train_steps,
+            "steps": c.num_train_steps,
             "model": c.traits.get("model", ""),
             "backend": c.traits.get("backend", ""),
             "axes": {axis: v for axis, v in c.traits.items() if axis in varied[c.study]},
@@ -274,11 +274,6 @@ def tables(data: FigureData) -> dict[str, Rows]:
     for at, c in sorted(enumerate(every), key=lambda pair: pair[1]["rank"]):
         for metric, final in c["finals"].items():
             by_table.setdefault(f"finals {metric}", []).append(_final_row(c, at, final))
-        for measure, one in data.get("stability", {}).items():
-            if (values := one["values"][at]) is not None:
-                value, low, high = values
-                row = {"at": at, "value": value, "low": low, "high": high}
-                by_table.setdefault(f"stability {measure}", []).append(row)
     for base in data.get("baselines", ()):
         for metric, value in base["finals"].items():
             row = {"model": base["model"], "name": base["name"], "note": base["note"]}
@@ -482,18 +477,6 @@ def _finals(figure: Figure, data: FigureData) -> Iterator[ChartView]:
             yield one | {"extra": True} if i >= MAIN_FINALS else one
 
 
-def _stability(_figure: Figure, data: FigureData) -> Iterator[ChartView]:
-    for measure, one in data["stability"].items():
-        if any(one["values"]):
-            yield {
-                "title": one["title"],
-                "spec": dots(_by_term(data), scale={"zero": True}),
-                "least": USUAL_WIDTH,
-                "names": "name",
-                "table": f"stability {measure}",
-            }
-
-
 # ---------------------------------------------------------------- figures that no choice changes
 
 
@@ -560,6 +543,5 @@ _VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[ChartView]]] = {
     "curves": _curves,
     "measures": _measures,
     "finals": _finals,
-    "stability": _stability,
     "redrawn": _redrawn,
 }

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from orchestrator.analysis.claims import ClaimVerdict
 from orchestrator.charts.marks import ChartView
 
-FigureKind = Literal["curves", "finals", "measures", "stability", "redrawn", "drawn"]
+FigureKind = Literal["curves", "finals", "measures", "redrawn", "drawn"]
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Figure:
     """A figure. The tables of its section have the same numbers.
 
     Kinds: `drawn` has its `views`. The others are drawn from `Report.data`: `curves` of one metric
-    and `measures` of several, a panel for each KL configuration; `finals` and `stability`, dots
-    with intervals; `redrawn`, the `panels`, which the reader's filters do not change.
+    and `measures` of several, a panel for each KL configuration; `finals`, dots with intervals;
+    `redrawn`, the `panels`, which the reader's filters do not change.
     """
 
     id: str

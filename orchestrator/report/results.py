@@ -1,4 +1,4 @@
-"""Sections of a report on results: accuracy, curves, collapse, stability, phases, staleness, cost.
+"""Sections of a report on results: accuracy, curves, collapse, phases, staleness, cost.
 
 Then runs that orch did not launch, and the tables of `orch compare`.
 """
@@ -18,7 +18,7 @@ from orchestrator.analysis.configurations import (
 from orchestrator.analysis.imported import APART, MOST_OWN, beside, imported_data
 from orchestrator.analysis.phases import STATES, PhaseField, PhaseMap, phase_maps
 from orchestrator.analysis.runs import evaluated_metrics
-from orchestrator.analysis.stats import Estimate, SeedSpread, estimate
+from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.analysis.text import estimate_text, metric_title, number_text
 from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.evaluate import ScoredBaseline
@@ -305,64 +305,6 @@ def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
     names = tuple("no KL" if beta is None else f"β {beta:g}" for beta in columns)
     fields = ((kl, tuple(cells.get(beta) for beta in columns)) for kl, cells in rows.items())
     return Map(title, names, tuple(fields))
-
-
-MEASURES = {
-    "drop": "drop from the peak",
-    "spread": "standard deviation between seeds",
-    "steps": "train steps kept before a collapse",
-}
-
-
-def stability_section(comparison: Comparison) -> Section | None:
-    """Return a section with a figure and a table of stability, or None if no run ended well."""
-    measured = [c.stability for c in comparison.configurations if c.stability.steps_kept]
-    if not measured:
-        return None
-    curves = sorted({metric_title(s.metric) for s in measured if s.metric})
-    drawn = figure("stability", "stability", {"curves": " or ".join(curves) or "no metric"})
-
-    def fields(c: Configuration) -> tuple[str, ...] | None:
-        s = c.stability
-        if not s.steps_kept:
-            return None
-        kept = f"{s.steps_kept.mean:.4g} of {s.num_train_steps}"
-        drop = estimate_text(s.drop) if s.drop else ""
-        return drop, _spread_text(s.spread), kept, ", ".join(map(str, s.collapsed_at))
-
-    table = table_of_configurations(
-        comparison,
-        "Stability of every configuration, with 95 % intervals",
-        ("drop from the peak", "spread between seeds", "steps kept", "collapsed at step"),
-        fields,
-    )
-    return section("stability", figures=(drawn,), tables=(table,))
-
-
-def _spread_text(spread: SeedSpread | None) -> str:
-    if spread is None:
-        return "one seed: none"
-    if spread.low is None or spread.high is None:
-        return number_text(spread.sd)
-    return f"{number_text(spread.sd)} [{number_text(spread.low)}, {number_text(spread.high)}]"
-
-
-def stability_data(comparison: Comparison) -> dict[str, Any]:
-    """Return measure -> title, and [value, low, high] or None for each configuration."""
-
-    def values(c: Configuration, measure: str) -> list[Any] | None:
-        s = c.stability
-        if measure == "spread":
-            ends = (s.spread.sd, s.spread.low, s.spread.high) if s.spread else ()
-        else:
-            one = s.drop if measure == "drop" else s.steps_kept
-            ends = (one.mean, one.low, one.high) if one else ()
-        return [rounded(v) for v in ends] or None
-
-    return {
-        name: {"title": title, "values": [values(c, name) for c in comparison.configurations]}
-        for name, title in MEASURES.items()
-    }
 
 
 def reference_section(comparison: Comparison) -> Section | None:

@@ -86,8 +86,10 @@ def test_the_benchmark_has_the_prior_of_the_claims() -> None:
     assert prior.variance == pytest.approx(float(scale[0]), rel=1e-4)
 
 
-def test_few_false_claims_and_power() -> None:
-    assert benchmarks.claims.false_claims("normal", 500, 3) < 0.05 + 2 * 0.01
+def test_few_false_claims_coverage_and_power() -> None:
+    false, covered = benchmarks.claims.false_claims("normal", 500, 3)
+    assert false < 0.05 + 2 * 0.01
+    assert covered > 0.94
     assert benchmarks.claims.power(250, 3, 0.3) > 0.9
 
 

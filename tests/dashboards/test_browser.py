@@ -65,7 +65,6 @@ PANELS = {
     "finals": 2,
     "published": 1,
     "curves": 4,
-    "stability": 3,
     "reference": 12,
     "predicted": 1,
     "libraries": 1,
@@ -360,7 +359,7 @@ OFF = """plots => plots.flatMap((plot) => {
 
 def test_no_mark_stands_off_its_value(untouched: Opened) -> None:
     """Where Vega drew a value is where its own axis has that value, also of collapsed runs."""
-    for figure in ("curves", "finals", "stability", "distance", "predicted"):
+    for figure in ("curves", "finals", "distance", "predicted"):
         looked = untouched.page.locator(f"#figure-{figure} .plot").evaluate_all(OFF)
         assert looked, figure
         assert [each for each in looked if each] == [], figure
@@ -382,8 +381,6 @@ def test_dots_hold_the_data(untouched: Opened) -> None:
     assert len([d for d in first if d["mark"] == "seeds"]) == 12, "a mark a seed that trained"
     ours, theirs = untouched.rows("published", "dot")
     assert (ours["name"], theirs["value"]) == ("one", 6)
-    kept = {r["name"]: r["value"] for r in untouched.rows("stability", "dot")}
-    assert kept["k1.loss β=1"] == 60
     assert {r["name"] for r in untouched.rows("libraries", "reading")} == {"verl", "skyrl"}
 
 

@@ -97,7 +97,7 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
     assert (
         set(found)
         == figures
-        >= {"finals", "curves", "stability", "published", "predicted", "gradients", "libraries"}
+        >= {"finals", "curves", "published", "predicted", "gradients", "libraries"}
     )
     assert all(found.values())
     every = [name for names in found.values() for name in names]
