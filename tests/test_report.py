@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -405,37 +404,19 @@ def test_every_setting_is_on_the_first_screen_the_worst_first(synthetic: Any) ->
     assert "1e-5**: 2 of 2 runs collapsed" in markdown(found)
 
 
-def test_the_clearest_trade_off_is_named_from_the_data(synthetic: Any) -> None:
-    def done(outside_at_1: float) -> Any:
-        every = synthetic.grid({})
-        for beta, inside, outside in ((0.05, 0.9, 0.2), (1.0, 0.5, outside_at_1)):
-            for seed, noise in enumerate((0.0, 0.003, -0.003)):
-                every += synthetic.run(
-                    "k1.reward",
-                    beta=beta,
-                    seed=seed,
-                    accuracy=inside + (noise if beta < 1 else -noise),
-                    scored=False,
-                    metrics={
-                        "eval/accuracy_out_of_domain": outside - (noise if beta < 1 else -noise),
-                        "eval/kl_reverse": 2.0 - beta,
-                    },
-                )
-        return every
-
-    found = reported(synthetic, done(0.5), claims={})
-    said = re.search(
-        r"with k1 in the reward, β from 0.05 to 1 costs ([\d.]+) in domain and gives back 0.300 "
-        r"out of domain\.$",
-        found.answer,
-    )
-    assert said is not None
-    assert float(said[1]) == pytest.approx(0.4, abs=0.005)
+def test_the_first_figure_is_accuracy_against_distance(synthetic: Any) -> None:
+    done = synthetic.grid({})
+    for beta, inside, outside in ((0.05, 0.9, 0.2), (1.0, 0.5, 0.5)):
+        distant = {"eval/accuracy_out_of_domain": outside, "eval/kl_reverse": 2.0 - beta}
+        for seed in range(2):
+            done += synthetic.run(
+                beta=beta, seed=seed, accuracy=inside, scored=False, metrics=distant
+            )
+    found = reported(synthetic, done, claims={})
     assert found.first is not None
     rows = [row for row in found.first.views[0]["rows"] if "value" in row]
     assert [row["x"] for row in rows] == [1.95, 1, 1.95, 1]
     assert [row["value"] for row in rows] == pytest.approx([0.9, 0.5, 0.2, 0.5], abs=0.005)
-    assert "Trade-off" not in reported(synthetic, done(0.2), claims={}).answer, "nothing given back"
 
 
 def test_greedy_decoding_is_called_by_its_name(synthetic: Any) -> None:
@@ -594,10 +575,6 @@ def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
     assert differences["openrlhf"][4] == "differs"
     assert differences["openrlhf"][2].startswith("−0.100")
     assert any("Over all questions" in text for text in part.text)
-    (view,) = part.figures[0].views
-    drawn = [row["name"] for row in view["rows"]]
-    assert set(drawn) == {"verl", "openrlhf", "skyrl"}
-    assert drawn.count("verl") == drawn.count("skyrl") > 1
     for library in ("verl", "openrlhf"):
         part = section(
             reported(synthetic, done, context=Context(sides=sides, base=library)), "libraries"

@@ -526,41 +526,11 @@ def prior_of(metric: str, runs: Sequence[MeasuredRun]) -> VariancePrior | None:
     return variance_prior(variances)
 
 
-def effects_by_library(
-    claim: Claim, compared: Contrast, prior: VariancePrior | None
-) -> dict[str, Estimate]:
-    """Return library -> effect in its settings alone, with a 95 % interval.
-
-    Return an empty result unless the settings are of several libraries.
-    """
-    by_library: dict[str, list[PairedRuns]] = {}
-    for setting in compared.settings:
-        names = {library_of(run) for run in setting.runs}
-        if len(names) == 1:
-            by_library.setdefault(names.pop(), []).append(setting)
-    if len(by_library) < 2 or sum(map(len, by_library.values())) < len(compared.settings):
-        return {}
-    effects = {}
-    for name, settings in by_library.items():
-        left, right, means = _effect(claim, settings)
-        seeds = len({run.seed for s in settings for run in s.runs})
-        alone = _pooled(means, prior)
-        ends = alone.interval(ALPHA) if alone else (None, None)
-        effects[name] = Estimate(left - right, seeds, math.nan, *ends)
-    return effects
-
-
 def _pooled(means: Sequence[WeightedMean], prior: VariancePrior | None) -> PooledEffect | None:
     try:
         return PooledEffect(means, prior)
     except ValueError:
         return None
-
-
-def library_of(run: MeasuredRun) -> str:
-    """Return the library of a run's settings with its release: `verl 0.9.1`."""
-    names = (run.traits.get("backend", ""), run.traits.get("backend.version", ""))
-    return " ".join(name for name in names if name not in ("", "none"))
 
 
 def _check_comparable(claim: Claim, setting: PairedRuns) -> None:
@@ -641,8 +611,6 @@ class ClaimEvidence:
     """The distribution of the effect; None for shares, with one run, or without any spread."""
     each: Mapping[str, "ClaimEvidence"] = field(default_factory=dict)
     """Value of the axis -> evidence there, of a claim `at every` value of an axis."""
-    by_library: Mapping[str, Estimate] = field(default_factory=dict)
-    """Library -> effect in its settings alone, if the settings are of several libraries."""
 
     @property
     def num_items(self) -> int:
@@ -873,7 +841,6 @@ def weigh_evidence(claim: Claim, contrast: Contrast, prior: VariancePrior | None
         Estimate(contrast.left - contrast.right, n, math.nan, *ends),
         *p,
         pooled,
-        by_library=effects_by_library(claim, contrast, prior),
     )
 
 
@@ -1077,7 +1044,7 @@ def reason(finding: JudgedClaim) -> str:
         )
     if e is None:
         return f"Not testable here: {finding.missing}."
-    text = _numbers_text(finding, e) + _libraries_text(e)
+    text = _numbers_text(finding, e)
     if e.waiting:
         text += f" {counted(e.waiting, 'run')} not ended: it is judged when all have."
     elif finding.verdict in OPEN:
@@ -1131,22 +1098,6 @@ def _settings_text(compared: Contrast) -> str:
         return counted(settings, "setting")
     every = counted(settings + len(compared.left_out), "setting")
     return f"{settings} of {every}: {'; '.join(compared.left_out)}"
-
-
-def _libraries_text(e: ClaimEvidence) -> str:
-    """Return the effect in each library and the number of runs that count in several."""
-    if not e.by_library:
-        return ""
-    each = ", ".join(
-        f"{name} {estimate_text(one, signed=True)}" for name, one in e.by_library.items()
-    )
-    libraries: dict[str, set[str]] = {}
-    for setting in e.contrast.settings:
-        for run in setting.runs:
-            libraries.setdefault(run.record.cell.id, set()).add(library_of(run))
-    shared = sum(len(names) > 1 for names in libraries.values())
-    text = f" By library: {each}."
-    return f"{text} {counted(shared, 'run')} count in several libraries." if shared else text
 
 
 def population_text(e: ClaimEvidence) -> str:

@@ -40,6 +40,7 @@ from orchestrator.analysis.stats import (
     two_sided_p,
 )
 from orchestrator.errors import SelectionError
+from orchestrator.metrics.names import is_divergence
 from orchestrator.spec.claims import COLLAPSE
 from orchestrator.spec.fields import LABELS
 
@@ -132,7 +133,7 @@ def _configuration(study: str, runs: Sequence[MeasuredRun]) -> Configuration:
         kl.beta if first.has_kl else None,
         tuple(runs),
         {
-            metric: _final_estimate(values.values(), metric)
+            metric: estimate(values.values()).within(*range_of(metric))
             for metric in _metric_names(run.finals for run in runs)
             if (values := final_values(finished_by_seed(runs, metric), metric))
         },
@@ -145,9 +146,12 @@ def _configuration(study: str, runs: Sequence[MeasuredRun]) -> Configuration:
     )
 
 
-def _final_estimate(values: Iterable[float], metric: str) -> Estimate:
-    final = estimate(values)
-    return final.within(0.0, 1.0) if is_accuracy(metric) else final
+def range_of(metric: str) -> tuple[float, float]:
+    """Return the range of a metric's mean: no interval goes beyond it."""
+    if is_accuracy(metric):
+        return 0.0, 1.0
+    measured = metric.startswith("eval/") and is_divergence(metric.rpartition("/")[2])
+    return (0.0 if measured else -math.inf), math.inf
 
 
 def _finals_over_items(runs: Sequence[MeasuredRun]) -> dict[str, Estimate]:
@@ -171,7 +175,7 @@ def _curves(runs: Sequence[MeasuredRun]) -> dict[str, LearningCurve]:
     curves = {
         metric: learning_curve(
             {run.seed: run.series[metric] for run in runs if metric in run.series},
-            bounds=(0.0, 1.0) if is_accuracy(metric) else (-math.inf, math.inf),
+            bounds=range_of(metric),
         )
         for metric in _metric_names(run.series for run in runs)
     }

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from orchestrator import plugins
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
-from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure, spread_indices
+from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
@@ -41,7 +41,6 @@ from orchestrator.kl.library_semantics import (
     relevant,
 )
 from orchestrator.library import neighbour
-from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
@@ -52,8 +51,6 @@ from orchestrator.spec.select import matches, parse
 
 MARGIN = 0.03
 """Two accuracies are indistinguishable if tests confirm a smaller difference than this."""
-COMPARED_METRICS = ("eval/accuracy_in_domain", "train/reward_mean", "eval/in_domain/mean")
-"""Metrics whose curves are compared. The first one that a run of a question has is used."""
 SideName = Literal["predicted", "observed"]
 FinalValue = Callable[[str], float | None]
 """Cell id -> final value of the compared metric, or None without one."""
@@ -275,21 +272,6 @@ def _corrected(found: Iterable[LibraryDifference]) -> list[LibraryDifference]:
     return [replace(one, p_corrected=corrected.get(id(one), 1.0)) for one in differences]
 
 
-def final_estimate(
-    question: LibraryQuestion, library: str, value: FinalValue, *, is_share: bool = False
-) -> Estimate | None:
-    """Return a library's mean over finished seeds, or None without any.
-
-    `is_share`: cut the interval to [0, 1].
-    """
-    values = [value(cell.id) for cell in question.cells[library].values()]
-    finished = [v for v in values if v is not None]
-    if not finished:
-        return None
-    final = estimate(finished)
-    return final.within(0.0, 1.0) if is_share else final
-
-
 def missing_seeds(questions: Iterable[LibraryQuestion], value: FinalValue, spec: str) -> list[str]:
     """Return one sentence for each library that lacks seeds of another, with the command to run."""
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -325,64 +307,7 @@ def _by_seed(
     return {s: b - a for s, (a, b) in pairs.items() if a is not None and b is not None}
 
 
-# ---------------------------------------------------------------- curves
-
-
-def curves_by_library(
-    runs: Mapping[str, MeasuredRun], question: LibraryQuestion, metric: str, points: int = 6
-) -> tuple[tuple[int, ...], dict[str, tuple[float, ...]]]:
-    """Return numbers of rollouts, and each library's mean over its seeds at each number.
-
-    The numbers are evenly spaced over the progress that every run has reached. Progress counts
-    rollouts; for equal batches, equal rollouts are equal train steps.
-    """
-    series: dict[str, list[Mapping[int, float]]] = {}
-    for library, cells in question.cells.items():
-        for cell in cells.values():
-            run = runs.get(cell.id)
-            if run is not None and metric in run.series:
-                per_step = rollouts_per_step(run.record.cell.settings)
-                series.setdefault(library, []).append(
-                    {step * per_step: v for step, v in run.series[metric].items()}
-                )
-    reached = [set(curve) for curves in series.values() for curve in curves]
-    common = sorted(set.intersection(*reached)) if reached else []
-    samples = tuple(common[i] for i in spread_indices(len(common), points))
-    return samples, {
-        library: tuple(fmean(curve[x] for curve in curves) for x in samples)
-        for library, curves in series.items()
-    }
-
-
-def rollouts_per_step(settings: Settings) -> int:
-    """Return the number of rollouts of a train step."""
-    batch = settings.batch
-    return batch.num_prompts * settings.rollout.group_size // batch.num_minibatches
-
-
 # ---------------------------------------------------------------- meanings of the libraries
-
-
-@dataclass(frozen=True)
-class DialectDifference:
-    """A cause by which a library's mathematics differs from the base's."""
-
-    cause: str
-    title: str
-    base: str
-    other: str
-    questions: tuple[str, ...]
-    """The questions that it affects."""
-
-
-@dataclass(frozen=True)
-class LedgerDifference:
-    """A field whose entries differ in two ledgers."""
-
-    field: str
-    base: str
-    other: str
-    questions: tuple[str, ...]
 
 
 def relevant_dialect(cell: LibraryCell) -> Dialect:
@@ -404,8 +329,11 @@ def differing_causes(one: LibraryCell, other: LibraryCell) -> list[str]:
 
 def dialect_differences(
     questions: Sequence[LibraryQuestion], base: str, library: str
-) -> list[DialectDifference]:
-    """Return every cause by which two libraries differ on these questions."""
+) -> list[dict[str, Any]]:
+    """Return every cause by which two libraries' mathematics differ on these questions.
+
+    {"cause", "title", "base", "other": its meaning in each, "questions": those that it affects}
+    """
     names: dict[tuple[str, str, str], list[str]] = {}
     for question in _of_both(questions, base, library):
         cells = question.any_seed(base), question.any_seed(library)
@@ -413,34 +341,21 @@ def dialect_differences(
         for cause in differing_causes(*cells):
             key = (cause, describe(one, cause), describe(other, cause))
             names.setdefault(key, []).append(question.name)
+    titled = ((cause, DIFFERENCES[cause].title, a, b) for cause, a, b in names)
+    keys = ("cause", "title", "base", "other", "questions")
     return [
-        DialectDifference(cause, DIFFERENCES[cause].title, a, b, tuple(where))
-        for (cause, a, b), where in names.items()
+        dict(zip(keys, (*words, where), strict=True))
+        for words, where in zip(titled, names.values(), strict=True)
     ]
-
-
-def idle_differences(
-    questions: Sequence[LibraryQuestion], base: str, library: str, differs: Iterable[str]
-) -> list[str]:
-    """Return the titles of causes by which two libraries differ, but on none of these questions.
-
-    `differs`: the causes by which they differ on some.
-    """
-    matter = set(differs)
-    apart: dict[str, None] = {}
-    for question in _of_both(questions, base, library):
-        cells = question.any_seed(base), question.any_seed(library)
-        both = (semantics(each.cell.settings.backend).dialect for each in cells)
-        apart |= dict.fromkeys(differing(*both))
-    return list(dict.fromkeys(DIFFERENCES[c].title for c in apart if c not in matter))
 
 
 def ledger_differences(
     questions: Sequence[LibraryQuestion], base: str, library: str
-) -> list[LedgerDifference]:
+) -> list[dict[str, Any]]:
     """Return the differences between two ledgers in the mathematics of the same cells.
 
-    Leave out fields with the status `exact` in both.
+    {"field", "base", "other": its entry in each, "questions"}. Leave out fields with the status
+    `exact` in both.
     """
     names: dict[tuple[str, str, str], list[str]] = {}
     for question in _of_both(questions, base, library):
@@ -449,7 +364,10 @@ def ledger_differences(
             a, b = (_ledger_text(entry) for entry in (one[field], other[field]))
             if a != b and not one[field].status == other[field].status == "exact":
                 names.setdefault((field, a, b), []).append(question.name)
-    return [LedgerDifference(f, a, b, tuple(where)) for (f, a, b), where in names.items()]
+    return [
+        {"field": field, "base": a, "other": b, "questions": where}
+        for (field, a, b), where in names.items()
+    ]
 
 
 def not_imitated(questions: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
@@ -499,19 +417,6 @@ def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, st
         except UnsupportedSetting as error:
             sentences[question.name] = str(error)
     return sentences
-
-
-def beta_effective(
-    runs: Mapping[str, MeasuredRun], question: LibraryQuestion, library: str
-) -> Estimate | None:
-    """Return the effective beta, averaged over the steps of each seed, or None if not measured."""
-    means = []
-    for cell in question.cells[library].values():
-        run = runs.get(cell.id)
-        values = list(run.series.get(BETA_EFFECTIVE, {}).values()) if run else []
-        if values:
-            means.append(sum(values) / len(values))
-    return estimate(means) if means else None
 
 
 def _of_both(
@@ -671,23 +576,18 @@ def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[s
     Each has the differing causes, the differing fields of the ledgers, the behaviour that is not
     imitated, and the refused cells.
     """
-    rows: list[dict[str, Any]] = []
-    for library in dict.fromkeys(name for q in questions for name in q.cells):
-        if library != base:
-            differs = dialect_differences(questions, base, library)
-            causes = (one.cause for one in differs)
-            ledger = ledger_differences(questions, base, library)
-            rows.append(
-                {
-                    "library": library,
-                    "differs": [asdict(one) for one in differs],
-                    "ledger": [asdict(one) for one in ledger],
-                    "idle": idle_differences(questions, base, library, causes),
-                    "omits": not_imitated(questions, library),
-                    "refused": refusals(questions, library),
-                }
-            )
-    return rows
+    libraries = dict.fromkeys(name for q in questions for name in q.cells)
+    return [
+        {
+            "library": library,
+            "differs": dialect_differences(questions, base, library),
+            "ledger": ledger_differences(questions, base, library),
+            "omits": not_imitated(questions, library),
+            "refused": refusals(questions, library),
+        }
+        for library in libraries
+        if library != base
+    ]
 
 
 def side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
@@ -715,26 +615,28 @@ def _score_data(
 ) -> dict[str, Any]:
     cells = question.cells[library]
     kl = question.any_seed(library).cell.settings.kl
-    share = side.metric is not None and is_accuracy(side.metric)
-    in_domain = final_estimate(question, library, side.value(), is_share=share)
-    out_of_domain = (
-        final_estimate(question, library, side.value(outside), is_share=True) if outside else None
-    )
     return {
         "question": question.name,
         "library": library,
         "seeds": len(cells),
-        "in_domain": _estimate_data(in_domain),
-        "out_of_domain": _estimate_data(out_of_domain),
+        "in_domain": _final_data(side, cells.values(), side.metric),
+        "out_of_domain": _final_data(side, cells.values(), outside),
         "beta": kl.beta if kl.placement else None,
-        "beta_effective": _estimate_data(beta_effective(side.runs, question, library)),
-        "one_run_with": [
-            name
-            for name, others in question.cells.items()
-            if name != library
-            and any(others[s].id == cells[s].id for s in cells.keys() & others.keys())
-        ],
     }
+
+
+def _final_data(
+    side: LibrarySide, cells: Iterable[LibraryCell], metric: str | None
+) -> dict[str, Any] | None:
+    """Return the mean over finished seeds, or None without any. A share is cut to [0, 1]."""
+    if metric is None:
+        return None
+    value = side.value(metric)
+    finished = [v for cell in cells if (v := value(cell.id)) is not None]
+    if not finished:
+        return None
+    final = estimate(finished)
+    return asdict(final.within(0.0, 1.0) if is_accuracy(metric) else final)
 
 
 def _difference_data(difference: LibraryDifference) -> dict[str, Any]:
@@ -742,11 +644,7 @@ def _difference_data(difference: LibraryDifference) -> dict[str, Any]:
         "question": difference.question,
         "left": difference.left,
         "right": difference.right,
-        "difference": _estimate_data(difference.effect),
+        "difference": None if difference.effect is None else asdict(difference.effect),
         "p_corrected": difference.p_corrected,
         "verdict": difference.verdict,
     }
-
-
-def _estimate_data(value: Estimate | None) -> dict[str, Any] | None:
-    return None if value is None else asdict(value)

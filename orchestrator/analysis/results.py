@@ -302,8 +302,3 @@ class ResultsDatabase:
             for title, column in zip(named, values, strict=True)
         ]
         self._connection.register(name, pa.Table.from_arrays(arrays, list(named)))
-
-
-def query(experiment: Experiment, sql: str) -> Answer:
-    """Return the result of a query of an experiment's results."""
-    return ResultsDatabase(experiment).query(sql)

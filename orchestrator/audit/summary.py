@@ -240,7 +240,7 @@ def _weight(finding: AuditFinding) -> str:
     cost = DRIFT * sum(abs(each) for each in known if each is not None)
     much = "little" if cost < LITTLE else "much" if cost > MUCH else "some"
     return (
-        f"At β = {betas} it weighs {much}: {DRIFT} nats of KL cost about {percent(cost)} of a "
+        f"At β = {betas} it weighs {much}: {DRIFT} nats of KL cost at most {percent(cost)} of a "
         "solved task."
     )
 

@@ -82,8 +82,7 @@ def command(
     --by AXIS prints paired differences between the values of the axis, everything else equal,
     with Holm's correction. Intervals are 95 %: over seeds, and for evaluated tasks also over
     seeds and items. --by backend compares the same cells in several libraries: what differs,
-    whether it matters for these cells, and the effect; the report has ledgers, curves, scores
-    and the effective beta.
+    whether it matters for these cells, and the effect; the report has ledgers and scores.
     """
     if axis == "backend":
         experiment = choice.experiment()
@@ -170,7 +169,7 @@ def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", bas
     click.echo(f"The KL term in {base}, in plain words:")
     for sentence in plain_terms(sides, base):
         click.echo(f"  {sentence}")
-    click.echo("The report has both sides' words, ledgers, scores, curves and limits.")
+    click.echo("The report has both sides' words, ledgers, scores and limits.")
 
 
 def _print(table: "ReportTable") -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.analysis.claims import (
     OPEN,
@@ -23,15 +23,7 @@ from orchestrator.analysis.configurations import (
     Configuration,
     task_metrics,
 )
-from orchestrator.analysis.stats import (
-    ALPHA,
-    Estimate,
-    Improvement,
-    Rate,
-    estimate,
-    largest_share,
-    one_sided_p,
-)
+from orchestrator.analysis.stats import Improvement, Rate, largest_share
 from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, number_text
 from orchestrator.charts.gradients import gradient_views
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
@@ -64,7 +56,7 @@ TASKS = "tasks"
 
 
 def findings(comparison: Comparison) -> tuple[tuple[str, str], ...]:
-    """Return the answer: a label and a text for stability, for accuracy, and for a trade-off.
+    """Return the answer: a label and a text for stability, and for accuracy.
 
     Before a run has finished, and for an experiment that only counts working runs, the one label
     is empty. Texts start with a small letter and have no full stop.
@@ -79,7 +71,6 @@ def findings(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     sentences = (
         ("Stability", stability_text(comparison.configurations)),
         ("Accuracy", _accuracy_text(comparison)),
-        ("Trade-off", _trade_off_text(comparison)),
     )
     return tuple((label, text) for label, text in sentences if text)
 
@@ -174,51 +165,6 @@ def _seen(finding: JudgedClaim) -> str:
     return text if effect.excludes_zero or effect.n < 2 else f"no difference seen ({text})"
 
 
-class TradeOff(NamedTuple):
-    """What a larger β of one term costs in one domain and gives back in the other."""
-
-    study: str
-    kl: str
-    low: float
-    high: float
-    """The smallest and the largest β."""
-    inside: Estimate
-    outside: Estimate
-    """Accuracy at the largest β minus accuracy at the smallest, paired on seeds."""
-
-
-def trade_off(comparison: Comparison) -> TradeOff | None:
-    """Return the clearest trade-off between the domains along β, or None without one.
-
-    It is the largest of those whose both effects differ from 0 (Bonferroni over all that were
-    looked at) and point opposite ways. Runs that collapsed are left out.
-    """
-    inside, outside = comparison.in_domain, comparison.out_of_domain
-    if inside is None or outside is None:
-        return None
-    trade_offs: list[TradeOff] = []
-    groups: dict[tuple[str, str], list[Configuration]] = {}
-    for c in comparison.configurations:
-        if c.beta is not None:
-            groups.setdefault((c.study, c.kl), []).append(c)
-    for (study, kl), own in groups.items():
-        betas = sorted({c.beta for c in own if c.beta is not None})
-        effects = [_along_beta(own, betas[0], betas[-1], m) for m in (inside, outside)]
-        if len(betas) > 1 and effects[0] and effects[1]:
-            trade_offs.append(TradeOff(study, kl, betas[0], betas[-1], effects[0], effects[1]))
-    clear = [
-        one
-        for one in trade_offs
-        if one.inside.mean * one.outside.mean < 0
-        # both sides of both effects of every trade-off
-        and all(
-            4 * min(one_sided_p(effect, 0.0)) * len(trade_offs) < ALPHA
-            for effect in (one.inside, one.outside)
-        )
-    ]
-    return max(clear, key=lambda t: min(abs(t.inside.mean), abs(t.outside.mean)), default=None)
-
-
 def worst_first(comparison: Comparison) -> dict[tuple[str, str], str]:
     """Return (study, setting) -> its result in short, for every setting of the grid.
 
@@ -248,41 +194,6 @@ def trained_by_seed(c: Configuration, metric: str) -> dict[int, float]:
     return {seed: v for seed, v in c.by_seed(metric).items() if seed not in collapsed}
 
 
-def _along_beta(
-    own: Sequence[Configuration], low: float, high: float, metric: str
-) -> Estimate | None:
-    """Return the mean over settings of the change from the low to the high beta, over seeds."""
-    settings: dict[object, dict[float | None, dict[int, float]]] = {}
-    for c in own:
-        values = trained_by_seed(c, metric)
-        settings.setdefault(tuple(sorted(c.traits.items())), {})[c.beta] = values
-    pairs = [(s[low], s[high]) for s in settings.values() if low in s and high in s]
-    if not pairs:
-        return None
-    seeds = set.intersection(*(set(one) & set(other) for one, other in pairs))
-    return estimate(fmean(b[s] - a[s] for a, b in pairs) for s in sorted(seeds)) if seeds else None
-
-
-def _trade_off_text(comparison: Comparison) -> str:
-    clearest = trade_off(comparison)
-    if clearest is None:
-        return ""
-    costs, gives = (
-        (clearest.inside, clearest.outside)
-        if clearest.inside.mean < 0
-        else (clearest.outside, clearest.inside)
-    )
-    names = (
-        ("in domain", "out of domain")
-        if costs is clearest.inside
-        else ("out of domain", "in domain")
-    )
-    return (
-        f"with {term_words(clearest.kl)}, β from {clearest.low:g} to {clearest.high:g} costs "
-        f"{number_text(-costs.mean)} {names[0]} and gives back {number_text(gives.mean)} {names[1]}"
-    )
-
-
 # ---------------------------------------------------------------- accuracy against distance
 
 DISTANCES = ("eval/kl_reverse", "train/kl_reference")
@@ -295,15 +206,12 @@ MOST_PANELS = 6
 def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
     """Return the first figure: accuracy against KL to the reference policy.
 
-    Means over the runs that did not collapse, one for each configuration of the study with the
-    clearest trade-off, or else of the study with the most betas. None if nothing has both.
+    Means over the runs that did not collapse, one for each configuration of the study with the most
+    betas. None if nothing has both.
     """
     every = comparison.configurations
-    clearest = trade_off(comparison)
     betas = {c.study: {d.beta for d in every if d.study == c.study} for c in every}
-    study = (
-        clearest.study if clearest else max(betas, key=lambda name: len(betas[name]), default="")
-    )
+    study = max(betas, key=lambda name: len(betas[name]), default="")
     own = [(i, c) for i, c in enumerate(every) if c.study == study]
     distance = next((m for m in DISTANCES if any(m in c.finals for _, c in own)), None)
     domains = [m for m in (comparison.in_domain, comparison.out_of_domain) if m]

@@ -5,9 +5,7 @@ from typing import Any
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.libraries import (
-    COMPARED_METRICS,
     LibrarySide,
-    curves_by_library,
     limits_of_base,
     meaning_data,
     side_data,
@@ -16,17 +14,13 @@ from orchestrator.analysis.stats import Estimate
 from orchestrator.analysis.text import (
     counted,
     estimate_text,
-    listed,
     metric_title,
-    number_text,
     p_text,
 )
 from orchestrator.charts.gradients import gradient_views
 from orchestrator.errors import EnvironmentFault
-from orchestrator.report.figures import axis_label, rounded
 from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
-from orchestrator.report.plots import library_charts
 from orchestrator.report.words import figure, section
 from orchestrator.spec.rehearse import verdict_on
 
@@ -35,15 +29,13 @@ PREDICTED = (
     "Predicted: the embedded trainer in each library's dialect, not the library itself. What it "
     "does not imitate is listed below."
 )
-POINTS = 40
-"""Number of points of each curve on the page."""
 
 
 # ---------------------------------------------------------------- the same cells in every library
 
 
 def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> Section:
-    """Return a section with meanings, curves, scores, effective beta and verdicts of the libraries.
+    """Return a section with meanings, scores and verdicts of the libraries.
 
     base: the library that the others are compared with. source: the path of the spec.
     """
@@ -56,7 +48,6 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
     missing = [sentence for page in pages.values() for sentence in page["missing"]]
     limits = [*limits_of_base(sides[0].questions, base), *limit_sentences(meaning)]
     points = tuple(dict.fromkeys([*limits, *missing]))
-    views = tuple(library_charts(library_panels(sides)))
     tables = [
         _meaning_table(meaning, base),
         *(table for side in sides for table in _side_tables(side, pages[side.name])),
@@ -66,36 +57,8 @@ def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> S
         "libraries",
         text=tuple(text),
         points=points,
-        figures=(figure("libraries", "drawn", views=views),) if views else (),
         tables=tuple(table for table in tables if table.rows),
     )
-
-
-def library_panels(sides: Sequence[LibrarySide]) -> list[dict[str, Any]]:
-    """Return the panels of the figure: one for each question and side.
-
-    {"title", "metric", "label", "x": rollouts, "libraries": {name: values}}
-    """
-    panels = []
-    for side in sides:
-        for question in side.questions:
-            for metric in COMPARED_METRICS:
-                samples, curves = curves_by_library(side.runs, question, metric, POINTS)
-                if len(samples) > 1:
-                    panels.append(
-                        {
-                            "title": question.name + (f", {side.name}" if len(sides) > 1 else ""),
-                            "metric": metric,
-                            "label": axis_label(metric),
-                            "x": list(samples),
-                            "libraries": {
-                                name: [rounded(v) for v in values]
-                                for name, values in curves.items()
-                            },
-                        }
-                    )
-                    break
-    return panels
 
 
 _OVERVIEW_LEGEND = (
@@ -127,8 +90,6 @@ def overview_table(page: Mapping[str, Any], name: str) -> ReportTable:
         if same:
             where = f"{len(same)} of {total} cells"
             lines.append(("nothing", where, "0, one training run", "by construction"))
-        if each["idle"]:
-            lines.append((counted(len(each["idle"]), "other thing"), "no", "", ""))
         rows += [(library if not i else "", *row) for i, row in enumerate(lines)]
     columns = ("library", f"differs from {page['base']} in", "matters here", "effect", "verdict")
     title = f"{SIDE_TITLES[name][0].upper()}{SIDE_TITLES[name][1:]}"
@@ -161,10 +122,8 @@ def plain_terms(sides: Sequence[LibrarySide], base: str) -> Iterator[str]:
 
 
 def limit_sentences(meaning: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield sentences on differences without effect, behaviour not imitated, and refused cells."""
+    """Yield sentences on behaviour that is not imitated, and refused cells."""
     for each in meaning:
-        if each.get("idle"):
-            yield f"{each['library']} differs, but not for these cells, in {listed(each['idle'])}."
         for sentence in each["omits"]:
             yield f"{each['library']}, not imitated: {sentence}"
         for question, sentence in each["refused"].items():
@@ -225,13 +184,11 @@ def _side_tables(side: LibrarySide, page: Mapping[str, Any]) -> Iterator[ReportT
             _estimate_text(s["in_domain"]),
             _estimate_text(s["out_of_domain"]),
             "" if s["beta"] is None else f"{s['beta']:g}",
-            number_text(s["beta_effective"]["mean"]) if s["beta_effective"] else "",
-            f"one run with {', '.join(s['one_run_with'])}" if s["one_run_with"] else "",
             _library_links(side, s["question"], s["library"]),
         )
         for s in page["scores"]
     )
-    columns = ("cell", "library", "in domain", "out of domain", "β", "effective β", "shared")
+    columns = ("cell", "library", "in domain", "out of domain", "β")
     caption = f"Scores, {title}: {metric}"
     yield ReportTable(caption, (*columns, "cells"), rows, searchable=True)
     yield ReportTable(

@@ -180,7 +180,7 @@ class Report:
     banner: str
     """A warning at the top of the report; empty at full scale."""
     findings: tuple[tuple[str, str], ...]
-    """The answer: a label and a text each, for stability, accuracy and the clearest trade-off."""
+    """The answer: a label and a text each, for stability and accuracy."""
     facts: tuple[tuple[str, str], ...]
     """Short name -> value: the three main numbers first, then seeds, cost, ..."""
     cards: tuple[Card, ...]

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from orchestrator.charts.marks import (
@@ -131,49 +130,6 @@ def trial_chart(rows: Rows, title: str, x_title: str, y_title: str) -> ChartView
     return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
 
 
-def lines(
-    rows: Rows,
-    *,
-    title: str = "",
-    x_title: str,
-    y_title: str | None,
-    wide: bool = False,
-    panels: bool = False,
-) -> ChartView:
-    """Return lines of named series. Fields: x, value, name; `thick`, if `wide`."""
-    looks = series_looks([row["name"] for row in rows])
-    x, y = _axis("x", x_title, 5), quantity("value", y_title)
-    own = {**series("name", looks, "color"), "x": x, "y": y}
-    thick = {"condition": {"test": "datum.thick", "value": 3.2}, "value": 1.6}
-    drawn = {**own, **series("name", looks, "strokeDash")}
-    drawn |= {"strokeWidth": thick} if wide else {}
-    tooltip = reading(("name", "of"), ("x", x_title, ",.6~g"), ("value", "value", ".4g"))
-    said = {**own, "tooltip": tooltip}
-    dot: Spec = {"filled": True, "size": 60, "opacity": 0}
-    layers = [
-        layer("line", drawn, strokeWidth=2),
-        layer("point", said, valid("value"), name="reading", **dot),
-    ]
-    whole: Spec = {"height": 220, "layer": layers}
-    spec = faceted(whole) if panels else whole
-    return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
-
-
-def library_charts(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
-    """Yield curves by library over rollouts, a panel a question; a view for each metric.
-
-    A panel: {"title", "label": of the metric, "x", "libraries": name -> values}.
-    """
-    for label, same in groupby(panels, key=lambda one: str(one["label"])):
-        rows = [
-            {"panel": one["title"], "name": name, "x": x, "value": y}
-            for one in same
-            for name, values in one["libraries"].items()
-            for x, y in zip(one["x"], values, strict=True)
-        ]
-        yield lines(rows, x_title="rollouts seen", y_title=label, panels=True)
-
-
 def imported_charts(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
     """Yield the panels of `analysis.imported.beside`: curves of imported runs, in bold lines."""
     for one in panels:
@@ -182,7 +138,20 @@ def imported_charts(panels: Sequence[Mapping[str, Any]]) -> Iterator[ChartView]:
             for line in one["lines"]
             for x, y in zip(line["x"], line["y"], strict=True)
         ]
-        yield lines(rows, title=one["title"], x_title="step", y_title=None, wide=True)
+        looks = series_looks([row["name"] for row in rows])
+        own = {**series("name", looks, "color"), "x": _axis("x", "step", 5)}
+        own |= {"y": quantity("value", None)}
+        thick = {"condition": {"test": "datum.thick", "value": 3.2}, "value": 1.6}
+        drawn = {**own, **series("name", looks, "strokeDash"), "strokeWidth": thick}
+        tooltip = reading(("name", "of"), ("x", "step", ",.6~g"), ("value", "value", ".4g"))
+        said = {**own, "tooltip": tooltip}
+        dot: Spec = {"filled": True, "size": 60, "opacity": 0}
+        layers = [
+            layer("line", drawn, strokeWidth=2),
+            layer("point", said, valid("value"), name="reading", **dot),
+        ]
+        spec: Spec = {"height": 220, "layer": layers}
+        yield {"title": one["title"], "spec": spec, "least": USUAL_WIDTH, "rows": rows}
 
 
 def field_chart(

@@ -8,7 +8,6 @@ from orchestrator.analysis.libraries import (
     LibraryCell,
     LibraryQuestion,
     dialect_differences,
-    final_estimate,
     ledger_differences,
     library_differences,
     missing_seeds,
@@ -143,7 +142,6 @@ def test_a_seed_that_is_not_declared_is_told(asked: list[LibraryCell]) -> None:
 def test_nothing_finished_is_no_difference(found: list[LibraryQuestion]) -> None:
     listed = library_differences(found, VERL, {}.get)
     assert {gap.verdict for gap in listed} == {"not comparable yet", "same mathematics"}
-    assert final_estimate(found[0], VERL, {}.get) is None
 
 
 def test_cells_that_are_not_the_same_are_refused_with_what_they_differ_in(
@@ -161,14 +159,15 @@ def test_cells_that_are_not_the_same_are_refused_with_what_they_differ_in(
 
 
 def test_what_they_mean_differently(found: list[LibraryQuestion]) -> None:
-    told = {(m.cause, q) for m in dialect_differences(found, VERL, OPENRLHF) for q in m.questions}
+    every = dialect_differences(found, VERL, OPENRLHF)
+    told = {(one["cause"], q) for one in every for q in one["questions"]}
     assert ("kl_reward", "k1.reward β=0.05") in told
     assert ("kl_reward", "k1.loss β=0.05") not in told
     assert not [cause for cause, q in told if q == "none" and cause.startswith("kl_")]
     (mean,) = dialect_differences(found, VERL, SKYRL)
-    assert mean.cause == "kl_loss_mean"
-    assert mean.other == "over each response, then over responses, always"
-    assert all("loss" in q for q in mean.questions)
+    assert mean["cause"] == "kl_loss_mean"
+    assert mean["other"] == "over each response, then over responses, always"
+    assert all("loss" in q for q in mean["questions"])
     assert not_imitated(found, PRIME)
 
 
@@ -188,9 +187,9 @@ def test_what_was_only_read_is_told_where_it_matters(declared: list[Cell]) -> No
 
 def test_ledgers_are_told_where_one_is_not_exact(found: list[LibraryQuestion]) -> None:
     listed = ledger_differences(found, VERL, OPENRLHF)
-    fields = {gap.field for gap in listed}
+    fields = {gap["field"] for gap in listed}
     assert "kl.placement" in fields
-    assert all(gap.base != "exact" or gap.other != "exact" for gap in listed)
-    (placement,) = [g for g in listed if g.field == "kl.placement"]
-    assert "reward to go" in placement.other
+    assert all(gap["base"] != "exact" or gap["other"] != "exact" for gap in listed)
+    (placement,) = [g for g in listed if g["field"] == "kl.placement"]
+    assert "reward to go" in placement["other"]
     assert not refusals(found, OPENRLHF)

@@ -236,12 +236,7 @@ def test_a_run_that_stands_for_two_libraries_counts_in_each(synthetic: Any) -> N
     assert finding.evidence.effect.mean == pytest.approx(0.21)
     assert finding.evidence.effect.n == 2
     assert len(contrast.cells) == 2 * 5
-    text = reason(finding)
-    assert "2 seeds, 3 settings" in text
-    assert "By library: " in text
-    assert "verl +0.110" in text
-    assert "skyrl +0.410" in text
-    assert "2 runs count in several libraries." in text
+    assert "2 seeds, 3 settings" in reason(finding)
 
 
 def test_where_some_cells_are_one_run_the_others_are_compared(synthetic: Any) -> None:

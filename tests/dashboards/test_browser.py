@@ -67,7 +67,6 @@ PANELS = {
     "curves": 4,
     "reference": 12,
     "predicted": 1,
-    "libraries": 1,
     "gradients": 4,
     "staleness": 4,
     "phases": 1,
@@ -381,7 +380,6 @@ def test_dots_hold_the_data(untouched: Opened) -> None:
     assert len([d for d in first if d["mark"] == "seeds"]) == 12, "a mark a seed that trained"
     ours, theirs = untouched.rows("published", "dot")
     assert (ours["name"], theirs["value"]) == ("one", 6)
-    assert {r["name"] for r in untouched.rows("libraries", "reading")} == {"verl", "skyrl"}
 
 
 def test_the_pointer_reads_values(opened: Opened) -> None:

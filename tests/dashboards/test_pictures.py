@@ -12,7 +12,6 @@ from PIL import Image
 from dashboards import picture_names, pictures
 from dashboards.pictures import draw_figure, filled_views
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.charts.files import converted
 from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.pipeline import stages
@@ -20,7 +19,7 @@ from orchestrator.records import (
     Published,
     PublishedNumber,
 )
-from orchestrator.report import Context, Report, report
+from orchestrator.report import Report, report
 from orchestrator.report.figures import every_figure
 from orchestrator.report.plots import THEIRS
 
@@ -44,15 +43,7 @@ def told(synthetic: Any) -> Report:
     done += synthetic.grid({"k1.reward": [0.6, 0.62]}, backend="skyrl", study="zoo")
     numbers = (PublishedNumber(name="one", claim=CLAIM, relative_improvement=0.1),)
     spec = synthetic.spec({}, published=Published(numbers=numbers))
-    asked = [LibraryCell(r.cell, r.cell.id) for r in done.records if r.cell.axes["async"] == "0"]
-    asked = [
-        LibraryCell(a.cell.model_copy(update={"settings": a.cell.declared}), a.id) for a in asked
-    ]
-    sides = [library_side("predicted", asked, done.records, done.scores)]
-    comparison = compare(spec, done.records, done.scores)
-    return report(
-        comparison, done.records, done.scores, spec, context=Context(sides=sides, base="verl")
-    )
+    return report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
 
 
 def filled(told: Report, name: str) -> dict[str, list[tuple[ChartView, Rows]]]:
@@ -94,11 +85,7 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
     found = picture_names(told)
     pictures(told, folder)
     figures = {f.id for f in every_figure(told)}
-    assert (
-        set(found)
-        == figures
-        >= {"finals", "curves", "published", "predicted", "gradients", "libraries"}
-    )
+    assert set(found) == figures >= {"finals", "curves", "published", "predicted", "gradients"}
     assert all(found.values())
     every = [name for names in found.values() for name in names]
     wanted = {f"{name}.{ending}" for name in every for ending in ("png", "pdf")}
@@ -129,13 +116,9 @@ def test_the_page_can_be_read_before_its_pictures_are_drawn(
     assert links == {path.name for path in tmp_path.glob("figures/*")}
 
 
-def test_published_numbers_and_libraries_are_drawn_as_they_are(told: Report) -> None:
+def test_published_numbers_are_drawn_as_they_are(told: Report) -> None:
     (((_, rows),),) = filled(told, "published").values()
     assert [r["value"] for r in rows if r["whose"] == THEIRS] == [pytest.approx(10)]
-    ((_, lines),) = filled(told, "libraries")["libraries"]
-    (section,) = [s for s in told.sections if s.id == "libraries"]
-    assert lines == section.figures[0].views[0]["rows"]
-    assert set(values(lines)) == {"verl", "skyrl"}
 
 
 def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:

@@ -22,6 +22,7 @@ from orchestrator.pipeline import stages
 from orchestrator.records import AttemptPaths, MetricPoint, Record
 from orchestrator.report.model import Panel
 from orchestrator.runs.experiment import open_experiment
+from orchestrator.spec.claims import SHARES
 from orchestrator.tracking.store import store_of
 from tests.dashboards.conftest import browser as browser
 from tests.replay import recorded
@@ -56,13 +57,14 @@ def read(spec: str, world: World, folder: Path, **more: object) -> Read:
 
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """comedy_full where the paper is right. Tests must leave it as it is."""
-    return read("comedy_full", "paper", tmp_path_factory.mktemp("paper"))
+    """comedy_full where the paper is right, three seeds of six. Tests must leave it as it is."""
+    folder = tmp_path_factory.mktemp("paper")
+    return read("comedy_full", "paper", folder, overrides=("seeds=[0,1,2]",))
 
 
-def test_the_paper_says_that_162_runs_collapse(paper: Read) -> None:
+def test_the_paper_says_that_27_of_62_runs_of_a_seed_collapse(paper: Read) -> None:
     fallen = [cell for cell in paper.replay.experiment.cells if falls(cell, "paper")]
-    assert (len(fallen), len(paper.records)) == (162, 372)  # and a control without KL
+    assert (len(fallen), len(paper.records)) == (3 * 27, 3 * 62)  # and a control without KL
 
 
 def test_every_log_is_read_whole(paper: Read) -> None:
@@ -103,7 +105,7 @@ def test_every_planted_collapse_is_counted_and_no_other(paper: Read) -> None:
         assert record.outcome is not None, (record.cell.slug, record.state)
         assert (record.outcome.kind == "collapsed") == planted, (record.cell.slug, record.outcome)
     counted = sum(c.collapse.count for c in paper.comparison.configurations)
-    assert counted == 162
+    assert counted == 3 * 27
 
 
 DECIDED = {True: "holds", False: "contradicted"}
@@ -135,9 +137,14 @@ ENOUGH_SEEDS = 6
 
 
 def test_every_claim_says_what_the_paper_says(paper: Read) -> None:
+    """Of shares, six seeds decide: the world of the paper, below."""
     check_claims(paper)
-    of_the_paper = [each for each in paper.comparison.claims if not each.claim.equal]
-    assert {each.verdict for each in of_the_paper} == {"holds"}
+    verdicts = {
+        each.verdict
+        for each in paper.comparison.claims
+        if not each.claim.equal and each.claim.left.metric not in SHARES
+    }
+    assert verdicts == {"holds"}
 
 
 @pytest.mark.thorough
@@ -151,7 +158,9 @@ def test_a_world_is_told_apart(spec: str, world: World, tmp_path: Path) -> None:
         planted = "collapsed" if own.falls_at else "unstable" if own.dips_at else "trained"
         assert record.outcome is not None
         assert record.outcome.kind == planted, (record.cell.slug, record.outcome)
-    check_claims(told)
+    verdicts = check_claims(told)
+    if (spec, world) == ("comedy_full", "paper"):
+        assert verdicts["holds"] == 31, "all but the two at equal KL"
 
 
 def test_the_validation_and_not_the_reward_is_the_accuracy_while_training(paper: Read) -> None:
@@ -244,7 +253,7 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
     scores = {(s.cell_id, s.task, s.metric): s for s in paper.index.scores}
     tags = Counter(run.get("tags", {}).get("outcome") for run in held.values())
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in chosen)
-    assert tags["collapsed"] == (162 if all_ else collapsed)
+    assert tags["collapsed"] == (3 * 27 if all_ else collapsed)
     for record in chosen:
         run = held[f"cell/{record.cell.id}"]
         assert record.outcome is not None
@@ -264,22 +273,24 @@ def _unvalidated(point: MetricPoint) -> MetricPoint:
     return MetricPoint(point.step, point.time, kept)
 
 
-STATES = range(3)
-MANY_STATES = [pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 50)]
+STATES = [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (0, *range(2, 50)))]
+"""Of the first, each library has launched all its cells, nine of ten have met with an accident."""
 
 
-@pytest.fixture(scope="module")
-def one_seed(tmp_path_factory: pytest.TempPathFactory) -> Replay:
-    folder = tmp_path_factory.mktemp("one seed")
-    return build(SPECS / "comedy_full.yaml", "paper", folder, overrides=("seeds=[0]",))
-
-
-@pytest.mark.parametrize("number", [*STATES, *MANY_STATES])
-def test_a_half_finished_state_is_reported(number: int, one_seed: Replay, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", STATES)
+def test_a_half_finished_state_is_reported(number: int, paper: Read, tmp_path: Path) -> None:
     """Whatever is torn or missing is named; nothing ends in a traceback."""
-    shutil.copytree(one_seed.experiment.folder.path.parent, tmp_path / "runs")
-    spec = one_seed.experiment.spec.source
-    experiment = open_experiment(spec, [*one_seed.overrides, f"site.runs_dir={tmp_path / 'runs'}"])
+    replay = paper.replay
+    spec = replay.experiment.spec.source
+    overrides = [*replay.overrides, "seeds=[0]", f"site.runs_dir={tmp_path / 'runs'}"]
+    experiment = open_experiment(spec, overrides)
+    cells = {experiment.folder.cell(cell).path.name for cell in experiment.cells}
+
+    def others(folder: str, names: list[str]) -> set[str]:
+        return set(names) - cells if Path(folder).name == "cells" else set()
+
+    whole = replay.experiment.folder.path.parent
+    shutil.copytree(whole, tmp_path / "runs", ignore=others)
     told = cut(experiment.folder, number)
     records = stages.collect_records(experiment)
     index = stages.scores_and_faults(experiment)
