@@ -1,4 +1,4 @@
-"""The main job, as the README shows it, with one seed: every sub-study of the paper, for real."""
+"""The main job with one seed: every sub-study of the paper, at the smallest and the largest β."""
 
 import json
 import shutil
@@ -12,10 +12,11 @@ from command_line import ROOT, orch
 
 from tests.dashboards.conftest import browser as browser
 
-pytestmark = [pytest.mark.slow, pytest.mark.long(200), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.long(120), pytest.mark.timeout(1800)]
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-SPEC = ("experiments/comedy_full.yaml", "seeds=[0]")
+SPEC = ("experiments/comedy_full.yaml", "seeds=[0]", "-w", "beta!=0.1,0.3")
+CELLS = 36
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +34,13 @@ def compared(comedy: Path) -> Any:
     return json.loads(orch(comedy, "compare", *SPEC, "--json").stdout)
 
 
-def test_every_cell_of_the_paper_was_trained(comedy: Path) -> None:
+def test_every_cell_was_trained(comedy: Path) -> None:
     states = json.loads(orch(comedy, "status", *SPEC, "--json").stdout)[0]
-    assert states["states"] == {"succeeded": 62}
+    assert states["states"] == {"succeeded": CELLS}
     planned = json.loads(orch(comedy, "plan", *SPEC, "--json").stdout)
     studies = [study for cell in planned["cells"] for study in cell["studies"]]
     counts = {name: studies.count(name) for name in studies}
-    assert counts == {"onpolicy": 34, "minibatch4": 13, "async10": 10, "both": 5}
+    assert counts == {"onpolicy": 18, "minibatch4": 7, "async10": 10, "both": 1}
 
 
 def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> None:
@@ -75,7 +76,7 @@ def test_harness_and_trainer_agree(comedy: Path) -> None:
     baselines = {s["baseline"] for s in scores if "baseline" in s}
     assert baselines == {"qwen2.5-7b", "qwen2.5-7b, no chat template", "llama-3.1-8b-instruct"}
     scores = [s for s in scores if "baseline" not in s]
-    assert len({s["cell_id"] for s in scores}) == 62
+    assert len({s["cell_id"] for s in scores}) == CELLS
     folder = comedy / "runs" / "comedy_full.micro" / "cells"
     exact = {}
     for cell in folder.iterdir():
@@ -91,7 +92,7 @@ def test_harness_and_trainer_agree(comedy: Path) -> None:
         for s in scores
         if s["task"].startswith("micro_") and s["metric"].startswith("mean@")
     ]
-    assert len(gaps) == 62 * 4
+    assert len(gaps) == CELLS * 4
     assert sum(gaps) / len(gaps) < 0.03
     assert max(gaps) < 0.15
 
@@ -108,7 +109,7 @@ def test_mlflow_holds_a_run_for_each_cell_with_its_axes(comedy: Path) -> None:
             ).fetchall()
         )
     assert name == "comedy_full.micro"
-    assert tags["orch.cell_id"] == tags["kl.estimator"] == tags["kl.beta"] == 62
+    assert tags["orch.cell_id"] == tags["kl.estimator"] == tags["kl.beta"] == CELLS
 
 
 def test_the_report_says_what_it_is(comedy: Path) -> None:

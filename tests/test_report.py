@@ -198,7 +198,6 @@ def test_everything_is_there(synthetic: Any) -> None:
         "curves",
         "collapse",
         "reference",
-        "predicted",
         "gradients",
         "staleness",
         "cost",
@@ -261,10 +260,8 @@ def test_the_collapse_map_holds_the_whole_grid(synthetic: Any) -> None:
     assert asynchronous.columns == ("β 0.1",)
 
 
-def test_prediction_and_staleness_are_set_beside_what_was_observed(synthetic: Any) -> None:
+def test_the_staleness_that_is_allowed_is_set_beside_what_was_observed(synthetic: Any) -> None:
     found = reported(synthetic, full(synthetic))
-    rows = section(found, "predicted").tables[0].rows
-    assert {row[3] for row in rows} == {"0.830"}
     (stale,) = [r for r in section(found, "staleness").tables[0].rows if r[0] == "async10"]
     assert stale[3:6] == ("10", "9.000 [9.000, 9.000]", "10")
 
@@ -417,6 +414,24 @@ def test_the_first_figure_is_accuracy_against_distance(synthetic: Any) -> None:
     rows = [row for row in found.first.views[0]["rows"] if "value" in row]
     assert [row["x"] for row in rows] == [1.95, 1, 1.95, 1]
     assert [row["value"] for row in rows] == pytest.approx([0.9, 0.5, 0.2, 0.5], abs=0.005)
+
+
+def test_a_share_that_no_run_shows_has_a_bound(synthetic: Any) -> None:
+    done = synthetic.grid({"none": [0.8, 0.81, 0.82], "k3.reward": [0.8, 0.81, 0.82]})
+    claim = "collapse[kl=k3.reward] > collapse[kl=none]"
+    (card,) = reported(synthetic, done, {"collapses": claim}).cards
+    assert card.here == "0 of 3 collapsed, against 0 of 3; a share above 0.71 is excluded"
+
+
+def test_the_sizes_of_tasks_are_those_of_their_answers(synthetic: Any) -> None:
+    """Not of divergences, which are measured on the same tasks with one response each."""
+    done = synthetic.grid({"k1.reward": [0.8, 0.8]})
+    last = done.scores[-1]
+    size = f"{last.task} ({last.num_items} × {last.repeats})"
+    distant = last.model_copy(update={"metric": "kl_reverse", "num_items": 7, "repeats": 1})
+    found = reported(synthetic, done._replace(scores=[*done.scores, distant]))
+    (sizes,) = [point for point in section(found, "limits").points if "×" in point]
+    assert size in sizes
 
 
 def test_greedy_decoding_is_called_by_its_name(synthetic: Any) -> None:

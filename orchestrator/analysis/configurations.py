@@ -19,7 +19,6 @@ from statistics import fmean
 from typing import Any
 
 from orchestrator.analysis.runs import (
-    PREDICTED_ACCURACY,
     LearningCurve,
     MeasuredRun,
     is_accuracy,
@@ -78,8 +77,6 @@ class Configuration:
     """The same with an interval over seeds and items, for metrics with scores of single items."""
     collapse: Rate
     """The share of collapsed runs among those that ended well."""
-    predicted: float | None
-    """Final accuracy from the closed form; None without one."""
     curves: Mapping[str, LearningCurve]
     staleness: Estimate | None
     """Observed staleness: mean over the train steps of each seed."""
@@ -139,7 +136,6 @@ def _configuration(study: str, runs: Sequence[MeasuredRun]) -> Configuration:
         },
         _finals_over_items(runs),
         rate(int(sum(outcomes)), len(outcomes)),
-        _predicted_accuracy(runs),
         _curves(runs),
         estimate(stale) if stale else None,
         max(largest, default=None),
@@ -163,11 +159,6 @@ def _finals_over_items(runs: Sequence[MeasuredRun]) -> dict[str, Estimate]:
         if (finished := finished_by_seed(runs, metric))
     }
     return {metric: one.within(0.0, 1.0) for metric, one in means.items() if one is not None}
-
-
-def _predicted_accuracy(runs: Iterable[MeasuredRun]) -> float | None:
-    values = [value for run in runs for value in run.series.get(PREDICTED_ACCURACY, {}).values()]
-    return values[0] if values else None
 
 
 def _curves(runs: Sequence[MeasuredRun]) -> dict[str, LearningCurve]:

@@ -511,11 +511,7 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
             ends += [finals[metric] for finals in bases if finals.get(metric) is not None]
             yield {
                 "title": panel.title,
-                "spec": dots(
-                    _by_term(data),
-                    x_title=None,
-                    scale={"domain": _widened(ends)},
-                ),
+                "spec": dots(_by_term(data), {"domain": _widened(ends)}),
                 "least": SMALL,
                 "names": "name",
                 "table": f"finals {metric}",

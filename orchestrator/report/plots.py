@@ -13,7 +13,6 @@ from orchestrator.charts.marks import (
     Rows,
     faceted,
     field_map,
-    interval_text,
     layer,
     names_axis,
     quantity,
@@ -71,35 +70,6 @@ def distance_chart(rows: Rows, looks: Looks, x_title: str) -> ChartView:
 
 
 _TRAINED = "seeds that trained"
-
-
-def prediction_chart(rows: Rows, looks: Looks, title: str) -> ChartView:
-    """Return observed over predicted values, with the diagonal and intervals."""
-    ends = [row[key] for row in rows for key in ("x", "value", "low", "high")]
-    known = [v for v in ends if v is not None]
-    domain = [min(known) - 0.03, max(known) + 0.03]
-    x = _axis("x", "predicted", 6, domain=domain)
-    y = _axis("value", "observed", 6, domain=domain)
-    own = {**series("term", looks, "color", dots=True), "x": x, "y": y}
-    line: Spec = {"strokeDash": [5, 4], "strokeWidth": 1, "color": "$none"}
-    diagonal = {
-        "data": {"values": [{"x": end, "value": end} for end in domain]},
-        **layer("line", {"x": x, "y": y}, **line),
-    }
-    tooltip = reading(
-        ("of", "of"),
-        ("x", "predicted", ".3f"),
-        ("value", "observed", ".3f"),
-        ("interval", "95 % interval"),
-    )
-    shown = {**own, **series("term", looks, "shape", dots=True)}
-    layers = [
-        diagonal,
-        _intervals(own, "y", strokeWidth=1.5),
-        _dots(shown, tooltip, 80, interval_text("interval", "low", "high", "none: one seed")),
-    ]
-    spec: Spec = {"height": 380, "layer": layers}
-    return {"title": title, "spec": spec, "least": USUAL_WIDTH, "most": 500, "rows": rows}
 
 
 def published_chart(rows: Rows) -> ChartView:

@@ -29,11 +29,8 @@ from orchestrator.records import ExitRecord, Record, Score, Spec
 from orchestrator.report.figures import (
     FEW_SEEDS,
     PAGE_CURVES,
-    axis_label,
     has_curve,
-    looks_of,
     rounded,
-    term_of,
     with_setting_names,
 )
 from orchestrator.report.front import improvement_text, percent
@@ -51,7 +48,6 @@ from orchestrator.report.plots import (
     THEIRS,
     field_chart,
     imported_charts,
-    prediction_chart,
     published_chart,
 )
 from orchestrator.report.provenance import is_micro
@@ -324,47 +320,6 @@ def reference_section(comparison: Comparison) -> Section | None:
     caption = "Final values: mean and 95 % interval over seeds"
     table = table_of_configurations(comparison, caption, [*map(metric_title, metrics)], fields)
     return section("reference", figures=(drawn,), tables=(table,))
-
-
-def predicted_section(comparison: Comparison) -> Section | None:
-    """Return a section on observed and predicted accuracy, or None if no configuration has both.
-
-    The prediction is the closed form of the KL-regularised optimum.
-    """
-    accuracy = "eval/accuracy_in_domain"
-    rows: Rows = [
-        {
-            "at": at,
-            "x": rounded(c.predicted),
-            **dict(
-                zip(("value", "low", "high"), map(rounded, (e.mean, e.low, e.high)), strict=True)
-            ),
-            "of": f"{c.study}, {setting}, {c.name}",
-            "term": term_of(c),
-        }
-        for at, (c, setting) in enumerate(with_setting_names(comparison.configurations))
-        if c.predicted is not None and (e := c.finals.get(accuracy))
-    ]
-    if not rows:
-        return None
-    looks = looks_of(comparison.configurations)
-    chart = prediction_chart(rows, looks, axis_label(accuracy))
-    drawn = figure("predicted", "drawn", views=(chart,))
-
-    def fields(c: Configuration) -> tuple[str, ...] | None:
-        if c.predicted is None or accuracy not in c.finals:
-            return None
-        difference = f"{c.finals[accuracy].mean - c.predicted:+.3f}".replace("-", "−")
-        return f"{c.predicted:.3f}", final_text(c, accuracy), difference
-
-    table = table_of_configurations(
-        comparison,
-        "Predicted and observed final accuracy",
-        ("predicted", "observed", "difference"),
-        fields,
-        searchable=len(rows) > 12,
-    )
-    return section("predicted", figures=(drawn,), tables=(table,))
 
 
 def staleness_section(comparison: Comparison) -> Section | None:

@@ -57,6 +57,17 @@ def test_staleness_is_what_was_observed(synthetic: Any) -> None:
     assert found.configurations[0].max_staleness == 10
 
 
+def test_no_interval_of_a_kl_goes_below_zero(synthetic: Any) -> None:
+    """Two seeds of which one went far: Student's interval alone is [-33, 47]."""
+    done = synthetic.none
+    for seed, kl in enumerate((4.0, 10.3)):
+        done += synthetic.run(seed=seed, metrics={"eval/kl_reverse": kl, "train/grad_norm": kl})
+    (found,) = compared(synthetic, done).configurations
+    assert found.finals["eval/kl_reverse"].low == 0.0
+    assert min(found.curves["eval/kl_reverse"].low) >= 0.0
+    assert found.finals["train/grad_norm"].low < 0.0, "of an estimate nothing is cut"
+
+
 def test_a_configuration_is_set_against_the_run_without_kl(synthetic: Any) -> None:
     done = synthetic.grid({"none": [0.9, 0.8, 0.7], "k1.reward": [0.8, 0.72]})
     found = differences_to_no_kl(compared(synthetic, done).configurations, METRIC)

@@ -66,7 +66,6 @@ PANELS = {
     "published": 1,
     "curves": 4,
     "reference": 12,
-    "predicted": 1,
     "gradients": 4,
     "staleness": 4,
     "phases": 1,
@@ -358,7 +357,7 @@ OFF = """plots => plots.flatMap((plot) => {
 
 def test_no_mark_stands_off_its_value(untouched: Opened) -> None:
     """Where Vega drew a value is where its own axis has that value, also of collapsed runs."""
-    for figure in ("curves", "finals", "distance", "predicted"):
+    for figure in ("curves", "finals", "distance"):
         looked = untouched.page.locator(f"#figure-{figure} .plot").evaluate_all(OFF)
         assert looked, figure
         assert [each for each in looked if each] == [], figure
