@@ -20,7 +20,7 @@ from orchestrator.records import EvalTask, Sampling
 MICRO = Path(__file__).parents[2] / "backends" / "micro"
 
 
-def job(folder: Path, max_items: int = 256, slice_responses: int = 32) -> ScoringJob:
+def job(folder: Path, max_items: int = 128, slice_responses: int = 32) -> ScoringJob:
     asked = ScoreKey(
         checkpoint="elder",
         step=100,
@@ -84,18 +84,18 @@ def test_killed_in_the_middle_only_what_is_missing_is_made(
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
     kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cut").glob("*.part-*")}
-    assert 3 <= len(kept) < 64
+    assert 3 <= len(kept) < 32
     assert not list((tmp_path / "cut").glob("*.json*"))
 
     made = counted(harness, monkeypatch)
     harness.answer(cut)
-    assert len(made) == 64 - len(kept)
+    assert len(made) == 32 - len(kept)
     assert not {f"{Path(cut.asks[0].results).stem}.part-{p.start}-{p.stop}" for p in made} & set(
         kept
     )
     harness.answer(whole)
     assert items(cut) == items(whole)
-    assert [item["item"] for item in items(cut)] == list(range(256))
+    assert [item["item"] for item in items(cut)] == list(range(128))
     assert not list((tmp_path / "cut").glob("*.part-*"))
 
 
