@@ -23,28 +23,22 @@ def dialect(version: str | None) -> Dialect:
     """
     own, _, text = (version or VERSION).partition("+")
     if own != VERSION:
-        raise UnsupportedSetting(
-            "micro",
-            "backend.version",
+        raise _refusal(
             version,
-            (VERSION, f"{VERSION}+kl_reward=to_go", "..."),
             f"Set backend=micro@{VERSION}; after a + a version names what is not its own way.",
         )
     try:
         parsed = parse(text)
     except EnvironmentFault as error:
-        raise UnsupportedSetting(
-            "micro", "backend.version", version, (VERSION,), f"{error}."
-        ) from error
+        raise _refusal(version, f"{error}.") from error
     if parsed.precision != PLAIN.precision:
-        raise UnsupportedSetting(
-            "micro",
-            "backend.version",
-            version,
-            (VERSION,),
-            "It computes in fp32 only: leave `precision` out.",
-        )
+        raise _refusal(version, "It computes in fp32 only: leave `precision` out.")
     return parsed
+
+
+def _refusal(version: str | None, advice: str) -> UnsupportedSetting:
+    offered = (VERSION, f"{VERSION}+kl_reward=to_go", "...")
+    return UnsupportedSetting("micro", "backend.version", version, offered, advice)
 
 
 def dialect_of(settings: Settings) -> Dialect:

@@ -39,7 +39,7 @@ VERDICTS: Mapping[AuditVerdict, VerdictWords] = {
     "surrogate_reverse_kl": VerdictWords(
         "a KL",
         "the reverse KL through a surrogate of old samples",
-        f"{_NEAR}, as a KL penalty should; old samples blur it.",
+        f"{_NEAR}, as a KL penalty should; with old samples only nearly.",
     ),
     "zero_mean_noise": VerdictWords(
         "a fault",
@@ -58,10 +58,12 @@ VERDICTS: Mapping[AuditVerdict, VerdictWords] = {
     "k2_of_old_samples": VerdictWords(
         "a KL",
         "the mean of k2 over old samples",
-        f"{_NEAR}, token by token; old samples blur it.",
+        f"{_NEAR}, token by token; with old samples only nearly.",
     ),
     "k3_of_old_samples": VerdictWords(
-        "a fault", "the mean of k3 over old samples", f"{_COVER} Old samples blur it."
+        "a fault",
+        "the mean of k3 over old samples",
+        f"{_COVER} With old samples this is only nearly so.",
     ),
     "biased_reward": VerdictWords(
         "a fault",

@@ -8,7 +8,7 @@ before anything is submitted. `read_site` reads a site file without a spec.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -117,17 +117,21 @@ class NodeOptions(Frozen):
         return plain
 
 
+Options = TypeVar("Options", bound=NodeOptions)
+
+
 def node_options(options: Mapping[str, object]) -> NodeOptions:
     """Read the options of nodes and leave the others. Raise EnvironmentFault with every fault."""
     own = {name: options[name] for name in NodeOptions.model_fields if name in options}
+    return _typed(NodeOptions, own)
+
+
+def _typed(model: type[Options], options: Mapping[str, object]) -> Options:
     try:
-        return NodeOptions.model_validate(own)
+        return model.model_validate(dict(options))
     except ValidationError as error:
-        messages = []
-        for each in error.errors():
-            at = ".".join(map(str, each["loc"]))
-            messages.append(f"  {_sentence(each, NodeOptions)}  @ $.site.options.{at}")
-        raise EnvironmentFault("\n".join(["the site cannot be used", *messages])) from error
+        faults = [f"  {_sentence(each, model)}" for each in error.errors()]
+        raise EnvironmentFault("\n".join(["the site cannot be used", *faults])) from error
 
 
 def _sentence(error: Any, model: type[Frozen]) -> str:
@@ -337,24 +341,17 @@ def _share(options: SlurmOptions, gpus: int) -> float | None:
 
 def slurm_options(options: Mapping[str, object]) -> SlurmOptions:
     """Return the options, typed. Raise EnvironmentFault with every fault."""
-    _refuse(faults(options))
-    return SlurmOptions.model_validate(dict(options))
+    return _typed(SlurmOptions, options)
 
 
 def ray_options(options: Mapping[str, object]) -> RayOptions:
     """Return the options, typed. Raise EnvironmentFault with every fault."""
-    _refuse(faults(options, "ray"))
-    return RayOptions.model_validate(dict(options))
+    return _typed(RayOptions, options)
 
 
 def cluster_options(site: Site) -> SlurmOptions | RayOptions:
     """Return the options of a site, typed by its kind. Raise EnvironmentFault with every fault."""
     return ray_options(site.options) if site.kind == "ray" else slurm_options(site.options)
-
-
-def _refuse(messages: Iterator[tuple[str, tuple[str | int, ...]]]) -> None:
-    if texts := [f"  {text}" for text, _ in messages]:
-        raise EnvironmentFault("\n".join(["the site cannot be used", *texts]))
 
 
 def read_site(path: Path) -> Site:
