@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.identity import fingerprint
-from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Resources, Settings
+from orchestrator.records import Cell
+from orchestrator.settings import Resources
 from tests.backends.environments import contract_python
 from tests.backends.specs import every
 
@@ -43,38 +42,6 @@ def base(shipped: list[Cell]) -> Cell:
         and cell.settings.loss.clip is not None
     )
     return found.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=4)})
-
-
-Changed = Callable[..., Cell]
-
-
-@pytest.fixture(scope="session")
-def changed(base: Cell) -> Changed:
-    """The base cell with dotted settings replaced: changed({"kl.beta": 0.1})."""
-
-    def change(replace: dict[str, Any], cell: Cell = base, **others: Any) -> Cell:
-        plain = cell.settings.model_dump()
-        for field, value in replace.items():
-            *tables, leaf = field.split(".")
-            at = plain
-            for table in tables:
-                at = at[table]
-            at[leaf] = value
-        settings = Settings.model_validate(plain)
-        return cell.model_copy(
-            update={
-                "settings": settings,
-                "id": fingerprint(settings),
-                **others,
-            }
-        )
-
-    return change
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> AttemptPaths:
-    return AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
 
 
 def taken(version: str, folder: Path, inside: str) -> Path:
