@@ -510,6 +510,7 @@ ROWS: tuple[Row, ...] = (
         "optimizer.max_grad_norm",
         "trainer.optim.max_norm",
         Number(0, NO_CLIP_NORM, null=True, off=NO_CLIP_NORM),
+        note=f"{NO_CLIP_NORM:g} turns it off",
         advice="Set it to null: no clipping.",
     ),
     Row(

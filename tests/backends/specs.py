@@ -1,6 +1,5 @@
 """The declared cells of the shipped specs, read once a process: cells are frozen."""
 
-import contextlib
 from collections.abc import Callable, Sequence, Set
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,6 @@ from typing import TypeVar
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.identity import fingerprint
 from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.spec import load
@@ -48,25 +46,6 @@ def translated(library: str) -> tuple[Cell, ...]:
         else:
             kept.append(cell)
     return tuple(kept)
-
-
-def of_releases(library: str) -> list[Cell]:
-    """The cells of `translated`, in each release that trains them."""
-    backend = plugins.load(library)
-    place = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
-    cells = list(translated(library))
-    for cell in translated(library):
-        for version in backend.versions:
-            for lag in {cell.settings.max_staleness_steps, 0, 1}:
-                ref = cell.settings.backend.model_copy(update={"version": version})
-                settings = cell.settings.model_copy(
-                    update={"backend": ref, "max_staleness_steps": lag}
-                )
-                other = cell.model_copy(update={"settings": settings, "id": fingerprint(settings)})
-                with contextlib.suppress(UnsupportedSetting):
-                    backend.translate(other, place)
-                    cells.append(other)
-    return cells
 
 
 def which_cover(launches: Sequence[Launch], words_of: Callable[[Launch], Set[str]]) -> list[Launch]:

@@ -16,7 +16,7 @@ from orchestrator.estimators import names
 from orchestrator.kl.table import Case, best, judged
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Placement
-from tests.backends import specs
+from tests import golden
 
 PLACEMENTS: tuple[Placement, ...] = ("reward", "loss", "reward_and_loss")
 NEW = "k4"
@@ -46,7 +46,7 @@ def cells_of(library: str) -> list[Cell]:
             each.settings.batch.num_minibatches > 1,
             each.settings.max_staleness_steps > 0,
         ): each
-        for each in specs.of_releases(library)
+        for each in golden.cells(library)
     }
     return list(kinds.values())
 

@@ -7,6 +7,8 @@ product changes in the launches.
 import difflib
 import re
 import textwrap
+from contextlib import suppress
+from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -75,6 +77,19 @@ def cell_of(library: str, version: str, changes: dict[str, Any]) -> Cell:
     settings = Settings.model_validate(plain)
     parts = {"slug": "x", "studies": ("s",), "axes": {}, "settings": settings, **beside}
     return Cell.model_validate({"id": fingerprint(settings), "loggers": loggers, **parts})
+
+
+@cache
+def cells(library: str) -> tuple[Cell, ...]:
+    """Return the cells of all rows, in each release that trains them."""
+    found = []
+    for version in plugins.load(library).versions:
+        for changes in rows(library).values():
+            cell = cell_of(library, version, changes)
+            with suppress(UnsupportedSetting):
+                plugins.load(library).translate(cell, PLACE)
+                found.append(cell)
+    return tuple(found)
 
 
 def launch(library: str, version: str, changes: dict[str, Any]) -> str:

@@ -137,6 +137,8 @@ OWN_BOUNDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
 """Policy losses that do not read eps_clip_low and _high -> their keys and defaults."""
 _ASYNC = re.compile(r"async")
 """Entry points that sample while the policy is updated: examples/train/{async,fully_async}."""
+IN_BOTH = "orch.kl_in_loss_too"
+"""An option of orch_skyrl.py: the loss has the KL of the reward as well."""
 _READ = (
     *(BATCH, MINIBATCH, EPOCHS, STALENESS, BY_DEVIATION, WHITENED, LOSS_MODE, REDUCTION),
     *(CLIP_LOW, CLIP_HIGH, USE_ENTROPY, ENTROPY, USE_TIS, TIS, USE_REWARD, USE_LOSS, TYPE),
@@ -275,13 +277,15 @@ class _Reader(ReleaseReader):
         keys = self.keys
         self.notes += keys.doubled((USE_REWARD, USE_LOSS, TYPE, COEFFICIENT))
         in_reward, in_loss = self.switch(USE_REWARD), self.switch(USE_LOSS)
+        by_orch = bool(keys.has(IN_BOTH) and keys.switch(IN_BOTH))
+        in_loss = in_reward if by_orch else in_loss
         reward, loss = InReward(in_reward), InLoss(in_loss)
         if in_reward or in_loss:
             estimator, beta = self._estimator(), self.number(COEFFICIENT)
             on = None if beta is None else beta != 0
             reward = InReward(on, estimator, beta) if in_reward else reward
             loss = InLoss(on, estimator, beta) if in_loss else loss
-        if in_reward and in_loss:
+        if in_reward and in_loss and not by_orch:
             self.notes.append(
                 AuditNote(
                     f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: "

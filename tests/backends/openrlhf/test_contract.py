@@ -7,10 +7,10 @@ from backends import openrlhf
 from orchestrator.library.key_tables import load_options
 from orchestrator.records import Cell
 from orchestrator.testing.backend_contract import BackendContract
+from tests import golden
 from tests.backends.events import write_events
 from tests.backends.openrlhf.test_checkpoints import save
 from tests.backends.openrlhf.test_metrics import STATUS
-from tests.backends.specs import of_releases
 
 FOLDER = Path(openrlhf.__file__).parent
 
@@ -18,8 +18,8 @@ FOLDER = Path(openrlhf.__file__).parent
 class TestOpenRLHF(BackendContract):
     backend = openrlhf.BACKEND
 
-    def cells(self) -> list[Cell]:
-        return of_releases("openrlhf")
+    def cells(self) -> tuple[Cell, ...]:
+        return golden.cells("openrlhf")
 
     def release_keys(self, version: str) -> Collection[str]:
         keys = load_options(FOLDER / "options.json")[version]

@@ -10,15 +10,15 @@ from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.translate import sent
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.testing.backend_contract import BackendContract
+from tests import golden
 from tests.backends.prime_rl.test_disk import TRAINER
-from tests.backends.specs import of_releases
 
 
 class TestPrimeRl(BackendContract):
     backend = BACKEND
 
-    def cells(self) -> list[Cell]:
-        return of_releases("prime_rl")
+    def cells(self) -> tuple[Cell, ...]:
+        return golden.cells("prime_rl")
 
     def release_keys(self, version: str) -> Collection[str]:
         table = MANIFEST.tables[version]

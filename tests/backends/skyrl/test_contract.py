@@ -9,10 +9,10 @@ from backends.skyrl.manifest import NEEDS
 from orchestrator.library.key_tables import load_options
 from orchestrator.records import Cell
 from orchestrator.testing.backend_contract import BackendContract
+from tests import golden
 from tests.backends.events import write_events
 from tests.backends.skyrl.test_checkpoints import export
 from tests.backends.skyrl.test_metrics import STEP
-from tests.backends.specs import of_releases
 
 FOLDER = Path(skyrl.__file__).parent
 
@@ -20,8 +20,8 @@ FOLDER = Path(skyrl.__file__).parent
 class TestSkyRL(BackendContract):
     backend = skyrl.BACKEND
 
-    def cells(self) -> list[Cell]:
-        return of_releases("skyrl")
+    def cells(self) -> tuple[Cell, ...]:
+        return golden.cells("skyrl")
 
     def release_keys(self, version: str) -> Collection[str]:
         keys = load_options(FOLDER / "options.json")[version].keys()

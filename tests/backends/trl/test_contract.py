@@ -10,7 +10,7 @@ from backends.trl.options import SCRIPTS, options
 from orchestrator.library.launches import Launch
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.testing.backend_contract import BackendContract
-from tests.backends.specs import of_releases
+from tests import golden
 from tests.backends.trl.cells import every_kind
 
 PLACE = AttemptPaths(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
@@ -33,8 +33,8 @@ VALUES = {
 class TestTRL(BackendContract):
     backend = trl.BACKEND
 
-    def cells(self) -> list[Cell]:
-        return [*of_releases("trl"), *every_kind()]
+    def cells(self) -> tuple[Cell, ...]:
+        return (*every_kind(), *golden.cells("trl"))
 
     def release_keys(self, version: str) -> Collection[str]:
         return {name for script in SCRIPTS for name in options(script, version)}

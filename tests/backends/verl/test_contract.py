@@ -8,7 +8,7 @@ from backends.verl import BACKEND
 from backends.verl.manifest import TABLES
 from orchestrator.records import Cell
 from orchestrator.testing.backend_contract import BackendContract
-from tests.backends.specs import of_releases
+from tests import golden
 from tests.backends.verl.test_checkpoints import save
 from tests.backends.verl.test_metrics import STEP
 
@@ -16,8 +16,8 @@ from tests.backends.verl.test_metrics import STEP
 class TestVerl(BackendContract):
     backend = BACKEND
 
-    def cells(self) -> list[Cell]:
-        return of_releases("verl")
+    def cells(self) -> tuple[Cell, ...]:
+        return golden.cells("verl")
 
     def release_keys(self, version: str) -> Collection[str]:
         return {*TABLES[version].keys, *(f"{prefix}*" for prefix in TABLES[version].added)}
