@@ -121,12 +121,8 @@ class Survey:
     """Reasons why some scores cannot be made."""
     _found: dict[str, dict[Path, StoredScore]] = field(default_factory=dict)
     """Cell id -> its results on disk."""
-    _contents: dict[tuple[Path, tuple[tuple[str, tuple[int, int]], ...]], str] = field(
-        default_factory=dict
-    )
-    """Hashes of checkpoints: folder and its stamp -> hash."""
     _hashes: dict[Path, str] = field(default_factory=dict)
-    """Hashes of reference policies: folder -> hash."""
+    """Folder -> hash of its policy. Two baselines may share a folder."""
 
     def checkpoints(self, records: Sequence[Record]) -> Iterator[tuple[Cell, Checkpoint]]:
         """Return the checkpoints to score: `last` of cells that have succeeded, or `all`."""
@@ -151,15 +147,16 @@ class Survey:
         engine = engines.resolved(self.evaluation.engine, cell.scale, self.site)
         pairs: list[tuple[Engine, list[ItemRequest]]] = []
         files = stamp(checkpoint.path)
+        content = self._content(cell, checkpoint.path, files)
         if last or self.evaluation.checkpoints == "all":
-            missing = self._missing(cell, self._scoring(cell, checkpoint, files, engine))
+            missing = self._missing(cell, self._scoring(cell, checkpoint, content, engine))
             pairs.append((engine, [ask for ask in missing if not ask.harness_task]))
             pairs += _by_interpreter(engine, [ask for ask in missing if ask.harness_task])
         declared = self.evaluation.divergence
         if declared is not None and (last or self._diverges_always(cell)):
             own = _beside(engine)
             try:
-                asks = self._missing(cell, self._divergences(cell, checkpoint, files))
+                asks = self._missing(cell, self._divergences(cell, checkpoint, content))
             except CheckpointError as error:  # the rest is asked all the same
                 self.faults.append(f"{cell.slug} at step {checkpoint.step}, divergence: {error}")
                 asks = []
@@ -219,10 +216,9 @@ class Survey:
         return asks
 
     def _scoring(
-        self, cell: Cell, checkpoint: Checkpoint, files: Stamp, engine: Engine
+        self, cell: Cell, checkpoint: Checkpoint, content: str, engine: Engine
     ) -> Iterator[tuple[ScoreKey, Path | None, str]]:
         """Yield each score with the file of its task, or with the name of a harness's task."""
-        content = self._content(cell, checkpoint.path, files)
         for task, harness_task in _asked_tasks(cell, self.evaluation):
             path = None if harness_task else self._task_file(cell, task.name)
             templated = _templated(cell, task.chat_template)
@@ -248,7 +244,7 @@ class Survey:
                 )
 
     def _divergences(
-        self, cell: Cell, checkpoint: Checkpoint, files: Stamp
+        self, cell: Cell, checkpoint: Checkpoint, content: str
     ) -> Iterator[tuple[ScoreKey, Path | None, str]]:
         declared = self.evaluation.divergence
         reference = base_model(cell.settings.model.path)
@@ -257,7 +253,7 @@ class Survey:
             path = self._task_file(cell, task.name)
             yield (
                 ScoreKey(
-                    checkpoint=self._content(cell, checkpoint.path, files),
+                    checkpoint=content,
                     step=checkpoint.step,
                     task=task,
                     seed=self.evaluation.seeds[0],
@@ -266,7 +262,7 @@ class Survey:
                     sampling=sampling,
                     chat_template=_templated(cell, task.chat_template),
                     harness=self.harness,
-                    reference=self._reference(reference),
+                    reference=self._hash(reference, stamp(reference)),
                 ),
                 path,
                 str(reference),
@@ -279,18 +275,14 @@ class Survey:
 
     def _content(self, cell: Cell, path: Path, files: Stamp) -> str:
         """Return the checkpoint's hash: from a result made from exactly these files, or by reading
-        them, once."""
-        key = path, tuple(files.items())
-        if key in self._contents:
-            return self._contents[key]
+        them."""
         results = (one.result for one in self._on_disk(cell).values() if one.result.files == files)
         known = next((result.asked.checkpoint for result in results), None)
-        self._contents[key] = known or content_hash(path, files)
-        return self._contents[key]
+        return known or self._hash(path, files)
 
-    def _reference(self, path: Path) -> str:
+    def _hash(self, path: Path, files: Stamp) -> str:
         if path not in self._hashes:
-            self._hashes[path] = content_hash(path, stamp(path))
+            self._hashes[path] = content_hash(path, files)
         return self._hashes[path]
 
     def _task_file(self, cell: Cell, name: str) -> Path:
