@@ -25,7 +25,7 @@ from orchestrator.settings import Clip, Kl, Loss, Model, ReferencePolicy
 from tests.backends import child
 from tests.backends.environments import cpu_python
 from tests.backends.shipped import write
-from tests.backends.trl.cells import cell
+from tests.backends.trl.cells import BY_SEQUENCES, cell
 from tests.lab import proven
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.long(80)]
@@ -35,8 +35,10 @@ K3 = Kl(estimator="k3", placement="loss", beta=0.2)
 RHO = Kl(estimator="rho_k3", placement="loss", beta=0.2)
 RB = Kl(estimator="rb", placement="reward_and_loss", beta=0.2)
 LENGTHS = Loss(aggregation="constant", constant_tokens=6)
+OF_RESPONSES = BY_SEQUENCES.model_copy(update={"ratio_level": "sequence"})
+"""RLOOTrainer's ratio is of the response: of several minibatches a cell says so."""
 CELLS = {
-    "k1.reward, two minibatches": ("1.16.0", K1, {"minibatches": 2}),
+    "k1.reward, two minibatches": ("1.16.0", K1, {"minibatches": 2, "loss": OF_RESPONSES}),
     "rho_k3, two minibatches": ("1.16.0", RHO, {"minibatches": 2}),
     "1.9.2, k3, token mean, two minibatches": ("1.9.2", K3, {"loss": Loss(), "minibatches": 2}),
     "GSPO's ratio, also on k3, two minibatches": (
@@ -48,7 +50,7 @@ CELLS = {
         },
     ),
     "k3, grpo, token mean": ("1.16.0", K3, {"advantage": "grpo", "loss": Loss()}),
-    "1.9.2, k1.reward, two minibatches": ("1.9.2", K1, {"minibatches": 2}),
+    "1.9.2, k1.reward, two minibatches": ("1.9.2", K1, {"minibatches": 2, "loss": OF_RESPONSES}),
     "1.9.2, k3, sequence mean": ("1.9.2", K3, {"loss": Loss(aggregation="sequence_mean")}),
     "1.9.2, rho_k3, dr_grpo": ("1.9.2", RHO, {"advantage": "dr_grpo", "loss": LENGTHS}),
 }
@@ -246,8 +248,10 @@ def test_a_wrong_dialect_is_caught(home: Path) -> None:
     """Ratios of tokens where RLOOTrainer has one a response; another epsilon than 1e-4."""
     name = "k1.reward, two minibatches"
     run = trained(name, home / str(list(CELLS).index(name)))
-    told = BACKEND.semantics(None).dialect
-    tokens = replay(run, told.model_copy(update={"ratio_level": "token"}))
+    settings, told = run.cell.settings, BACKEND.semantics(None).dialect
+    of_tokens = settings.but(loss=settings.loss.but(ratio_level="token"))
+    changed = run._replace(cell=run.cell.model_copy(update={"settings": of_tokens}))
+    tokens = replay(changed, told.model_copy(update={"ratio_level": "token"}))
     assert tokens["weights"] > 5 * FP32, tokens
     other = "k3, grpo, token mean"
     divided = replay(trained(other, home / str(list(CELLS).index(other))), PLAIN)
