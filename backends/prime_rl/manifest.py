@@ -407,7 +407,7 @@ ROWS: tuple[Row, ...] = (
         when=lambda s: s.advantage.estimator == "grpo",
         advice="Its advantage hook sees no log-probabilities, so grpo would divide the reward by "
         "the group's standard deviation and the KL by none. Set advantage.estimator=dr_grpo or "
-        "rloo, or kl.placement=loss.",
+        "rloo.",
         until=CURRENT,
     ),
     Row(
