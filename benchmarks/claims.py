@@ -13,7 +13,7 @@ of 0.05). Coverage is that of the 95 % interval of one claim.
 import sys
 import warnings
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import chdtri, digamma, ndtr, polygamma
@@ -32,29 +32,10 @@ from orchestrator.analysis.stats import (
 CONFIGURATIONS, DRAWS = 61, 200
 SETTINGS = (4, 2, 2, 4, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1, 1)
 """The number of settings of each claim."""
-KINDS = (
-    "normal",
-    "spread",
-    "equal",
-    "unequal",
-    "t with 3 degrees",
-    "skewed",
-    "shared",
-    "rounded",
-    "collapse",
-    "fall",
-)
-"""spread: variances of one degree. shared: half of a run's noise is its seed's. rounded: to 1/64.
-collapse: one run in twenty has no value. fall: one in twenty ends lower by 0.3 to 0.8."""
+KINDS = "normal spread equal unequal t3 skewed shared rounded collapse fall".split()  # noqa: SIM905
+"""t3: with 3 degrees. spread: variances of one degree. shared: half of a run's noise is its seed's.
+rounded: to 1/64. collapse: one run in twenty has no value. fall: one ends lower by 0.3 to 0.8."""
 LEVEL = level_of_look([3])
-
-
-class Family(NamedTuple):
-    """Families of grids: values [families, configurations, seeds], NaN where a run collapsed."""
-
-    values: Any
-    deviations: Any
-    """True standard deviations, [families, configurations]."""
 
 
 def sides() -> list[tuple[Any, Any]]:
@@ -64,8 +45,9 @@ def sides() -> list[tuple[Any, Any]]:
     return [(pick[: len(pick) // 2], pick[len(pick) // 2 :]) for pick in picks]
 
 
-def families(kind: str, count: int, seeds: int, rng: Any) -> Family:
-    """Return families in which no configuration differs from another."""
+def families(kind: str, count: int, seeds: int, rng: Any) -> Any:
+    """Return values [families, configurations, seeds], NaN where a run collapsed, in which no
+    configuration differs from another."""
     shape = (count, CONFIGURATIONS, seeds)
     if kind == "equal":
         deviations = np.full(shape[:2], 0.0325)
@@ -75,7 +57,7 @@ def families(kind: str, count: int, seeds: int, rng: Any) -> Family:
         degrees = 1.0 if kind == "spread" else 2.6
         spreads = np.sqrt(degrees / rng.chisquare(degrees, shape[:2]))
         deviations = np.minimum(0.0325 * spreads, 0.4)
-    if kind == "t with 3 degrees":
+    if kind == "t3":
         noise = rng.standard_t(3, shape) / np.sqrt(3)
     elif kind == "skewed":
         noise = rng.exponential(1.0, shape) - 1
@@ -92,7 +74,13 @@ def families(kind: str, count: int, seeds: int, rng: Any) -> Family:
     if kind == "fall":
         falls = rng.random(shape) < 0.05
         values = values - falls * rng.uniform(0.3, 0.8, shape)
-    return Family(values, deviations)
+    return values
+
+
+def batches(kind: str, count: int, seeds: int, rng: Any) -> Any:
+    """Yield families, so many at a time that they fit into memory."""
+    for start in range(0, count, 250):
+        yield families(kind, min(250, count - start), seeds, rng)
 
 
 def prior_degrees(variances: Any, df: Any) -> tuple[Any, Any]:
@@ -119,19 +107,14 @@ def _inverse_chi_square(degrees: float) -> Any:
     return degrees / rng.chisquare(degrees, (CONFIGURATIONS, DRAWS))
 
 
-class Statistics(NamedTuple):
-    """Statistics of families: [families, claims], and draws of the squared error of the effect."""
+def statistics(values: Any, shifts: Any = None) -> tuple[Any, Any]:
+    """Return the effects [families, claims], and draws of their squared errors.
 
-    effects: Any
-    squared_errors: Any
-    """Draws of the variance of each effect, [families, claims, DRAWS]."""
-
-
-def statistics(family: Family, shifts: Any = None) -> Statistics:
-    """Return the statistics of all claims. `shifts`: the true effect of each, 0 by default."""
-    n = np.isfinite(family.values).sum(axis=2)
-    means = np.nansum(family.values, axis=2) / np.maximum(n, 1)
-    spread = np.nansum((family.values - means[:, :, None]) ** 2, axis=2)
+    `shifts`: the true effect of each claim, 0 by default.
+    """
+    n = np.isfinite(values).sum(axis=2)
+    means = np.nansum(values, axis=2) / np.maximum(n, 1)
+    spread = np.nansum((values - means[:, :, None]) ** 2, axis=2)
     df = np.maximum(n - 1, 0)
     variances = spread / np.maximum(df, 1)
     degrees, scale = prior_degrees(variances, df)
@@ -153,13 +136,13 @@ def statistics(family: Family, shifts: Any = None) -> Statistics:
         effects[:, i] += 0.0 if shifts is None else shifts[i]
         w2 = (np.concatenate([w, w], axis=1) ** 2).astype(np.float32)
         squared[:, i] = np.einsum("fc,fcd->fd", w2, drawn[:, np.concatenate([left, right])])
-    return Statistics(effects, squared)
+    return effects, squared
 
 
-def pooled_p(found: Statistics) -> Any:
+def pooled_p(effects: Any, squared_errors: Any) -> Any:
     """Return the two-sided p of orch's test that the effect is 0."""
-    errors = np.sqrt(np.maximum(found.squared_errors, 1e-30))
-    return 2 * ndtr(-np.abs(found.effects)[:, :, None] / errors).mean(axis=2)
+    errors = np.sqrt(np.maximum(squared_errors, 1e-30))
+    return 2 * ndtr(-np.abs(effects)[:, :, None] / errors).mean(axis=2)
 
 
 def decided(p: Any, level: float) -> Any:
@@ -176,9 +159,8 @@ def false_claims(kind: str, count: int, seeds: int) -> tuple[float, float]:
     """Return the share of families with a false claim, and of claims whose interval has 0."""
     rng = np.random.default_rng([seeds, KINDS.index(kind)])
     claimed, covered = 0, 0.0
-    for start in range(0, count, 250):
-        family = families(kind, min(250, count - start), seeds, rng)
-        p = pooled_p(statistics(family))
+    for family in batches(kind, count, seeds, rng):
+        p = pooled_p(*statistics(family))
         claimed += int(decided(p, LEVEL).any(axis=1).sum())
         covered += float((p >= ALPHA).mean(axis=1).sum())
     return claimed / count, covered / count
@@ -188,13 +170,11 @@ def after_extensions(count: int, looks: tuple[int, ...]) -> float:
     """Return the share of families with a false claim at any of several looks at normal noise."""
     rng = np.random.default_rng(looks)
     claimed = 0
-    for start in range(0, count, 250):
-        family = families("normal", min(250, count - start), looks[-1], rng)
-        at_any = np.zeros(len(family.values), dtype=bool)
+    for family in batches("normal", count, looks[-1], rng):
+        at_any = np.zeros(len(family), dtype=bool)
         for index, n in enumerate(looks):
-            found = statistics(Family(family.values[:, :, :n], family.deviations))
             level = level_of_look(looks[: index + 1])
-            at_any |= decided(pooled_p(found), level).any(axis=1)
+            at_any |= decided(pooled_p(*statistics(family[:, :, :n])), level).any(axis=1)
         claimed += int(at_any.sum())
     return claimed / count
 
@@ -204,9 +184,8 @@ def power(count: int, seeds: int, effect: float) -> float:
     rng = np.random.default_rng([seeds, 99])
     with_effect = np.arange(len(SETTINGS)) < 8
     found = 0.0
-    for start in range(0, count, 250):
-        family = families("normal", min(250, count - start), seeds, rng)
-        p = pooled_p(statistics(family, effect * with_effect))
+    for family in batches("normal", count, seeds, rng):
+        p = pooled_p(*statistics(family, effect * with_effect))
         found += float(decided(p, LEVEL)[:, with_effect].mean(axis=1).sum())
     return found / count
 
@@ -215,16 +194,12 @@ def shares(count: int, seeds: int, correlation: float) -> float:
     """Return how often equal shares (0.3) are told apart at 0.05: four settings share a seed."""
     rng = np.random.default_rng([seeds, int(correlation * 100)])
     apart = 0
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
     for _ in range(count):
         common = rng.random((2, seeds, 1))
         own = rng.random((2, seeds, 4))
         same = rng.random((2, seeds, 4)) < correlation
         left, right = (np.where(same, common, own) < 0.3).sum(axis=2)
-        key = tuple(sorted(map(int, left))), tuple(sorted(map(int, right)))
-        if key not in known:
-            known[key] = 2 * min(p_between_shares(*key, 4)) < ALPHA
-        apart += known[key]
+        apart += 2 * min(p_between_shares(left.tolist(), right.tolist(), 4)) < ALPHA
     return apart / count
 
 
@@ -245,7 +220,8 @@ def promises(count: int, planned: int, effect: float, settings: int) -> float:
         return PooledEffect(means, prior)
 
     while told < count:
-        deviations = families("normal", 1, planned, rng).deviations[0][:, None]
+        spreads = np.sqrt(2.6 / rng.chisquare(2.6, (CONFIGURATIONS, 1)))
+        deviations = np.minimum(0.0325 * spreads, 0.4)
         first = rng.standard_normal((CONFIGURATIONS, planned)) * deviations
         first[:settings] += effect
         seen = look(first)
