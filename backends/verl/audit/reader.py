@@ -138,6 +138,15 @@ LOSSES: Mapping[object, object] = {
 REMOVES_CLIP = ".loss_remove_clip"
 """The end of the key by which LUFFY's fork of verl, and its own forks, take the clip away."""
 DUAL, DUAL_DEFAULT, LARGE = f"{ACTOR}.clip_ratio_c", 3.0, 1e6
+DRO_BETA = f"{ACTOR}.policy_loss.dro_beta"
+ABOVE = {
+    "dro": (DRO_BETA, 0.0, 0.0),
+    "clip_cov": (f"{ACTOR}.policy_loss.clip_cov_ratio", 0.0, 0.0002),
+    "kl_cov": (f"{ACTOR}.policy_loss.kl_cov_ratio", 0.0, 0.0002),
+    "vanilla": (DUAL, 1.0, DUAL_DEFAULT),
+}
+"""Of a policy loss: its key, what the loss asserts that the value is above, and the default, 0 for
+none (trainer/ppo/core_algos.py of 0.8.0 and 0.9.1)."""
 USES_V1 = "trainer.use_v1"
 BYPASS_LOSS = "algorithm.rollout_correction.loss_type"
 _CAP = f"{ACTOR}.tis_imp_ratio_cap"
@@ -499,6 +508,7 @@ class _Reader(ReleaseReader):
         regime, around = self._regime(), self._surroundings(group, in_reward)
         self._refused_sizes()
         self._refused_layout()
+        self._refused_bound()
         if keys.has(BYPASS) and keys.switch(BYPASS):
             self._has_no_log_probs(BYPASS)
         of_verl = not self.entry or is_entry_point(self.entry)
@@ -615,6 +625,16 @@ class _Reader(ReleaseReader):
             why = f"{MICRO} {micro} does not divide the {rollouts // gpus} rollouts {of}"
             source = "verl/workers/engine/utils.py: prepare_micro_batches"
             self.stops(why, source, MICRO, MINIBATCH, GROUP)
+
+    def _refused_bound(self) -> None:
+        """Note if the policy loss of a release that is named refuses its own bound."""
+        mode = self.keys.text(LOSS_MODE) or ""
+        if mode in ABOVE and self.at >= FIRST_STRAIGHT and "verl" in self.launch.versions:
+            key, least, default = ABOVE[mode]
+            value = self.keys.number(key) if self.keys.has(key) else default
+            if value is not None and value <= least:
+                why = f"the policy loss {mode} needs {key} above {least:g}"
+                self.stops(why, "verl/trainer/ppo/core_algos.py", LOSS_MODE, key)
 
     def _refused_layout(self) -> None:
         """Note if the engine's tensor parallelism does not divide the GPUs."""
@@ -1017,6 +1037,13 @@ class _Reader(ReleaseReader):
                 "counts more than its ratio",
                 f"{CLIP_LOW}=1",
                 lines,
+            )
+        if mode == "dro" and (pull := keys.number(DRO_BETA, 0)):
+            yield BoundNote(
+                f"DRO has a penalty of its own, of weight {pull:g} ({DRO_BETA}), beside the KL to "
+                "the reference; with one update a batch it is 0",
+                f"{LOSS_MODE}=vanilla, where only the KL is meant",
+                keys.lines(DRO_BETA),
             )
         if mode == "sapo" and aggregation != "seq-mean-token-mean":
             yield BoundNote(
