@@ -17,7 +17,7 @@ from lab.prove.scaled_down import (
     train,
 )
 from orchestrator import plugins
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, UnsupportedSetting
 from orchestrator.files import remove_tree
 from orchestrator.launch.endings import Ending
 from orchestrator.records import Cell
@@ -56,13 +56,22 @@ class Chosen(NamedTuple):
     declared: tuple[Cell, ...]
 
 
-def chosen(cells: Iterable[Cell], folder: Path) -> list[Chosen]:
-    """Return declared cells of libraries at small scale. Cells with one training run become one."""
+def chosen(
+    cells: Iterable[Cell], folder: Path, say: Callable[[str], None] = lambda _text: None
+) -> list[Chosen]:
+    """Return declared cells of libraries at small scale. Cells with one training run become one.
+
+    Leave out, and say, what a library refuses.
+    """
     by_name: dict[str, Chosen] = {}
     for cell in cells:
         if cell.scale == "micro":
             continue
-        tiny = scaled_down(cell, folder, batches=BATCHES)
+        try:
+            tiny = scaled_down(cell, folder, batches=BATCHES)
+        except UnsupportedSetting as refusal:
+            say(f"left out, {cell.slug}: {refusal}")
+            continue
         twin = by_name.get(tiny.cell.id)
         by_name[tiny.cell.id] = Chosen(
             twin.small if twin else tiny, (*(twin.declared if twin else ()), cell)

@@ -51,10 +51,10 @@ def command(
     full = RunFolder.of(everything.spec.site.runs_dir, everything.spec.name, "full")
     chosen = replace(everything, cells=everything.declared, folder=full).chosen(where)
     home = chosen.folder.path.with_name(f"{chosen.folder.experiment}.real")
-    trainings = real.chosen(chosen.cells, home)
+    trainings = real.chosen(chosen.cells, home, say)
     say(f"{len(chosen.cells)} cells are {len(trainings)} different trainings at small scale")
     if not trainings:
-        raise OrchError("no chosen cell has a library: the embedded trainer rehearses its own")
+        raise OrchError("no chosen cell has a library that takes it")
     if len(trainings) > most:
         say(f"the first {most} of {len(trainings)} run (--most)")
     # The Hugging Face hub would draw a bar for each file of weights.

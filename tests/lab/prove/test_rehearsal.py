@@ -37,6 +37,16 @@ def test_declared_cells_that_are_one_training_are_trained_once(tmp_path: Path) -
         assert one == each.small.cell.settings.kl.model_dump_json()
 
 
+def test_a_cell_that_its_library_refuses_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    _, cell = next(cells_of("trl", "1.16.0"))
+    kl = cell.settings.kl.model_copy(update={"estimator": "k2", "placement": "loss", "beta": 0.1})
+    refused = cell.model_copy(update={"settings": cell.settings.model_copy(update={"kl": kl})})
+    told: list[str] = []
+    assert len(real.chosen([refused, cell], tmp_path, told.append)) == 1
+    assert len(told) == 1
+    assert told[0].startswith(f"left out, {refused.slug}: trl cannot run kl.estimator=k2")
+
+
 def test_a_proofs_cells_ask_for_fp32() -> None:
     cells = dict(cells_of("verl", "0.9.1"))
     assert cells.keys() == WANTED.keys()
