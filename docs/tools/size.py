@@ -73,19 +73,14 @@ specs, expansion, selection: orchestrator/ spec/*
 Ray jobs: orchestrator/ launch/ray/* tests/ launch/ray/* benchmarks/ ray_jobs.py
 SLURM: orchestrator/ launch/slurm/* tests/ launch/slurm/* cluster/*
 nodes, Ray: orchestrator/ launch/node/* tests/ launch/node/*
-SkyPilot: orchestrator/ launch/skypilot/* tests/ launch/test_skypilot.py
 local launch: orchestrator/ launch/* tests/ launch/*
 site, doctor, init: orchestrator/ site/* tests/ site/*
 evaluation by lm-eval: orchestrator/ evaluate/* harness_tasks/* tests/ evaluate/*
 scorer: orchestrator/ scoring/* tests/ scoring/*
 environments: orchestrator/ environments/* tests/ environments/*
 data: orchestrator/ data/* tests/ data/*
-MLflow, own writer and new store: orchestrator/tracking/ bulk.py new_store.py
-  tests/tracking/ test_bulk.py test_new_store.py
 MLflow: orchestrator/ tracking/* tests/ tracking/*
 search: orchestrator/ search/* pipeline/search.py tests/ search/*
-sharing of cells: orchestrator/ sharing/* tests/ cli/test_sharing.py
-verify: orchestrator/ */repetition.py tests/ */test_repetition.py */test_verify.py
 imports of foreign runs: orchestrator/ imports/* analysis/imported.py tests/ imports/*
 statistics, claims: orchestrator/ analysis/* tests/ analysis/* test_claims.py test_outcome.py
 report, figures, page: orchestrator/ report/* charts/* dashboards/ *

@@ -1,9 +1,9 @@
 """The interface of launchers: what orch requires of a place where cells are trained.
 
 `LocalLauncher` (local), `SlurmLauncher` (slurm/submit) and `RayLauncher` (ray/submit) are three;
-another one inherits the tests of orchestrator.testing.launcher_contract. In every place the run
-directory is the protocol: a launcher writes attempts as launch/README.md describes, and every stage
-after training reads the disk.
+they pass the same tests (tests/launch/contract.py). In every place the run directory is the
+protocol: a launcher writes attempts as launch/README.md describes, and every stage after training
+reads the disk.
 """
 
 from collections.abc import Callable, Sequence

@@ -145,14 +145,18 @@ def test_one_that_cannot_be_finished_is_none(shelf: Path, within: Path) -> None:
 CPU_LOCK = Lock("verl", "0.9.1", "cpu", HEAD + "fakelib==1.0\nfakedep==2.0\ntorch==2.13.0+cpu\n")
 
 
-def test_a_cpu_environment_is_named_by_its_lock(
-    shelf: Path, within: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def folder(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of verl's locks, with one for CPUs."""
     wheel(shelf, "torch", "2.13.0+cpu")
     folder = tmp_path / "backends" / "verl" / "environments"
     folder.mkdir(parents=True)
     monkeypatch.setattr(plugins, "folder", lambda name: tmp_path / "backends" / name)
     (folder / "0.9.1.cpu.txt").write_text(CPU_LOCK.text)
+    return folder
+
+
+def test_a_cpu_environment_is_named_by_its_lock(within: Path, folder: Path) -> None:
     assert find_installed("verl", "0.9.1", "cpu") is None
     first = create(CPU_LOCK, within)
     assert first.path == within / f"verl-0.9.1.cpu-{CPU_LOCK.digest.split(':')[1][:10]}"
@@ -166,14 +170,8 @@ def test_a_cpu_environment_is_named_by_its_lock(
     assert "nothing uses it: remove the folder" in check(first, newer)[-1]
 
 
-def test_a_cell_without_gpus_takes_the_cpu_environment(
-    shelf: Path, within: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheel(shelf, "torch", "2.13.0+cpu")
-    folder = tmp_path / "backends" / "verl" / "environments"
-    folder.mkdir(parents=True)
-    monkeypatch.setattr(plugins, "folder", lambda name: tmp_path / "backends" / name)
-    (folder / "0.9.1.cpu.txt").write_text(CPU_LOCK.text)
+@pytest.mark.usefixtures("folder")
+def test_a_cell_without_gpus_takes_the_cpu_environment(within: Path) -> None:
     options = NodeOptions()
     assert find_environment("verl", "0.9.1", options, gpus=False) is None
     fault = environment_fault("verl", "0.9.1", options, gpus=False)

@@ -7,7 +7,7 @@ from orchestrator.launch.local import LocalLauncher
 from orchestrator.launch.slurm.submit import SlurmLauncher
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.testing.launcher_contract import Kind, LauncherContract
+from tests.launch.contract import Kind, LauncherContract
 from tests.launch.kit import make_cell
 from tests.launch.slurm.conftest import Site
 from tests.launch.slurm.conftest import cluster as cluster

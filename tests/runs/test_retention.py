@@ -113,6 +113,14 @@ def told(found: Sequence[RetentionDecision]) -> dict[int, str]:
     return {each.step: each.kept for each in found}
 
 
+def scored(folder: RunFolder, cell: Cell, evaluation: EvaluationSpec) -> CellDir:
+    """A cell of Prime-RL with all of its scores."""
+    home = made(folder, cell)
+    for step in STEPS:
+        score(home, cell, evaluation, step, prime_rl(home, step))
+    return home
+
+
 def test_only_what_was_evaluated_and_is_not_the_last_goes(
     spec: Spec, cells: dict[str, Cell], folder: RunFolder
 ) -> None:
@@ -149,9 +157,7 @@ def test_a_checkpoint_written_anew_has_no_scores(
     spec: Spec, cells: dict[str, Cell], folder: RunFolder
 ) -> None:
     cell, evaluation = cells["prime_rl"], spec.evaluation
-    home = made(folder, cell)
-    for step in STEPS:
-        score(home, cell, evaluation, step, prime_rl(home, step))
+    home = scored(folder, cell, evaluation)
     (home.checkpoints / "weights" / "step_10" / "config.json").write_text('{"other": 1}')
     found = list(retention_decisions([cell], evaluation, folder))
     assert told(found)[10].startswith("no scores of it for ")
@@ -168,9 +174,7 @@ def test_a_librarys_own_state_goes_with_the_policy(
     spec: Spec, cells: dict[str, Cell], folder: RunFolder
 ) -> None:
     cell, evaluation = cells["prime_rl"], spec.evaluation
-    home = made(folder, cell)
-    for step in STEPS:
-        score(home, cell, evaluation, step, prime_rl(home, step))
+    home = scored(folder, cell, evaluation)
     found = list(retention_decisions([cell], evaluation, folder))
     assert found[0].num_bytes > 1000
     changed = home.evaluations / next(home.evaluations.iterdir()).name
@@ -184,9 +188,7 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
     spec: Spec, cells: dict[str, Cell], folder: RunFolder
 ) -> None:
     cell, evaluation = cells["prime_rl"], spec.evaluation
-    home = made(folder, cell)
-    for step in STEPS:
-        score(home, cell, evaluation, step, prime_rl(home, step))
+    home = scored(folder, cell, evaluation)
     (home.checkpoints / "weights" / ".removed-step_5-123").mkdir()
     found = list(retention_decisions([cell], evaluation, folder))
     assert [each.step for each in found if not each.kept] == [0, 10, 20]

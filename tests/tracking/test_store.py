@@ -127,24 +127,45 @@ class Guarded(BaseHTTPRequestHandler):
     """A server that turns everybody away and keeps what they showed."""
 
     seen: ClassVar[list[str | None]] = []
+    status, body = 401, b""
 
     def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.seen.append(self.headers["Authorization"])
-        self.send_response(401)
+        self.send_response(self.status)
         self.end_headers()
+        self.wfile.write(self.body)
+
+    def do_POST(self) -> None:
+        self.do_GET()
 
     def log_message(self, *args: Any) -> None:
         pass
 
 
-def test_the_password_of_an_address_is_shown_to_its_server_only(house: House) -> None:
+class Braces(Guarded):
+    """A proxy that answers each request with an empty object."""
+
+    status, body = 200, b"{}"
+
+
+def refused_by(server: type[Guarded], house: House, person: str = "") -> str:
+    """What the mirror says of this server."""
     house.attempt(house.cells[0], range(2))
-    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        said = refusal(house, f"http://me:p%40ss@127.0.0.1:{server.server_port}")
-        server.shutdown()
+    with ThreadingHTTPServer(("127.0.0.1", 0), server) as opened:
+        threading.Thread(target=opened.serve_forever, daemon=True).start()
+        said = refusal(house, f"http://{person}127.0.0.1:{opened.server_port}")
+        opened.shutdown()
+    return said
+
+
+def test_the_password_of_an_address_is_shown_to_its_server_only(house: House) -> None:
+    assert "401" in refused_by(Guarded, house, "me:p%40ss@")
     assert set(Guarded.seen) == {"Basic " + base64.b64encode(b"me:p@ss").decode()}
-    assert "401" in said
+
+
+def test_a_proxy_that_answers_nothing_is_no_mlflow(house: House) -> None:
+    assert "is no MLflow. Nothing is lost" in refused_by(Braces, house)
 
 
 @pytest.mark.parametrize(
@@ -207,28 +228,3 @@ def test_experiments_that_start_at_once_share_a_new_store(
     house.database.unlink()
     names = mirror_at_once(house, None, 3)
     assert all(len(dump(f"sqlite:///{house.database}", name)) == 3 for name in names)
-
-
-class _Braces(BaseHTTPRequestHandler):
-    """A proxy that answers each request with an empty object."""
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_a_proxy_that_answers_nothing_is_no_mlflow(house: House) -> None:
-    house.attempt(house.cells[0], range(2))
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Braces) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        said = refusal(house, f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-    assert "is no MLflow. Nothing is lost" in said

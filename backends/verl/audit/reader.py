@@ -139,12 +139,7 @@ REMOVES_CLIP = ".loss_remove_clip"
 """The end of the key by which LUFFY's fork of verl, and its own forks, take the clip away."""
 DUAL, DUAL_DEFAULT, LARGE = f"{ACTOR}.clip_ratio_c", 3.0, 1e6
 DRO_BETA = f"{ACTOR}.policy_loss.dro_beta"
-ABOVE = {
-    "dro": (DRO_BETA, 0.0, 0.0),
-    "clip_cov": (f"{ACTOR}.policy_loss.clip_cov_ratio", 0.0, 0.0002),
-    "kl_cov": (f"{ACTOR}.policy_loss.kl_cov_ratio", 0.0, 0.0002),
-    "vanilla": (DUAL, 1.0, DUAL_DEFAULT),
-}
+ABOVE = {"dro": (DRO_BETA, 0, 0), "vanilla": (DUAL, 1, DUAL_DEFAULT)}
 """Of a policy loss: its key, what the loss asserts that the value is above, and the default, 0 for
 none (trainer/ppo/core_algos.py of 0.8.0 and 0.9.1)."""
 USES_V1 = "trainer.use_v1"

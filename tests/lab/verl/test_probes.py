@@ -5,10 +5,9 @@ import pytest
 from backends.verl import BACKEND
 from tests.lab.probes.measured import measured, same_as_committed
 
-pytestmark = pytest.mark.slow  # runs a library's functions in a process of their own
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 
 
-@pytest.mark.thorough  # in a library's environment
 @pytest.mark.parametrize("version", BACKEND.versions)
 def test_the_committed_evidence_is_what_is_measured(version: str) -> None:
     same_as_committed("verl", version)

@@ -23,8 +23,8 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
-from orchestrator.testing.launcher_contract import Kind, LauncherContract
 from tests.backends.environments import cpu_python, root
+from tests.launch.contract import Kind, LauncherContract
 from tests.launch.kit import HOUSE, make_cell
 from tests.launch.ray.conftest import Site
 

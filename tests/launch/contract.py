@@ -1,17 +1,8 @@
-"""The contract of a launcher, as a pytest class that its author inherits.
+"""The contract of a launcher: the tests that each one inherits, over cells of its own backend.
 
-    from orchestrator.testing.launcher_contract import LauncherContract
-
-    class TestMine(LauncherContract):
-        @pytest.fixture
-        def launcher(self): ...          # a launcher over an empty folder
-
-        def cell(self, kind, seed): ...  # "quick", "long" (a minute at least), "fails", "refused"
-
-The cells are those of a backend that the author has: a quick one prints a line and succeeds, a long
-one goes on from a checkpoint when it is started again, one that fails does so by itself, and one
-that is refused cannot be expressed by its backend. `submit` is called in a process of its own,
-because it may return only when its cells have ended, and because that process is killed.
+A quick cell prints a line and succeeds; a long one goes on from a checkpoint when it is started
+again; one fails by itself; one cannot be expressed by its backend. `submit` is called in a process
+of its own: it may return only when its cells have ended, and it is killed.
 """
 
 import hashlib
