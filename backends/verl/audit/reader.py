@@ -1035,9 +1035,9 @@ class _Reader(ReleaseReader):
             )
         if mode == "dro" and (pull := keys.number(DRO_BETA, 0)):
             yield BoundNote(
-                f"DRO has a penalty of its own, of weight {pull:g} ({DRO_BETA}), beside the KL to "
-                "the reference; with one update a batch it is 0",
-                f"{LOSS_MODE}=vanilla, where only the KL is meant",
+                f"DRO has a penalty of its own, of weight {pull:g} ({DRO_BETA}): to the policy "
+                "before the step, not to the reference; with one update a batch it is 0",
+                f"{LOSS_MODE}=vanilla, where that is not meant",
                 keys.lines(DRO_BETA),
             )
         if mode == "sapo" and aggregation != "seq-mean-token-mean":
