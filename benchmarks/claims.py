@@ -32,7 +32,7 @@ from orchestrator.analysis.stats import (
 CONFIGURATIONS, DRAWS = 61, 200
 SETTINGS = (4, 2, 2, 4, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1, 1)
 """The number of settings of each claim."""
-KINDS = "normal spread equal unequal t3 skewed shared rounded collapse fall".split()  # noqa: SIM905
+KINDS = "normal spread equal unequal t3 skewed shared rounded collapse fall".split()  # noqa: SIM905  (as a list it takes ten lines)
 """t3: with 3 degrees. spread: variances of one degree. shared: half of a run's noise is its seed's.
 rounded: to 1/64. collapse: one run in twenty has no value. fall: one ends lower by 0.3 to 0.8."""
 LEVEL = level_of_look([3])
@@ -204,7 +204,7 @@ def shares(count: int, seeds: int, correlation: float) -> float:
 
 
 def promises(count: int, planned: int, effect: float, settings: int) -> float:
-    """Return how often an open claim is decided by the seeds that it was told, if what the planned
+    """Return how often an open claim is decided by the seeds that it names, if what the planned
     seeds show is the truth."""
     rng = np.random.default_rng([planned, settings, int(effect * 1000)])
     weights = [1 / settings] * settings + [-1 / settings] * settings
@@ -256,7 +256,7 @@ def main() -> None:
     for seeds in (3, 5, 8, 20):
         for effect in (0.05, 0.1, 0.3):
             print(f"| {seeds} | {effect:g} | {power(count // 4, seeds, effect):.2f} |", flush=True)
-    print("\n| planned seeds | settings | effect | decided by the seeds that are told |")
+    print("\n| planned seeds | settings | effect | decided by the seeds named |")
     print("|---|---|---|---|")
     for planned in (3, 6):
         for settings in (1, 2, 4):

@@ -183,7 +183,7 @@ class Backend(ABC):
         `semantics_of_releases`.
         """
         if self.manifest is None:
-            raise NotImplementedError
+            raise NotImplementedError  # without a manifest a backend has its own
         return self.semantics_of_releases[self.manifest.release(version)]
 
     def neighbour(self, version: str) -> str:

@@ -211,7 +211,7 @@ class SchedulerSnapshot:
         attempt, written = self._waiting[name]
         attempts = f"{self._cells}/{name}/attempts"
         try:
-            changed = [os.stat(p).st_mtime_ns for p in (attempts, f"{attempts}/{attempt}")]  # noqa: PTH116
+            changed = [os.stat(p).st_mtime_ns for p in (attempts, f"{attempts}/{attempt}")]  # noqa: PTH116  (of each waiting cell, at each look)
         except OSError:
             return None
         return None if max(changed) >= written else CellState("pending", None, attempt)
