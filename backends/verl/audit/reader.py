@@ -139,7 +139,7 @@ REMOVES_CLIP = ".loss_remove_clip"
 """The end of the key by which LUFFY's fork of verl, and its own forks, take the clip away."""
 DUAL, DUAL_DEFAULT, LARGE = f"{ACTOR}.clip_ratio_c", 3.0, 1e6
 DRO_BETA = f"{ACTOR}.policy_loss.dro_beta"
-ABOVE = {"dro": (DRO_BETA, 0, 0), "vanilla": (DUAL, 1, DUAL_DEFAULT)}
+LOSS_FLOORS = {"dro": (DRO_BETA, 0, 0), "vanilla": (DUAL, 1, DUAL_DEFAULT)}
 """Of a policy loss: its key, what the loss asserts that the value is above, and the default, 0 for
 none (trainer/ppo/core_algos.py of 0.8.0 and 0.9.1)."""
 USES_V1 = "trainer.use_v1"
@@ -624,8 +624,8 @@ class _Reader(ReleaseReader):
     def _refused_bound(self) -> None:
         """Note if the policy loss of a release that is named refuses its own bound."""
         mode = self.keys.text(LOSS_MODE) or ""
-        if mode in ABOVE and self.at >= FIRST_STRAIGHT and "verl" in self.launch.versions:
-            key, least, default = ABOVE[mode]
+        if mode in LOSS_FLOORS and self.at >= FIRST_STRAIGHT and "verl" in self.launch.versions:
+            key, least, default = LOSS_FLOORS[mode]
             value = self.keys.number(key) if self.keys.has(key) else default
             if value is not None and value <= least:
                 why = f"the policy loss {mode} needs {key} above {least:g}"
