@@ -31,7 +31,6 @@ where = click.option(
     "--where",
     multiple=True,
     metavar="FIELD=VALUE",
-    shell_complete=completion.terms,
     help="Take only the cells that match: kl.estimator=k3, '!kl.beta=0', state=failed, "
     "study=onpolicy, id=3f2a. May be given several times; a cell must match all.",
 )

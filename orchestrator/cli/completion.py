@@ -2,15 +2,12 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import get_args
 
 import click
 from click.shell_completion import CompletionItem
 
-from orchestrator.records import State
 from orchestrator.spec.compose import GROUPS, group_names
-from orchestrator.spec.fields import FIELDS, LABELS
-from orchestrator.spec.select import OF_A_CELL
+from orchestrator.spec.fields import FIELDS
 from orchestrator.spec.sentences import choices
 from orchestrator.spec.shipped import shipped_folder, shipped_names
 
@@ -46,18 +43,6 @@ def overrides(
     field = FIELDS.get(key.removeprefix("base."))
     words = entries.get(key) or (choices(field.annotation) if field else ())
     return _items([f"{key}={word}" for word in words], incomplete)
-
-
-def terms(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return fields of `--where`; after `FIELD=`, the words that it can have."""
-    field, equals, _ = incomplete.partition("=")
-    mark, name = "!" if field.startswith("!") else "", field.removeprefix("!")
-    if not equals:
-        return _items([f"{mark}{each}=" for each in (*OF_A_CELL, *LABELS, *FIELDS)], incomplete)
-    words = get_args(State) if name == "state" else ()
-    if name in FIELDS:
-        words = choices(FIELDS[name].annotation)
-    return _items([f"{field}={word}" for word in words], incomplete)
 
 
 def cells(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
@@ -150,6 +151,8 @@ class EvaluationEvent(NamedTuple):
     cell: Cell | None = None
     step: int = 0
     message: str = ""
+    ends_cell: bool = False
+    """True if nothing of the cell is left to score."""
 
 
 class UnscoredError(CheckpointError):
@@ -272,10 +275,13 @@ def _work(
     faults: list[str],
     on_event: Callable[[EvaluationEvent], None],
 ) -> None:
+    left = Counter(each.cell.id for each in todo)
     with closing(work([each.job for each in todo], workers)) as answers:
         for done, (place, fault) in enumerate(answers, start=1):
             survey, cell, job = todo[place]
             survey.take(job)
             faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
             kind: Literal["fault", "scored"] = "fault" if fault else "scored"
-            on_event(EvaluationEvent(kind, done, len(todo), cell, job.step, fault))
+            left[cell.id] -= 1
+            ends = not left[cell.id]
+            on_event(EvaluationEvent(kind, done, len(todo), cell, job.step, fault, ends))

@@ -4,9 +4,10 @@ them all."""
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +55,9 @@ from orchestrator.spec.claims import digests
 from orchestrator.tracking import MirrorReport
 from orchestrator.tracking.store import store_of
 
+FEWEST_AT_ONCE = 20
+"""Cells to mirror while others are evaluated: MLflow's runs are all read for it."""
+
 
 def collect_records(experiment: Experiment) -> list[Record]:
     """Return the records of the chosen cells. Each record names the files that could not be
@@ -63,7 +67,10 @@ def collect_records(experiment: Experiment) -> list[Record]:
 
 def print_faults(records: Sequence[Record]) -> int:
     """Print the faults of the records. Return the exit code: 1 if there is any fault, else 0."""
-    faults = [fault for record in records for fault in record.faults]
+    return _print_all([fault for record in records for fault in record.faults])
+
+
+def _print_all(faults: Sequence[str]) -> int:
     for fault in faults:
         say(fault)
     return int(bool(faults))
@@ -72,8 +79,7 @@ def print_faults(records: Sequence[Record]) -> int:
 def scores_and_faults(experiment: Experiment) -> ScoreIndex:
     """Return the scores on disk. Print why some of them cannot be averaged or compared."""
     index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
-    for fault in index.faults:
-        say(fault)
+    _print_all(index.faults)
     return index
 
 
@@ -89,34 +95,47 @@ def read_baselines(experiment: Experiment) -> list[ScoredBaseline]:
     )
 
 
-def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
+def evaluate_missing(
+    experiment: Experiment,
+    records: Sequence[Record],
+    mirror_cells: Callable[[Collection[str]], None] | None = None,
+) -> int:
     """Make every missing score of these records and of the baselines of their models.
 
-    Return 1 if something could not be scored.
+    Return 1 if something could not be scored. mirror_cells: called at the start, and as often as
+    more cells have all their scores since the last time than are left, with their ids; no more
+    after an EnvironmentFault.
     """
-    every, spec, began = _milestones(), experiment.spec, time.monotonic()
+    spec, began = experiment.spec, time.monotonic()
+    scored: set[str] = set()
 
     def show(event: EvaluationEvent) -> None:
+        nonlocal mirror_cells
         if event.kind == "started":
             if engines.is_greedy(spec.evaluation.sampling):
                 say(engines.GREEDY)
             say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
-        elif event.kind == "scored" and every(event.done, event.total):
+        elif event.kind == "scored" and (event.done * 10) % event.total < 10:  # ten times
             left = (time.monotonic() - began) / event.done * (event.total - event.done)
             eta = f", about {duration(left)} left" if left > 5 else ""
             say(f"evaluated {event.done} of {event.total}{eta}")
+        if event.cell is not None and event.ends_cell:
+            scored.add(event.cell.id)
+        enough = max(FEWEST_AT_ONCE, event.total - event.done)
+        if mirror_cells and (event.kind == "started" or len(scored) >= enough):
+            try:
+                mirror_cells(scored)
+            except EnvironmentFault:  # the mirror of all cells will say so
+                mirror_cells = None
+            scored.clear()
 
-    declared, faults = baselines.declared_baselines(
-        spec.evaluation, experiment.cells, experiment.folder
-    )
-    for fault in faults:
-        say(fault)
+    untrained, code = _untrained(experiment)
     try:
         evaluate(
             records,
             spec.evaluation,
             experiment.folder,
-            baselines=baselines.records(declared),
+            baselines=untrained,
             site=spec.site,
             workers=spec.site.workers,
             on_event=show,
@@ -124,24 +143,22 @@ def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
     except UnscoredError as error:
         say(str(error))
         return 1
-    return int(bool(faults))
+    return code
+
+
+def _untrained(experiment: Experiment) -> tuple[list[Record], int]:
+    """Return the models before training that can be scored, and 1 if there is a fault, else 0."""
+    declared, faults = baselines.declared_baselines(
+        experiment.spec.evaluation, experiment.cells, experiment.folder
+    )
+    return baselines.records(declared), _print_all(faults)
 
 
 def missing_scores(experiment: Experiment, records: Sequence[Record]) -> list[MissingScores]:
     """Return what `evaluate_missing` would score. Write nothing."""
-    spec = experiment.spec
-    declared, faults = baselines.declared_baselines(
-        spec.evaluation, experiment.cells, experiment.folder
-    )
-    for fault in faults:
-        say(fault)
-    return missing(
-        records,
-        spec.evaluation,
-        experiment.folder,
-        baselines=baselines.records(declared),
-        site=spec.site,
-    )
+    spec, folder = experiment.spec, experiment.folder
+    untrained = _untrained(experiment)[0]
+    return missing(records, spec.evaluation, folder, baselines=untrained, site=spec.site)
 
 
 def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:
@@ -177,23 +194,23 @@ def mirror(
     quiet: bool = False,
 ) -> MirrorReport:
     """Update MLflow. Print the address of the runs, unless `quiet`."""
-    every = _milestones()
-
-    def show(done: int, total: int) -> None:
-        if not quiet and total > 10 and every(done, total):
-            say(f"mirrored {done} of {total} runs")
-
-    done = tracking.mirror(records, scores, experiment.spec, experiment.folder, on_progress=show)
     if not quiet:
-        counts = {
-            "runs made": done.created,
-            "updated": done.updated,
-            "unchanged": done.unchanged,
-            "of pruned cells deleted": done.deleted,
-        }
-        told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        say(f"MLflow experiment {done.experiment}: {told}\n  {done.view}")
+        say("copying to MLflow what it does not have")
+    done = tracking.mirror(records, scores, experiment.spec, experiment.folder)
+    if not quiet:
+        count = done.created + done.updated + done.unchanged
+        gone = f", {done.deleted} of pruned cells deleted" if done.deleted else ""
+        say(f"MLflow experiment {done.experiment}: {count} runs{gone}\n  {done.view}")
     return done
+
+
+def _mirror_cells(experiment: Experiment, records: Sequence[Record], ids: Collection[str]) -> None:
+    """Mirror some cells while others are evaluated: a rehearsal's mirror takes a minute of one
+    core, and this process has nothing else to do. Without a cell, open the store."""
+    spec, folder = experiment.spec, experiment.folder
+    cells = [cell for cell in experiment.cells if cell.id in ids]
+    scores = score_index(cells, spec.evaluation, folder).scores
+    tracking.mirror(records, scores, spec, folder, only=ids)
 
 
 def compare_records(
@@ -284,25 +301,8 @@ def _searches(experiment: Experiment) -> list[Section]:
     if not any((experiment.folder.path / "tune").glob("*/journal.log")):
         return []
     sections, faults = experiment_sections(experiment)
-    for fault in faults:
-        say(fault)
+    _print_all(faults)
     return sections
-
-
-def _milestones() -> Callable[[int, int], bool]:
-    """Return a function that returns True about ten times while its argument grows from 0 to the
-    total, and at the end."""
-    last = 0
-
-    def reached(done: int, total: int) -> bool:
-        nonlocal last
-        milestone = done * 10 // total if total else 0
-        if milestone == last:
-            return False
-        last = milestone
-        return True
-
-    return reached
 
 
 # ---------------------------------------------------------------- all of them, in order
@@ -426,7 +426,9 @@ def review(experiment: Experiment, chosen: Experiment) -> Review:
                 "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
                 "scores where it is called what those left out"
             )
-    code = max(code, evaluate_missing(chosen, of_cells))
+    code = max(
+        code, evaluate_missing(chosen, of_cells, partial(_mirror_cells, experiment, records))
+    )
     index = scores_and_faults(experiment)
     comparison = compare_records(experiment, records, index.scores, index.items)
     page = write_report(experiment, comparison, records, index.scores, faults=index.faults)

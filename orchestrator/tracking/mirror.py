@@ -16,7 +16,7 @@ they stay right if the runs folder is moved, copied, or reached by another path.
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +46,6 @@ ROWS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 LOCK = "mirror.lock"
 """Two mirrors of one experiment wait for each other."""
 
-MirrorProgress = Callable[[int, int], None]
-
 
 @dataclass
 class MirrorReport:
@@ -73,19 +71,19 @@ def mirror(
     spec: Spec,
     folder: RunFolder,
     uri: str | None = None,
-    on_progress: MirrorProgress = lambda _done, _total: None,
+    only: Collection[str] | None = None,
 ) -> MirrorReport:
     """Make MLflow equal to these records and scores. A second call changes nothing.
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
-    `mlflow.db` in the runs folder. Only launched cells have runs. Runs of pruned
-    cells are deleted. Runs of other cells that are not among the records are
-    left unchanged. The files in `folder.report` become artifacts of the run `summary`. Raise
-    EnvironmentFault if MLflow does not answer, and RunFolderError if the folder cannot be written.
+    `mlflow.db` in the runs folder. Only launched cells have runs. Runs of pruned cells are deleted.
+    Runs of other cells that are not among the records, or not among `only`, are left unchanged. The
+    files in `folder.report` become artifacts of the run `summary`. Raise EnvironmentFault if MLflow
+    does not answer, and RunFolderError if the folder cannot be written.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
     report = MirrorReport(folder.experiment, store.shown, _command(store))
-    every_run = runs(records, scores, spec, folder)
+    every_run = runs(records, scores, spec, folder, only)
     if not every_run:
         return report
     path = folder.path / LOCK
@@ -95,7 +93,7 @@ def mirror(
         take_lock(lock)
         with connected(store) as client:
             writer = _Writer(client, store, folder, report)
-            writer.make(every_run, view_tag(records), pruned_cells(folder), on_progress)
+            writer.make(every_run, view_tag(records), pruned_cells(folder))
     return report
 
 
@@ -109,17 +107,10 @@ class _Writer:
         """Key -> run."""
 
     def make(
-        self,
-        contents: Sequence[Content],
-        view: tuple[str, str],
-        pruned: Collection[str],
-        on_progress: MirrorProgress,
+        self, contents: Sequence[Content], view: tuple[str, str], pruned: Collection[str]
     ) -> None:
         """Make the store equal to the contents of all runs, the summary first. Delete the runs of
-        the pruned cells.
-
-        on_progress: called with the number of finished runs and of all runs.
-        """
+        the pruned cells."""
         summary = contents[0]
         self._open_experiment(summary)
         self._read_runs()
@@ -127,12 +118,10 @@ class _Writer:
             if not any(content.key == key for content in contents):
                 self.client.delete_run(self._present.pop(key).info.run_id)
                 self.report.deleted += 1
-        for done, content in enumerate(contents):
-            on_progress(done, len(contents))
+        for content in contents:
             self._complete(content)
             if content is summary:
                 self._describe(summary, view)
-        on_progress(len(contents), len(contents))
 
     # -------------------------------------------------------------- the experiment
 

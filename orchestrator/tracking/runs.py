@@ -61,8 +61,12 @@ def runs(
     scores: Iterable[Score],
     spec: Spec,
     folder: RunFolder,
+    only: Collection[str] | None = None,
 ) -> list[Content]:
-    """Return the runs of these records, the summary first. Empty if none was launched yet."""
+    """Return the runs of these records, the summary first. Empty if none was launched yet.
+
+    only: ids of the cells whose runs are wanted; the others are still worked on.
+    """
     scores = list(scores)
     # The caller may have added the means of domains already.
     if not any(score.task in TASK.values() for score in scores):
@@ -89,8 +93,11 @@ def runs(
             named_metrics,
         )
         for record, started in begun
+        if only is None or record.cell.id in only
     ]
-    return [_summary(spec, records, folder, first, of_cells), *of_cells]
+    ends = [cell.ended for cell in of_cells if cell.ended is not None]
+    ended = max(ends) if len(ends) == len(begun) else None
+    return [_summary(spec, records, folder, first, ended), *of_cells]
 
 
 _METRIC_NAME = re.compile(r"[a-z]+/[^\s\"'\[\]{},*+<>=~]+")
@@ -191,7 +198,7 @@ def _cell(
 
 
 def _summary(
-    spec: Spec, records: Sequence[Record], folder: RunFolder, first: float, cells: Sequence[Content]
+    spec: Spec, records: Sequence[Record], folder: RunFolder, first: float, ended: int | None
 ) -> Content:
     tags = {
         "scale": records[0].cell.scale,
@@ -206,14 +213,12 @@ def _summary(
         if path.is_file() and not path.name.startswith(".")
     }
     texts = {"spec.json": _json(hide(spec.model_dump(mode="json")))}
-    live = any(cell.status in ("RUNNING", "SCHEDULED") for cell in cells)
-    ends = [cell.ended for cell in cells if cell.ended is not None]
     return Content(
         key=SUMMARY,
         name=SUMMARY,
-        status="RUNNING" if live else "FINISHED",
+        status="RUNNING" if ended is None else "FINISHED",
         started=milliseconds(first),
-        ended=max(ends) if len(ends) == len(cells) else None,
+        ended=ended,
         tags=safe_tags(tags),
         texts=texts,
         files=files,

@@ -150,7 +150,7 @@ def test_mlflow_can_be_deleted_and_is_rebuilt(workspace: Path) -> None:
     shutil.rmtree(workspace / "runs" / "mlartifacts")
     rebuilt = orch(workspace, "report", SMOKE, "--format", "mlflow")
     assert rebuilt.returncode == 0, rebuilt.stderr
-    assert "5 runs made" in rebuilt.stderr
+    assert "micro: 5 runs\n" in rebuilt.stderr
 
 
 def test_compare_and_report_from_disk_alone(workspace: Path) -> None:

@@ -110,7 +110,7 @@ def micro(seed: int = 0, **more: object) -> Cell:
 
 def test_embedded_cells_are_counted_in_cpu_seconds() -> None:
     assert hours(micro()) == pytest.approx(100 * CPU_SECONDS_PER_UPDATE / 3600)
-    assert str(total([micro()])) == "0.33 CPU-seconds [1 estimated]"
+    assert str(total([micro()])) == "0.41 CPU-seconds [1 estimated]"
 
 
 def test_measured_cells_replace_the_estimate_for_their_shape_only(tmp_path: Path) -> None:

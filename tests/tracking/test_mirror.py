@@ -41,6 +41,19 @@ def fill(house: House) -> None:
     (house.folder.report / "report.html").write_text("<p>β</p>")
 
 
+def test_some_cells_before_the_others_come_to_the_same(house: House) -> None:
+    fill(house)
+    assert house.mirror(only=[]).created == 1, "the summary"
+    assert held(house)["summary"]["status"] == "RUNNING"
+    house.mirror(only=house.cells[1:2])
+    house.mirror()
+    in_parts = held(house)
+    house.database.unlink()
+    shutil.rmtree(house.database.parent / "mlartifacts")
+    house.mirror()
+    assert held(house) == in_parts
+
+
 def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
     fill(house)
     report = house.mirror()

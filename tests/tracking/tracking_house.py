@@ -32,9 +32,11 @@ class House(NamedTuple):
     def database(self) -> Path:
         return self.folder.path.parent / "mlflow.db"
 
-    def mirror(self, uri: str | None = None) -> MirrorReport:
+    def mirror(self, uri: str | None = None, only: Iterable[Cell] | None = None) -> MirrorReport:
         """Collects and mirrors what is on disk now."""
-        return mirror(collect(self.cells, self.folder), self.scores, self.spec, self.folder, uri)
+        records = collect(self.cells, self.folder)
+        ids = None if only is None else {cell.id for cell in only}
+        return mirror(records, self.scores, self.spec, self.folder, uri, only=ids)
 
     def attempt(
         self,

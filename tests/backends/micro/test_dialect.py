@@ -21,7 +21,6 @@ from orchestrator.settings import (
     Advantage,
     BackendRef,
     Batch,
-    Clip,
     Kl,
     Loss,
     Optimizer,
@@ -117,31 +116,6 @@ def test_the_log_ratio_of_the_policy_loss_is_bounded() -> None:
     told = objective(loss, Kl(estimator="none"), logp, batch, dialect(ratio_bound=2.0))
     assert told.ratio.max().item() == pytest.approx(7.389, rel=1e-3)
     assert torch.autograd.grad(told.loss, logp)[0].abs().sum() == 0
-
-
-def test_a_response_has_one_ratio_where_the_reward_carries_the_kl() -> None:
-    """As RLOOTrainer: the product of its tokens' ratios, clipped as one, a sum over its tokens."""
-    _, batch = batch_of(0.0)
-    logp = (batch.logp_old + torch.tensor(0.2) * batch.mask).requires_grad_()
-    loss = Loss(aggregation="constant", constant_tokens=1, clip=None)
-    by_sequence = dialect(ratio_level="sequence_if_kl_reward")
-    rewarded = Kl(estimator="k1", placement="reward", beta=1.0)
-    told = objective(loss, rewarded, logp, batch, by_sequence)
-    lengths = batch.mask.sum(-1, keepdim=True)
-    product = (0.2 * lengths).exp()
-    assert torch.allclose(told.ratio, product.expand_as(told.ratio))
-    expected = (-batch.advantage * product)[..., 0].mean()
-    assert told.policy_loss.item() == pytest.approx(expected.item(), rel=1e-5)
-    elsewhere = Kl(estimator="k3", placement="loss", beta=1.0)
-    per_token = objective(loss, elsewhere, logp, batch, by_sequence)
-    torch.testing.assert_close(
-        per_token.ratio, objective(loss, elsewhere, logp, batch, PLAIN).ratio
-    )
-    clipped = objective(
-        loss.model_copy(update={"clip": Clip()}), rewarded, logp, batch, by_sequence
-    )
-    slopes = torch.autograd.grad(clipped.loss, logp)[0]
-    assert not slopes[clipped.clipped].any(), "nothing pulls a response whose product is clipped"
 
 
 def test_decay_of_matrices_leaves_norms_alone() -> None:
