@@ -45,7 +45,7 @@ UPDATES_PER_ROLLOUT_BATCH = 0.4
 """250 declared rollout batches become 100 train steps, however many minibatches a batch has."""
 MAX_RESPONSE_TOKENS = 7
 """Six tokens of an answer and one more, so that a response can be too long."""
-MAX_EVALUATIONS = 5
+MAX_EVALUATIONS = 4
 """In-loop evaluations of a cell: with ten they are 41 % of its time."""
 
 POLICY_OF_FAMILY = {"qwen2.5": "elder", "llama": "fir", "qwen3": "hazel"}
