@@ -25,7 +25,7 @@ from orchestrator.records import (
     PublishedStatement,
 )
 from orchestrator.report import Context, Origin, Report, answer, laboratory, markdown, report
-from orchestrator.report.figures import setting_names
+from orchestrator.report.figures import setting_names, tables
 from orchestrator.report.model import Link, Section
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
@@ -398,6 +398,10 @@ def test_every_setting_is_on_the_first_screen_the_worst_first(synthetic: Any) ->
     assert names == ["1e-5", "5e-6", "1e-6"]
     assert found.settings[0][1].startswith("2 of 2 runs collapsed")
     assert found.data["worst"][1].endswith("1e-5"), "figures open with it"
+    drawn = tables(found.data)["finals eval/accuracy_in_domain"]
+    names = {row["name"]: row.get("value") for row in drawn if "name" in row}
+    assert names == {"k1.reward β=0.1: all collapsed": None}, "it has its line in the figure"
+    assert len(drawn) == 3
     assert "1e-5**: 2 of 2 runs collapsed" in markdown(found)
 
 

@@ -4,14 +4,12 @@ from pathlib import Path
 
 from backends.micro import disk, kernels, plan, rehearsal, shipped, version
 from backends.micro.manifest import MANIFEST
-from backends.micro.skills import SKILLS
 from orchestrator.kl.library_semantics import Semantics
 from orchestrator.library.protocol import (
     EmbeddedTrainer,
     SharedProcess,
     ShippedPrompts,
 )
-from orchestrator.metrics.names import METRICS
 
 
 class Micro(EmbeddedTrainer):
@@ -21,10 +19,6 @@ class Micro(EmbeddedTrainer):
     title = "the embedded trainer"
     versions = (version.VERSION,)
     capabilities = MANIFEST.capabilities()
-    own_evaluation = (
-        *(name for name in METRICS if name.startswith("eval/")),
-        *(f"eval/accuracy/{skill}" for skill in SKILLS),
-    )
     tasks_dir = Path(__file__).parent / "tasks"
     policies_dir = shipped.POLICIES
     shared_process = SharedProcess("backends.micro.train:run_lockstep", 32, plan.shape)

@@ -2,8 +2,7 @@
 
 A cell runs through orch's loss and advantages (hooks.py). The KL in the reward is summed over the
 response and subtracted after the baseline, because the advantage hook gets no log-probabilities.
-`NATIVE` is teacher_tau in the library's own `default` loss: each token's own log-ratio, without a
-baseline. Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the release.
+Sources: hooks.py; trainer/rl/loss.py (default_loss_fn, compute_loss) at the release.
 """
 
 from backends.prime_rl.manifest import AGGREGATION, LAG, LINEAR, MANIFEST
@@ -19,12 +18,9 @@ _DIALECT = Dialect(
 )
 """The dialect. A batch is one train step, so the current policy is the one before its update."""
 
-NATIVE = _DIALECT.model_copy(update={"kl_reward": "token"})
-"""The dialect of k1 in the reward as teacher_tau, without its mask of probability differences."""
-
 _OMITS = (
     f"loss.aggregation: {AGGREGATION['token_mean']}",
     f"max_staleness_steps: {LAG}",
     f"optimizer.schedule linear: {LINEAR}",
 )
-SEMANTICS = dict.fromkeys(MANIFEST.versions, Semantics(_DIALECT, _OMITS, NATIVE))
+SEMANTICS = dict.fromkeys(MANIFEST.versions, Semantics(_DIALECT, _OMITS))

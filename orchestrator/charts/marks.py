@@ -264,7 +264,7 @@ def dots(looks: Looks, scale: Mapping[str, Any] | None = None) -> Spec:
         ("seeds", "seeds"),
     )
     layers = [
-        layer("point", {"y": y}, valid("value"), opacity=0),
+        layer("point", {"y": y}, opacity=0),
         between("from", "to", strokeWidth=8, opacity=0.25),
         between("low", "high", strokeWidth=2),
         layer(

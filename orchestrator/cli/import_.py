@@ -94,14 +94,13 @@ def command(
     logged = [
         run for each in sources for run in open_source(each, experiment=experiment, runs=runs)
     ]
-    imported, num_changed = [], 0
+    imported = []
     for run, change in import_runs(
         opened.folder, logged, library, renames, name or "", keeps, dry_run=dry_run
     ):
         would = "would be " if dry_run and change != "unchanged" else ""
         say(f"{would}{change}: {run.name} ({len(run.rows)} rows, {run.manifest.format})")
         imported.append(run)
-        num_changed += change != "unchanged"
     if as_json:
         print_json(imported_data(imported))
     else:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from orchestrator.environments.extras import install_line
 from orchestrator.errors import EnvironmentFault
 
-TRAIN_SEED, VALIDATION_SEED, EVALUATION_SEED = 0, 1_000_000_000, 2_000_000_000
+TRAIN_SEED, VALIDATION_SEED = 0, 1_000_000_000
 NUM_TRAIN, NUM_VALIDATION = 2000, 200
 """Where the spec does not say. 2,000: as many as verifiers' reasoning-gym environment takes."""
 

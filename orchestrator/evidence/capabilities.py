@@ -11,7 +11,6 @@ from orchestrator.settings import Kl
 
 RANK = ("exact", "approximated", "extension")
 """Statuses from the best to the worst. A KL term has the worst status of its fields."""
-STATUS_MARKS = dict(zip(RANK, ("", " ≈", " †"), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,6 @@ class Semantics(NamedTuple):
     dialect: Dialect
     omits: tuple[str, ...] = ()
     """One sentence for each behaviour that the embedded trainer does not imitate."""
-    native: Dialect | None = None
-    """The dialect of launches without orch's extension, if orch's cells use one."""
 
 
 @cache

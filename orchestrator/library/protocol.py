@@ -260,8 +260,6 @@ class Backend(ABC):
 class EmbeddedTrainer(Backend):
     """A backend that trains small policies of its own, on this machine."""
 
-    own_evaluation: tuple[str, ...] = ()
-    """Metrics `eval/...` that the library logs while it trains, besides those of lm-eval."""
     tasks_dir: Path | None = None
     """Folder of lm-eval task files that only its policies understand."""
     policies_dir: Path | None = None

@@ -271,9 +271,16 @@ def tables(data: FigureData) -> dict[str, Rows]:
     """
     every = data["configurations"]
     by_table: dict[str, Rows] = {}
+    metrics = dict.fromkeys(metric for c in every for metric in c["finals"])
     for at, c in sorted(enumerate(every), key=lambda pair: pair[1]["rank"]):
-        for metric, final in c["finals"].items():
-            by_table.setdefault(f"finals {metric}", []).append(_final_row(c, at, final))
+        for metric in metrics:
+            if final := c["finals"].get(metric):
+                row = _final_row(c, at, final)
+            elif c["collapsed"][0] == c["seeds"]:  # it has a name in the figure, and no mark
+                row = {"at": at, "name": f"{c['name']}: all collapsed", "each": []}
+            else:
+                continue
+            by_table.setdefault(f"finals {metric}", []).append(row)
     for base in data.get("baselines", ()):
         for metric, value in base["finals"].items():
             row = {"model": base["model"], "name": base["name"], "note": base["note"]}

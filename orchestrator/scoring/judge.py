@@ -93,12 +93,6 @@ class _Pool:
         self._lock = threading.Lock()
         self._free = threading.Semaphore(num_children())
 
-    def pids(self) -> "list[int]":
-        """Return the processes that live: the server and the idle children."""
-        server = [] if self.server is None else [self.server.pid]
-        with self._lock:
-            return [*server, *(child.pid for child in self._idle)]
-
     def take(self, *, fresh: bool = False) -> _Child:
         """Return a child that nobody else asks, a new one if `fresh`; wait if all are busy."""
         self._free.acquire()
