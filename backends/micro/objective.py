@@ -24,6 +24,7 @@ from orchestrator.kl.estimators import (
 from orchestrator.kl.library_semantics import (
     PLAIN,
     Dialect,
+    has_kl_of_the_response,
     in_loss,
     in_reward,
 )
@@ -199,6 +200,8 @@ def objective(
     `state_kls`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
     `betas`: beta of each cell [C], where cells differ in it; None: that of `kl`.
     """
+    if dialect.ratio_level == "sequence_if_kl_reward" and has_kl_of_the_response(kl):
+        loss = loss.but(ratio_level="sequence")
     surrogate, ratio, clipped = policy_loss(
         loss,
         logp,

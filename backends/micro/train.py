@@ -501,7 +501,9 @@ class Training:
         """Return what cells must have in common to compute their losses at once, but for beta."""
         settings, dialect = self.settings, self.trainee.dialect
         kl = settings.kl
-        of_kl = in_loss(kl) and (kl.estimator, kl.placement, kl.ratio_level, kl.reference)
+        of_kl = None
+        if in_loss(kl) or dialect.ratio_level == "sequence_if_kl_reward":
+            of_kl = kl.estimator, kl.placement, kl.ratio_level, kl.reference, in_loss(kl)
         shapes = [None if part is None else part.shape for part in minibatch]
         return settings.loss, of_kl, dialect, shapes
 

@@ -12,6 +12,7 @@ STD_EPSILON = 1e-4
 
 _DIALECT = Dialect(
     std_epsilon=STD_EPSILON,
+    ratio_level="sequence_if_kl_reward",
     mean_over="batch",
     decay_of="matrices",
     warmup_from_zero=True,

@@ -61,6 +61,10 @@ class Dialect(Frozen):
     """The aggregation of a KL in the loss: the policy loss's aggregation, or a fixed one."""
     ratio_to: Literal["rollout", "batch_start"] = "rollout"
     """The denominator of importance ratios. With `batch_start` staleness is not corrected."""
+    ratio_level: Literal["token", "sequence_if_kl_reward"] = "token"
+    """`token`: one importance ratio per token. `sequence_if_kl_reward`: in cells for which
+    `has_kl_of_the_response` is True, one ratio per response: the product of its tokens' ratios,
+    clipped once."""
     ratio_bound: PositiveFloat | None = None
     """Bound on |log-ratio| in the policy loss before the exponential; no gradient beyond."""
     std_epsilon: PositiveFloat = 1e-6
@@ -183,6 +187,14 @@ def in_loss(kl: Kl) -> bool:
     return kl.beta > 0 and kl.placement in ("loss", "reward_and_loss")
 
 
+def has_kl_of_the_response(kl: Kl) -> bool:
+    """Return True if the KL is only in the reward and estimates the sampled tokens' KL.
+
+    TRL's RLOOTrainer trains such a term: the whole response gets the sum as its penalty.
+    """
+    return kl.placement == "reward" and entry(kl.estimator).is_of_a_token
+
+
 def beta_of_half_solved_groups(settings: Settings, dialect: Dialect) -> float | None:
     """Return the effective beta where half of each group's rollouts have reward 1, the others 0.
 
@@ -260,6 +272,11 @@ _MATTERS: Mapping[str, Callable[[Dialect, Settings], bool]] = {
     ),
     "kl_loss_mean": lambda d, s: in_loss(s.kl) and d.kl_loss_mean != _mean_of_policy(d, s),
     "ratio_to": _two_policies,
+    "ratio_level": lambda d, s: (
+        has_kl_of_the_response(s.kl)
+        and s.loss.ratio_level != "sequence"
+        and not _ratio_is_one(d, s)
+    ),
     "ratio_bound": lambda d, s: not _ratio_is_one(d, s),
     "std_epsilon": lambda _, s: s.advantage.estimator == "grpo",
     "micro_batch": lambda _, s: s.loss.aggregation == "token_mean",

@@ -7,9 +7,8 @@
     gym            any data set of reasoning-gym, by its own scorer
     own            a function in a file of the user's
 
-`reward_function` (`batch_reward_function`, for a whole batch) is what every library's launch calls:
-some libraries decode a response with the tokens that end it and some without, so it leaves those
-out (`spoken`) before a rule sees the text.
+`reward_function` is what every library's launch calls: some libraries decode a response with the
+tokens that end it and some without, so it leaves those out (`spoken`) before a rule sees the text.
 
 These modules need the standard library and, for mathematics, math-verify. A backend copies them
 as they are into a launch (`files`), because orch is not installed where trainers run; so they keep
@@ -17,8 +16,7 @@ to Python 3.10. Each rule's module has `reward(response, label)`, where `label` 
 """
 
 import re
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -77,27 +75,6 @@ def reward_function(rule: str) -> Callable[[str, str], float]:
     if ready is not None:
         ready()
     return partial(_of_spoken, module.reward)
-
-
-def batch_reward_function(rule: str) -> Callable[[Sequence[str], Sequence[str]], "list[float]"]:
-    """Return `rewards(responses, labels)` of a rule: the same as one by one, and judged in parallel
-    where the rule asks processes of its own.
-
-    Raise ModuleNotFoundError where the rule needs a package that is not installed.
-    """
-    reward = reward_function(rule)
-    module = import_module(f"{__name__}.{'own' if is_own(rule) else MODULES[rule][0]}")
-    at_once: int = getattr(module, "num_at_once", lambda: 1)()
-
-    def rewards(responses: Sequence[str], labels: Sequence[str]) -> "list[float]":
-        if len(responses) != len(labels):
-            raise ValueError(f"{len(responses)} responses and {len(labels)} labels")
-        if at_once == 1 or len(responses) < 2:
-            return list(map(reward, responses, labels))
-        with ThreadPoolExecutor(at_once) as pool:
-            return list(pool.map(reward, responses, labels))
-
-    return rewards
 
 
 @cache

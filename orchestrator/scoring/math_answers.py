@@ -46,7 +46,6 @@ _OPERATORS = tuple("+-*/^=,([")
 """They go on with an expression after a letter in brackets."""
 
 ready = judge.ready
-num_at_once = judge.num_children
 _TOKEN = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s+([^\s$.{][^\s$]*)|\\boxed(\d)")
 _STATED = re.compile(

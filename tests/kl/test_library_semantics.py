@@ -41,6 +41,7 @@ DIALECTS = st.builds(
     kl_reward_policy=st.sampled_from(["rollout", "batch_start"]),
     kl_loss_mean=st.sampled_from(["as_policy", "token_mean", "sequence_mean"]),
     ratio_to=st.sampled_from(["rollout", "batch_start"]),
+    ratio_level=st.sampled_from(["token", "sequence_if_kl_reward"]),
     ratio_bound=NUMBERS,
     std_epsilon=st.floats(1e-12, 1.0),
     micro_batch=st.none() | st.integers(1, 64),

@@ -40,6 +40,7 @@ PARTS: Sequence[tuple[str, str, Mapping[str, Any]]] = (
     ("kl_loss_mean=sequence_mean", "", K3),
     ("kl_loss_mean=token_mean", "", K3 | {"loss": {"aggregation": "sequence_mean"}}),
     ("ratio_to=batch_start", "", K3 | STALE),
+    ("ratio_level=sequence_if_kl_reward", "", K1 | TWO),
     ("ratio_bound=0.001", "", K3 | TWO),
     ("std_epsilon=0.1", "", K3 | {"advantage": {"estimator": "grpo"}}),
     ("micro_batch=1", "", K3),
