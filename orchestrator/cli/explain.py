@@ -70,7 +70,7 @@ class EstimatorParameter(click.ParamType[str]):
         if value in theirs:
             return theirs[value]
         own = (*choices(), *POLICY_LOSSES)
-        near = did_you_mean(str(value), own) or did_you_mean(str(value), theirs)
+        near = did_you_mean(name, own) or did_you_mean(str(value), theirs)
         listed = near or " (orch explain --all lists them)"
         raise click.UsageError(f"'{value}' is no estimator and no policy loss{listed}", ctx)
 
