@@ -96,12 +96,12 @@ def results_of(experiment: Experiment, table: ResultTable = "finals") -> "pd.Dat
             f"no table is called '{table}'{did_you_mean(table, TABLES)} "
             f"(there are: {', '.join(TABLES)})"
         )
-    rows = table_rows(table, *_read(experiment))
+    rows = table_rows(table, *_records_and_scores(experiment))
     imported = imported_rows(table, read_imported(experiment.folder), experiment.cells)
     return pd.DataFrame.from_records([*rows, *imported], columns=columns(table, experiment.cells))
 
 
-def _read(experiment: Experiment) -> tuple[list[Record], list[Score]]:
+def _records_and_scores(experiment: Experiment) -> tuple[list[Record], list[Score]]:
     scores = [s for c in experiment.cells for s in read_scores(experiment.folder.cell(c))]
     return collect(experiment.cells, experiment.folder), [*scores, *aggregate(scores)]
 
@@ -256,7 +256,7 @@ class ResultsDatabase:
                 f"{install_line('query')}"
             ) from None
         self._cells = experiment.cells
-        self._records, self._scores = _read(experiment)
+        self._records, self._scores = _records_and_scores(experiment)
         self._imported = read_imported(experiment.folder)
         self._connection = duckdb.connect(":memory:")
         runs = measure(self._records, self._scores)

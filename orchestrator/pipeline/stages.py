@@ -56,7 +56,7 @@ from orchestrator.tracking import MirrorReport
 from orchestrator.tracking.store import store_of
 
 FEWEST_AT_ONCE = 20
-"""Cells to mirror while others are evaluated: MLflow's runs are all read for it."""
+"""Cells mirrored at once while others are evaluated: each mirror reads all of MLflow's runs."""
 
 
 def collect_records(experiment: Experiment) -> list[Record]:
@@ -115,7 +115,7 @@ def evaluate_missing(
             if engines.is_greedy(spec.evaluation.sampling):
                 say(engines.GREEDY)
             say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
-        elif event.kind == "scored" and (event.done * 10) % event.total < 10:  # ten times
+        elif event.kind == "scored" and (event.done * 10) % event.total < 10:  # each tenth
             left = (time.monotonic() - began) / event.done * (event.total - event.done)
             eta = f", about {duration(left)} left" if left > 5 else ""
             say(f"evaluated {event.done} of {event.total}{eta}")
