@@ -30,6 +30,7 @@ from orchestrator.kl.table import Case, Judged, bias_of_sum, judged
 from orchestrator.kl.verdicts import verdict
 from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import (
+    FLOOR,
     AuditNote,
     AuditVerdict,
     BoundNote,
@@ -395,7 +396,9 @@ def _without_a_table(reading: LaunchReading, launch: Launch) -> Iterator[str]:
     elif launch_keys is not None and launch_keys.exact:
         return
     elif _is_guessed(reading, launch):
-        yield f"the release is {reading.version}: no file names one; {reading.version_because}"
+        _, _, floor = launch.versions.get(f"{reading.library}{FLOOR}", "").partition(" ")
+        why = f"{floor or 'no file names one'}; {reading.version_because}"
+        yield f"the release is {reading.version}: {why}"
     else:
         name = f"{reading.library} {reading.version}"
         yield f"{name} has the keys and defaults of the releases that orch has a table of"

@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from orchestrator import plugins
 from orchestrator.audit.checkout import known_code, release_of
 from orchestrator.library.key_tables import version_tuple
-from orchestrator.library.launches import UNKNOWN, UNSET, NamedRelease
+from orchestrator.library.launches import FLOOR, UNKNOWN, UNSET, NamedRelease
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
@@ -125,6 +125,7 @@ _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Environment variables that name the folder of the active environment."""
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement)[ =]\s*([\w./-]+)")
 _ASSIGNED = re.compile(r"(?m)^[ \t]*(?:ARG |ENV |export )?(\w+)=[\"']?(\d+\.[\w.]+)[\"']?[ \t]*$")
+_FLOOR = re.compile(r">=?\s*(\d[\d.]*)(?:\s*,\s*!=.*)?")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
 
@@ -244,8 +245,9 @@ class Projects:
                 for library, why in _named(text):
                     releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
                 for library, within, requirement in _bounded(text):
-                    why = f"{within[0]} {name} asks for {requirement}: the newest with a table"
-                    bounded.setdefault(library, NamedRelease(why, "bound", *within))
+                    why = f"{within[0]} {name} asks for {requirement}"
+                    newest = NamedRelease(f"{why}: the newest with a table", "bound", *within)
+                    bounded.setdefault(library, why if library.endswith(FLOOR) else newest)
         for library in marks().keys() - releases.keys():
             if why := release_of(NeighbourFiles(script, self), known_code(library)):
                 releases[library] = NamedRelease(why, "copy")
@@ -375,20 +377,24 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
 
 def _bounded(text: str) -> Iterator[tuple[str, list[str], str]]:
     """Yield each library that a text requires within bounds (`verl<0.8`), the releases with a
-    table inside them, the newest first, and the requirement."""
+    table inside them, the newest first, and the requirement. Of one without an upper bound
+    (`verl>=0.3`): the library's name with FLOOR, and that release."""
     lowered = text.lower()
     for library, mark in marks().items():
         for name in mark.distributions:
             match = _bounds(name).search(text) if name.lower() in lowered else None
             if match is None:
                 continue
+            if floor := _FLOOR.fullmatch(match[1].strip(", \n")):
+                yield f"{library}{FLOOR}", [floor[1]], match[0].strip(", \n")
+                continue
             of_code = known_code(library).code.values()
             known = {
                 v for by in of_code for own in by.values() for each in own.values() for v in each
             }
-            inside = list(SpecifierSet(match[1].strip(" ,")).filter(known))
+            inside = list(SpecifierSet(match[1].strip(", \n")).filter(known))
             if inside:
-                yield library, sorted(inside, key=version_tuple)[::-1], match[0].strip(" ,")
+                yield library, sorted(inside, key=version_tuple)[::-1], match[0].strip(", \n")
 
 
 @cache

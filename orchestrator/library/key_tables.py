@@ -259,8 +259,8 @@ class KeyTables:
         at = max(i for i, count in enumerate(lacking) if count == min(lacking))
         return self.versions[at], telling if at < len(self.versions) - 1 else ()
 
-    def accepting(self, given: Mapping[str, Sequence[Given]]) -> list[int]:
-        """Return the indices of the releases that refuse the fewest keys.
+    def accepting(self, given: Mapping[str, Sequence[Given]], since: str = "") -> list[int]:
+        """Return the indices of the releases, of those since one, that refuse the fewest keys.
 
         A key that no release takes is a fork's. A fork adds newer keys to an old release, and keeps
         no key that its release has dropped. So if releases that are not neighbours fit equally
@@ -276,8 +276,10 @@ class KeyTables:
                 # Hydra refuses `+key` where it has the key, and `key` where it does not.
                 refused[i] += (i in having) == added
                 dropped[i] += i > having[-1] and not added
-        least = min(refused)
-        fitting = [i for i, count in enumerate(refused) if count == least]
+        newest = len(self.versions) - 1
+        among = [i for i, each in enumerate(self.versions) if i == newest or is_since(each, since)]
+        least = min(refused[i] for i in among)
+        fitting = [i for i in among if refused[i] == least]
         older = [i for i in fitting if dropped[i] == min(dropped[j] for j in fitting)]
         return older if least and older[-1] + 1 not in fitting else fitting
 

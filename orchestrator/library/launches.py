@@ -44,6 +44,9 @@ UNSET = "\x01"
 environment sets it."""
 
 
+FLOOR = " or later"
+
+
 class NamedRelease(str):
     """A release, a space, and the reason: with how it is known.
 
@@ -192,7 +195,8 @@ class Launch:
     case: str | None = None
     """The branches of the script that lead to the launch, in words."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Library -> its release (NamedRelease). Libraries of unknown release are absent."""
+    """Library -> its release (NamedRelease). Libraries of unknown release are absent; with FLOOR
+    after its name: the first release that a requirement takes, where it has no last one."""
     beside: Mapping[str, str] = field(default_factory=dict)
     """Path -> text of files of the project around the script, such as a fork's own source."""
     in_folder: Mapping[str, str] = field(default_factory=dict)
@@ -213,6 +217,10 @@ class Launch:
     """Of a launch in Python: the imports of its file by dotted name
     (`trl.rewards.accuracy_reward`), and the keywords that it passes to them
     (`trl.GRPOTrainer(tools)`). Imports inside a `try` are left out."""
+
+    def floor(self, library: str) -> str:
+        """Return the first release that a requirement of a library takes; empty: any."""
+        return self.versions.get(f"{library}{FLOOR}", "").partition(" ")[0]
 
 
 @dataclass(frozen=True, slots=True)

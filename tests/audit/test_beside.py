@@ -228,7 +228,7 @@ def test_a_bound_leaves_the_newest_release_that_has_the_keys(tmp_path: Path) -> 
     (tmp_path / ".git").mkdir()
     (tmp_path / "requirements.txt").write_text("openrlhf>=0.9\n")
     around = versions(tmp_path / "run.sh")
-    assert only(f"{OPENRLHF} --prompt_max_len 512", versions=around).version == "0.9.5"
+    assert only(f"{OPENRLHF} --prompt_max_len 512", versions=around).version == "0.9.7"
 
 
 @pytest.mark.parametrize(

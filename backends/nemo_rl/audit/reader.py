@@ -355,7 +355,8 @@ class _Reader(StockReader):
 
     def _is_undated(self, loss: InLoss) -> bool:
         """Return True if nothing says on which side of 0.7.0 a launch is."""
-        pinned = "nemo_rl" in self.launch.versions or self.source
+        since = version_tuple(self.launch.floor("nemo_rl")) >= FIRST_SCORE
+        pinned = "nemo_rl" in self.launch.versions or since or self.source
         return bool(loss.active) and not pinned and self.scored
 
     def _rules(self, loss: InLoss) -> None:
