@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise, takewhile, zip_longest
 from types import MappingProxyType
 
 from orchestrator.audit.bash.script import launches as shell_launches
@@ -46,7 +46,9 @@ MOST_SCRIPTS = 200
 MOST_FILES = 8
 """Maximum number of configurations that a launch is read with, where it does not say which."""
 _OF_A_KL = re.compile(r"(?m)^\s*(?:beta|\w*kl\w*|loss_fn|num_generations)\s*:")
-_RUNS = re.compile(r"(?m)^(?:if __name__\b|(?!print\b)\w+\()")
+_RUNS = re.compile(
+    r"(?m)^(?:if __name__\b|(?!print\b)\w+\(|[\w.]+\.(?:train|run|exit|main|Fire)\()"
+)
 """A line that shows that a Python file is a program."""
 _HYDRA_MAIN = re.compile(r"@hydra\.main\(([^()]{0,400})\)")
 _HYDRA_ARGUMENT = re.compile(r"""(config_path|config_name)\s*=\s*["']([^"']*)["']""")
@@ -278,8 +280,10 @@ def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Ite
 
 
 def _options(words: Sequence[CommandWord]) -> dict[str, str]:
-    """Return option -> value of a program's arguments: `--a b`, `--a=b`, `--switch`."""
-    options: dict[str, str] = {}
+    """Return option -> value of a program's arguments: `--a b`, `--a=b`, `--switch`; and each
+    word as `sys.argv[1]`, up to one that may be several."""
+    texts = [*takewhile(lambda text: text != UNKNOWN, (word.text for word in words))]
+    options = {f"sys.argv[{at}]": text.replace(UNSET, UNKNOWN) for at, text in enumerate(texts, 1)}
     for word, following in zip_longest(words, words[1:]):
         if word is not None and word.text.startswith("--"):
             key, equals, value = word.text[2:].partition("=")

@@ -32,7 +32,7 @@ from orchestrator.audit.libraries import (
     titles,
     unread,
 )
-from orchestrator.audit.own_code import entry_at, with_own_code
+from orchestrator.audit.own_code import entry_at, with_modules, with_own_code
 from orchestrator.audit.verdicts import WITHOUT_KL
 from orchestrator.library.launches import (
     Launch,
@@ -90,8 +90,9 @@ def findings(
 
 def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, str]) -> str:
     """Return why no launch is read in a text."""
-    paths = (found_beside(entry_at(each.words)[1], files) for each in started)
-    for path, code in (("", text), *((path, files.get(path, "")) for path in paths)):
+    named = (found_beside(entry_at(each.words)[1], files) for each in started)
+    programs = (("", text), *((path, files.get(path, "")) for path in named))
+    for path, code in programs:
         if other := unread(code):
             kl = _kl_line(code, path) or _kl_line(text)
             reads = f"orch does not read it (it reads {titles()})"
@@ -105,17 +106,24 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
     hidden = f"; line {at} has one that orch cannot read there" if at else ""
     if (kl := _kl_line(text)) and not at:
         hidden = f"; {kl} for a program that orch does not read"
-    if (made := _MAKES_A_TRAINER.search(text)) and not hidden:
-        line = text.count("\n", 0, made.start(1)) + 1
-        hidden = f"; line {line} makes a {made[1]}, whose settings are made elsewhere"
+    for path, code in (pair for each in programs for pair in with_modules(*each, files)):
+        if made := _MAKES_A_TRAINER.search(code):
+            hidden = (
+                f"; {_line(code, path, made)} makes a {made[1]}, whose settings are made elsewhere"
+            )
+            return f"no launch of {titles()} was found in it{hidden}{kl and f'; {kl}'}"
     return f"no launch of {titles()} was found in it{others}{hidden}"
 
 
 def _kl_line(text: str, path: str = "") -> str:
     """Return in words which line of a text sets a KL first; empty if none does."""
     kl = _SETS_A_KL.search(text)
-    line = text.count("\n", 0, kl.start(1)) + 1 if kl else 0
-    return f"line {line} {f'of {path} ' if path else ''}sets a KL ({kl[1]})" if kl else ""
+    return f"{_line(text, path, kl)} sets a KL ({kl[1]})" if kl else ""
+
+
+def _line(text: str, path: str, match: re.Match[str]) -> str:
+    line = text.count("\n", 0, match.start(1)) + 1
+    return f"line {line} of {path}" if path else f"line {line}"
 
 
 def _starts(line: str) -> bool:

@@ -33,7 +33,13 @@ from orchestrator.audit.reading import (
     two_temperatures,
 )
 from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.library.key_tables import completed, is_since, merged_table, nearest, version_tuple
+from orchestrator.library.key_tables import (
+    completed,
+    is_since,
+    merged_table,
+    nearest,
+    version_tuple,
+)
 from orchestrator.library.launches import (
     UNKNOWN,
     AuditNote,
