@@ -175,11 +175,15 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
     own = posixpath.basename(name)
     configuration = _of_hydra(text, own, files)
     program, budget = read_python(text, own, configuration=configuration, files=files), Budget()
+    is_hydra = _HYDRA_MAIN.search(text) and may_launch(text)
+    imports_one = _RUNS.search(text) and trainer_beside(own, text, files) not in ("", own)
+    itself = not (program.commands or program.documents) and (is_hydra or imports_one)
     unknown = {name: f"${name}, which Python sets" for name in program.environment}
     for line, command_text in program.texts:
         for launch in _shell(command_text, files, line, {}, budget, {**unknown, HOLE: PUT_IN}):
-            if line in program.usage and not runs_file(launch.words, own):
-                continue  # a docstring tells how other programs are run
+            if line in program.usage and (itself or not runs_file(launch.words, own)):
+                continue  # a docstring tells how other programs are run, or this one
+            itself = False
             yield replace(launch, names=program.names) if runs_file(launch.words, own) else launch
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
@@ -189,10 +193,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
         yield _configured(launch, {}, files)
     for line, document in program.documents:
         yield Launch(documents=(document,), line=line, names=program.names)
-    starts = program.texts or program.commands or program.documents
-    is_hydra = _HYDRA_MAIN.search(text) and may_launch(text)
-    imports_one = _RUNS.search(text) and trainer_beside(own, text, files) not in ("", own)
-    if not starts and (is_hydra or imports_one):
+    if itself:
         yield _configured(Launch((CommandWord(own),), names=program.names), {}, files)
 
 

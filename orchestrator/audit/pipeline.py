@@ -107,7 +107,8 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
     if (kl := _kl_line(text)) and not at:
         hidden = f"; {kl} for a program that orch does not read"
     for path, code in (pair for each in programs for pair in with_modules(*each, files)):
-        if made := _MAKES_A_TRAINER.search(code):
+        made = _MAKES_A_TRAINER.search(code)
+        if made and (not hidden or re.search(r"\btrl\b", code)):
             hidden = (
                 f"; {_line(code, path, made)} makes a {made[1]}, whose settings are made elsewhere"
             )
