@@ -108,7 +108,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys.add_documents(launch.documents, untyped=version_tuple(basis.version) < FIRST_TYPED)
     for key, value in overrides:
         keys.add(key, value)
-    keys.opaque = launch.open_end or unread
+    keys.opaque = unread or launch.open_end
     return _Reader(launch, keys, entry, basis).reading()
 
 
