@@ -12,12 +12,9 @@ from functools import cache
 from pathlib import Path
 from stat import S_ISREG
 
-from packaging.specifiers import SpecifierSet
-
 from orchestrator import plugins
 from orchestrator.audit.checkout import known_code, release_of
-from orchestrator.library.key_tables import version_tuple
-from orchestrator.library.launches import FLOOR, UNKNOWN, UNSET, NamedRelease
+from orchestrator.library.launches import BOUNDS, UNKNOWN, UNSET, NamedRelease
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
@@ -125,7 +122,6 @@ _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 """Environment variables that name the folder of the active environment."""
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement)[ =]\s*([\w./-]+)")
 _ASSIGNED = re.compile(r"(?m)^[ \t]*(?:ARG |ENV |export )?(\w+)=[\"']?(\d+\.[\w.]+)[\"']?[ \t]*$")
-_FLOOR = re.compile(r">=?\s*(\d[\d.]*)(?:\s*,\s*!=.*)?")
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?(?:\.post\d+)?)"
 _PATH = re.compile(r"[\w./ @+=-]{1,300}\.(toml|ya?ml|sh|bash|slurm|sbatch|py)")
 
@@ -229,30 +225,28 @@ class Projects:
 
     def _required(self, script: Path) -> dict[str, str]:
         releases: dict[str, str] = {}
-        bounded: dict[str, str] = {}
         for folder in self.folders(script):
             for mark in marks().values():
                 self._add_files(folder, mark, releases)
             for name in _ENVIRONMENTS:
                 for library, version in self._installed(folder / name):
                     releases.setdefault(library, f"{version} {name} beside it has it installed")
-            for name in _LOCKS:
-                for library, version in _locked(self.text(folder, name) or ""):
-                    releases.setdefault(library, f"{version} {name} beside it locks it")
+            for name in sorted(self.entries(folder).intersection(_LOCKS)):
+                for library, why in _locked(name, self.text(folder, name)):
+                    releases.setdefault(library, why)
             further = (each for each in self.entries(folder) if _INSTALLS.match(each))
             for name in (*_PIN_FILES, *sorted(further)):
                 text = self._requirements(folder, name)
                 for library, why in _named(text):
                     releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
-                for library, within, requirement in _bounded(text):
-                    why = f"{within[0]} {name} asks for {requirement}"
-                    newest = NamedRelease(f"{why}: the newest with a table", "bound", *within)
-                    bounded.setdefault(library, why if library.endswith(FLOOR) else newest)
+                for library, bounds, requirement in _bounded(text):
+                    why = f"{bounds} {name} asks for {requirement}"
+                    releases.setdefault(f"{library}{BOUNDS}", why)
         for library in marks().keys() - releases.keys():
             if why := release_of(NeighbourFiles(script, self), known_code(library)):
                 releases[library] = NamedRelease(why, "copy")
         self._add_active(releases)
-        return {**bounded, **releases}
+        return releases
 
     def _requirements(self, folder: Path, name: str) -> str:
         """Return a file of requirements and those that it includes (`-r`), without comments."""
@@ -375,26 +369,15 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
                 yield library, f"{match[1]} line {line} asks for it"
 
 
-def _bounded(text: str) -> Iterator[tuple[str, list[str], str]]:
-    """Yield each library that a text requires within bounds (`verl<0.8`), the releases with a
-    table inside them, the newest first, and the requirement. Of one without an upper bound
-    (`verl>=0.3`): the library's name with FLOOR, and that release."""
+def _bounded(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each library that a text requires within bounds, these, and the requirement."""
     lowered = text.lower()
     for library, mark in marks().items():
         for name in mark.distributions:
             match = _bounds(name).search(text) if name.lower() in lowered else None
-            if match is None:
-                continue
-            if floor := _FLOOR.fullmatch(match[1].strip(", \n")):
-                yield f"{library}{FLOOR}", [floor[1]], match[0].strip(", \n")
-                continue
-            of_code = known_code(library).code.values()
-            known = {
-                v for by in of_code for own in by.values() for each in own.values() for v in each
-            }
-            inside = list(SpecifierSet(match[1].strip(", \n")).filter(known))
-            if inside:
-                yield library, sorted(inside, key=version_tuple)[::-1], match[0].strip(", \n")
+            if match is not None:
+                bounds = re.sub(r"\s", "", match[1]).strip(",")
+                yield library, bounds, match[0].strip(", \n")
 
 
 @cache
@@ -425,14 +408,16 @@ def _dist_info(distribution: str) -> re.Pattern[str]:
     return re.compile(rf"(?i:{name})-{_VERSION}\.dist-info")
 
 
-def _locked(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the libraries in a lock file, with their releases."""
+def _locked(name: str, text: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the libraries in a lock file, with their releases; of one that is too large to be read,
+    that it may have any."""
     for library, mark in marks().items():
-        for distribution in mark.distributions:
-            name = re.escape(distribution)
-            match = re.search(rf'name = "(?i:{name})"\s+version = "{_VERSION}"', text)
+        if text is None:
+            yield f"{library}{BOUNDS}", f" {name} may lock it, and is too large to be read"
+        for each in map(re.escape, mark.distributions):
+            match = re.search(rf'name = "(?i:{each})"\s+version = "{_VERSION}"', text or "")
             if match is not None:
-                yield library, match[1]
+                yield library, f"{match[1]} {name} beside it locks it"
 
 
 def _upwards(folder: Path) -> Iterator[Path]:

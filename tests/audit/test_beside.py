@@ -22,6 +22,7 @@ from orchestrator.audit.summary import instead, summary
 from orchestrator.cli.audit import command
 from orchestrator.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.library.key_tables import fields, flags
+from orchestrator.library.launches import BOUNDS
 
 N8 = "actor_rollout_ref.rollout.n=8"
 
@@ -171,9 +172,9 @@ LOCKED = '[[package]]\nname = "trl"\nversion = "1.11.0"\n'
             "-e git+https://github.com/huggingface/trl.git@v1.8.0#egg=trl",
             "1.8.0",
         ),
-        ("requirements.txt", "trl<1.12,>=1.0", "1.11.0"),
-        ("requirements.txt", "trl~=1.9.0  # trl==1.4.0", "1.9.2"),
-        ("pyproject.toml", 'dependencies = [\n "x", #"trl==1.4.0",\n "trl<=1.8.0"]', "1.8.0"),
+        ("requirements.txt", "trl<1.12,>=1.0", "<1.12,>=1.0"),
+        ("requirements.txt", "trl~=1.9.0  # trl==1.4.0", "~=1.9.0"),
+        ("pyproject.toml", 'dependencies = [\n "x", #"trl==1.4.0",\n "trl<=1.8.0"]', "<=1.8.0"),
     ],
 )
 def test_the_release_beside_a_script_is_read(
@@ -186,7 +187,8 @@ def test_the_release_beside_a_script_is_read(
     file.write_text(text)
     scripts = tmp_path / "scripts"
     scripts.mkdir()
-    version, _, why = versions(scripts / "run.sh")["trl"].partition(" ")
+    found = versions(scripts / "run.sh")
+    version, _, why = (found.get("trl") or found[f"trl{BOUNDS}"]).partition(" ")
     assert version == release
     assert path.partition("/")[0] in why, "the answer says where it was found"
 

@@ -30,7 +30,7 @@ from orchestrator.audit.reading import (
     stock,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, load_tables, version_tuple
+from orchestrator.library.key_tables import KeyTables, inside, load_tables, version_tuple
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -355,7 +355,7 @@ class _Reader(StockReader):
 
     def _is_undated(self, loss: InLoss) -> bool:
         """Return True if nothing says on which side of 0.7.0 a launch is."""
-        since = version_tuple(self.launch.floor("nemo_rl")) >= FIRST_SCORE
+        since = inside(("0.6.0", "0.7.0"), self.launch.bounds("nemo_rl")[0]) == ["0.7.0"]
         pinned = "nemo_rl" in self.launch.versions or since or self.source
         return bool(loss.active) and not pinned and self.scored
 

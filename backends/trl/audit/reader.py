@@ -35,7 +35,7 @@ from orchestrator.audit.reading import (
 from orchestrator.kl.estimators import Correction, EngineWeight
 from orchestrator.library.key_tables import (
     completed,
-    is_since,
+    inside,
     merged_table,
     nearest,
     version_tuple,
@@ -520,8 +520,7 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
         first, last = request.fork.releases if request.fork is not None else OPEN_R1
         versions = [v for v in versions if first <= version_tuple(v)[: len(first)]]
         versions = [v for v in versions if version_tuple(v)[: len(last)] <= last]
-    since = launch.floor("trl")
-    versions = [v for v in versions if is_since(v, since)] or versions[-1:]
+    versions = inside(versions, launch.bounds("trl")[0])
     every = {key for version in own for key in own[version]}
     keys = ({key for key, _ in request.options(versions[-1])} & every) - REDECLARED
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
