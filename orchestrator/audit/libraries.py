@@ -288,11 +288,6 @@ class Projects:
             releases.update({name: NamedRelease(why, "copy") for name, why in amended})
 
 
-def versions(script: Path) -> dict[str, str]:
-    """Return the releases that the project around one script contains or requires."""
-    return Projects().versions(script)
-
-
 class NeighbourFiles(Mapping[str, str]):
     """Texts of files by the path that a script gives, searched from its folder upwards.
 

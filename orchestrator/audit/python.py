@@ -1003,14 +1003,12 @@ class _Reader:
         parameter, which is `given`; None for another function."""
         function = self.defined.get(name)
         parts = list(ast.walk(function)) if function else []
-        values = [_without_else(each.value) for each in parts if isinstance(each, ast.Return)]
+        values = [each.value for each in parts if isinstance(each, ast.Return)]
         known = values[0] if len(values) == 1 else None
-        if isinstance(known, ast.Name) and known.id not in self.grown.keys() | self.stored.keys():
-            (known, *more) = self.locals.get((id(function), known.id), [None])
-            known = _without_else(None if more else known)
-        if not function or not isinstance(known, ast.Call) or ast.unparse(known.func) not in _LOADS:
+        call = _without_else(self._held(known) if isinstance(known, ast.Name) else known)
+        if not function or not isinstance(call, ast.Call) or ast.unparse(call.func) not in _LOADS:
             return None
-        path = self._opened(known.args[0]) if known.args else None
+        path = self._opened(call.args[0]) if call.args else None
         first = [each.arg for each in function.args.args[:1]]
         return given if isinstance(path, ast.Name) and [path.id] == first else None
 
