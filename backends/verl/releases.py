@@ -55,7 +55,7 @@ def by_configuration(
     Forks keep an old version file. verl's own version file stayed at 0.2.0.dev for months, during
     which the switch of the KL in the reward was added.
     """
-    text = read(CONFIG)
+    text = read(CONFIG) or read(f"verl/{CONFIG}")
     if text is None or "verl" not in known:
         return
     version, _, why = known["verl"].partition(" ")
@@ -76,6 +76,8 @@ HOOKS = OwnHooks(
             "_compute_ref_log_prob": "loss",
             "_compute_advantage": "advantage",
         },
+        # What starts a trainer of the library's, unchanged.
+        "run_ppo|main_task|main_ppo|TaskRunner": {},
         r"\w*PPOActor": {"update_policy": "loss", "compute_log_prob": "loss"},
         r"\w*(?:ActorRollout|Training)\w*Worker\w*": {
             "update_actor": "loss",
@@ -99,6 +101,11 @@ HOOKS = OwnHooks(
     },
     registers={"register_policy_loss": "loss", "register_adv_est": "advantage"},
     imports=("external_lib",),
+    forked=r"verl\.(?!experimental\.|trainer\.(?:main_|\w*sft_trainer|ppo\.(?:ray_trainer|v1)\b)"
+    r"|workers\.(?:roles|fsdp_workers|megatron_workers|engine_workers)\b)"
+    r"[\w.]*\.\w*(?:Trainer|ActorRolloutRefWorker)",
+    hands_on="_?update_actor",
+    of_loop=r"(?:actor_rollout_|_?compute_)?ref(?:_log_prob|_policy_wg|_in_actor)?|use_reference_policy|use_kl_\w+",
     stock=r"^verl/(?:trainer/(?:main|main_(?:ppo\w*|generation\w*|eval|fastrl))|experimental/.*)\.py$"
     r"|(?:^|/)orch_\w+\.py$|^verl/trainer/fsdp_sft_trainer\.py$"
     rf"|^(?:verl/)?recipe/(?:{_RECIPES})/",
@@ -112,7 +119,7 @@ MARKS = ReleaseMarks(
     distributions=("verl",),
     repositories=("verl",),
     images=("verlai/verl:app-verl",),
-    files=(ReleaseFile("verl", "verl/version/version"),),
+    files=tuple(ReleaseFile("verl", f"{top}verl/version/version") for top in ("", "verl/")),
     in_script=before_switch,
     amended=by_configuration,
 )

@@ -394,6 +394,12 @@ class Surroundings:
     unread: tuple[str, ...] = ()
     """Reasons why a fact could not be read, a sentence for each."""
 
+    @property
+    def unweighed(self) -> str:
+        """Return a clause if samples are older than the old policy of the ratio."""
+        is_weighed = self.correction or self.rejected or not self.old_of
+        return "" if is_weighed else ", and nothing weighs a sample that is older"
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingRegime:

@@ -726,8 +726,10 @@ class _Reader(ReleaseReader):
                 f"{self.entry} is not verl's own: that it hands these keys to verl's trainer "
                 "unchanged"
             )
-        if self.launch.missing and not self.keys.opaque:
-            yield f"{', '.join(self.launch.missing)} (not here) leaves the KL as verl has it"
+        found = self.launch.beside
+        missing = [e for e in self.launch.missing if f"{STOCK_FOLDER}/{e}.yaml" not in found]
+        if missing and not self.keys.opaque:
+            yield f"{', '.join(missing)} (not here) leaves the KL as verl has it"
 
     def _loss(self) -> tuple[InLoss, bool | None]:
         keys = self.keys
@@ -917,7 +919,7 @@ class _Reader(ReleaseReader):
         return Surroundings(
             advantage_divided_by=divided,
             divided_because=because,
-            own_rollout_in_mean=advantage in OWN_IN_MEAN,
+            own_rollout_in_mean=advantage in OWN_IN_MEAN and group != 1,
             policy_loss=name,
             ratio=ratio,
             clip=clip_range(keys.number(CLIP_LOW), keys.number(CLIP_HIGH)),
@@ -1259,7 +1261,10 @@ class _Reader(ReleaseReader):
             rewarded.insert(0, (USE_REWARD, "True"))
         # An advantage that orch does not know may do anything to a KL in the reward.
         is_known = self.keys.text(ADVANTAGE) in (None, *KNOWN)
-        if is_known:
+        # A group of one is to be mended first: then the deviation of a group rescales such a KL.
+        is_rescaled = DIVIDED_BY.get(self.keys.text(ADVANTAGE) or "") == "group_std"
+        is_alone = is_rescaled and any(each.apart for each in self.notes)
+        if is_known and not (is_alone and self.keys.switch(BY_DEVIATION)):
             yield self.keys.change("k1 in the reward", *rewarded)
         if is_known and self.at >= FIRST_WITH_SWITCH:
             yield self.keys.change(
