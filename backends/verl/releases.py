@@ -80,32 +80,27 @@ HOOKS = OwnHooks(
         "run_ppo|main_task|main_ppo|TaskRunner": {},
         r"\w*PPOActor": {"update_policy": "loss", "compute_log_prob": "loss"},
         r"\w*(?:ActorRollout|Training)\w*Worker\w*": {
-            "update_actor": "loss",
-            "update_policy": "loss",
-            "train_mini_batch": "loss",
-            "set_loss_fn": "loss",
-            "compute_ref_log_prob": "loss",
+            **dict.fromkeys(("update_actor", "update_policy", "train_mini_batch"), "loss"),
+            **dict.fromkeys(("set_loss_fn", "compute_ref_log_prob"), "loss"),
         },
     },
     functions={
-        "compute_advantage": "advantage",
-        "apply_kl_penalty": "advantage",
-        "kl_penalty": "trainer",
-        "kl_penalty_forward": "trainer",
-        "compute_policy_loss": "loss",
-        "compute_policy_loss_vanilla": "loss",
-        "agg_loss": "loss",
-        "ppo_loss": "loss",
-        "get_policy_loss_fn": "loss",
-        "compute_grpo_outcome_advantage": "advantage",
+        **dict.fromkeys(
+            ("compute_advantage", "apply_kl_penalty", "compute_grpo_outcome_advantage"), "advantage"
+        ),
+        **dict.fromkeys(("kl_penalty", "kl_penalty_forward"), "trainer"),
+        **dict.fromkeys(("compute_policy_loss", "compute_policy_loss_vanilla"), "loss"),
+        **dict.fromkeys(("agg_loss", "ppo_loss", "get_policy_loss_fn"), "loss"),
     },
     registers={"register_policy_loss": "loss", "register_adv_est": "advantage"},
     imports=("external_lib",),
     forked=r"verl\.(?!experimental\.|trainer\.(?:main_|\w*sft_trainer|ppo\.(?:ray_trainer|v1)\b)"
     r"|workers\.(?:roles|fsdp_workers|megatron_workers|engine_workers)\b)"
     r"[\w.]*\.\w*(?:Trainer|ActorRolloutRefWorker)",
-    hands_on="_?update_actor",
-    of_loop=r"(?:actor_rollout_|_?compute_)?ref(?:_log_prob|_policy_wg|_in_actor)?|use_reference_policy|use_kl_\w+",
+    loop=(
+        "_?update_actor",
+        r"(actor_rollout_|_?compute_)?ref(_log_prob|_policy_wg|_in_actor)?|use_(reference_policy|kl_\w+)",
+    ),
     stock=r"^verl/(?:trainer/(?:main|main_(?:ppo\w*|generation\w*|eval|fastrl))|experimental/.*)\.py$"
     r"|(?:^|/)orch_\w+\.py$|^verl/trainer/fsdp_sft_trainer\.py$"
     rf"|^(?:verl/)?recipe/(?:{_RECIPES})/",

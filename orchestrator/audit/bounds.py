@@ -33,7 +33,6 @@ class Bound:
     step: str
     dropped: str = ""
     failure: str = ""
-    in_all: str = "no bound"
     mask: str = ""
     loss: str = ""
 

@@ -129,15 +129,13 @@ def release_of(beside: Mapping[str, str], known: KnownCode) -> str:
     return f"{newest} {most} of {len(rows)} functions of its code beside it are as in this release"
 
 
-TOUCHES = re.compile(
+_TOUCHES = re.compile(
     r"(^|_)(kl|ref|adv|advantages?|loss|ratio|rewards?|returns?|log_?probs?|scores?|beta)(_|s?$)",
     re.IGNORECASE,
 )
 """Names of the KL, the reference, the advantage and the loss in a library's code."""
-OF_LOSS = re.compile(
-    r"^log_?probs?$|(^|_)(kl|ref|reference|loss|ratio|cliprange)(_|s?$)", re.IGNORECASE
-)
-"""Those of the KL, the reference and the loss alone: the old policy's are of an advantage, too."""
+_OF_LOSS = re.compile(r"^log_?probs?$|(^|_)(kl|ref|reference|loss|ratio|cliprange)(_|s?$)", re.I)
+"""Those of a KL, a reference and the loss: the old policy's are of an advantage, too."""
 
 
 class Statement(NamedTuple):
@@ -151,10 +149,12 @@ class Statement(NamedTuple):
     divided_by: frozenset[str]
 
 
-def uses(key: str, text: str, touched: re.Pattern[str]) -> Iterator[tuple[int, bool, bool]]:
+def uses(key: str, text: str, *, has_kl: bool) -> Iterator[tuple[int, bool, bool]]:
     """Yield, for each statement of a Python file that names the last part of a key: its line, if it
-    or the key has one of the names touched, and if it only divides by the key."""
+    touches the KL, the reference, the loss or, where a KL is on, the advantage, and if it only
+    divides by the key."""
     last = key.rpartition(".")[2]
+    touched = _TOUCHES if has_kl or _OF_LOSS.search(last) else _OF_LOSS
     for each in _statements(text) if last in text else ():
         if last in each.own:
             names = each.names - {last}

@@ -3,15 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from orchestrator.analysis.text import few
-from orchestrator.audit.checkout import (
-    OF_LOSS,
-    TOUCHES,
-    compared,
-    known_code,
-    places,
-    that_count,
-    uses,
-)
+from orchestrator.audit.checkout import compared, known_code, places, that_count, uses
 from orchestrator.library.launches import Launch, LaunchChange, LaunchReading, Rule
 
 
@@ -22,9 +14,8 @@ class CodeBeside:
         known = known_code(reading.library)
         self._library, self._files = reading.library, launch.beside
         self._paths = known.files
+        self._has_kl = (reading.in_reward.active, reading.in_loss.active) != (False, False)
         self._at_hand = any(path in launch.beside for path in known.files)
-        is_off = reading.in_reward.active is False and reading.in_loss.active is False
-        self._touches = OF_LOSS if is_off else TOUCHES
         self._keys = reading.held.checkout if reading.held is not None else frozenset[str]()
         given = reading.held.given if reading.held is not None else {}
         values = [each.text for several in given.values() for each in several]
@@ -59,15 +50,11 @@ class CodeBeside:
 
     def decides(self, key: str) -> bool:
         """Return True if a statement of the checkout that reads a key touches the KL, the
-        reference, the advantage (where a KL is on) or the loss, and does more than to divide by it;
-        or if none of this code is at hand."""
+        reference, the loss or (with a KL) the advantage, and does more than to divide by it; or if
+        none of this code is at hand."""
         return not self._at_hand or any(
             touches and not divides for _, touches, divides in self._uses(key)
         )
-
-    def has(self, key: str) -> bool:
-        """Return True if a statement of the checkout's loss reads a key."""
-        return any(self._uses(key))
 
     def divides(self, keys: Iterable[str]) -> Iterator[str]:
         """Yield what is taken for granted of keys that the checkout only divides by."""
@@ -77,9 +64,8 @@ class CodeBeside:
                 yield f"{key} divides the reward or the advantage: beta counts in its unit"
 
     def _uses(self, key: str) -> Iterator[tuple[int, bool, bool]]:
-        touched = TOUCHES if OF_LOSS.search(key.rpartition(".")[2]) else self._touches
         for path in self._paths:
-            yield from uses(key, self._files.get(path) or "", touched)
+            yield from uses(key, self._files.get(path) or "", has_kl=self._has_kl)
 
     def forks_decide(self, keys: list[str] | tuple[str, ...]) -> str:
         """Return what decides where a fork's keys do: the keys, with the lines that read them."""

@@ -191,10 +191,10 @@ _OF_TERM: dict[str, tuple[AuditVerdict, str]] = {
 """Verdict and words for a KL of old samples, by the term's key in the catalogue of objectives."""
 _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
-_SIZE = re.compile(r"batch_?size|num_updates|(ppo|train)_epochs", re.IGNORECASE)
-"""A fork's key that may give the number of updates of a batch."""
-_NO_UPDATE = re.compile(r"\.rollout\.|micro", re.IGNORECASE)
-"""A key of sampling, or of a part of an update: no batch unless the code of the loss has it."""
+_SIZE = re.compile(
+    r"(?!.*(?:\.rollout\.|micro|reward|_val)).*(?:batch_?size|num_updates|(ppo|train)_epochs)", re.I
+)
+"""A fork's key that may give the number of updates of a batch, and not of sampling or a part."""
 _ADVISED = re.compile(r"([A-Za-z_][\w.]*\.[\w.]+)=([\w.+-]+)")
 """A setting in the advice of a note: `a.b=c`."""
 LABORATORY = "In the laboratory the rollout policy is one tenth nearer the reference policy."
@@ -208,10 +208,10 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
     off-policy verdict, if the two differ.
     """
     wrong_keys = tuple(_wrong_keys(reading, launch))
-    beside = CodeBeside(reading, launch)
-    reading = _with_fork_sizes(reading, wrong_keys, beside)
+    reading = _with_fork_sizes(reading, wrong_keys)
     on, old = _judgement(reading, on_policy=True), _judgement(reading, on_policy=False)
     chosen = old if reading.regime.on_policy is False else on
+    beside = CodeBeside(reading, launch)
     forks = _deciding(reading, wrong_keys, beside)
     if_left: tuple[ConditionalVerdict, ...] = ()
     if forks and chosen.name != "undetermined":
@@ -313,12 +313,9 @@ def _deciding(
     )
 
 
-def _with_fork_sizes(
-    reading: LaunchReading, keys: Iterable[KeyFinding], beside: CodeBeside
-) -> LaunchReading:
+def _with_fork_sizes(reading: LaunchReading, keys: Iterable[KeyFinding]) -> LaunchReading:
     """Return the reading; of a fork's key that may be the batch, without a number of updates."""
-    may_be = (each.key for each in keys if each.fork and _SIZE.search(each.key))
-    sizes = [key for key in may_be if not _NO_UPDATE.search(key) or beside.has(key)]
+    sizes = [each.key for each in keys if each.fork and _SIZE.match(each.key)]
     if not sizes:
         return reading
     why = f"{sizes[0]} is a fork's key and may be the batch"

@@ -34,10 +34,9 @@ from orchestrator.library.release_marks import OwnHooks, Replaced
 REGISTERED, _NO_RELEASE = "registered as", "that no release has"
 MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
-
-
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
 """Names of a KL, or of a policy that one may be to."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OF_TRL = re.compile(r"(?m)^[ \t]*(?:import|from) trl\b")
 
 
@@ -102,17 +101,17 @@ def _is_apart(
     """Return True for an advantage that a setting names, and for a loop that hands its batches to
     the library's loss, where no KL is in the reward and the code, if at hand, names none."""
     nodes = ast.walk(parsed(beside.get(own.path) or "") or ast.Module([], []))
-    found = (each for each in nodes if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    code = next((each for each in found if own.lines[:1] == (each.lineno,)), None)
+    found = (e for e in nodes if isinstance(e, _FUNCTIONS) and own.lines[:1] == (e.lineno,))
+    code = next(found, None)
     off = {e.key.rpartition(".")[2] for e in reading.settings if e.value.lower() == "false"}
-    names = names_in(_nodes(code, lambda each: _idle(each, off))) if code is not None else set()
-    is_loop = own.name.endswith(".fit") and any(re.fullmatch(hooks.hands_on, e) for e in names)
+    names = names_in(_nodes(code, lambda each: _idle(each, off)) if code is not None else ())
+    calls, ours = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
+    is_loop = any(re.fullmatch(calls, each) for each in names)
     is_named = own.how.startswith(REGISTERED) or own.how == _NO_RELEASE
-    is_ours = is_loop or (own.kind == "advantage" and is_named)
-    ours = {each for each in names if is_loop and re.fullmatch(hooks.of_loop, each)}
-    reads_kl = any(map(_OF_A_KL.search, names - ours))
+    reads_kl = any(_OF_A_KL.search(each) and not re.fullmatch(ours, each) for each in names)
     is_hidden = bool(own.path) and code is None
-    return is_ours and reading.in_reward.active is False and not reads_kl and not is_hidden
+    may_be = is_loop or (own.kind == "advantage" and is_named)
+    return may_be and reading.in_reward.active is False and not reads_kl and not is_hidden
 
 
 def _idle(node: ast.AST, off: Set[str]) -> Sequence[ast.AST]:
@@ -409,7 +408,7 @@ def _methods(
         if not re.fullmatch(pattern, base) and base not in hooks.bare:
             continue
         for each in node.body:
-            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name in methods:
+            if isinstance(each, _FUNCTIONS) and each.name in methods:
                 yield _own(
                     methods[each.name], f"{node.name}.{each.name}", module, each, shown or base
                 )

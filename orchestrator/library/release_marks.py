@@ -66,10 +66,9 @@ class OwnHooks:
     """Pattern of names that an imported trainer has."""
     forked: str = "(?!)"
     """Pattern of dotted names that only a fork has in the library's packages."""
-    hands_on: str = "(?!)"
-    """Pattern of what a loop calls that hands its batches to the library's loss."""
-    of_loop: str = "(?!)"
-    """Pattern of names of a KL or a reference that the library's own loop has, too."""
+    loop: tuple[str, str] = ("(?!)", "(?!)")
+    """Patterns of what a trainer's loop calls to hand its batches to the library's loss, and of the
+    names of a KL or a reference that the library's own loop has, too."""
     known_packages: tuple[str, ...] = ()
     """Other packages whose trainers the library's reader knows."""
 
