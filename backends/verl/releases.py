@@ -55,7 +55,7 @@ def by_configuration(
     Forks keep an old version file. verl's own version file stayed at 0.2.0.dev for months, during
     which the switch of the KL in the reward was added.
     """
-    text = read(CONFIG)
+    text = read(CONFIG) or read(f"verl/{CONFIG}")
     if text is None or "verl" not in known:
         return
     version, _, why = known["verl"].partition(" ")
@@ -76,29 +76,31 @@ HOOKS = OwnHooks(
             "_compute_ref_log_prob": "loss",
             "_compute_advantage": "advantage",
         },
+        # What starts a trainer of the library's, unchanged.
+        "run_ppo|main_task|main_ppo|TaskRunner": {},
         r"\w*PPOActor": {"update_policy": "loss", "compute_log_prob": "loss"},
         r"\w*(?:ActorRollout|Training)\w*Worker\w*": {
-            "update_actor": "loss",
-            "update_policy": "loss",
-            "train_mini_batch": "loss",
-            "set_loss_fn": "loss",
-            "compute_ref_log_prob": "loss",
+            **dict.fromkeys(("update_actor", "update_policy", "train_mini_batch"), "loss"),
+            **dict.fromkeys(("set_loss_fn", "compute_ref_log_prob"), "loss"),
         },
     },
     functions={
-        "compute_advantage": "advantage",
-        "apply_kl_penalty": "advantage",
-        "kl_penalty": "trainer",
-        "kl_penalty_forward": "trainer",
-        "compute_policy_loss": "loss",
-        "compute_policy_loss_vanilla": "loss",
-        "agg_loss": "loss",
-        "ppo_loss": "loss",
-        "get_policy_loss_fn": "loss",
-        "compute_grpo_outcome_advantage": "advantage",
+        **dict.fromkeys(
+            ("compute_advantage", "apply_kl_penalty", "compute_grpo_outcome_advantage"), "advantage"
+        ),
+        **dict.fromkeys(("kl_penalty", "kl_penalty_forward"), "trainer"),
+        **dict.fromkeys(("compute_policy_loss", "compute_policy_loss_vanilla"), "loss"),
+        **dict.fromkeys(("agg_loss", "ppo_loss", "get_policy_loss_fn"), "loss"),
     },
     registers={"register_policy_loss": "loss", "register_adv_est": "advantage"},
     imports=("external_lib",),
+    forked=r"verl\.(?!experimental\.|trainer\.(?:main_|\w*sft_trainer|ppo\.(?:ray_trainer|v1)\b)"
+    r"|workers\.(?:roles|fsdp_workers|megatron_workers|engine_workers)\b)"
+    r"[\w.]*\.\w*(?:Trainer|ActorRolloutRefWorker)",
+    loop=(
+        "_?update_actor",
+        r"(actor_rollout_|_?compute_)?ref(_log_prob|_policy_wg|_in_actor)?|use_(reference_policy|kl_\w+)",
+    ),
     stock=r"^verl/(?:trainer/(?:main|main_(?:ppo\w*|generation\w*|eval|fastrl))|experimental/.*)\.py$"
     r"|(?:^|/)orch_\w+\.py$|^verl/trainer/fsdp_sft_trainer\.py$"
     rf"|^(?:verl/)?recipe/(?:{_RECIPES})/",
@@ -112,7 +114,7 @@ MARKS = ReleaseMarks(
     distributions=("verl",),
     repositories=("verl",),
     images=("verlai/verl:app-verl",),
-    files=(ReleaseFile("verl", "verl/version/version"),),
+    files=tuple(ReleaseFile("verl", f"{top}verl/version/version") for top in ("", "verl/")),
     in_script=before_switch,
     amended=by_configuration,
 )

@@ -33,7 +33,6 @@ class Bound:
     step: str
     dropped: str = ""
     failure: str = ""
-    in_all: str = "no bound"
     mask: str = ""
     loss: str = ""
 
@@ -93,16 +92,13 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
             f"one update a {since}, so each ratio is 1 and {what} never acts: the learning rate "
             "alone bounds a step"
         )
-        return Bound("nothing", text)
+        return Bound("nothing", text + around.unweighed)
     text = own.acts.format(span=span, high=high)
     if not own.pulls_back:
         text += "; it moves nothing back"
     if around.old_of:
-        text += f"; its ratio is to the trainer's own policy {_OLD[around.old_of]}"
         text += (
-            ""
-            if around.correction or around.rejected
-            else ", and nothing weighs a sample that is older"
+            f"; its ratio is to the trainer's own policy {_OLD[around.old_of]}{around.unweighed}"
         )
     if around.one_update is None or (on_policy is None and not around.old_is_sampler):
         text += f" (with one update a {since} it never acts)"

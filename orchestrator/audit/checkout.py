@@ -134,6 +134,8 @@ _TOUCHES = re.compile(
     re.IGNORECASE,
 )
 """Names of the KL, the reference, the advantage and the loss in a library's code."""
+_OF_LOSS = re.compile(r"^log_?probs?$|(^|_)(kl|ref|reference|loss|ratio|cliprange)(_|s?$)", re.I)
+"""Those of a KL, a reference and the loss: the old policy's are of an advantage, too."""
 
 
 class Statement(NamedTuple):
@@ -147,14 +149,16 @@ class Statement(NamedTuple):
     divided_by: frozenset[str]
 
 
-def uses(key: str, text: str) -> Iterator[tuple[int, bool, bool]]:
+def uses(key: str, text: str, *, has_kl: bool) -> Iterator[tuple[int, bool, bool]]:
     """Yield, for each statement of a Python file that names the last part of a key: its line, if it
-    touches the KL, the reference, the advantage or the loss, and if it only divides by the key."""
+    touches the KL, the reference, the loss or, where a KL is on, the advantage, and if it only
+    divides by the key."""
     last = key.rpartition(".")[2]
+    touched = _TOUCHES if has_kl or _OF_LOSS.search(last) else _OF_LOSS
     for each in _statements(text) if last in text else ():
         if last in each.own:
             names = each.names - {last}
-            touches = "kl" in last or any(map(_TOUCHES.search, (*names, each.function)))
+            touches = "kl" in last or any(map(touched.search, (*names, each.function)))
             divides = last in each.divided_by and not any("kl" in name for name in names)
             yield each.line, touches, divides
 
@@ -185,8 +189,13 @@ def _divisors(node: ast.AST) -> Iterator[ast.expr]:
 
 def names_of(node: ast.AST) -> frozenset[str]:
     """Return the names, attributes and texts of a piece of code."""
+    return names_in(ast.walk(node))
+
+
+def names_in(nodes: Iterable[ast.AST]) -> frozenset[str]:
+    """Return the names, attributes and texts that stand in nodes themselves."""
     names = set()
-    for each in ast.walk(node):
+    for each in nodes:
         if isinstance(each, ast.Name):
             names.add(each.id)
         elif isinstance(each, ast.Attribute):

@@ -14,6 +14,7 @@ class CodeBeside:
         known = known_code(reading.library)
         self._library, self._files = reading.library, launch.beside
         self._paths = known.files
+        self._has_kl = (reading.in_reward.active, reading.in_loss.active) != (False, False)
         self._at_hand = any(path in launch.beside for path in known.files)
         self._keys = reading.held.checkout if reading.held is not None else frozenset[str]()
         given = reading.held.given if reading.held is not None else {}
@@ -49,8 +50,8 @@ class CodeBeside:
 
     def decides(self, key: str) -> bool:
         """Return True if a statement of the checkout that reads a key touches the KL, the
-        reference, the advantage or the loss, and does more than to divide by it; or if none of
-        this code is at hand."""
+        reference, the loss or (with a KL) the advantage, and does more than to divide by it; or if
+        none of this code is at hand."""
         return not self._at_hand or any(
             touches and not divides for _, touches, divides in self._uses(key)
         )
@@ -64,7 +65,7 @@ class CodeBeside:
 
     def _uses(self, key: str) -> Iterator[tuple[int, bool, bool]]:
         for path in self._paths:
-            yield from uses(key, self._files.get(path) or "")
+            yield from uses(key, self._files.get(path) or "", has_kl=self._has_kl)
 
     def forks_decide(self, keys: list[str] | tuple[str, ...]) -> str:
         """Return what decides where a fork's keys do: the keys, with the lines that read them."""

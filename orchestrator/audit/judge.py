@@ -194,8 +194,10 @@ _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
 _CLOSES = ("fi", "done", "esac", "}")
 """Words that close what a shell script opens, on a line of their own."""
-_SIZE = re.compile(r"batch_?size|num_updates|(ppo|train)_epochs", re.IGNORECASE)
-"""A fork's key that may give the number of updates of a batch."""
+_SIZE = re.compile(
+    r"(?!.*(?:\.rollout\.|micro|reward|_val)).*(?:batch_?size|num_updates|(ppo|train)_epochs)", re.I
+)
+"""A fork's key that may give the number of updates of a batch, and not of sampling or a part."""
 _ADVISED = re.compile(r"([A-Za-z_][\w.]*\.[\w.]+)=([\w.+-]+)")
 """A setting in the advice of a note: `a.b=c`."""
 LABORATORY = "In the laboratory the rollout policy is one tenth nearer the reference policy."
@@ -316,7 +318,7 @@ def _deciding(
 
 def _with_fork_sizes(reading: LaunchReading, keys: Iterable[KeyFinding]) -> LaunchReading:
     """Return the reading; of a fork's key that may be the batch, without a number of updates."""
-    sizes = [each.key for each in keys if each.fork and _SIZE.search(each.key)]
+    sizes = [each.key for each in keys if each.fork and _SIZE.match(each.key)]
     if not sizes:
         return reading
     why = f"{sizes[0]} is a fork's key and may be the batch"

@@ -7,12 +7,12 @@ it that it imports, are parsed and never run.
 import ast
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from orchestrator.audit.checkout import functions, known_code, names_of, parsed
+from orchestrator.audit.checkout import functions, known_code, names_in, names_of, parsed
 from orchestrator.audit.libraries import (
     NeighbourFiles,
     configuration_classes,
@@ -34,10 +34,9 @@ from orchestrator.library.release_marks import OwnHooks, Replaced
 REGISTERED, _NO_RELEASE = "registered as", "that no release has"
 MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
-
-
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
 """Names of a KL, or of a policy that one may be to."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OF_TRL = re.compile(r"(?m)^[ \t]*(?:import|from) trl\b")
 
 
@@ -59,8 +58,8 @@ def with_own_code(launch: Launch, reading: LaunchReading, program: tuple[str, st
         return launch
     audited = (posixpath.basename(program[0]), program[1])
     own = own_code(launch, reading, mark.hooks, audited)
-    if all(_is_apart(each, reading, launch.beside) for each in own):
-        said = (f"the advantage {e.name} ({e.where or e.how}) has no KL of its own" for e in own)
+    if all(_is_apart(each, reading, launch.beside, mark.hooks) for each in own):
+        said = (f"the {e.kind} {e.name} ({e.where or e.how}) has no KL of its own" for e in own)
         launch, own = replace(launch, caveats=(*launch.caveats, *said)), ()
     return replace(launch, own=own)
 
@@ -77,15 +76,11 @@ def own_code(
     replaced = list(_named_functions(hooks, reading, launch.beside))
     modules: list[_Module] = []
     path, text = (entry, launch.beside.get(entry)) if entry else program
-    if re.search(hooks.stock, entry):
-        pass
-    elif text is not None:
+    is_stock = re.search(hooks.stock, entry)
+    if not is_stock and text is not None:
         modules = _modules(path, text, launch.beside, hooks)
-        if entry.partition("/")[0] in hooks.packages and not _starts_one(
-            modules, hooks, reading.library
-        ):
-            replaced.append(OwnCode("trainer", f"the program {entry}", entry, (), _NO_RELEASE))
-    elif entry.partition("/")[0] in hooks.packages:
+    is_of_package = entry.partition("/")[0] in hooks.packages
+    if is_of_package and not is_stock and not _starts_one(modules, hooks, reading.library):
         replaced.append(OwnCode("trainer", f"the program {entry}", entry, (), _NO_RELEASE))
     for each in _extra_modules(hooks, reading):
         if each in launch.beside:
@@ -100,24 +95,43 @@ def own_code(
     return tuple(dict.fromkeys(replaced))
 
 
-def _is_apart(own: OwnCode, reading: LaunchReading, beside: Mapping[str, str]) -> bool:
-    """Return True for an advantage that a setting names, where no KL is in the reward and its code,
-    if at hand, names none."""
+def _is_apart(
+    own: OwnCode, reading: LaunchReading, beside: Mapping[str, str], hooks: OwnHooks
+) -> bool:
+    """Return True for an advantage that a setting names, and for a loop that hands its batches to
+    the library's loss, where no KL is in the reward and the code, if at hand, names none."""
+    nodes = ast.walk(parsed(beside.get(own.path) or "") or ast.Module([], []))
+    found = (e for e in nodes if isinstance(e, _FUNCTIONS) and own.lines[:1] == (e.lineno,))
+    code = next(found, None)
+    off = {e.key.rpartition(".")[2] for e in reading.settings if e.value.lower() == "false"}
+    names = names_in(_nodes(code, lambda each: _idle(each, off)) if code is not None else ())
+    calls, ours = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
+    is_loop = any(re.fullmatch(calls, each) for each in names)
     is_named = own.how.startswith(REGISTERED) or own.how == _NO_RELEASE
-    code = functions(beside.get(own.path) or "").get(own.name)
-    reads_kl = code is not None and any(map(_OF_A_KL.search, code.names))
+    reads_kl = any(_OF_A_KL.search(each) and not re.fullmatch(ours, each) for each in names)
     is_hidden = bool(own.path) and code is None
-    off = reading.in_reward.active is False
-    return own.kind == "advantage" and is_named and off and not reads_kl and not is_hidden
+    may_be = is_loop or (own.kind == "advantage" and is_named)
+    return may_be and reading.in_reward.active is False and not reads_kl and not is_hidden
+
+
+def _idle(node: ast.AST, off: Set[str]) -> Sequence[ast.AST]:
+    """Return the statements of a condition that a switch, which is off, never runs."""
+    if not isinstance(node, ast.If) or any(isinstance(e, ast.Not) for e in ast.walk(node.test)):
+        return ()
+    return node.body if off & names_of(node.test) else ()
 
 
 def _starts_one(modules: Iterable[_Module], hooks: OwnHooks, library: str) -> bool:
-    """Return True if a program imports a trainer from a file of the library around its loss. A
-    fork's own trainer may have such a name, in a file of its own."""
+    """Return True if a program imports what starts a trainer from a file of the library around its
+    loss, or from a program of its. A fork's own trainer may have such a name, in its own file."""
     known = known_code(library).files
     dotted = (each for module in modules for each in module.imported.values())
-    parts = (each.rpartition(".") for each in dotted)
-    return any(f"{m.replace('.', '/')}.py" in known and _fits(name, hooks) for m, _, name in parts)
+    for each in dotted:
+        owner, _, name = each.rpartition(".")
+        files = [f"{module.replace('.', '/')}.py" for module in (owner, each)]
+        if _fits(name, hooks) and any(f in known or re.search(hooks.stock, f) for f in files):
+            return True
+    return False
 
 
 def _of_checkout(
@@ -138,7 +152,8 @@ def _of_checkout(
 
 def _entry(launch: Launch) -> str:
     """Return the path of the program that a command starts; empty without one."""
-    return entry_at(launch.words)[1].removeprefix("./")
+    path = entry_at(launch.words)[1].removeprefix("./")
+    return found_beside(path, launch.beside) or path
 
 
 def entry_at(words: Sequence[CommandWord]) -> tuple[int, str]:
@@ -257,7 +272,8 @@ def _modules(path: str, text: str, beside: Mapping[str, str], hooks: OwnHooks) -
         for node in ast.walk(tree):
             for name, dotted, module in _imports(node, at):
                 imported[name] = dotted
-                if module.partition("/")[0] in hooks.packages:
+                is_forked = re.fullmatch(hooks.forked, dotted)
+                if module.partition("/")[0] in hooks.packages and not is_forked:
                     continue
                 for each in files_of(module, at, beside):
                     if each not in visited:
@@ -316,7 +332,7 @@ def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
     used = {
         node.id if isinstance(node, ast.Name) else node.attr
         for module in modules
-        for node in _outside_bases(module.tree)
+        for node in _nodes(module.tree, lambda each: getattr(each, "bases", ()))
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
     }
     for name in sorted(used & defined.keys()):
@@ -337,21 +353,20 @@ def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
         for name in sorted(used & module.imported.keys() - defined.keys()):
             dotted = module.imported[name]
             package = dotted.partition(".")[0]
-            if re.fullmatch(hooks.trainers, dotted.rpartition(".")[2]) and package not in (
-                *hooks.packages,
-                *hooks.known_packages,
-            ):
+            is_known = package in (*hooks.packages, *hooks.known_packages)
+            is_trainer = re.fullmatch(hooks.trainers, dotted.rpartition(".")[2]) and not is_known
+            if is_trainer or (re.fullmatch(hooks.forked, dotted) and dotted.endswith("Trainer")):
                 how = f"of {dotted.rpartition('.')[0]}, which is not at hand"
                 yield OwnCode("trainer", dotted.rpartition(".")[2], module.path, (), how)
 
 
-def _outside_bases(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree without the bases of its classes."""
-    waiting: list[ast.AST] = [tree]
+def _nodes(tree: ast.AST, left_out: Callable[[ast.AST], Sequence[ast.AST]]) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree without those below a node that `left_out` returns of it."""
+    waiting = [tree]
     while waiting:
         node = waiting.pop()
         yield node
-        skipped = set(map(id, node.bases)) if isinstance(node, ast.ClassDef) else set()
+        skipped = set(map(id, left_out(node)))
         waiting += [each for each in ast.iter_child_nodes(node) if id(each) not in skipped]
 
 
@@ -402,7 +417,7 @@ def _methods(
         if not re.fullmatch(pattern, base) and base not in hooks.bare:
             continue
         for each in node.body:
-            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name in methods:
+            if isinstance(each, _FUNCTIONS) and each.name in methods:
                 yield _own(
                     methods[each.name], f"{node.name}.{each.name}", module, each, shown or base
                 )

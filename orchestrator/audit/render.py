@@ -95,7 +95,7 @@ def _bounds(finding: AuditFinding) -> Iterator[tuple[str, str]]:
     """Yield what holds the policy to what beside a KL, and how to add one where there is none."""
     if finding.bound is not None:
         bound = finding.bound
-        yield "bound", f"in one step to {bound.to}: {bound.step}; in all: {bound.in_all}"
+        yield "bound", f"in one step to {bound.to}: {bound.step}; in all: no bound"
         yield from (("dropped", bound.dropped),) if bound.dropped else ()
         yield from (("known", bound.failure),) if bound.failure else ()
     for note in finding.bound_notes:

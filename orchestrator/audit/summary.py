@@ -109,7 +109,9 @@ def instead(finding: AuditFinding) -> str:
     if finding.changes:
         edits = list(map(edit_text, finding.changes[0].edits))
         more = f" (and {len(edits) - MOST_EDITS} more: -v)" if len(edits) > MOST_EDITS else ""
-        return f"{goal(finding)}: {', '.join(edits[:MOST_EDITS])}{more}"
+        apart = [each.text for each in finding.contradictions if each.apart]
+        first = f"mend this first: {apart[0]}; then " if apart else ""
+        return f"{first}{goal(finding)}: {', '.join(edits[:MOST_EDITS])}{more}"
     if finding.verdict == "undetermined":
         return _what_decides(finding, wrong)
     if wrong:
@@ -284,7 +286,7 @@ def _named_flags(finding: AuditFinding) -> str:
 def _also(finding: AuditFinding) -> Iterator[str]:
     """Yield what else counts, the most important first."""
     wrong = _mistakes(finding)
-    if wrong and finding.changes:
+    if wrong and finding.changes and wrong[0] not in instead(finding):
         yield wrong[0]
     unbounded = finding.verdict in WITHOUT_KL
     for note in finding.bound_notes:
@@ -303,7 +305,8 @@ def _also(finding: AuditFinding) -> Iterator[str]:
     if finding.otherwise:
         yield f"if its samples are old: {VERDICTS[finding.otherwise].objective}"
     elif finding.regime.on_policy is False and finding.verdict != "undetermined":
-        yield finding.regime.because.partition(" (")[0]
+        unweighed = finding.surroundings.unweighed if finding.surroundings else ""
+        yield finding.regime.because.partition(" (")[0] + unweighed
     acts = [each.headline for each in finding.effects if each.headline]
     yield from acts[:1]
     hidden = max(len(acts) - 1, 0) + len(finding.assumes)

@@ -119,16 +119,12 @@ def _on_loss(
         yield Effect(text)
     if around.correction:
         number = _by_weight(around, term, "loss")
-        if around.correction_includes_kl:
-            text = f"{around.correction} multiplies the KL with the policy loss{number}"
-            yield Effect(text, f"with {around.correction}")
-        else:
-            yield Effect(
-                f"{around.correction} multiplies the policy loss and not the KL in the loss: where "
-                "its weight is below 1, β counts that much more, and where it masks, the KL is "
-                f"alone{number}",
-                f"outside {around.correction}",
-            )
+        yield Effect(
+            f"{around.correction} multiplies the policy loss and not the KL in the loss: where "
+            "its weight is below 1, β counts that much more, and where it masks, the KL is "
+            f"alone{number}",
+            f"outside {around.correction}",
+        )
     if reading.regime.on_policy is not True and around.clip is not None:
         what = f"the clip {_span(around.clip)} cuts the task's gradient and not that of the KL"
         yield from _clip(
@@ -273,9 +269,8 @@ def _by_weight(around: Surroundings, term: InReward | InLoss, placement: Placeme
     weight, name = around.engine_weight, estimator_name(term)
     if weight is None or name not in TABLE:
         return ""
-    corrects_kl = placement == "loss" and around.correction_includes_kl
     try:
-        effect = weight_effect(weight, name, placement, corrects_kl=corrects_kl)
+        effect = weight_effect(weight, name, placement)
     except LaboratoryError:
         return ""
     unit = "tokens" if weight.kind.endswith("token") else "responses"
@@ -452,7 +447,7 @@ def _effective(
             text += f": at most {at_most:.3g} for rewards of 0 and 1"
         elif at_most is not None:
             text += f": {at_most:.3g}"
-    if around.correction and placement == "loss" and not around.correction_includes_kl:
+    if around.correction and placement == "loss":
         text += "; more where the correction's weight is below 1"
     return EffectiveBeta(placement, beta, at_most, text)
 

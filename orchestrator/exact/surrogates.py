@@ -200,17 +200,13 @@ class WeightEffect(NamedTuple):
 
 
 @cache
-def weight_effect(
-    weight: EngineWeight, estimator: str, placement: Placement, *, corrects_kl: bool = False
-) -> WeightEffect:
+def weight_effect(weight: EngineWeight, estimator: str, placement: Placement) -> WeightEffect:
     """Return the exact effect of a weight on the beta of a term, in MISMATCH with the token ratio.
 
-    If the weight does not multiply a KL in the loss, the factor is the same for every estimator.
+    It does not multiply a KL in the loss: there the factor is the same for every estimator.
     Raise LaboratoryError for an estimator over the vocabulary, and if no gradient remains.
     """
-    how = PolicyLoss(
-        correction=weight.kind, least=weight.least, most=weight.most, corrects_kl=corrects_kl
-    )
+    how = PolicyLoss(correction=weight.kind, least=weight.least, most=weight.most)
     with_it, without = (
         forces(MISMATCH, each, estimator, placement) for each in (how, PolicyLoss())
     )

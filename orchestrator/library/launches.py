@@ -368,8 +368,6 @@ class Surroundings:
     """The importance weights or masks against the rollout engine, in words; empty: none."""
     engine_weight: EngineWeight | None = None
     """The same as the laboratory knows it; None: it has no number for it."""
-    correction_includes_kl: bool = False
-    """True if the correction also multiplies a KL in the loss."""
     rejected: Literal["", "responses", "tokens"] = ""
     """What a rejection by the ratio to the engine takes out of the loss, and leaves in the mean of
     its group."""
@@ -399,6 +397,12 @@ class Surroundings:
     """Further facts of the launch that a user should know, each a sentence."""
     unread: tuple[str, ...] = ()
     """Reasons why a fact could not be read, a sentence for each."""
+
+    @property
+    def unweighed(self) -> str:
+        """Return a clause if samples are older than the old policy of the ratio."""
+        is_weighed = self.correction or self.rejected or not self.old_of
+        return "" if is_weighed else ", and nothing weighs a sample that an older policy drew"
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,11 @@ class OwnHooks:
     """Pattern of programs that are the library's own, by their path, or that orch reads itself."""
     trainers: str = "(?!)"
     """Pattern of names that an imported trainer has."""
+    forked: str = "(?!)"
+    """Pattern of dotted names that only a fork has in the library's packages."""
+    loop: tuple[str, str] = ("(?!)", "(?!)")
+    """Patterns of what a trainer's loop calls to hand its batches to the library's loss, and of the
+    names of a KL or a reference that the library's own loop has, too."""
     known_packages: tuple[str, ...] = ()
     """Other packages whose trainers the library's reader knows."""
 

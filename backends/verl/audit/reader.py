@@ -51,6 +51,7 @@ from backends.verl.manifest import (
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.checkout import functions
 from orchestrator.audit.commands import hydra_file
+from orchestrator.audit.libraries import found_beside
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     NOT_RESCALED,
@@ -320,6 +321,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     entry, rest = program_with_keys(
         launch.words, lambda text: is_entry_point(text) or _starts_verl(text, launch), _OURS
     )
+    entry = found_beside(entry or "", launch.beside) or entry
     if NOT_RL.search(entry or "") or not (entry or (_configures(launch) and not launch.words)):
         return None
     keys = Keys(DEFAULTS)
@@ -369,7 +371,8 @@ def _root(entry: str, config: str, launch: Launch) -> tuple[str, str, str]:
 
 def _starts_verl(path: str, launch: Launch) -> bool:
     """Return True for a project's own program that starts verl's trainer with Hydra."""
-    text = (launch.beside.get(path) or "") if path.endswith(".py") else ""
+    path = found_beside(path, launch.beside) if path.endswith(".py") else ""
+    text = launch.beside.get(path) or ""
     return "@hydra.main" in text and _IMPORTS.search(text) is not None
 
 
@@ -723,11 +726,13 @@ class _Reader(ReleaseReader):
     def _assumed(self) -> Iterator[str]:
         if self.entry and not is_entry_point(self.entry):
             yield (
-                f"{self.entry} is not verl's own: that it hands these keys to verl's trainer "
-                "unchanged"
+                f"{shown(self.entry)} is not verl's own: that it hands these keys to verl's "
+                "trainer unchanged"
             )
-        if self.launch.missing and not self.keys.opaque:
-            yield f"{', '.join(self.launch.missing)} (not here) leaves the KL as verl has it"
+        files = {e: f"{STOCK_FOLDER}/{e}.yaml" for e in self.launch.missing}
+        missing = [e for e, file in files.items() if file not in self.launch.beside]
+        if missing and not self.keys.opaque:
+            yield f"{', '.join(missing)} (not here) leaves the KL as verl has it"
 
     def _loss(self) -> tuple[InLoss, bool | None]:
         keys = self.keys
@@ -917,7 +922,7 @@ class _Reader(ReleaseReader):
         return Surroundings(
             advantage_divided_by=divided,
             divided_because=because,
-            own_rollout_in_mean=advantage in OWN_IN_MEAN,
+            own_rollout_in_mean=advantage in OWN_IN_MEAN and group != 1,
             policy_loss=name,
             ratio=ratio,
             clip=clip_range(keys.number(CLIP_LOW), keys.number(CLIP_HIGH)),
@@ -1259,7 +1264,9 @@ class _Reader(ReleaseReader):
             rewarded.insert(0, (USE_REWARD, "True"))
         # An advantage that orch does not know may do anything to a KL in the reward.
         is_known = self.keys.text(ADVANTAGE) in (None, *KNOWN)
-        if is_known:
+        # A group of one is mended first: then the deviation of a group rescales such a KL.
+        divided = DIVIDED_BY.get(self.keys.text(ADVANTAGE) or "") == "group_std"
+        if is_known and not (divided and any(each.apart for each in self.notes)):
             yield self.keys.change("k1 in the reward", *rewarded)
         if is_known and self.at >= FIRST_WITH_SWITCH:
             yield self.keys.change(
