@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise, takewhile, zip_longest
 from types import MappingProxyType
 
 from orchestrator.audit.bash.script import launches as shell_launches
@@ -46,7 +46,9 @@ MOST_SCRIPTS = 200
 MOST_FILES = 8
 """Maximum number of configurations that a launch is read with, where it does not say which."""
 _OF_A_KL = re.compile(r"(?m)^\s*(?:beta|\w*kl\w*|loss_fn|num_generations)\s*:")
-_RUNS = re.compile(r"(?m)^(?:if __name__\b|(?!print\b)\w+\()")
+_RUNS = re.compile(
+    r"(?m)^(?:if __name__\b|(?!print\b)\w+\(|[\w.]+\.(?:train|run|exit|main|Fire)\()"
+)
 """A line that shows that a Python file is a program."""
 _HYDRA_MAIN = re.compile(r"@hydra\.main\(([^()]{0,400})\)")
 _HYDRA_ARGUMENT = re.compile(r"""(config_path|config_name)\s*=\s*["']([^"']*)["']""")
@@ -173,11 +175,15 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
     own = posixpath.basename(name)
     configuration = _of_hydra(text, own, files)
     program, budget = read_python(text, own, configuration=configuration, files=files), Budget()
+    is_hydra = _HYDRA_MAIN.search(text) and may_launch(text)
+    imports_one = _RUNS.search(text) and trainer_beside(own, text, files) not in ("", own)
+    itself = not (program.commands or program.documents) and (is_hydra or imports_one)
     unknown = {name: f"${name}, which Python sets" for name in program.environment}
     for line, command_text in program.texts:
         for launch in _shell(command_text, files, line, {}, budget, {**unknown, HOLE: PUT_IN}):
-            if line in program.usage and not runs_file(launch.words, own):
-                continue  # a docstring tells how other programs are run
+            if line in program.usage and (itself or not runs_file(launch.words, own)):
+                continue  # a docstring tells how other programs are run, or this one
+            itself = False
             yield replace(launch, names=program.names) if runs_file(launch.words, own) else launch
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
@@ -187,10 +193,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
         yield _configured(launch, {}, files)
     for line, document in program.documents:
         yield Launch(documents=(document,), line=line, names=program.names)
-    starts = program.texts or program.commands or program.documents
-    is_hydra = _HYDRA_MAIN.search(text) and may_launch(text)
-    imports_one = _RUNS.search(text) and trainer_beside(own, text, files) not in ("", own)
-    if not starts and (is_hydra or imports_one):
+    if itself:
         yield _configured(Launch((CommandWord(own),), names=program.names), {}, files)
 
 
@@ -278,8 +281,10 @@ def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Ite
 
 
 def _options(words: Sequence[CommandWord]) -> dict[str, str]:
-    """Return option -> value of a program's arguments: `--a b`, `--a=b`, `--switch`."""
-    options: dict[str, str] = {}
+    """Return option -> value of a program's arguments: `--a b`, `--a=b`, `--switch`; and each
+    word as `sys.argv[1]`, up to one that may be several."""
+    texts = [*takewhile(lambda text: text != UNKNOWN, (word.text for word in words))]
+    options = {f"sys.argv[{at}]": text.replace(UNSET, UNKNOWN) for at, text in enumerate(texts, 1)}
     for word, following in zip_longest(words, words[1:]):
         if word is not None and word.text.startswith("--"):
             key, equals, value = word.text[2:].partition("=")

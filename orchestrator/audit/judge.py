@@ -33,6 +33,7 @@ from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
     BoundNote,
+    CommandWord,
     Given,
     Inactive,
     InLoss,
@@ -191,6 +192,8 @@ _OF_TERM: dict[str, tuple[AuditVerdict, str]] = {
 """Verdict and words for a KL of old samples, by the term's key in the catalogue of objectives."""
 _SURROGATES = ("ppo_k1", "ppo_k1@rollout_kl", "ppo_rho_k1", "frozen_k1")
 """Keys of PPO's surrogates of the sequence reverse KL."""
+_CLOSES = ("fi", "done", "esac", "}")
+"""Words that close what a shell script opens, on a line of their own."""
 _SIZE = re.compile(
     r"(?!.*(?:\.rollout\.|micro|reward|_val)).*(?:batch_?size|num_updates|(ppo|train)_epochs)", re.I
 )
@@ -372,7 +375,7 @@ def _named_as(reading: LaunchReading, launch: Launch) -> str | None:
 
 def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
     """Return True if neither the script, nor its project, nor a person names the release."""
-    return not reading.own_release and _named_as(reading, launch) in (None, "bound")
+    return not reading.own_release and _named_as(reading, launch) is None
 
 
 def _unread(reading: LaunchReading) -> tuple[str, ...]:
@@ -397,7 +400,8 @@ def _without_a_table(reading: LaunchReading, launch: Launch) -> Iterator[str]:
     elif launch_keys is not None and launch_keys.exact:
         return
     elif _is_guessed(reading, launch):
-        yield f"the release is {reading.version}: no file names one; {reading.version_because}"
+        why = "" if launch.bounds(reading.library)[1] else "no file names one; "
+        yield f"the release is {reading.version}: {why}{reading.version_because}"
     else:
         name = f"{reading.library} {reading.version}"
         yield f"{name} has the keys and defaults of the releases that orch has a table of"
@@ -457,6 +461,10 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
             (ends.line,),
             stops=ends.breaks,
         )
+    before, last = (CommandWord(""), CommandWord(""), *launch.words)[-2:]
+    if last.text in _CLOSES and last.lines and last.lines != before.lines:
+        text = f"`{last.text}` follows a `\\` and ends nothing: bash refuses the whole file"
+        yield AuditNote(text, last.lines, stops=True)
     cut = launch.cut_off
     if cut is not None and cut.refused:
         text = (

@@ -12,12 +12,9 @@ from functools import cache
 from pathlib import Path
 from stat import S_ISREG
 
-from packaging.specifiers import SpecifierSet
-
 from orchestrator import plugins
 from orchestrator.audit.checkout import known_code, release_of
-from orchestrator.library.key_tables import version_tuple
-from orchestrator.library.launches import UNKNOWN, UNSET, NamedRelease
+from orchestrator.library.launches import BOUNDS, UNKNOWN, UNSET, NamedRelease
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
 SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
@@ -228,29 +225,28 @@ class Projects:
 
     def _required(self, script: Path) -> dict[str, str]:
         releases: dict[str, str] = {}
-        bounded: dict[str, str] = {}
         for folder in self.folders(script):
             for mark in marks().values():
                 self._add_files(folder, mark, releases)
             for name in _ENVIRONMENTS:
                 for library, version in self._installed(folder / name):
                     releases.setdefault(library, f"{version} {name} beside it has it installed")
-            for name in _LOCKS:
-                for library, version in _locked(self.text(folder, name) or ""):
-                    releases.setdefault(library, f"{version} {name} beside it locks it")
+            for name in sorted(self.entries(folder).intersection(_LOCKS)):
+                for library, why in _locked(name, self.text(folder, name)):
+                    releases.setdefault(library, why)
             further = (each for each in self.entries(folder) if _INSTALLS.match(each))
             for name in (*_PIN_FILES, *sorted(further)):
                 text = self._requirements(folder, name)
                 for library, why in _named(text):
                     releases.setdefault(library, f"{why.partition(' ')[0]} {name} asks for it")
-                for library, within, requirement in _bounded(text):
-                    why = f"{within[0]} {name} asks for {requirement}: the newest with a table"
-                    bounded.setdefault(library, NamedRelease(why, "bound", *within))
+                for library, bounds, requirement in _bounded(text):
+                    why = f"{bounds} {name} asks for {requirement}"
+                    releases.setdefault(f"{library}{BOUNDS}", why)
         for library in marks().keys() - releases.keys():
             if why := release_of(NeighbourFiles(script, self), known_code(library)):
                 releases[library] = NamedRelease(why, "copy")
         self._add_active(releases)
-        return {**bounded, **releases}
+        return releases
 
     def _requirements(self, folder: Path, name: str) -> str:
         """Return a file of requirements and those that it includes (`-r`), without comments."""
@@ -290,11 +286,6 @@ class Projects:
         if mark.amended is not None:
             amended = mark.amended(lambda path: self.text(folder, path), releases)
             releases.update({name: NamedRelease(why, "copy") for name, why in amended})
-
-
-def versions(script: Path) -> dict[str, str]:
-    """Return the releases that the project around one script contains or requires."""
-    return Projects().versions(script)
 
 
 class NeighbourFiles(Mapping[str, str]):
@@ -373,22 +364,15 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
                 yield library, f"{match[1]} line {line} asks for it"
 
 
-def _bounded(text: str) -> Iterator[tuple[str, list[str], str]]:
-    """Yield each library that a text requires within bounds (`verl<0.8`), the releases with a
-    table inside them, the newest first, and the requirement."""
+def _bounded(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each library that a text requires within bounds, these, and the requirement."""
     lowered = text.lower()
     for library, mark in marks().items():
         for name in mark.distributions:
             match = _bounds(name).search(text) if name.lower() in lowered else None
-            if match is None:
-                continue
-            of_code = known_code(library).code.values()
-            known = {
-                v for by in of_code for own in by.values() for each in own.values() for v in each
-            }
-            inside = list(SpecifierSet(match[1].strip(" ,")).filter(known))
-            if inside:
-                yield library, sorted(inside, key=version_tuple)[::-1], match[0].strip(" ,")
+            if match is not None:
+                bounds = re.sub(r"\s", "", match[1]).strip(",")
+                yield library, bounds, match[0].strip(", \n")
 
 
 @cache
@@ -419,14 +403,16 @@ def _dist_info(distribution: str) -> re.Pattern[str]:
     return re.compile(rf"(?i:{name})-{_VERSION}\.dist-info")
 
 
-def _locked(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the libraries in a lock file, with their releases."""
+def _locked(name: str, text: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the libraries in a lock file, with their releases; of one that is too large to be read,
+    that it may have any."""
     for library, mark in marks().items():
-        for distribution in mark.distributions:
-            name = re.escape(distribution)
-            match = re.search(rf'name = "(?i:{name})"\s+version = "{_VERSION}"', text)
+        if text is None:
+            yield f"{library}{BOUNDS}", f" {name} may lock it, and is too large to be read"
+        for each in map(re.escape, mark.distributions):
+            match = re.search(rf'name = "(?i:{each})"\s+version = "{_VERSION}"', text or "")
             if match is not None:
-                yield library, match[1]
+                yield library, f"{match[1]} {name} beside it locks it"
 
 
 def _upwards(folder: Path) -> Iterator[Path]:

@@ -169,7 +169,8 @@ def entry_at(words: Sequence[CommandWord]) -> tuple[int, str]:
 
 def trainer_beside(path: str, text: str, beside: Mapping[str, str]) -> str:
     """Return the file that creates a trainer's configuration: the program itself, or the one of
-    the modules beside it that it imports. Empty if none does, or several do."""
+    the modules beside it that it imports; else a program that hydra may make one in. Empty if none
+    does, or several do."""
     if may_configure(text):
         return path
     hooks = OwnHooks(packages=tuple(library_packages()))
@@ -177,7 +178,15 @@ def trainer_beside(path: str, text: str, beside: Mapping[str, str]) -> str:
         return ""
     modules = _modules(path, text, beside, hooks)
     creating = [each.path for each in modules[1:] if _runs(each, modules)]
-    return creating[0] if len(creating) == 1 else ""
+    of_hydra = path if "instantiate(" in text and not creating else ""
+    return creating[0] if len(creating) == 1 else of_hydra
+
+
+def with_modules(path: str, text: str, beside: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield path and text of a program, and of the modules beside it that it imports."""
+    yield path, text
+    for each in _modules(path, text, beside, OwnHooks(packages=tuple(library_packages())))[1:]:
+        yield each.path, beside[each.path]
 
 
 def _runs(module: _Module, modules: Iterable[_Module]) -> bool:

@@ -20,7 +20,6 @@ from orchestrator.audit.commands import (
 from orchestrator.audit.documents import notebook
 from orchestrator.audit.fix import chosen, conditional
 from orchestrator.audit.judge import AuditFinding, judge
-from orchestrator.audit.key_check import unnumbered
 from orchestrator.audit.libraries import (
     STARTS,
     NeighbourFiles,
@@ -32,12 +31,11 @@ from orchestrator.audit.libraries import (
     titles,
     unread,
 )
-from orchestrator.audit.own_code import entry_at, with_own_code
+from orchestrator.audit.own_code import entry_at, with_modules, with_own_code
 from orchestrator.audit.verdicts import WITHOUT_KL
 from orchestrator.library.launches import (
     Launch,
     LaunchReading,
-    NamedRelease,
     UnreadableScript,
 )
 
@@ -68,7 +66,7 @@ def findings(
         raise UnreadableScript("this file is binary, not a script")
     started, text = launches(text, name, files), plain(text)
     name = name.removesuffix(".py") if name.endswith(f"{NOTEBOOK}.py") else name
-    releases = _releases(text, versions)
+    releases = {**dict(pins(text)), **versions}
     answers: list[AuditFinding] = []
     of_itself: list[AuditFinding] = []
     for launch in started[: 4 * MOST_FINDINGS]:
@@ -90,8 +88,9 @@ def findings(
 
 def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, str]) -> str:
     """Return why no launch is read in a text."""
-    paths = (found_beside(entry_at(each.words)[1], files) for each in started)
-    for path, code in (("", text), *((path, files.get(path, "")) for path in paths)):
+    named = (found_beside(entry_at(each.words)[1], files) for each in started)
+    programs = (("", text), *((path, files.get(path, "")) for path in named))
+    for path, code in programs:
         if other := unread(code):
             kl = _kl_line(code, path) or _kl_line(text)
             reads = f"orch does not read it (it reads {titles()})"
@@ -105,17 +104,25 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
     hidden = f"; line {at} has one that orch cannot read there" if at else ""
     if (kl := _kl_line(text)) and not at:
         hidden = f"; {kl} for a program that orch does not read"
-    if (made := _MAKES_A_TRAINER.search(text)) and not hidden:
-        line = text.count("\n", 0, made.start(1)) + 1
-        hidden = f"; line {line} makes a {made[1]}, whose settings are made elsewhere"
+    for path, code in (pair for each in programs for pair in with_modules(*each, files)):
+        made = _MAKES_A_TRAINER.search(code)
+        if made and (not hidden or re.search(r"\btrl\b", code)):
+            hidden = (
+                f"; {_line(code, path, made)} makes a {made[1]}, whose settings are made elsewhere"
+            )
+            return f"no launch of {titles()} was found in it{hidden}{kl and f'; {kl}'}"
     return f"no launch of {titles()} was found in it{others}{hidden}"
 
 
 def _kl_line(text: str, path: str = "") -> str:
     """Return in words which line of a text sets a KL first; empty if none does."""
     kl = _SETS_A_KL.search(text)
-    line = text.count("\n", 0, kl.start(1)) + 1 if kl else 0
-    return f"line {line} {f'of {path} ' if path else ''}sets a KL ({kl[1]})" if kl else ""
+    return f"{_line(text, path, kl)} sets a KL ({kl[1]})" if kl else ""
+
+
+def _line(text: str, path: str, match: re.Match[str]) -> str:
+    line = text.count("\n", 0, match.start(1)) + 1
+    return f"line {line} of {path}" if path else f"line {line}"
 
 
 def _starts(line: str) -> bool:
@@ -132,18 +139,10 @@ def readings(
     versions: library -> release, which count more than those of the text.
     """
     started, text = launches(text, name, files), plain(text)
-    releases = _releases(text, versions)
+    releases = {**dict(pins(text)), **versions}
     for launch in started:
         if pair := _recognised(launch, text, files, releases):
             yield pair
-
-
-def _releases(text: str, versions: Mapping[str, str]) -> dict[str, str]:
-    """Return the releases of `versions` and of the text, which counts more than a mere bound."""
-    how_of = NamedRelease.how_of
-    bounded = {name: each for name, each in versions.items() if how_of(each) == "bound"}
-    named = {name: each for name, each in versions.items() if name not in bounded}
-    return {**bounded, **dict(pins(text)), **named}
 
 
 def _recognised(
@@ -155,29 +154,8 @@ def _recognised(
     for each in (*programs(launch, files, text), launch):
         program = replace(each, versions=releases, beside=files, in_folder=own)
         if reading := _reading(program):
-            return _within_bound(program, reading)
+            return program, reading
     return None
-
-
-def _within_bound(launch: Launch, reading: LaunchReading) -> tuple[Launch, LaunchReading]:
-    """Return the launch and its reading. Of a release that is only bounded: as of the newest
-    within the bound that lacks fewest of the launch's keys."""
-    named = launch.versions.get(reading.library, "")
-    for version in named.within[1:] if isinstance(named, NamedRelease) else ():
-        if not (least := _lacked(reading)):
-            break
-        why = f"{named.partition(' ')[2]} that has its keys"
-        release = NamedRelease(f"{version} {why}", "bound")
-        other = replace(launch, versions={**launch.versions, reading.library: release})
-        if (read := _reading(other)) and read.library == reading.library and _lacked(read) < least:
-            launch, reading = other, read
-    return launch, reading
-
-
-def _lacked(reading: LaunchReading) -> int:
-    """Return how many of a launch's keys the table of its release lacks."""
-    held = reading.held
-    return sum(not held.table.has(unnumbered(key)) for key in held.given) if held else 0
 
 
 def _finding(launch: Launch, reading: LaunchReading, name: str) -> AuditFinding:
@@ -203,7 +181,9 @@ def _reading(launch: Launch) -> LaunchReading | None:
     for library in plugins.readers():
         reading = plugins.load_reader(library).audit(launch)
         if reading is not None:
-            return reading
+            bounds = "" if reading.library in launch.versions else launch.bounds(reading.library)[1]
+            because = "; ".join(filter(None, (bounds, reading.version_because)))
+            return replace(reading, version_because=because)
     return None
 
 

@@ -62,6 +62,8 @@ _LOADS = (
     "omegaconf.OmegaConf.load",
 )
 """Functions that return the content of a file."""
+_TARGET = "_target_"
+"""The key by which hydra is told what to make of a configuration."""
 _KNOWN_BASES = frozenset({"BaseModel", "BaseSettings", "NamedTuple", "TypedDict", "ABC", "object"})
 """Classes that no trainer's configuration comes from, and that have no fields."""
 DEEPEST = 20
@@ -170,7 +172,7 @@ class _Reader:
         """Dictionary -> where the file gives it a key that is a text, and the value."""
         self.set_later: set[str] = set()
         """Attributes and elements that the file assigns, as they are written."""
-        self.opened: dict[str, ast.expr] = {}
+        self.opened: dict[str, list[ast.expr]] = {}
         """Name of an open file -> what opens it."""
         self.loaded: dict[str, ast.Dict | None] = {}
         """Path -> what a file holds; None: it is not at hand, or not read."""
@@ -185,7 +187,21 @@ class _Reader:
         self.nodes = list(ast.walk(tree))
         self.parsed = {*_PARSED, *(name for node in self.nodes for name in _parsed_names(node))}
         """Variables that hold the options of a parser."""
+        self.defined = {
+            each.name: each
+            for each in self.nodes
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        self.functions = {
+            id(inner): id(node)
+            for node in self.nodes
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for inner in ast.walk(node)
+        }
+        """Node -> the innermost function that it is in."""
         self.values: dict[str, list[ast.expr | None]] = {}
+        self.locals: dict[tuple[int | None, str], list[ast.expr | None]] = {}
+        """Function and name -> what the function itself gives the name."""
         self.grown: dict[str, list[tuple[ast.expr, ast.expr | None]]] = {}
         """List or text -> where the file adds to it, and what; None: it is changed otherwise."""
         self.defaults: dict[str, ast.expr] = {}
@@ -196,6 +212,8 @@ class _Reader:
         """Parameters that hold the configuration of `@hydra.main`."""
         self.declared: set[str] = set()
         """The options that its parsers take (`add_argument`)."""
+        self.positional: list[str] = []
+        """The arguments that they take by their place."""
         self.changed: dict[str, int] = {}
         self.attributes: dict[str, list[tuple[str, ast.expr]]] = {}
         self.classes: dict[str, ast.ClassDef] = {}
@@ -215,6 +233,11 @@ class _Reader:
         for key, each in self.options.items():
             meant = completed(key, self.declared)
             self.defaults.update(dict.fromkeys(meant if len(meant) == 1 else (key,), each))
+        for at, name in enumerate(self.positional, 1):
+            word = self.options.get(f"sys.argv[{at}]")
+            if word is None or str(getattr(word, "value", "")).startswith("-"):
+                break
+            self.defaults[name] = word
         self.branched = {
             id(inner): node.lineno
             for node in self.nodes
@@ -222,13 +245,6 @@ class _Reader:
             for inner in ast.walk(node)
             if isinstance(inner, ast.expr)
         }
-        self.functions = {
-            id(inner): id(node)
-            for node in self.nodes
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            for inner in ast.walk(node)
-        }
-        """Node -> the innermost function that it is in."""
         self.names = {id(value): name for name, given in self.values.items() for value in given}
         for name, given in self.values.items():
             for value in given:
@@ -276,7 +292,7 @@ class _Reader:
             for each in ast.walk(node.target):
                 if isinstance(each, ast.Name):
                     # No known value, and yet an assignment: a second one makes the name unknown.
-                    self.values.setdefault(each.id, []).append(None)
+                    self._gives(each, each.id, None)
         else:
             self._note_changes(node)
 
@@ -293,14 +309,14 @@ class _Reader:
         names that an expression or a `with` sets.
         """
         if isinstance(node, ast.NamedExpr):
-            self.values.setdefault(node.target.id, []).append(node.value)
+            self._gives(node, node.target.id, node.value)
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
             is_stored = any(at is node for at, _ in self.stored.get(node.value.id, ()))
             if not (isinstance(node.ctx, ast.Load) or _path(node) or is_stored):
                 self.grown.setdefault(node.value.id, []).append((node, None))
         elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
-            self.values.setdefault(node.optional_vars.id, []).append(None)
-            self.opened[node.optional_vars.id] = node.context_expr
+            self._gives(node, node.optional_vars.id, None)
+            self.opened.setdefault(node.optional_vars.id, []).append(node.context_expr)
         elif isinstance(node, ast.Call):
             self._replaced(node)
             if isinstance(node.func, ast.Attribute):
@@ -346,9 +362,6 @@ class _Reader:
 
     def _note_arguments(self) -> None:
         """Forget the defaults of the parameters to which a call in the file may give a value."""
-        functions = {
-            n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
         for node in self.nodes:
             if not isinstance(node, ast.Call):
                 continue
@@ -356,7 +369,7 @@ class _Reader:
             if isinstance(copied, ast.Name):
                 # `y = list(x)` and later `y.append()`: the launch has y's words, and not x's.
                 self.remade.setdefault(copied.id, node.lineno)
-            function = functions.get(last_name(node.func))
+            function = self.defined.get(last_name(node.func))
             if function is None:
                 continue
             names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
@@ -382,7 +395,7 @@ class _Reader:
         decorators = map(ast.unparse, node.decorator_list)
         is_main = any(each.startswith("hydra.main(") for each in decorators)
         if is_main and node.args.args and self.configuration.keys:
-            self.values.setdefault(node.args.args[0].arg, []).append(self.configuration)
+            self._gives(node.args.args[0], node.args.args[0].arg, self.configuration)
             self.hydra.add(id(node.args.args[0]))
 
     def _script_default(self, node: ast.expr) -> tuple[str, ast.expr] | None:
@@ -407,7 +420,7 @@ class _Reader:
 
     def _taken(self, node: ast.arg) -> None:
         """Record a parameter of a function, with its class."""
-        self.values.setdefault(node.arg, []).append(None)
+        self._gives(node, node.arg, None)
         if isinstance(node.annotation, ast.Name):
             self.annotated.setdefault(node.arg, set()).add(node.annotation.id)
 
@@ -416,13 +429,13 @@ class _Reader:
         if isinstance(target, ast.Attribute | ast.Subscript):
             self.set_later.add(ast.unparse(target))
         if isinstance(target, ast.Name):
-            self.values.setdefault(target.id, []).append(value)
+            self._gives(target, target.id, value)
         elif isinstance(target, ast.Tuple | ast.List):
             same = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
             for at, each in enumerate(target.elts):
                 one = value.elts[at] if same and isinstance(value, ast.Tuple | ast.List) else None
                 if isinstance(each, ast.Name):
-                    self.values.setdefault(each.id, []).append(one)
+                    self._gives(each, each.id, one)
         elif path := _path(target):
             self.changed.setdefault(path, line)
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
@@ -431,6 +444,11 @@ class _Reader:
         elif isinstance(target, ast.Attribute) and value:
             owner = ast.unparse(target.value)
             self.attributes.setdefault(owner, []).append((target.attr, value))
+
+    def _gives(self, at: ast.AST, name: str, value: ast.expr | None) -> None:
+        """Record a value that a name gets at a place; None: it is not known."""
+        self.values.setdefault(name, []).append(value)
+        self.locals.setdefault((self.functions.get(id(at)), name), []).append(value)
 
     def _replaced(self, node: ast.Call) -> None:
         """Record `setattr(x, "a", ...)` and `replace(x, a=...)` of dataclasses."""
@@ -473,7 +491,9 @@ class _Reader:
             option = each.removeprefix("--").replace("-", "_")
             if each.startswith("--"):
                 self.declared.add(option)
-            if each.startswith("--") and default is not None:
+            elif not each.startswith("-"):
+                self.positional.append(option)
+            if option[:1] != "_" and default is not None:
                 self.defaults[option] = default
 
     def file(self) -> PythonFile:
@@ -762,12 +782,17 @@ class _Reader:
         """
         if not isinstance(node.func, ast.Name | ast.Attribute):
             return None
-        lineage = self.lineage(ast.unparse(node.func))
+        name, keywords = ast.unparse(node.func), node.keywords
+        if last_name(node.func) == "instantiate" and node.args:  # of hydra
+            made = self._dictionary(node.args[0]) or ast.Dict([], [])
+            name = str(getattr(_item(made, _TARGET), "value", name))
+            keywords = [ast.keyword(None, made), *keywords]
+        lineage = self.lineage(name)
         if not lineage.library:
             return None
         values = dict(lineage.values)
         unknown = []
-        for keyword in node.keywords:
+        for keyword in keywords:
             if keyword.arg is not None:
                 word = self._word(keyword.value)
                 values[keyword.arg] = _given(word, keyword.value)
@@ -786,6 +811,7 @@ class _Reader:
                 unknown.append(f"**{ast.unparse(given)}")
         for key, value in self.attributes.get(self.names.get(id(node), ""), ()):
             values[key] = self._set_later(value, node)
+        values.pop(_TARGET, None)
         return self._of_class(lineage, values, [lineage], unknown)
 
     def _set_later(self, value: ast.expr, made: ast.expr) -> Given:
@@ -815,7 +841,9 @@ class _Reader:
         fields = dict(_fields(own))
         values = {key: _given(self._word(each), each) for key, each in fields.items() if each}
         bases = [self.lineage(ast.unparse(each), left - 1) for each in own.bases]
-        first = next((each for each in bases if each.library), _Lineage())
+        target = str(getattr(fields.get(_TARGET), "value", ""))
+        first = self._imported_lineage(target, left) if target else _Lineage()
+        first = next((each for each in bases if each.library), first)
         return _Lineage(
             first.library,
             first.module,
@@ -829,6 +857,7 @@ class _Reader:
         owner, _, last = name.rpartition(".")
         real = last if owner else self.aliases.get(name, name)
         module = self.modules.get(owner or name, "") or self.modules.get(real, "")
+        module = module or (owner if owner in library_packages() else "")
         named = real if real in configuration_classes() else ""
         of_library = module.partition(".")[0] in library_packages()
         is_class = named or real[:1].isupper()
@@ -945,21 +974,49 @@ class _Reader:
         string = isinstance(node, ast.Constant) and isinstance(node.value, str)
         return string or isinstance(node, ast.JoinedStr) or bool(node and _is_formatted(node))
 
-    def _path_of(self, node: ast.expr | None) -> str:
-        """Return the path that an expression opens, or names; empty if it is not known."""
+    def _opened(self, node: ast.expr) -> ast.expr:
+        """Return the path that an expression opens: of a file's name, `open(p)`, `p.open()`."""
         if isinstance(node, ast.Name):
-            node = self.opened.get(node.id, node)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "Path") and node.args:
-            node = node.args[0]
-        text = UNKNOWN if node is None else self._word(node).text
+            before = [each for each in self.opened.get(node.id, ()) if each.lineno <= node.lineno]
+            node = max(before, key=lambda each: each.lineno, default=node)
+        while isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("open", "read_text"):
+                node = node.func.value
+            elif node.args and ast.unparse(node.func) in ("open", "Path", "str"):
+                node = node.args[0]
+            else:
+                break
+        return node
+
+    def _path_loaded(self, node: ast.Call) -> str:
+        """Return the path of the file whose content a call gives: of `yaml.safe_load(open(path))`,
+        or of a function that returns this for its first parameter; empty if it is not known."""
+        given, name = next(iter(node.args), None), ast.unparse(node.func)
+        if name not in _LOADS:
+            there = self if name in self.defined else self._module(self.modules.get(name, ""))
+            given = there.returned(self.aliases.get(name, name), given) if there else None
+        text = UNKNOWN if given is None else self._word(self._opened(given)).text
         return "" if UNKNOWN in text else text
+
+    def returned(self, name: str, given: ast.expr | None) -> ast.expr | None:
+        """Return the path that a function loads a file from and returns its content: its first
+        parameter, which is `given`; None for another function."""
+        function = self.defined.get(name)
+        parts = list(ast.walk(function)) if function else []
+        values = [each.value for each in parts if isinstance(each, ast.Return)]
+        known = values[0] if len(values) == 1 else None
+        call = _without_else(self._held(known) if isinstance(known, ast.Name) else known)
+        if not function or not isinstance(call, ast.Call) or ast.unparse(call.func) not in _LOADS:
+            return None
+        path = self._opened(call.args[0]) if call.args else None
+        first = [each.arg for each in function.args.args[:1]]
+        return given if isinstance(path, ast.Name) and [path.id] == first else None
 
     def _load(self, node: ast.expr | None) -> ast.expr | None:
         """Return what `yaml.safe_load(open("a.yaml"))` and `OmegaConf.load("a.yaml")` give; other
         expressions as they are."""
-        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _LOADS or not node.args:
-            return node
-        path = self._path_of(node.args[0]).removeprefix("./")
+        call = _without_else(node)
+        path = self._path_loaded(call).removeprefix("./") if isinstance(call, ast.Call) else ""
         if path and path not in self.loaded:
             text = self.files.get(path)
             try:
@@ -970,13 +1027,19 @@ class _Reader:
             self.loaded[path] = _as_dictionary(own) if own else None
         return self.loaded.get(path) or node
 
+    def _held(self, node: ast.Name) -> ast.expr | None:
+        """Return what a name holds: its function's own, else the file's, else a module's."""
+        name = node.id
+        own = self.locals.get((self.functions.get(id(node)), name))
+        given = own or self.values.get(name, [])
+        known = self._load(given[0]) if len(given) == 1 else None
+        if not given and (there := self._module(self.modules.get(name, ""))):
+            known = there.constant(self.aliases.get(name, name))
+        return None if name in self.grown else self._with_stored(known, node)
+
     def _known(self, node: ast.expr) -> ast.expr | None:
         if isinstance(node, ast.Name):
-            given = self.values.get(node.id, [])
-            known = self._load(given[0]) if len(given) == 1 else None
-            if not given and (there := self._module(self.modules.get(node.id, ""))):
-                known = there.constant(self.aliases.get(node.id, node.id))
-            return None if node.id in self.grown else self._with_stored(known, node)
+            return self._held(node)
         if isinstance(node, ast.Call):
             of = None
             if isinstance(node.func, ast.Attribute) and node.func.attr == "get":
@@ -986,8 +1049,12 @@ class _Reader:
                 return _item(of, key.value) or next(iter(node.args[1:]), None)
             loaded = self._load(node)
             return None if loaded is node else loaded
-        if ast.unparse(node) in self.set_later:
+        if isinstance(node, ast.IfExp) and "sys.argv" in ast.unparse(node.test):
+            return node.body if "sys.argv[1]" in self.options else node.orelse
+        if (written := ast.unparse(node)) in self.set_later:
             return None
+        if written in self.options:
+            return self.options[written]
         if isinstance(node, ast.Attribute) and (of := self._dictionary(node.value)):
             return _item(of, node.attr)
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -1023,6 +1090,12 @@ class _Reader:
         own = {key: replace(each, lines=(), file=self.name) for key, each in values.items()}
         return _as_dictionary(own) if own and not self.unknown_keys else None
 
+    def field(self, kind: str, name: str) -> ast.expr | None:
+        """Return the default of a field of a class of this file, for another file."""
+        default = dict(_fields(self.classes[kind])).get(name) if kind in self.classes else None
+        text = UNKNOWN if default is None else self._word(default).text
+        return None if UNKNOWN in text else ast.Constant(text, kind=self.name, lineno=0)
+
     def _dictionary(self, node: ast.expr) -> ast.Dict | None:
         """Return the dictionary that a name holds, itself or through other names."""
         if id(node) in self.followed:
@@ -1037,7 +1110,8 @@ class _Reader:
     def _member(self, owner: ast.Name, name: str) -> ast.expr | None:
         """Return the value of `x.name`, or None if it is not known.
 
-        x must be a class of this file, an instance of one, or a parameter annotated with one.
+        x must be a class of this file, an instance of one, or a parameter annotated with one; or
+        an instance of a class that the file imports.
         """
         # It is set after the object was made, so the class does not say its value.
         if any(key == name for key, _ in self.attributes.get(owner.id, ())):
@@ -1048,13 +1122,16 @@ class _Reader:
             (kind,) = types
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and not value.args:
             kind, given = value.func.id, {each.arg: each.value for each in value.keywords}
+        there = self._module(self.modules.get(kind, "")) if isinstance(value, ast.Call) else None
         # `**values` may have set any of its fields.
-        if kind not in self.classes or None in given:
+        if (kind not in self.classes and not there) or None in given:
             return None
         if name in given:
             return given[name]
         if name in self.options:  # a parser of dataclasses, such as tyro's
             return self.options[name]
+        if kind not in self.classes and there:
+            return there.field(self.aliases.get(kind, kind), name)
         fields = dict(_fields(self.classes[kind]))
         if name in fields:
             return fields[name]
@@ -1064,6 +1141,11 @@ class _Reader:
             if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == f"self.{name}"
         ]
         return own[0] if len(own) == 1 else None
+
+
+def _without_else(node: ast.expr | None) -> ast.expr | None:
+    """Return x of `x or {}`; other expressions as they are."""
+    return node.values[0] if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) else node
 
 
 def _item(node: ast.Dict, key: object) -> ast.expr | None:

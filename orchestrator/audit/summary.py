@@ -164,6 +164,7 @@ def _for_a_kl(finding: AuditFinding) -> str:
     edits = ", ".join(map(edit_text, change.edits[:MOST_EDITS]))
     more = len(change.edits) - MOST_EDITS
     rest = f" (and {more} more: -v)" if more > 0 else ""
+    rest += f"; {change.also}" if change.also else ""
     return f"nothing, if that is meant; for a bound on the drift, {change.words}: {edits}{rest}"
 
 
@@ -303,7 +304,7 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:
         yield f"if its samples are old: {VERDICTS[finding.otherwise].objective}"
-    elif finding.regime.on_policy is False and finding.verdict not in WITHOUT_A_TERM:
+    elif finding.regime.on_policy is False and finding.verdict != "undetermined":
         unweighed = finding.surroundings.unweighed if finding.surroundings else ""
         yield finding.regime.because.partition(" (")[0] + unweighed
     acts = [each.headline for each in finding.effects if each.headline]

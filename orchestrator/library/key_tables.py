@@ -25,6 +25,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from orchestrator.library.launches import Given
@@ -259,8 +260,8 @@ class KeyTables:
         at = max(i for i, count in enumerate(lacking) if count == min(lacking))
         return self.versions[at], telling if at < len(self.versions) - 1 else ()
 
-    def accepting(self, given: Mapping[str, Sequence[Given]]) -> list[int]:
-        """Return the indices of the releases that refuse the fewest keys.
+    def accepting(self, given: Mapping[str, Sequence[Given]], bounds: str = "") -> list[int]:
+        """Return the indices of the releases, of those within bounds, that refuse the fewest keys.
 
         A key that no release takes is a fork's. A fork adds newer keys to an old release, and keeps
         no key that its release has dropped. So if releases that are not neighbours fit equally
@@ -276,8 +277,9 @@ class KeyTables:
                 # Hydra refuses `+key` where it has the key, and `key` where it does not.
                 refused[i] += (i in having) == added
                 dropped[i] += i > having[-1] and not added
-        least = min(refused)
-        fitting = [i for i, count in enumerate(refused) if count == least]
+        among = [self.versions.index(each) for each in inside(self.versions, bounds)]
+        least = min(refused[i] for i in among)
+        fitting = [i for i in among if refused[i] == least]
         older = [i for i in fitting if dropped[i] == min(dropped[j] for j in fitting)]
         return older if least and older[-1] + 1 not in fitting else fitting
 
@@ -372,6 +374,12 @@ def merged_table(tables: Iterable[ReleaseTable], more: Iterable[str] = ()) -> Re
 def version_tuple(version: str) -> tuple[int, ...]:
     """Return a version as a tuple that can be compared: `0.3.0.post1` -> (0, 3, 0)."""
     return tuple(int(part) for part in re.findall(r"\d+", version.split(".post")[0])[:3])
+
+
+def inside(versions: Sequence[str], bounds: str) -> list[str]:
+    """Return the releases within bounds (`>=0.9,<1`), the newest where none is."""
+    within = SpecifierSet(bounds).filter(versions) if bounds else versions
+    return [*within] or [*versions[-1:]]
 
 
 def is_since(version: str, first: str) -> bool:

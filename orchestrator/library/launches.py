@@ -44,26 +44,26 @@ UNSET = "\x01"
 environment sets it."""
 
 
+BOUNDS = " within"
+
+
 class NamedRelease(str):
     """A release, a space, and the reason: with how it is known.
 
     named: a person, a script, a requirement or an installation says it. copy: the library's code
-    lies in the project, where a fork may have changed it. bound: a requirement only bounds it. A
-    plain text counts as named.
+    lies in the project, where a fork may have changed it. A plain text counts as named.
     """
 
-    how: Literal["named", "copy", "bound"]
-    within: tuple[str, ...]
-    """Of a bound: the releases within it that orch knows, the newest first."""
+    how: Literal["named", "copy"]
 
-    def __new__(cls, text: str, how: Literal["named", "copy", "bound"], *within: str) -> Self:
+    def __new__(cls, text: str, how: Literal["named", "copy"]) -> Self:
         """Return the text with how it is known."""
         release = super().__new__(cls, text)
-        release.how, release.within = how, within
+        release.how = how
         return release
 
     @classmethod
-    def how_of(cls, text: str) -> Literal["named", "copy", "bound"]:
+    def how_of(cls, text: str) -> Literal["named", "copy"]:
         """Return how a release is known."""
         return text.how if isinstance(text, cls) else "named"
 
@@ -192,7 +192,8 @@ class Launch:
     case: str | None = None
     """The branches of the script that lead to the launch, in words."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Library -> its release (NamedRelease). Libraries of unknown release are absent."""
+    """Library -> its release (NamedRelease). Libraries of unknown release are absent; with BOUNDS
+    after its name: what a requirement says of it (`>=0.9,<1`), a space, and the reason."""
     beside: Mapping[str, str] = field(default_factory=dict)
     """Path -> text of files of the project around the script, such as a fork's own source."""
     in_folder: Mapping[str, str] = field(default_factory=dict)
@@ -213,6 +214,11 @@ class Launch:
     """Of a launch in Python: the imports of its file by dotted name
     (`trl.rewards.accuracy_reward`), and the keywords that it passes to them
     (`trl.GRPOTrainer(tools)`). Imports inside a `try` are left out."""
+
+    def bounds(self, library: str) -> tuple[str, str]:
+        """Return the bounds of a library's release, and the reason; empty without any."""
+        bounds, _, why = self.versions.get(f"{library}{BOUNDS}", "").partition(" ")
+        return bounds, why
 
 
 @dataclass(frozen=True, slots=True)

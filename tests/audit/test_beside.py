@@ -16,12 +16,13 @@ from audit.scripts import GRPO as VERL
 from backends.prime_rl.releases import TAU_DEFAULT
 from orchestrator.audit import AuditFinding, audit
 from orchestrator.audit.documents import container_scripts
-from orchestrator.audit.libraries import NeighbourFiles, Projects, pins, versions
+from orchestrator.audit.libraries import NeighbourFiles, Projects, pins
 from orchestrator.audit.render import headline
 from orchestrator.audit.summary import instead, summary
 from orchestrator.cli.audit import command
 from orchestrator.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.library.key_tables import fields, flags
+from orchestrator.library.launches import BOUNDS
 
 N8 = "actor_rollout_ref.rollout.n=8"
 
@@ -130,7 +131,7 @@ def test_the_default_of_kl_tau_in_a_checkout(
     for path, text in ((place, f"class Loss:\n    {line}\n"), ("configs/x/rl.toml", "")):
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(text)
-    found = versions(tmp_path / "configs/x/rl.toml")
+    found = Projects().versions(tmp_path / "configs/x/rl.toml")
     assert found == {TAU_DEFAULT: f"{default} {place} beside it says so"}
 
 
@@ -143,7 +144,7 @@ def test_trls_own_repository_says_its_release(tmp_path: Path, name: str, text: s
     for folder in ("trl", "examples/scripts"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / name).write_text(text)
-    said = versions(tmp_path / "examples/scripts/grpo.py")["trl"]
+    said = Projects().versions(tmp_path / "examples/scripts/grpo.py")["trl"]
     assert said.partition(" ")[0] in text
 
 
@@ -171,9 +172,9 @@ LOCKED = '[[package]]\nname = "trl"\nversion = "1.11.0"\n'
             "-e git+https://github.com/huggingface/trl.git@v1.8.0#egg=trl",
             "1.8.0",
         ),
-        ("requirements.txt", "trl<1.12,>=1.0", "1.11.0"),
-        ("requirements.txt", "trl~=1.9.0  # trl==1.4.0", "1.9.2"),
-        ("pyproject.toml", 'dependencies = [\n "x", #"trl==1.4.0",\n "trl<=1.8.0"]', "1.8.0"),
+        ("requirements.txt", "trl<1.12,>=1.0", "<1.12,>=1.0"),
+        ("requirements.txt", "trl~=1.9.0  # trl==1.4.0", "~=1.9.0"),
+        ("pyproject.toml", 'dependencies = [\n "x", #"trl==1.4.0",\n "trl<=1.8.0"]', "<=1.8.0"),
     ],
 )
 def test_the_release_beside_a_script_is_read(
@@ -186,7 +187,8 @@ def test_the_release_beside_a_script_is_read(
     file.write_text(text)
     scripts = tmp_path / "scripts"
     scripts.mkdir()
-    version, _, why = versions(scripts / "run.sh")["trl"].partition(" ")
+    found = Projects().versions(scripts / "run.sh")
+    version, _, why = (found.get("trl") or found[f"trl{BOUNDS}"]).partition(" ")
     assert version == release
     assert path.partition("/")[0] in why, "the answer says where it was found"
 
@@ -198,16 +200,16 @@ def test_the_active_environment_counts_where_the_project_names_no_release(
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "active"))
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
-    assert versions(project / "x.py")["trl"].startswith("1.12.0 the active environment")
+    assert Projects().versions(project / "x.py")["trl"].startswith("1.12.0 the active environment")
     (project / "requirements.txt").write_text("trl==1.8.0\n")
-    assert versions(project / "x.py")["trl"].startswith("1.8.0 ")
+    assert Projects().versions(project / "x.py")["trl"].startswith("1.8.0 ")
 
 
 def test_requirements_may_include_others(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "requirements.txt").write_text("torch\n-r base.txt\n")
     (tmp_path / "base.txt").write_text("trl==1.8.0\n")
-    assert versions(tmp_path / "run.sh")["trl"].startswith("1.8.0 ")
+    assert Projects().versions(tmp_path / "run.sh")["trl"].startswith("1.8.0 ")
 
 
 @pytest.mark.parametrize(
@@ -227,8 +229,8 @@ def test_a_comment_names_no_release(text: str, expected: dict[str, str]) -> None
 def test_a_bound_leaves_the_newest_release_that_has_the_keys(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "requirements.txt").write_text("openrlhf>=0.9\n")
-    around = versions(tmp_path / "run.sh")
-    assert only(f"{OPENRLHF} --prompt_max_len 512", versions=around).version == "0.9.5"
+    around = Projects().versions(tmp_path / "run.sh")
+    assert only(f"{OPENRLHF} --prompt_max_len 512", versions=around).version == "0.9.7"
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_a_bounded_release_is_a_guess(
     """A release that the script names counts more than a bound beside it."""
     (tmp_path / ".git").mkdir()
     (tmp_path / "requirements.txt").write_text("verl<0.8\n")
-    around = versions(tmp_path / "run.sh")
+    around = Projects().versions(tmp_path / "run.sh")
     finding = only(f"{script}\n{VERL} {USE_LOSS}=True", versions=around)
     assert (finding.version, finding.release_guessed) == (version, guessed)
     assert finding.confidence == "assumed" or not guessed

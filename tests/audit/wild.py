@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from orchestrator.audit import AuditFinding, UnreadableScript, audit
-from orchestrator.audit.libraries import NeighbourFiles, versions
+from orchestrator.audit.libraries import NeighbourFiles, Projects
 
 LABELS = Path(__file__).with_name("wild.jsonl")
 
@@ -82,7 +82,7 @@ def scores(folder: Path, *, checkouts: bool = False) -> Iterator[Score]:
         text, start = path.read_text(encoding="utf-8", errors="replace"), time.process_time()
         try:
             beside, releases = NeighbourFiles(path), label.get("versions", {})
-            releases = (versions(path) if checkouts else {}) | releases
+            releases = (Projects().versions(path) if checkouts else {}) | releases
             found = audit(text, path.name, files=beside, versions=releases)
         except UnreadableScript as error:
             none = "undetermined"

@@ -30,7 +30,7 @@ from orchestrator.audit.reading import (
     stock,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, load_tables, version_tuple
+from orchestrator.library.key_tables import KeyTables, inside, load_tables, version_tuple
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -108,7 +108,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys.add_documents(launch.documents, untyped=version_tuple(basis.version) < FIRST_TYPED)
     for key, value in overrides:
         keys.add(key, value)
-    keys.opaque = launch.open_end or unread
+    keys.opaque = unread or launch.open_end
     return _Reader(launch, keys, entry, basis).reading()
 
 
@@ -355,7 +355,8 @@ class _Reader(StockReader):
 
     def _is_undated(self, loss: InLoss) -> bool:
         """Return True if nothing says on which side of 0.7.0 a launch is."""
-        pinned = "nemo_rl" in self.launch.versions or self.source
+        since = inside(("0.6.0", "0.7.0"), self.launch.bounds("nemo_rl")[0]) == ["0.7.0"]
+        pinned = "nemo_rl" in self.launch.versions or since or self.source
         return bool(loss.active) and not pinned and self.scored
 
     def _rules(self, loss: InLoss) -> None:

@@ -260,7 +260,7 @@ def _release(launch: Launch, keys: Keys, dotted: bool, entry: str) -> tuple[str,
         return version, f"{version}: {why}"
     if "algo.kl.unbiased_gradient" in keys.given:
         return NEWEST, "it gives --algo.kl.unbiased_gradient, which 0.11.1 brought"
-    fitting = known_releases.accepting(keys.given)
+    fitting = known_releases.accepting(keys.given, launch.bounds("openrlhf")[0])
     at = fitting[-1]
     if _WITHOUT_RAY.search(entry):
         last = version_tuple(LAST_WITHOUT_RAY)

@@ -427,7 +427,7 @@ class _Reader(ReleaseReader):
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
             contradictions=self._contradictions(in_loss),
             settings=tuple(keys.settings),
-            changes=() if decided else tuple(self._changes(in_loss)),
+            changes=() if decided else tuple(self._changes(in_loss, rollout)),
             change_note=note,
             assumes=tuple(self._assumed()),
             possibilities=self.possibilities or keys.possibilities(self.put),
@@ -746,16 +746,16 @@ class _Reader(ReleaseReader):
             for key in ("trainer.loss.teacher_tau", TEACHER):
                 yield from self.keys.inert(key, f"Prime-RL {self.version} has no teacher_tau")
 
-    def _changes(self, in_loss: InLoss) -> Iterator[LaunchChange]:
+    def _changes(self, in_loss: InLoss, rollout: float | None) -> Iterator[LaunchChange]:
         if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
-            edits, also = [], ""
+            edits, also = [], ["the KL to the policy that sampled is dropped"] if rollout else []
             for name, value in ((TEACHER, "teacher_tau = 0.001"), (TAU, "kl_tau = 0.0")):
                 key = self._find(f"trainer.{name}", name) or f"trainer.{name}"
                 edits.append(Edit(key, value, self.keys.lines(key)))
             if not self._has_teacher():
                 edits.append(Edit(*self._teacher_gpus()))
-                also = "one GPU of the node holds the reference policy"
-            yield LaunchChange("the reverse KL of each token", tuple(edits), also)
+                also.append("one GPU of the node holds the reference policy")
+            yield LaunchChange("the reverse KL of each token", tuple(edits), "; ".join(also))
 
     def _has_teacher(self) -> bool:
         """Return True if a teacher gives log-probabilities, which teacher_tau needs, or if the

@@ -33,7 +33,13 @@ from orchestrator.audit.reading import (
     two_temperatures,
 )
 from orchestrator.kl.estimators import Correction, EngineWeight
-from orchestrator.library.key_tables import completed, merged_table, nearest, version_tuple
+from orchestrator.library.key_tables import (
+    completed,
+    inside,
+    merged_table,
+    nearest,
+    version_tuple,
+)
 from orchestrator.library.launches import (
     UNKNOWN,
     AuditNote,
@@ -514,6 +520,7 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
         first, last = request.fork.releases if request.fork is not None else OPEN_R1
         versions = [v for v in versions if first <= version_tuple(v)[: len(first)]]
         versions = [v for v in versions if version_tuple(v)[: len(last)] <= last]
+    versions = inside(versions, launch.bounds("trl")[0])
     every = {key for version in own for key in own[version]}
     keys = ({key for key, _ in request.options(versions[-1])} & every) - REDECLARED
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
@@ -526,7 +533,7 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
         return having, f"its imports fit {_range(having)} ({', '.join(named[:3])})", False
     if open_r1:
         return fitting, f"open-r1, whose script it is, stands on {_range(fitting)}", False
-    if len(fitting) == len(own):
+    if fitting == versions:
         return fitting, "its keys are in every release", False
     telling = sorted(k for k in keys if len({k in own[v] for v in own}) > 1)
     return fitting, f"its keys fit {_range(fitting)} ({', '.join(telling[:3])})", False

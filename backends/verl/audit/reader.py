@@ -481,7 +481,7 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         # unless the user gave it.
         if at >= FIRST_WITH_SWITCH or given is None or given.mark or why.startswith("--library"):
             return at, f"{PINNED}{version}: {why}", [at]
-    fitting = known_releases.accepting(keys.given)
+    fitting = known_releases.accepting(keys.given, launch.bounds("verl")[0])
     if keys.has(USE_REWARD):
         fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
     elif (

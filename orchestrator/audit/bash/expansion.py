@@ -47,6 +47,10 @@ _DEFAULTS = {":-", "-", ":=", "=", ":+", "+", ":?", "?"}
 _EXPANSIONS = ("expansion", "simple_expansion", "command_substitution", "arithmetic_expansion")
 _ESCAPED = re.compile(r"\\(\n|.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
+_OWN_FOLDER = re.compile(
+    r'\$\((?:cd "?\$\()?dirname "?\$(?:0|\{?BASH_SOURCE(?:\[0\])?\}?)"?\)(?:"? && pwd(?: -P)?\))?'
+)
+"""`$(dirname "$0")`, `$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)`: where the script lies."""
 _EXTENDED = re.compile(r"[?*+@!]\(")
 """A pattern of `shopt -s extglob`."""
 
@@ -58,6 +62,8 @@ class Expander:
         self.budget = budget
         self.scope = Scope()
         self.sourced: list[str] = []
+        self.is_called = False
+        """True while a script that the audited one calls is read."""
         """Files that the script sources and that are not available: each may set any variable."""
         self.untracked: dict[str, str] = {}
         """Variables that change in a way that is not followed, with the reason."""
@@ -398,9 +404,13 @@ class Expander:
         return (ShellText(str(number), line),)
 
     def _substitution(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
-        """Return the value of `$(...)`: a Hole, but for `cat <<EOF`, whose output is its text."""
+        """Return the value of `$(...)`: a Hole, but for `cat <<EOF`, whose output is its text, and
+        for the folder of the audited script."""
         line = source.line(node)
-        shown = " ".join(source.text(node).split())[:LONGEST_SHOWN]
+        shown = " ".join(source.text(node).split())
+        if _OWN_FOLDER.fullmatch(shown) and not self.is_called:
+            return literal(".", line)
+        shown = shown[:LONGEST_SHOWN]
         unknown: ShellValue = (Hole(f"the output of {shown}", line),)
         statements = [c for c in node.children if c.is_named and c.type != "comment"]
         if len(statements) != 1:

@@ -12,7 +12,7 @@ Reading a statement returns a Flow: None, or the kind of jump that leaves the bl
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import ClassVar, Literal
 
 from orchestrator.audit.bash.conditions import Truth, condition
@@ -115,7 +115,6 @@ class Interpreter(Expander):
         self._depth = 0
         self._nested = 0
         self._opened = 0
-        self._is_called = False
 
     def statement(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Read one statement and return its Flow. Skip words, comments and punctuation."""
@@ -637,7 +636,7 @@ class Interpreter(Expander):
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
         promising = any(may_launch(readable_text(each)) for each in words)
         self.commands.append(
-            ShellCommand(terms, self.case, line, tuple(self.sourced), promising, self._is_called)
+            ShellCommand(terms, self.case, line, tuple(self.sourced), promising, self.is_called)
         )
 
     def _call(self, name: str, arguments: tuple[ShellValue, ...]) -> Flow:
@@ -777,9 +776,9 @@ class Interpreter(Expander):
             script = self._neighbour(each)
             if script is not None:
                 more = tuple(words[i + 1 :])
-                before, self._is_called = self._is_called, True
+                before, self.is_called = self.is_called, True
                 self._run_in_child((ShellText(script, line),), words[:i], arguments=more)
-                self._is_called = before
+                self.is_called = before
                 return True
         return False
 
@@ -808,8 +807,10 @@ class Interpreter(Expander):
         values = [each for each in words if is_counted([each])]
         texts = [readable_text(each) for each in values]
         # A word is a launch by itself: then the command is the launch, and its strings are
-        # arguments.
-        if any(may_launch(text) and not re.search(r"\s", text.strip()) for text in texts):
+        # arguments; but for those of a shell, whose other words are its own.
+        of_shell = any(a in SHELLS and re.fullmatch(r"-\w*c", b) for a, b in pairwise(texts))
+        plain = [] if of_shell else [text for text in texts if not re.search(r"\s", text.strip())]
+        if any(map(may_launch, plain)):
             return False
         scripts = [value for value in values[1:] if _is_command(value)]
         for script in scripts:
