@@ -86,40 +86,6 @@ def test_what_cannot_be_read_is_told(text: str, sentence: str) -> None:
         parse(text)
 
 
-names = st.sampled_from(["k1.reward", "k3.loss", "none", "k1.both"])
-betas = st.lists(st.sampled_from(["0.05", "0.1", "1", "0.005"]), min_size=1, unique=True)
-
-
-@given(names, names, st.sampled_from([">", ">=", "<", "<="]), betas, st.text(" \n\t", min_size=1))
-def test_whitespace_means_nothing(
-    left: str, right: str, relation: str, at: list[str], space: str
-) -> None:
-    tokens = [
-        "eval/a/b",
-        "[",
-        "kl",
-        "=",
-        left,
-        "]",
-        relation,
-        "eval/a/b",
-        "[",
-        "kl",
-        "=",
-        right,
-        "]",
-        "at",
-        "beta",
-        "in",
-        "[",
-        *" , ".join(at).split(),
-        "]",
-    ]
-    close, wide = parse(" ".join(tokens)), parse(space.join(tokens))
-    assert (close.left, close.right, close.at) == (wide.left, wide.right, wide.at)
-    assert close.at == (AxisCondition("beta", tuple(at)),)
-
-
 @given(st.text(max_size=60))
 def test_any_text_is_a_claim_or_a_sentence(text: str) -> None:
     try:

@@ -173,17 +173,6 @@ def test_tables_have_heads_and_pictures_have_words(whole: str) -> None:
     assert seen.with_tag("html")[0]["lang"] == "en"
 
 
-@pytest.mark.parametrize("state", ["planned", "running", "failed"])
-def test_nothing_finished_is_still_a_page(synthetic: Any, state: str) -> None:
-    text = page(synthetic, synthetic.run(state=state, progress=0.1))
-    assert "No cell has finished yet" in text
-    assert Seen(text).open == []
-
-
-def test_the_page_of_no_cells_at_all(synthetic: Any) -> None:
-    assert "No cell has finished yet" in page(synthetic, synthetic.none)
-
-
 def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:
     done = synthetic.none
     for beta in range(1, 21):
