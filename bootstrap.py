@@ -54,7 +54,6 @@ SYSTEM = (  # what, Debian's packages, sets of programs one of which shows that 
         ),
         (("sbatch", "slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd"),),
     ),
-    ("PostgreSQL", ("postgresql",), (("pg_lsclusters",), ("initdb",))),
 )
 POLICY = Path("/usr/sbin/policy-rc.d")
 SYSTEM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

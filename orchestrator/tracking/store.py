@@ -158,19 +158,13 @@ def _client(store: Store) -> Any:
 
 @contextmanager
 def _alone(store: Store) -> Iterator[None]:
-    """Let one process at a time open a database: two that make its tables get in each other's
-    way."""
+    """Let one process at a time open a database file: two that make its tables get in each
+    other's way."""
     with ExitStack() as stack:
         if store.database is not None:
             with contextlib.suppress(OSError):  # a folder that cannot be written has its tables
                 path = store.database.with_name(f".{store.database.name}.lock")
                 take_lock(stack.enter_context(path.open("a", encoding="utf-8")))
-        elif store.uri.startswith("postgresql"):
-            import sqlalchemy
-
-            # The server frees the lock with the connection.
-            connection = stack.enter_context(_engine(store).connect())
-            connection.execute(sqlalchemy.text("select pg_advisory_lock(7066)"))
         yield
 
 

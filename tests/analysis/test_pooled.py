@@ -29,7 +29,6 @@ from orchestrator.analysis.stats import (
 )
 from orchestrator.spec.claims import parse
 
-HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
 PRIOR = VariancePrior(2.6, 0.001)
 
 

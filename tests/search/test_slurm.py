@@ -27,8 +27,6 @@ SITE = (
     "+site.options={memory_gib: 1, time_limit_hours: 0.2}",
     "+base.num_train_steps=100",
 )
-LONG = 2000
-"""Train steps of a cell that trains longer than a controller takes to look twice."""
 FLAGS = (
     "+tune={beta: [0.05, 5], maximize: eval/accuracy_in_domain, seeds: [0], trials: 6}",
     "+tune.parallel=2",
