@@ -98,15 +98,6 @@ def test_looks_share_the_error() -> None:
     assert 0.049 < spent < ALPHA
 
 
-@pytest.mark.parametrize("table", [[[7, 1], [2, 6]], [[3, 0], [0, 3]], [[4, 2], [1, 7]]])
-def test_shares_are_boschloos_for_one_setting(table: list[list[int]]) -> None:
-    (a, b), (c, d) = table
-    rows = [[a, c], [b, d]]  # SciPy's columns are the sides
-    expected = [scipy.stats.boschloo_exact(rows, side).pvalue for side in ("greater", "less")]
-    found = p_between_shares([1] * a + [0] * b, [1] * c + [0] * d, 1, 1)
-    assert found == pytest.approx(expected, rel=1e-3)
-
-
 def test_shares_of_more_settings_count_seeds() -> None:
     assert p_between_shares([4, 4, 3], [0, 0, 0], 4)[0] == pytest.approx(1 / 20)
     assert p_between_shares([4, 4, 4], [0, 0, 0], 4)[0] == pytest.approx(1 / 64)

@@ -138,17 +138,6 @@ def test_an_effect_is_drawn_on_its_axis(synthetic: Any) -> None:
     assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None), "reward")]) == 0.2
 
 
-def test_pictures_are_linked_where_there_are_any(synthetic: Any) -> None:
-    done = synthetic.grid({"k1.reward": [0.8, 0.82]})
-    comparison = compare(synthetic.spec(), done.records, done.scores)
-    told = report(comparison, done.records, done.scores, synthetic.spec())
-    names = ("curves-a", "curves-b", 'curves-"<c>')
-    links = {str(a["href"]) for a in Seen(html(told, {"curves": names})).with_tag("a")}
-    wanted = {f"figures/{name}.{ending}" for name in names for ending in ("png", "pdf")}
-    assert {link for link in links if link.startswith("figures/")} == wanted
-    assert "figures/" not in html(told)
-
-
 def test_what_comes_from_outside_is_inert(synthetic: Any) -> None:
     done = synthetic.run("k1.reward", axes={"note": HOSTILE}) + synthetic.run(
         "k1.loss", state="failed", axes={"note": "other"}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.scoring import judge, math_answers, reward_function
+from tests.cluster.waiting import wait_for
 
 EQUAL = (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}")
 """A pair that only algebra finds equal."""
@@ -159,10 +160,7 @@ def test_children_end_with_their_parent() -> None:
     )
     pids = list(map(int, done.stdout.split()))
     assert len(pids) == 2
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30, f"{pids} live")
 
 
 def test_missing_math_verify_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
