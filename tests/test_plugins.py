@@ -119,6 +119,11 @@ def _text(node: ast.AST) -> str:
     return " ".join(value for value in values if isinstance(value, str))
 
 
+def test_an_unknown_backend_is_named_with_the_nearest() -> None:
+    with pytest.raises(EnvironmentFault, match=r"'mikro' is not part .* did you mean 'micro'"):
+        plugins.load("mikro")
+
+
 def test_finding_backends_imports_none_of_them() -> None:
     code = (
         "import sys; from orchestrator import plugins; plugins.names();"

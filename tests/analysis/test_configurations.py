@@ -134,3 +134,9 @@ def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> No
     assert found.mean[0] == 2.0
     assert math.isnan(found.mean[1])
     assert found.mean[2] == 4.0
+
+
+def test_bands_end_where_the_metric_does() -> None:
+    found = learning_curve({0: {1: 0.0}, 1: {1: 1.0}}, bounds=(0.0, 1.0))
+    assert found is not None
+    assert (list(found.low), list(found.high)) == ([0.0], [1.0])

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from orchestrator.analysis.stats import estimate_over_items
+from orchestrator.analysis.stats import estimate, estimate_over_items
 
 SPREADS = ((0.02, 0.3, 0.2), (0.05, 0.3, 0.2), (0.02, 0.05, 0.2), (0.1, 0.1, 0.1))
 """Standard deviations of seeds, items, and of what they do together."""
@@ -28,6 +28,17 @@ def test_the_interval_covers_the_truth_at_its_rate(seeds: int) -> None:
         assert found.high is not None
         covered += found.low < 0 < found.high
     assert 0.93 - 0.01 < covered / repetitions < 0.97 + 0.01
+
+
+def test_without_spread_between_items_it_is_students() -> None:
+    """Items that move together say nothing that seeds do not."""
+    by_seed = [0.5, 0.6, 0.73]
+    found, plain = (
+        estimate_over_items([np.repeat([[x] for x in by_seed], 40, axis=1)]),
+        estimate(by_seed),
+    )
+    assert (found.mean, found.sd) == pytest.approx((plain.mean, plain.sd))
+    assert found.half_width == pytest.approx(plain.half_width, rel=0.02)
 
 
 def test_one_seed_has_no_interval_and_nonsense_is_refused() -> None:

@@ -27,6 +27,15 @@ def test_the_hash_is_of_content_and_not_of_time(policy: Path) -> None:
     assert hash_of(policy) == before
 
 
+def test_one_changed_byte_is_another_checkpoint(policy: Path) -> None:
+    before = hash_of(policy)
+    weights = policy / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    assert hash_of(policy) != before
+
+
 def test_a_state_to_go_on_from_is_no_part_of_the_policy(policy: Path) -> None:
     before, files = hash_of(policy), stamp(policy)
     for name in ("state.safetensors", "training_args.bin", "trainer_state.json", "README.md"):

@@ -10,7 +10,7 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.runs.experiment import open_experiment
 
 SPEC = """\
-defaults: [recipe: onpolicy_math, site: slurm_a100, evaluation: comedy, _self_]
+defaults: [recipe: onpolicy_math, site: slurm_a100, {evaluation}_self_]
 name: doubted
 seeds: [0]
 model: {{name: m-7b, path: org/m-7b}}
@@ -21,7 +21,7 @@ studies:
   s: {{axes: {{kl: [none, k1.reward]}}}}
 claims: {{a: "{metric}[kl=k1.reward] > {metric}[kl=none]"}}
 """
-GOOD = {"data": "math", "metric": "eval/in_domain/mean"}
+GOOD = {"data": "math", "metric": "eval/in_domain/mean", "evaluation": "evaluation: comedy, "}
 OWN = "{name: mine, path: mine.jsonl, num_prompts: 7500}"
 
 
@@ -52,6 +52,11 @@ def test_what_cannot_work_is_said_first_and_nothing_is_started(tmp_path: Path) -
     assert refused.returncode == 1
     assert "data.path" in refused.stderr
     assert not (tmp_path / "a" / "runs").exists()
+
+
+def test_a_spec_that_scores_nothing_is_doubtful(tmp_path: Path) -> None:
+    (doubt,), code = found(tmp_path / "a", evaluation="", metric="collapse")
+    assert (doubt[0], doubt[2], code) == ("evaluation", False, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import SpecError
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.search.design import design
-from tests.search.rehearsed import ROOT, experiment, house
+from tests.search.rehearsed import experiment, house
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_search_for_each_configuration_of_the_study() -> None:
-    opened = open_experiment(ROOT / "experiments" / "beta_sweep.yaml", ["site=local"])
+    opened = open_experiment("beta_sweep", ["site=local"])
     searches = design(opened)
     assert [search.name for search in searches] == ["k1.reward", "k3.loss", "k2.loss"]
     grid = {cell.id for cell in opened.cells}

@@ -167,6 +167,7 @@ BODY = "axes: {kl: [none]}"
             "base: {rollout.group_size: 5.5}\n" + BODY,
             ["rollout.group_size must be a whole number, got 5.5", "line 7"],
         ),
+        ("base: {num_train_steps: true}\n" + BODY, ["must be a whole number, got true"]),
         ("base: {optimizer: {lr: 1}}\n" + BODY, ["unknown field 'lr' of optimizer"]),
         ("base: {optimizer.learning_rate: .nan}\n" + BODY, ["finite number, got nan"]),
         (
@@ -224,6 +225,7 @@ def test_a_wrong_study_is_a_sentence(here: Path, body: str, parts: list[str]) ->
         ("recipe: onpolicy_math", "recipes: x", "no config group is called 'recipes'"),
         ("recipe: onpolicy_math", "recipe: [a, b]", "takes one entry"),
         ("[recipe: onpolicy_math, _self_]", "7", "defaults is a list; got 7"),
+        ("name: x", "name: x\nsite: nowhere", "no site is called 'nowhere'"),
         ("name: x", "name: x\nsite: {kind: slurmm}", "did you mean 'slurm'?"),
         ("name: x", "name: x\nclaims: {c: what}", "claim 'c'"),
         (
@@ -288,6 +290,7 @@ def test_a_fault_of_an_override_names_it(here: Path) -> None:
         ("seeds=[", "cannot be read: no viable alternative at input '['  @"),
         ("question=x#y", """others around all of it: 'question="x#y"'"""),
         ("name=a=b", """others around all of it: 'name="a=b"'"""),
+        ("notes=介绍", """others around all of it: 'notes="介绍"'"""),
         ("seeds=1,2", "put a list in brackets"),
         ("seeds.a=1", "seeds is [0] in the spec, so it has no 'a'"),
         ("studies.a.axes.kl.betta=[1]", "so it has no 'betta'; give the whole of it"),
