@@ -19,10 +19,10 @@ def test_a_claim_between_two_configurations() -> None:
     assert claim.studies == ()
 
 
-def test_conditions_add_up_in_any_order() -> None:
+def test_conditions_add_up_in_any_order_and_over_lines() -> None:
     claim = parse(
         "eval/math500/mean@32[kl.estimator=k3+, beta in [0.1, 1]] >= train/reward_mean +- 0.01 "
-        "in study onpolicy at model=qwen2.5-7b and seed in [0, 1] in study [both, async10]"
+        "\n\tin study onpolicy at model=qwen2.5-7b and seed in [0, 1] in study [both, async10]"
     )
     assert claim.left.where == (
         AxisCondition("kl.estimator", ("k3+",)),
