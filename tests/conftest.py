@@ -54,17 +54,6 @@ gc.disable()
 """Until the tests are collected (`pytest_collection_finish`): what is imported stays."""
 
 
-def pytest_collection(session: pytest.Session) -> None:
-    """Begin, in each of several processes, with other files: what one compiles, the others read."""
-    config = session.config
-    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
-        return
-    worker = getattr(config, "workerinput", {"workerid": "gw0", "workercount": 1})
-    files = sorted(Path(__file__).parent.rglob("test_*.py"))
-    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-    config.args = [str(path) for path in files[first:] + files[:first]]
-
-
 def pytest_collection_finish() -> None:
     """Freeze what is imported: each later garbage collection would read half a million objects."""
     gc.collect()

@@ -68,19 +68,6 @@ def test_product_in_the_order_written() -> None:
     ]
 
 
-def test_how_many() -> None:
-    a = study(GRID).model_copy(update={"seeds": (0, 1, 2)})
-    b = study(
-        {"kl": ["none", "k1.loss"], "kl.beta": {"values": [0.1, 1.0], "when": {"kl": "k1.loss"}}},
-        name="b",
-        exclude=({"kl.beta": ">=1"},),
-        include=({"kl": "k3.both", "kl.beta": 2},),
-    )
-    found = expand(spec(a, b))
-    assert len(found) == 57
-    assert [sum(name in cell.studies for cell in found) for name in "ab"] == [54, 3]
-
-
 def test_zip_couples() -> None:
     found = cells({"task": {"zip": {"model": ["one", "two"], "data": ["three", "one"]}}})
     assert seen(found, "model", "data") == [("one", "three"), ("two", "one")]

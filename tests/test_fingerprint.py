@@ -197,17 +197,6 @@ def test_what_has_no_canonical_form_is_refused(value: object) -> None:
         encode({"a": [0, value]})
 
 
-def test_drift_names_each_field() -> None:
-    old = identity(settings())
-    new = identity(settings(**{"kl.beta": 0.1, "loss.clip": None}))
-    assert drift(old, new) == {
-        "kl.beta": (0.05, 0.1),
-        "loss.clip.high": (0.28, None),
-        "loss.clip.low": (0.2, None),
-    }
-    assert drift(old, old) == {}
-
-
 @given(st.integers(min_value=0, max_value=2**70))
 def test_another_seed_is_the_same_as_settings_with_that_seed(seed: int) -> None:
     settings = Settings.model_validate(PLAIN)

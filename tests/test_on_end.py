@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from orchestrator.cli import cancel as cancel_command
 from orchestrator.cli import orch
 from orchestrator.pipeline.notify import notify
 from orchestrator.runs.experiment import Experiment, open_experiment
+from tests.cluster.waiting import wait_for
 
 KEEP = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
 
@@ -88,7 +87,8 @@ def test_a_cancel_of_a_run_on_this_machine_tells_once(tmp_path: Path) -> None:
         [*program, "run", *spec, "--train-only"], stderr=subprocess.PIPE, text=True
     )
     try:
-        wait_for(lambda: list(tmp_path.glob("runs/*/cells/*/attempts/*/metrics*")), run)
+        metrics = "runs/*/cells/*/attempts/*/metrics*"
+        wait_for(lambda: list(tmp_path.glob(metrics)), 120, "nothing trains", 0.2)
         cancelled = subprocess.run(
             [*program, "cancel", *spec], capture_output=True, text=True, check=False
         )
@@ -98,10 +98,3 @@ def test_a_cancel_of_a_run_on_this_machine_tells_once(tmp_path: Path) -> None:
         run.kill()
     got = json.loads(kept.read_text())
     assert (got["ended"], got["cells"]) == ("cancelled", {"cancelled": 1}), said
-
-
-def wait_for(happened: Callable[[], object], process: "subprocess.Popen[str]") -> None:
-    """Return once it has happened. Fail if the process ends before."""
-    while not happened():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.2)

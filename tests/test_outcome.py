@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from orchestrator.metrics.outcome import REWARD, WINDOW, judge
-from orchestrator.metrics.points import merge
 from orchestrator.records import MetricPoint, Outcome
 
 Judge = Callable[..., Outcome]
@@ -120,15 +117,6 @@ def test_what_is_too_short_or_too_noisy_is_not_called_stable(judged: Judge) -> N
     assert "noise of one step's reward, 0.076" in outcome.reason
     uneven = judged(noisy([0.45] * 200, 0.1))
     assert (uneven.kind, uneven.collapsed) == ("unclear", False), "no fall to a third either"
-
-
-@given(st.integers(1, 119), st.integers(0, 10))
-def test_a_curve_that_is_cut_and_resumed_has_the_same_outcome(cut: int, again: int) -> None:
-    rewards = noisy([*[0.6] * 70, *[0.2] * 50], 0.05)
-    points = [MetricPoint(i, 0.0, {"train/reward_mean": r}) for i, r in enumerate(rewards, 1)]
-    lost = [MetricPoint(p.step, 0.0, {"train/reward_mean": 0.9}) for p in points[cut : cut + again]]
-    whole = merge([[*points[:cut], *lost], points[cut:]])
-    assert [p.values["train/reward_mean"] for p in whole] == list(rewards)
 
 
 @pytest.mark.parametrize("deviation", [0.01, 0.03, 0.08])

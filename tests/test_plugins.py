@@ -166,7 +166,6 @@ K4 = EstimatorEntry(
     name="k4", formula="x^4", value=lambda x: x**4, slope=lambda x: 4 * x**3,
     is_reverse_kl=False, source="a test",
 )
-WRONG = "k4"
 """
 
 

@@ -1,6 +1,5 @@
 """The report as data and as Markdown."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -82,15 +81,6 @@ def test_the_answer_comes_first(synthetic: Any) -> None:
     assert list(facts.values())[:3] == ["13 of 14", "1 of 13", "1 of 2"]
     assert facts["seeds finished, of each configuration"] == "0 to 4 of 4"
     assert found.cards[0].cells, "a verdict names the cells it was judged on"
-
-
-def test_a_smoke_run_says_that_everything_works(synthetic: Any) -> None:
-    done = synthetic.grid({"none": [0.9, 0.9]})
-    found = reported(synthetic, done, {"works": "works >= 1 in study onpolicy"})
-    assert found.answer.startswith("Everything works: 2 of 2 runs trained to the end")
-    done += synthetic.run("k1.loss", outcome=synthetic.collapsed)
-    found = reported(synthetic, done, {"works": "works >= 1 in study onpolicy"})
-    assert found.answer.startswith("Not everything works: 2 of 3 runs")
 
 
 def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
@@ -327,25 +317,6 @@ def test_what_is_not_known_of_any_cell_has_no_column(synthetic: Any) -> None:
     assert not {"job", "commit", "MLflow run"} & set(table.columns)
 
 
-def test_rows_lead_to_the_cells_they_rest_on(synthetic: Any) -> None:
-    done = full(synthetic)
-    found = reported(synthetic, done)
-    known = {f"#{name}" for name in section(found, "provenance").tables[0].anchors}
-    links = [
-        link
-        for part in found.sections
-        for table in part.tables
-        for row in table.rows
-        for field in row
-        if not isinstance(field, str)
-        for link in field
-    ]
-    assert {link.href for link in links} == known
-    assert known == {f"#cell-{record.cell.id}" for record in done.records}
-    configuration = found.data["configurations"][0]
-    assert configuration["cells"] == [[0, done.records[0].cell.id], [1, done.records[1].cell.id]]
-
-
 @pytest.mark.parametrize("states", [[], ["planned"], ["running"], ["failed", "cancelled"]])
 def test_nothing_finished(synthetic: Any, states: list[str]) -> None:
     done = synthetic.none
@@ -356,15 +327,6 @@ def test_nothing_finished(synthetic: Any, states: list[str]) -> None:
     assert all(card.verdict == "not testable" for card in found.cards)
     assert json.dumps(found.data, allow_nan=False)
     assert "No cell has finished yet" in markdown(found)
-
-
-def test_one_seed_has_no_intervals_and_is_told_so(synthetic: Any) -> None:
-    found = reported(synthetic, synthetic.grid({"none": [0.9], "k1.reward": [0.8]}))
-    assert any(
-        "1 seed finished in each there are no intervals" in p
-        for p in section(found, "limits").points
-    )
-    assert "0.800 (one seed: no interval)" in markdown(found)
 
 
 def test_everything_collapsed_to_no_number(synthetic: Any) -> None:
@@ -488,11 +450,6 @@ def test_markup_in_names_is_inert_in_markdown(synthetic: Any) -> None:
     assert "\n# head" not in text
 
 
-def test_a_report_is_plain_data(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic))
-    assert json.loads(json.dumps(dataclasses.asdict(found), allow_nan=False))
-
-
 def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None:
     done = full(synthetic)
     scores = [
@@ -602,14 +559,6 @@ def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
         assert told
         assert {f"{library}, not imitated: {each}" for each in told} <= set(part.points)
     assert "libraries" not in names(reported(synthetic, done))
-
-
-def test_others_may_add_sections(synthetic: Any) -> None:
-    extra = Section("tune", "Searches", ("Found.",))
-    found = reported(synthetic, full(synthetic), sections=(extra,))
-    order = [part.id for part in found.sections]
-    assert order.index("tune") < order.index("failures")
-    assert "## Searches" in markdown(found)
 
 
 def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> None:

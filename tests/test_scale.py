@@ -43,22 +43,6 @@ def test_libraries_that_mean_the_same_by_a_cell_share_one_run_that_says_so() -> 
         assert len(set(cell.axes["backend"].split(" | "))) > 1
 
 
-def test_libraries_that_mean_otherwise_train_in_their_dialects() -> None:
-    backends = "studies.libraries.axes.backend=[verl@0.9.1,openrlhf@0.11.2,prime_rl@0.5.0,micro]"
-    declared = expand(load(EXPERIMENTS / "cross_library.yaml", ["seeds=[0]", backends]))
-    told = {
-        (cell.axes["backend"], cell.axes["kl"], cell.axes["beta"]): rehearse([cell])[0]
-        for cell in declared
-    }
-    k1 = {
-        name: told[name, "k1.reward", "0.3"] for name in ("verl", "openrlhf", "prime_rl", "micro")
-    }
-    assert k1["verl"].id == k1["micro"].id, "its KL in the reward is plain"
-    assert len({cell.id for cell in k1.values()}) == 3
-    assert "kl_reward=to_go" in (k1["openrlhf"].settings.backend.version or "")
-    assert k1["verl"].settings.backend.version == "1"
-
-
 def test_a_cell_of_the_embedded_trainer_keeps_its_id() -> None:
     """Ids that were given before there were dialects, with the policy that was shipped then."""
     backends = "studies.libraries.axes.backend=[verl@0.9.1,openrlhf@0.11.2,prime_rl@0.5.0,micro]"

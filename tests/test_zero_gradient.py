@@ -53,13 +53,6 @@ def test_a_stretch_without_gradient_and_with_one_reward_is_found(
     assert zero_gradient_stretch(points(*told)) == found
 
 
-def test_the_sentence_names_cell_steps_and_cause() -> None:
-    told = ZeroGradientStretch(1, 4, 4, 0.01).sentence("k1.reward-seed0 (abc)")
-    assert told.startswith("k1.reward-seed0 (abc): nothing was learnt from train step 1 to 4")
-    assert "the same score (0.01) to every rollout" in told
-    assert "decoded responses" in told
-
-
 def test_the_report_tells_of_it(synthetic: Any) -> None:
     done = synthetic.grid({"none": [0.9, 0.9]})
     assert zero_gradient_section(done.records) is None

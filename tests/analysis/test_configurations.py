@@ -31,17 +31,6 @@ def test_seeds_make_one_configuration(synthetic: Any) -> None:
     assert (found.in_domain, found.out_of_domain) == (METRIC, "eval/out_of_domain/mean")
 
 
-def test_a_cell_of_two_studies_is_shown_in_both(synthetic: Any) -> None:
-    found = compared(synthetic, synthetic.run(study=("onpolicy", "async10")))
-    assert [c.study for c in found.configurations] == ["onpolicy", "async10"]
-
-
-def test_without_scores_the_trainers_own_accuracy_is_the_result(synthetic: Any) -> None:
-    found = compared(synthetic, synthetic.grid({"k1.reward": [0.7, 0.8]}, scored=False))
-    assert found.in_domain == "eval/accuracy_in_domain"
-    assert compared(synthetic, synthetic.run(state="planned")).in_domain is None
-
-
 def test_an_unfinished_run_has_a_curve_and_no_final_value(synthetic: Any) -> None:
     done = synthetic.run(seed=0) + synthetic.run(seed=1, state="running", progress=0.5)
     found = compared(synthetic, done).configurations[0]
@@ -49,12 +38,6 @@ def test_an_unfinished_run_has_a_curve_and_no_final_value(synthetic: Any) -> Non
     shown = found.curves["train/reward_mean"]
     assert set(shown.seeds) == {0, 1}
     assert shown.steps[-1] == 50, "cut to the progress both seeds have in common"
-
-
-def test_staleness_is_what_was_observed(synthetic: Any) -> None:
-    found = compared(synthetic, synthetic.grid({"k1.reward": [0.7, 0.8]}, staleness=10))
-    assert found.configurations[0].staleness.mean == pytest.approx(9.0)
-    assert found.configurations[0].max_staleness == 10
 
 
 def test_no_interval_of_a_kl_goes_below_zero(synthetic: Any) -> None:

@@ -54,29 +54,24 @@ def test_paired_items_cancel_in_a_difference(synthetic: Any) -> None:
     assert difference.relative.value == pytest.approx(0.51 / 0.59 - 1)
 
 
-@pytest.mark.parametrize("damage", ["absent", "short"])
+@pytest.mark.parametrize("damage", ["absent", "short", "of another evaluation"])
 def test_items_that_some_run_lacks_are_not_averaged_over_the_rest(
     synthetic: Any, damage: str
 ) -> None:
+    """Items that do not average to the score are not of it."""
     done, items = made(synthetic)
     victim = next(iter(items.values()))
     if damage == "absent":
         del victim["micro_sort"]
-    else:
+    elif damage == "short":
         victim["micro_sort"] = victim["micro_sort"][:-1]
+    else:
+        victim["micro_sort"] += 0.01
     found = compare(synthetic.spec(), done.records, done.scores, items)
     assert METRIC not in found.configurations[0].finals_over_items
     (difference,) = axis_differences(found.configurations, "kl", METRIC)
     assert difference.over_items is None
     assert difference.effect.n == 3
-
-
-def test_items_of_another_evaluation_are_no_interval(synthetic: Any) -> None:
-    """Items that do not average to the score are not of it."""
-    done, items = made(synthetic)
-    next(iter(items.values()))["micro_sort"] += 0.01
-    found = compare(synthetic.spec(), done.records, done.scores, items)
-    assert METRIC not in found.configurations[0].finals_over_items
 
 
 def test_a_claim_speaks_of_the_items_of_its_metric(synthetic: Any) -> None:

@@ -48,13 +48,6 @@ def named(found: list[LibraryQuestion], name: str) -> LibraryQuestion:
     return next(q for q in found if q.name == name)
 
 
-def test_the_grid_of_the_spec(declared: list[Cell], found: list[LibraryQuestion]) -> None:
-    assert len(declared) == 5 * 9 * 3
-    assert len(found) == 9
-    assert all(len(q.cells) == 5 and all(len(s) == 3 for s in q.cells.values()) for q in found)
-    assert {q.name for q in found} >= {"none", "k1.reward β=0.05", "k3.loss β=0.3"}
-
-
 def test_libraries_share_a_run_where_they_mean_the_same(found: list[LibraryQuestion]) -> None:
     k1 = named(found, "k1.reward β=0.3").cells
     assert k1[VERL][0].id == k1[SKYRL][0].id == k1["micro"][0].id

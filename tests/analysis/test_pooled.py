@@ -29,7 +29,6 @@ from orchestrator.analysis.stats import (
 )
 from orchestrator.spec.claims import parse
 
-HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
 PRIOR = VariancePrior(2.6, 0.001)
 
 
@@ -97,15 +96,6 @@ def test_looks_share_the_error() -> None:
     assert level_of_look([3]) == pytest.approx(0.035)
     spent = level_of_look([3]) + level_of_look([3, 8]) + level_of_look([3, 8, 1000])
     assert 0.049 < spent < ALPHA
-
-
-@pytest.mark.parametrize("table", [[[7, 1], [2, 6]], [[3, 0], [0, 3]], [[4, 2], [1, 7]]])
-def test_shares_are_boschloos_for_one_setting(table: list[list[int]]) -> None:
-    (a, b), (c, d) = table
-    rows = [[a, c], [b, d]]  # SciPy's columns are the sides
-    expected = [scipy.stats.boschloo_exact(rows, side).pvalue for side in ("greater", "less")]
-    found = p_between_shares([1] * a + [0] * b, [1] * c + [0] * d, 1, 1)
-    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_shares_of_more_settings_count_seeds() -> None:

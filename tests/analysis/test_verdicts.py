@@ -464,11 +464,6 @@ def test_a_claim_that_cannot_be_read_is_the_users_mistake(synthetic: Any) -> Non
         compare(synthetic.spec({"wrong": "collapse"}), [], [])
 
 
-def test_nothing_ran(synthetic: Any) -> None:
-    found = judged(synthetic, synthetic.none, HIGHER)
-    assert found.verdict == "not testable"
-
-
 def test_sides_are_compared_at_equal_values_of_another_metric(synthetic: Any) -> None:
     """k3 in the loss has half the KL at each beta; on one curve nothing of it is left."""
     reverse = "eval/kl_reverse"

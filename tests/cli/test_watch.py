@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import orch
+from command_line import orch, own_variables
 from lifeline import heed_ctrl_c
 
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.watch import Summary, progress_line, take_snapshot
+from tests.cluster.waiting import wait_for
+from tests.launch.kit import leave
 
 SPEC = "experiments/smoke.yaml"
 BUSY_SECONDS = 300
@@ -27,43 +29,13 @@ BUSY_SECONDS = 300
 dashboard that waits for MLflow's import to end."""
 
 
-# ---------------------------------------------------------------- what is known of cells
-
-
-@pytest.fixture
-def cells(synthetic: Any) -> list[Any]:
-    made = synthetic.grid({"k1.reward": [0.5] * 3, "k3.loss": [0.5] * 3})
-    return [record.cell for record in made.records]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder.of(tmp_path, "w", "micro")
-    made.open()
-    return made
-
-
-def begin(folder: RunFolder, cell: Any) -> AttemptDir:
-    folder.cell(cell).make(cell)
-    attempt = folder.cell(cell).new_attempt()
-    attempt.job.write_text('{"started": 1.0, "pid": 1, "argv": []}')
-    return attempt
-
-
-def write(attempt: AttemptDir, text: str) -> None:
-    with attempt.metrics.open("a") as file:
-        file.write(text)
-
-
-def line(step: int, **values: float) -> str:
-    return json.dumps({"step": step, "time": 1.0 + step, "values": values}) + "\n"
-
-
-def test_progress_and_time_left(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, summary = begin(folder, cells[0]), Summary()
-    with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
+def test_progress_and_time_left(synthetic: Any, tmp_path: Path) -> None:
+    cells = [record.cell for record in synthetic.grid({"k1.reward": [0.5] * 6}).records]
+    folder, summary = RunFolder.of(tmp_path, "w", "micro"), Summary()
+    with leave(folder, cells[0], None).take_claim() or pytest.fail("claimed"):
         assert summary.seconds_left(take_snapshot(cells, folder), 0.0) is None
-        write(attempt, line(60, **{"train/reward_mean": 1.0}))
+        (attempt,) = folder.cell(cells[0]).attempts()
+        attempt.metrics.write_text('{"step": 60, "time": 61, "values": {"train/reward_mean": 1}}\n')
         seen = take_snapshot(cells, folder)
         left = summary.seconds_left(seen, 60.0)
     assert left == pytest.approx(6 * 100 - 60)
@@ -79,7 +51,6 @@ class Terminal:
 
     def __init__(self, folder: Path, *arguments: str, rows: int = 40, columns: int = 140):
         self.main, side = pty.openpty()
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", *arguments],
             cwd=folder,
@@ -88,7 +59,7 @@ class Terminal:
             stderr=side,
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
-            env={**environment, "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
+            env={**own_variables(), "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
         )
         os.close(side)
         self.text = ""
@@ -163,14 +134,13 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
     started: list[Any] = []
 
     def start(*arguments: str) -> Any:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
             cwd=finished,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env=own_variables(),
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
         )
@@ -197,15 +167,12 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
-def until_it_answers(url: str) -> str:
-    """MLflow takes half a minute to start."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            return get(url)
-        except urllib.error.URLError:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+def answer_of(url: str) -> str:
+    """What it answers; nothing before it is up."""
+    try:
+        return get(url)
+    except urllib.error.URLError:
+        return ""
 
 
 @pytest.mark.slow
@@ -225,17 +192,19 @@ def test_dashboard_serves_the_report_and_mlflow_and_leaves_nothing(
     with pytest.raises(urllib.error.HTTPError, match="421"):
         urllib.request.urlopen(rebound, timeout=60)  # noqa: S310  (our own server)
     if number == signal.SIGKILL:  # once: MLflow takes as long to start as all the rest
-        found = until_it_answers(f"{mlflow}api/2.0/mlflow/experiments/get-by-name?{NAMED}")
+        address_of_it = f"{mlflow}api/2.0/mlflow/experiments/get-by-name?{NAMED}"
+        found = wait_for(lambda: answer_of(address_of_it), BUSY_SECONDS, "MLflow is not up", 0.5)
         experiment = json.loads(found)["experiment"]
         assert experiment["artifact_location"] == "mlflow-artifacts:/smoke.micro"
     process.send_signal(number)
     assert process.wait(BUSY_SECONDS) == (-9 if number == signal.SIGKILL else 0)
     assert "Traceback" not in process.stdout.read()
     port = mlflow.rpartition(":")[2].strip("/")
-    deadline = time.monotonic() + BUSY_SECONDS
-    while any(f"--port {port}" in line for line in command_lines()):
-        assert time.monotonic() < deadline, "MLflow is left"
-        time.sleep(0.2)
+    wait_for(
+        lambda: not any(f"--port {port}" in line for line in command_lines()),
+        BUSY_SECONDS,
+        "MLflow is left",
+    )
 
 
 NAMED = "experiment_name=smoke.micro"

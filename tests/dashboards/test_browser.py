@@ -605,24 +605,6 @@ def test_no_label_of_a_figure_is_cut(untouched: Opened, phone: Opened) -> None:
         assert opened.page.locator(".plot").evaluate_all(CUT) == []
 
 
-def test_in_a_sandboxed_frame(browser: Any, page_file: Path, tmp_path: Path) -> None:
-    frame = tmp_path / "preview.html"
-    frame.write_text(
-        f'<iframe sandbox="allow-scripts" src="{page_file.as_uri()}" width=1000></iframe>'
-    )
-    context = browser.new_context()
-    page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto(frame.as_uri())
-    inside = page.frames[1]
-    inside.wait_for_selector("html[data-ready=yes]", state="attached", timeout=60_000)
-    assert inside.locator(".plot canvas").count() > 9
-    assert said == []
-    context.close()
-
-
 def test_before_printing_everything_is_drawn_on_white_and_fits_the_paper(dark: Opened) -> None:
     dark.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     plots = "[...document.querySelectorAll('.plot')]"

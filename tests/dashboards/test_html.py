@@ -138,17 +138,6 @@ def test_an_effect_is_drawn_on_its_axis(synthetic: Any) -> None:
     assert axis_bound([ClaimEffect(0.13, None, None, (0.0, None), "reward")]) == 0.2
 
 
-def test_pictures_are_linked_where_there_are_any(synthetic: Any) -> None:
-    done = synthetic.grid({"k1.reward": [0.8, 0.82]})
-    comparison = compare(synthetic.spec(), done.records, done.scores)
-    told = report(comparison, done.records, done.scores, synthetic.spec())
-    names = ("curves-a", "curves-b", 'curves-"<c>')
-    links = {str(a["href"]) for a in Seen(html(told, {"curves": names})).with_tag("a")}
-    wanted = {f"figures/{name}.{ending}" for name in names for ending in ("png", "pdf")}
-    assert {link for link in links if link.startswith("figures/")} == wanted
-    assert "figures/" not in html(told)
-
-
 def test_what_comes_from_outside_is_inert(synthetic: Any) -> None:
     done = synthetic.run("k1.reward", axes={"note": HOSTILE}) + synthetic.run(
         "k1.loss", state="failed", axes={"note": "other"}
@@ -171,17 +160,6 @@ def test_tables_have_heads_and_pictures_have_words(whole: str) -> None:
     assert len(figures) == len(seen.with_tag("figure")) >= 3
     assert all(a["data-alt"] for a in figures)
     assert seen.with_tag("html")[0]["lang"] == "en"
-
-
-@pytest.mark.parametrize("state", ["planned", "running", "failed"])
-def test_nothing_finished_is_still_a_page(synthetic: Any, state: str) -> None:
-    text = page(synthetic, synthetic.run(state=state, progress=0.1))
-    assert "No cell has finished yet" in text
-    assert Seen(text).open == []
-
-
-def test_the_page_of_no_cells_at_all(synthetic: Any) -> None:
-    assert "No cell has finished yet" in page(synthetic, synthetic.none)
 
 
 def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:

@@ -73,10 +73,6 @@ def marks(svg: str, kind: str) -> int:
     return sum(group.count("<path") for group in groups)
 
 
-def texts(svg: str) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
-
-
 def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path) -> None:
     folder = tmp_path / "figures"
     folder.mkdir()

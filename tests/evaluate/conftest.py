@@ -12,18 +12,8 @@ from orchestrator.errors import OrchError
 from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, Checkpoint, EvalTask, EvaluationSpec, Record, Sampling
 from orchestrator.rundir import RunFolder
-from orchestrator.settings import (
-    Advantage,
-    BackendRef,
-    Batch,
-    Data,
-    Kl,
-    Loss,
-    Model,
-    Optimizer,
-    Rollout,
-    Settings,
-)
+from orchestrator.settings import BackendRef, Data, Kl, Model
+from tests.launch.kit import make_cell
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "backends" / "micro" / "tasks"
@@ -34,25 +24,16 @@ Train = Callable[..., Record]
 
 
 def a_cell(seed: int = 0) -> Cell:
-    settings = Settings(
-        model=Model(name="elder", path="micro:elder"),
-        data=Data(name="sort", path="micro:sort"),
-        advantage=Advantage(estimator="rloo"),
-        loss=Loss(),
-        kl=Kl(estimator="none"),
-        rollout=Rollout(group_size=5, max_response_tokens=7),
-        batch=Batch(num_prompts=16),
-        optimizer=Optimizer(learning_rate=1e-3),
-        num_train_steps=100,
-        backend=BackendRef(name="micro"),
-        seed=seed,
-    )
-    return Cell(
-        id=fingerprint(settings),
-        slug=f"cell-s{seed}",
-        studies=("one",),
-        axes={"seed": str(seed)},
-        settings=settings,
+    made = make_cell(seed, steps=100)
+    changed = {
+        "model": Model(name="elder", path="micro:elder"),
+        "data": Data(name="sort", path="micro:sort"),
+        "kl": Kl(estimator="none"),
+        "backend": BackendRef(name="micro"),
+    }
+    settings = made.settings.model_copy(update=changed)
+    return made.model_copy(
+        update={"id": fingerprint(settings), "slug": f"cell-s{seed}", "settings": settings}
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from backends.micro.shipped import POLICIES
 from backends.micro.skills import Skill
 from orchestrator.evaluate.run import work
-from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
+from orchestrator.evaluate.scores import ItemRequest, Result, ScoringJob
 from orchestrator.records import Engine, EvalTask, Sampling
+from tests.evaluate.data import score_key
 
 TASKS = POLICIES.parent / "tasks"
 REPEATS = 8
@@ -45,19 +46,11 @@ def micro_scores(
 
 
 def _request(policy: Path, skill: Skill, folder: Path, sampling: Sampling) -> ItemRequest:
-    score_key = ScoreKey(
-        checkpoint=policy.name,
-        step=0,
-        task=EvalTask(name=f"micro_{skill}", domain="in", repeats=REPEATS),
-        task_version="v",
-        sampling=sampling,
-        seed=7,
-        chat_template=False,
-        harness="lm-eval",
-    )
-    results = str(folder / f"{score_key.stem}.json")
+    task = EvalTask(name=f"micro_{skill}", domain="in", repeats=REPEATS)
+    asked = score_key(checkpoint=policy.name, step=0, task=task, sampling=sampling, seed=7)
+    results = str(folder / f"{asked.stem}.json")
     task_file = str(TASKS / f"micro_{skill}.yaml")
-    return ItemRequest(asked=score_key, task_file=task_file, results=results)
+    return ItemRequest(asked=asked, task_file=task_file, results=results)
 
 
 def _read(path: Path) -> MicroScore:

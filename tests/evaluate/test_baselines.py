@@ -11,7 +11,6 @@ from orchestrator.rundir import RunFolder
 
 Train = Callable[..., Record]
 AskFor = Callable[..., EvaluationSpec]
-MICRO = Path(__file__).parents[2] / "backends" / "micro"
 
 BOTH = (
     Baseline(model="elder", chat_template="default"),

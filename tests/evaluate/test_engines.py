@@ -5,40 +5,9 @@ from pydantic import ValidationError
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import engines
-from orchestrator.records import Engine, EvaluationSpec, Sampling, Site
+from orchestrator.records import Engine, EvaluationSpec, Sampling
 
 OF_TASK = {"until": ["<|im_end|>"], "max_gen_toks": 32768}
-
-
-def test_auto_is_transformers_for_the_embedded_and_vllm_for_the_others() -> None:
-    assert engines.resolved(Engine(), "micro", None).name == "hf"
-    site = Site(options={"gres": "gpu:a100:4"})
-    full = engines.resolved(Engine(), "full", site)
-    assert (full.name, full.tensor_parallel_size) == ("vllm", 4)
-    one = engines.resolved(Engine(tensor_parallel_size=1), "full", site)
-    assert one.tensor_parallel_size == 1
-
-
-def test_no_default_of_a_model_or_a_server_samples() -> None:
-    sampling = Sampling(temperature=0.7, top_p=0.9, min_p=0.1, max_response_tokens=5)
-    served = engines.generation(sampling, OF_TASK, Engine(name="chat", base_url="http://h"))
-    assert served == {
-        "until": ["<|im_end|>"],
-        "max_gen_toks": 5,
-        "do_sample": True,
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "min_p": 0.1,
-        "top_k": -1,
-        "repetition_penalty": 1.0,
-        "skip_special_tokens": False,
-        "spaces_between_special_tokens": False,
-    }
-    vllm = engines.generation(sampling, OF_TASK, Engine(name="vllm"))
-    assert vllm["top_k"] == -1
-    assert "seed" not in vllm  # a seed here would make all repeats of a prompt the same
-    bare = Engine(name="completions", base_url="http://h", extensions=False)
-    assert "top_k" not in engines.generation(Sampling(), OF_TASK, bare)
 
 
 @pytest.mark.parametrize("name", ["auto", "vllm"])
@@ -61,6 +30,7 @@ def test_what_a_server_cannot_be_asked_is_told() -> None:
     bare = Engine(name="completions", base_url="http://h", extensions=False)
     with pytest.raises(EnvironmentFault, match=r"min_p is 1, .*paper_intended"):
         engines.refuse_mismatch(bare, True, "math500", Sampling(min_p=1.0))
+    assert "top_k" not in engines.generation(Sampling(), OF_TASK, bare)
     with pytest.raises(ValidationError, match="base_url is needed"):
         Engine(name="chat")
     with pytest.raises(ValidationError, match="base_url is needed"):

@@ -36,22 +36,13 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.fixture
-def no_harness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on, an evaluation that starts a process fails."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr(run, "work", refuse)
-
-
 # ------------------------------------------------------------------ without the harness
 
 
 def test_a_checkpoint_that_cannot_be_exported_is_told(
-    folder: RunFolder, train: Train, ask: AskFor, no_harness: None
+    folder: RunFolder, train: Train, ask: AskFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run, "work", None)  # a process that is started fails
     record = train()
     foreign = Record(
         record.cell, "succeeded", checkpoints=(Checkpoint(1, Path("/x"), needs_export=True),)

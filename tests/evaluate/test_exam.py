@@ -6,54 +6,12 @@ from typing import Any
 import pytest
 
 from orchestrator.evaluate import score_index
-from orchestrator.evaluate.scores import Result, ScoreKey
-from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
+from orchestrator.records import EvaluationSpec, Record, Sampling
 from orchestrator.rundir import RunFolder
+from tests.evaluate.data import save, score_key
 
 Train = Callable[..., Record]
 AskFor = Callable[..., EvaluationSpec]
-
-
-def save(
-    folder: RunFolder,
-    record: Record,
-    task: EvalTask,
-    value: float = 0.5,
-    *,
-    seed: int = 0,
-    version: str = "v1",
-    items: str = "same",
-    sampling: Sampling | None = None,
-) -> None:
-    sampling = sampling or Sampling()
-    asked = ScoreKey(
-        checkpoint="c",
-        step=100,
-        task=task,
-        task_version=version,
-        sampling=sampling,
-        seed=seed,
-        chat_template=False,
-        harness="lm-eval 0.4.13",
-    )
-    score = Score(
-        cell_id=record.cell.id,
-        step=100,
-        task=task.name,
-        domain=task.domain,
-        metric="mean@4",
-        value=value,
-        stderr=0.1,
-        num_items=16,
-        repeats=4,
-        eval_seed=seed,
-        sampling=sampling,
-        task_version=version,
-    )
-    result = Result(asked=asked, files={}, scores=(score,), cpu_seconds=0, versions={}, items=items)
-    path = folder.cell(record.cell).evaluations / f"{asked.stem}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(result.model_dump_json().replace('"value":null', '"value":NaN'))
 
 
 @pytest.fixture
@@ -74,7 +32,7 @@ def test_whole_exams_have_means_and_no_fault(
 ) -> None:
     for record in pair:
         for task in ask().tasks:
-            save(folder, record, task)
+            save(folder.cell(record.cell), score_key(task=task))
     means, faults = told(folder, pair, ask())
     assert not faults
     assert len(means) == 4
@@ -84,9 +42,9 @@ def test_a_missing_task_leaves_the_mean_of_its_domain_out(
     folder: RunFolder, pair: list[Record], ask: AskFor
 ) -> None:
     for task in ask().tasks:
-        save(folder, pair[0], task)
+        save(folder.cell(pair[0].cell), score_key(task=task))
         if task.name != "micro_copy":
-            save(folder, pair[1], task)
+            save(folder.cell(pair[1].cell), score_key(task=task))
     means, (fault,) = told(folder, pair, ask())
     assert (pair[1].cell.id, "in_domain") in means
     assert (pair[1].cell.id, "out_of_domain") not in means
@@ -97,19 +55,28 @@ def test_a_missing_task_leaves_the_mean_of_its_domain_out(
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "items", "what"),
     [
-        ({"version": "v2"}, "task version"),
-        ({"items": "others"}, "set of items"),
-        ({"sampling": Sampling(min_p=0.5)}, "sampling"),
+        ({"task_version": "v2"}, "same", "task version"),
+        ({}, "others", "set of items"),
+        ({"sampling": Sampling(min_p=0.5)}, "same", "sampling"),
     ],
 )
 def test_different_exams_are_told(
-    folder: RunFolder, pair: list[Record], ask: AskFor, change: dict[str, Any], what: str
+    folder: RunFolder,
+    pair: list[Record],
+    ask: AskFor,
+    change: dict[str, Any],
+    items: str,
+    what: str,
 ) -> None:
     for task in ask().tasks:
-        save(folder, pair[0], task)
-        save(folder, pair[1], task, **(change if task.name == "micro_sort" else {}))
+        save(folder.cell(pair[0].cell), score_key(task=task))
+        if task.name == "micro_sort":
+            other = score_key(task=task, **change)
+            save(folder.cell(pair[1].cell), other, items=items)
+        else:
+            save(folder.cell(pair[1].cell), score_key(task=task))
     _, (fault,) = told(folder, pair, ask())
     assert fault.startswith(f"micro_sort was not one exam for all: its {what} differs (")
     assert "cell-s0" in fault

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from backends.micro import problem_sets, skills
-from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
+from orchestrator.evaluate.scores import ItemRequest, Result, ScoringJob
 from orchestrator.records import EvalTask, Sampling
+from tests.evaluate.data import score_key
 
 pytestmark = pytest.mark.slow
 
@@ -36,19 +37,8 @@ def policy(harness: ModuleType) -> Any:
 
 
 def asking(folder: Path, *, task_file: Path | None = None, **changes: Any) -> ItemRequest:
-    asked = ScoreKey.model_validate(
-        {
-            "checkpoint": "elder",
-            "step": 100,
-            "task_version": "v",
-            "sampling": Sampling(),
-            "task": EvalTask(name="micro_sort", domain="in", repeats=4, max_items=16),
-            "seed": 0,
-            "chat_template": True,
-            "harness": "lm-eval",
-            **changes,
-        }
-    )
+    task = EvalTask(name="micro_sort", domain="in", repeats=4, max_items=16)
+    asked = score_key(**{"task": task, "chat_template": True} | changes)
     task_file = task_file or MICRO / "tasks" / f"{asked.task.name}.yaml"
     return ItemRequest(
         asked=asked, task_file=str(task_file), results=str(folder / f"{asked.stem}.json")

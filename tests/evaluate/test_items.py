@@ -20,6 +20,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(
 def test_the_metrics_of_one_item() -> None:
     told = items.metrics(["1", "2", "2", None], [1, 0, 0, 0])
     assert told["mean@k"] == 0.25
+    assert items.mean([0, 1]).stderr == pytest.approx(0.5), "of a sample"
     assert told["pass@k"] == 1
     assert told["maj@k"] == 0
     assert told["distinct@k"] == 3

@@ -8,11 +8,9 @@ import pytest
 
 from backends.micro import problem_sets, skills
 from orchestrator import harness_tasks
-from orchestrator.errors import SpecError
 from orchestrator.evaluate import aggregate, evaluate
 from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
-from orchestrator.spec import load
 
 pytestmark = pytest.mark.slow
 Train = Callable[..., Record]
@@ -160,40 +158,3 @@ def test_the_stored_list_is_that_of_the_pinned_harness() -> None:
     assert "langdetect" in harness_tasks.find("ifeval").needs
     assert "antlr4-python3-runtime==4.11" in harness_tasks.find("minerva_math500").needs
     assert harness_tasks.find("gpqa_diamond_cot_zeroshot").gated == ("Idavidrein/gpqa",)
-
-
-SPEC = """
-name: mine
-seeds: [0]
-base:
-  model: {name: elder, path: "micro:elder"}
-  data: {name: sort, path: "micro:sort"}
-  advantage: {estimator: rloo}
-  loss: {aggregation: token_mean}
-  rollout: {group_size: 5, max_response_tokens: 7}
-  batch: {num_prompts: 16}
-  optimizer: {learning_rate: 1.0e-3}
-  num_train_steps: 2
-  backend: {name: micro}
-studies: {one: {axes: {kl: [none]}}}
-evaluation: {tasks: TASKS}
-"""
-
-
-@pytest.mark.parametrize(
-    ("tasks", "told"),
-    [
-        ("[{name: aime_25}]", "did you mean 'aime25'"),
-        ("[{name: 'lm-eval:ifval'}]", "did you mean 'ifeval'"),
-        ("[{name: mmlu, repeats: 4}]", "repeats must be 1 for 'mmlu', got 4"),
-        ("[{name: no/such.yaml}]", "such.yaml cannot be read: No such file or directory"),
-        ("[{name: aime25}, {name: aime25}]", "task 'aime25' is there twice"),
-    ],
-)
-def test_a_task_that_cannot_be_scored_is_told_by_the_spec(
-    tasks: str, told: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(SPEC.replace("TASKS", tasks))
-    with pytest.raises(SpecError, match=told):
-        load(path)

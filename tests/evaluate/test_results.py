@@ -7,41 +7,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.evaluate import read_scores
-from orchestrator.evaluate.scores import Result, ScoreKey, current
-from orchestrator.records import EvalTask, Sampling, Score
+from orchestrator.evaluate.scores import current
+from orchestrator.records import EvalTask, Sampling
 from orchestrator.rundir import CellDir
+from tests.evaluate.data import save, score_key
 
-ASKED = ScoreKey(
-    checkpoint="c0ffee",
-    step=100,
-    task=EvalTask(name="micro_sort", domain="in", repeats=4),
-    task_version="v1",
-    sampling=Sampling(),
-    seed=0,
-    chat_template=False,
-    harness="lm-eval 0.4.13",
-)
-
-
-def save(cell_dir: CellDir, asked: ScoreKey, value: float, time_ns: int) -> Path:
-    score = Score(
-        cell_id="1",
-        step=asked.step,
-        task=asked.task.name,
-        domain="in",
-        metric="mean@4",
-        value=value,
-        num_items=16,
-        repeats=4,
-        eval_seed=asked.seed,
-        sampling=asked.sampling,
-    )
-    result = Result(asked=asked, files={}, scores=(score,), cpu_seconds=0.1, versions={})
-    path = cell_dir.evaluations / f"{asked.stem}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(result.model_dump_json())
-    os.utime(path, ns=(time_ns, time_ns))
-    return path
+ASKED = score_key(checkpoint="c0ffee")
 
 
 @pytest.mark.parametrize(
@@ -74,15 +45,15 @@ def test_scores_come_by_step_and_task(tmp_path: Path) -> None:
     for time_ns, (step, task) in enumerate(
         [(100, ASKED.task), (20, ASKED.task), (100, copy)], start=1
     ):
-        save(cell_dir, ASKED.model_copy(update={"step": step, "task": task}), 0.5, time_ns)
+        save(cell_dir, ASKED.model_copy(update={"step": step, "task": task}), time_ns=time_ns)
     found = [(score.step, score.task) for score in read_scores(cell_dir)]
     assert found == [(20, "micro_sort"), (100, "micro_copy"), (100, "micro_sort")]
 
 
 def test_of_two_samplings_the_one_last_asked_for_counts(tmp_path: Path) -> None:
     cell_dir = CellDir(tmp_path / "cell-1")
-    old = save(cell_dir, ASKED, 0.25, 1)
-    save(cell_dir, ASKED.model_copy(update={"sampling": Sampling(min_p=1.0)}), 0.75, 2)
+    old = save(cell_dir, ASKED, 0.25)
+    save(cell_dir, ASKED.model_copy(update={"sampling": Sampling(min_p=1.0)}), 0.75, time_ns=2)
     assert [score.value for score in read_scores(cell_dir)] == [0.75]
     os.utime(old, ns=(3, 3))
     assert [score.value for score in read_scores(cell_dir)] == [0.25]
@@ -104,8 +75,8 @@ def test_a_broken_result_is_told_and_costs_itself_alone(
     tmp_path: Path, change: Callable[[str], str], says: str
 ) -> None:
     cell_dir = CellDir(tmp_path / "cell-1")
-    save(cell_dir, ASKED.model_copy(update={"step": 20}), 0.25, 1)
-    path = save(cell_dir, ASKED, 0.5, 2)
+    save(cell_dir, ASKED.model_copy(update={"step": 20}), 0.25)
+    path = save(cell_dir, ASKED, time_ns=2)
     path.write_text(change(path.read_text()))
     faults: list[str] = []
     assert [result.asked.step for result in current(cell_dir, faults)] == [20]

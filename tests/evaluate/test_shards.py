@@ -13,24 +13,17 @@ import pytest
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate.items import Mean
-from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
+from orchestrator.evaluate.scores import ItemRequest, ScoringJob
 from orchestrator.evaluate.shards import Shards
-from orchestrator.records import EvalTask, Sampling
+from orchestrator.records import EvalTask
+from tests.evaluate.data import score_key
 
 MICRO = Path(__file__).parents[2] / "backends" / "micro"
 
 
-def job(folder: Path, max_items: int = 128, slice_responses: int = 32) -> ScoringJob:
-    asked = ScoreKey(
-        checkpoint="elder",
-        step=100,
-        task_version="v",
-        sampling=Sampling(),
-        seed=0,
-        task=EvalTask(name="micro_sort", domain="in", repeats=8, max_items=max_items),
-        chat_template=False,
-        harness="lm-eval",
-    )
+def job(folder: Path) -> ScoringJob:
+    task = EvalTask(name="micro_sort", domain="in", repeats=8, max_items=128)
+    asked = score_key(task=task)
     ask = ItemRequest(
         asked=asked,
         task_file=str(MICRO / "tasks" / "micro_sort.yaml"),
@@ -41,7 +34,7 @@ def job(folder: Path, max_items: int = 128, slice_responses: int = 32) -> Scorin
         checkpoint=str(MICRO / "policies" / "elder"),
         files={},
         asks=(ask,),
-        slice_responses=slice_responses,
+        slice_responses=32,
     )
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import task_data, task_files
-from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey, ScoringJob
+from orchestrator.evaluate.scores import ItemRequest, Result, ScoringJob
 from orchestrator.harness_tasks import TaskLoader
-from orchestrator.records import EvalTask, Sampling
-from tests.evaluate.data import MMLU, stand_ins, write_lines
+from orchestrator.records import EvalTask
+from tests.evaluate.data import MMLU, score_key, stand_ins, write_lines
 
 pytestmark = pytest.mark.slow
 
@@ -100,23 +100,9 @@ def scored(
     task: str,
     answers: Any,
     repeats: int = 4,
-    template: bool = False,
-    **changes: Any,
 ) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
     parrot = Parrot(answers).model
-    asked = ScoreKey.model_validate(
-        {
-            "checkpoint": "c",
-            "step": 1,
-            "task_version": "v",
-            "sampling": Sampling(),
-            "seed": 0,
-            "task": EvalTask(name=task, domain="in", repeats=repeats),
-            "chat_template": template,
-            "harness": "h",
-            **changes,
-        }
-    )
+    asked = score_key(task=EvalTask(name=task, domain="in", repeats=repeats))
     target = folder / f"{asked.stem}.json"
     ask = ItemRequest(asked=asked, task_file=str(path_of(task)), results=str(target))
     harness._answer(parrot, ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)

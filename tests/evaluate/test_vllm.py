@@ -56,15 +56,13 @@ class LLM:
 }
 
 
-@pytest.fixture(params=[STAND_IN])
-def vllm(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+@pytest.fixture
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from lm_eval.api.registry import model_registry
 
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(model_registry, "_objs", dict(model_registry._objs))
-    for name, text in request.param.items():
+    for name, text in STAND_IN.items():
         path = tmp_path / "site" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -52,11 +52,10 @@ def build(
     *,
     seed: int = 0,
     overrides: Sequence[str] = (),
-    odd: bool = True,
 ) -> Replay:
     """Leave the runs of a spec in a folder.
 
-    odd: of each library one cell was resumed, and one that falls ends with numbers that are none.
+    Of each library one cell was resumed, and one that falls ends with numbers that are none.
     """
     every = (*SITE, f"site.runs_dir={runs_dir}", *overrides)
     experiment = open_experiment(spec, every)
@@ -80,8 +79,8 @@ def build(
     resumed, broken = set[str](), set[str]()
     for cell in cells:
         name, own = cell.settings.backend.name, truths[cell.id]
-        cut = odd and own.falls_at is None and name not in resumed
-        nan = odd and own.falls_at is not None and name not in broken
+        cut = own.falls_at is None and name not in resumed
+        nan = own.falls_at is not None and name not in broken
         (resumed if cut else broken if nan else set[str]()).add(name)
         train(cell, folder, own, len(resumed) + len(broken), cut=cut, nan=nan)
         score(cell, folder, experiment.spec.evaluation, own)

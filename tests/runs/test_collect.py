@@ -66,12 +66,6 @@ def everything(folder: RunFolder) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_a_cell_that_was_never_launched_is_planned(folder: RunFolder, cell: Cell) -> None:
-    record = only(folder, cell)
-    assert (record.state, record.attempts, record.metrics, record.faults) == ("planned", (), (), ())
-    assert record.directory == folder.path / "cells" / cell.directory
-
-
 def test_a_record_says_all_and_reading_changes_nothing(folder: RunFolder, cell: Cell) -> None:
     attempt = attempt_of(folder, cell, 1, 2, 3)
     exit_record = ended("succeeded", outcome=Outcome(kind="trained"))

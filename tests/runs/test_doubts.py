@@ -10,26 +10,18 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.runs.experiment import open_experiment
 
 SPEC = """\
-defaults: [recipe: onpolicy_math, site: slurm_a100, evaluation: comedy, _self_]
+defaults: [recipe: onpolicy_math, site: slurm_a100, {evaluation}_self_]
 name: doubted
 seeds: [0]
-model: {{name: m-7b, path: {model}}}
+model: {{name: m-7b, path: org/m-7b}}
 data: {data}
 backend: verl@0.9.1
-base: {{kl.beta: {beta}, optimizer.learning_rate: {rate}}}
+base: {{kl.beta: 0.1, optimizer.learning_rate: 1.0e-6}}
 studies:
   s: {{axes: {{kl: [none, k1.reward]}}}}
 claims: {{a: "{metric}[kl=k1.reward] > {metric}[kl=none]"}}
-{more}
 """
-GOOD = {
-    "model": "org/m-7b",
-    "data": "math",
-    "beta": "0.1",
-    "rate": "1.0e-6",
-    "metric": "eval/in_domain/mean",
-    "more": "",
-}
+GOOD = {"data": "math", "metric": "eval/in_domain/mean", "evaluation": "evaluation: comedy, "}
 OWN = "{name: mine, path: mine.jsonl, num_prompts: 7500}"
 
 
@@ -49,50 +41,22 @@ def test_a_sound_spec_has_none(tmp_path: Path) -> None:
     assert found(tmp_path / "a", metric="collapse") == ([], 0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "said"),
-    [
-        ({"model": "/models/nope"}, "model.path", "no node that shares this file system sees it"),
-        ({"data": "{name: mine, path: nope.jsonl}"}, "data.path", "nope.jsonl is a file that is"),
-        ({"data": OWN}, "data.path", "in a file named validation.jsonl"),
-        ({"metric": "eval/in_domian/mean"}, "claims.a", "did you mean 'eval/in_domain/mean'"),
-        ({"metric": "eval/accuracy_in_domain"}, "claims.a", "nothing measures"),
-        ({"more": "tune: {beta: [0.1, 1], maximize: eval/math50/mean}"}, "tune.maximize", "50"),
-    ],
-)
-def test_what_cannot_work_is_said_first_and_fails_the_plan(
-    changes: dict[str, str], field: str, said: str, tmp_path: Path
-) -> None:
-    doubts, code = found(tmp_path / "a", **changes)
-    first, sentence, fault = doubts[0]
-    assert (first, code) == (field, 1 if fault else 0)
-    assert said in sentence
-    assert fault == ("accuracy_in_domain" not in str(changes)), "the embedded trainer has it"
-    if fault:
-        told = orch(tmp_path / "a", "plan", "spec.yaml")
-        assert told.stderr.startswith(f"CANNOT WORK  {field}: ")
-        refused = orch(tmp_path / "a", "run", "spec.yaml")
-        assert refused.returncode == 1
-        assert field in refused.stderr
-        assert not (tmp_path / "a" / "runs").exists()
+def test_what_cannot_work_is_said_first_and_nothing_is_started(tmp_path: Path) -> None:
+    """tests/cli/mistakes.yaml has what else cannot work, and what is doubtful and fails nothing."""
+    ((field, sentence, fault), *_), code = found(tmp_path / "a", data=OWN)
+    assert (field, fault, code) == ("data.path", True, 1)
+    assert "in a file named validation.jsonl" in sentence
+    told = orch(tmp_path / "a", "plan", "spec.yaml")
+    assert told.stderr.startswith("CANNOT WORK  data.path: ")
+    refused = orch(tmp_path / "a", "run", "spec.yaml")
+    assert refused.returncode == 1
+    assert "data.path" in refused.stderr
+    assert not (tmp_path / "a" / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"beta": "1000000"}, "kl.beta"),
-        ({"beta": "1.0e-9"}, "kl.beta"),
-        ({"rate": "0.01"}, "optimizer.learning_rate"),
-        ({"data": "{name: math, path: org/math, num_prompts: 7500}"}, "data.instruction"),
-        ({"more": "evaluation: {tasks: []}", "metric": "collapse"}, "evaluation"),
-    ],
-)
-def test_what_is_doubtful_is_said_and_fails_nothing(
-    changes: dict[str, str], field: str, tmp_path: Path
-) -> None:
-    doubts, code = found(tmp_path / "a", **changes)
-    assert field in [name for name, _, _ in doubts]
-    assert (code, [fault for _, _, fault in doubts if fault]) == (0, [])
+def test_a_spec_that_scores_nothing_is_doubtful(tmp_path: Path) -> None:
+    (doubt,), code = found(tmp_path / "a", evaluation="", metric="collapse")
+    assert (doubt[0], doubt[2], code) == ("evaluation", False, 0)
 
 
 @pytest.mark.parametrize(

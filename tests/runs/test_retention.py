@@ -8,13 +8,14 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.evaluate.checkpoint import stamp
-from orchestrator.evaluate.scores import Result, ScoreKey
+from orchestrator.evaluate.scores import Result
 from orchestrator.evaluate.survey import divergence_tasks, seeds_of, tasks_of
 from orchestrator.records import Cell, EvaluationSpec, Spec
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.runs.retention import RetentionDecision, free_checkpoints, retention_decisions
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
+from tests.evaluate.data import score_key
 
 SPEC = Path(__file__).parents[2] / "experiments" / "cross_library.yaml"
 STEPS = (10, 20, 30)
@@ -86,17 +87,7 @@ def score(
     ]
     asked += [("divergence", task, 0) for task in divergence_tasks(cell, evaluation)]
     for kind, task, seed in asked:
-        one = ScoreKey(
-            checkpoint="hash",
-            step=step,
-            task=task,
-            task_version="1",
-            seed=seed,
-            sampling=evaluation.sampling,
-            chat_template=False,
-            harness="h",
-            kind=kind,  # type: ignore[arg-type]  # one of the literals, from a parameter
-        )
+        one = score_key(step=step, task=task, seed=seed, sampling=evaluation.sampling, kind=kind)
         result = Result(asked=one, files=stamp(reads), scores=(), cpu_seconds=0, versions={})
         paths.append(home.evaluations / f"{one.stem}.json")
         paths[-1].write_text(result.model_dump_json())

@@ -1,6 +1,5 @@
 """Countdown: reasoning-gym's score, and reasoning-gym itself where it is installed."""
 
-import itertools
 import json
 
 import pytest
@@ -95,11 +94,3 @@ def test_reasoning_gym_says_the_same(text: str, target: int) -> None:
         entry = {"metadata": {"numbers": used, "target": target}}
         theirs = scorer.score_answer(text, entry)
         assert countdown.score(f"<answer>{text}</answer>", used, target) == theirs
-
-
-def test_a_right_answer_is_found_by_its_score() -> None:
-    for order in itertools.permutations([2, 3, 8]):
-        a, b, c = order
-        text = f"<answer>({a}+{b})*{c}</answer>"
-        expected = 1.0 if (a + b) * c == 40 else 0.05
-        assert countdown.score(text, [2, 3, 8], 40) == expected

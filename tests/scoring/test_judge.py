@@ -1,9 +1,11 @@
 """Hostile answers: a documented 0 within a limit, and the next answer is judged as ever."""
 
 import os
+import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.scoring import judge, math_answers, reward_function
-from tests.scoring.generated import degenerate
+from tests.cluster.waiting import wait_for
 
 EQUAL = (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}")
 """A pair that only algebra finds equal."""
@@ -44,6 +46,31 @@ def test_a_child_that_computes_for_ever_is_killed_and_replaced(answer: str) -> N
     judge.same.cache_clear()
     assert not judge.same(answer, r"\sqrt{2}")
     assert judge.same(*EQUAL)
+
+
+def degenerate(count: int) -> Iterator[str]:
+    """Yield answers of a policy that has collapsed: towers, factorials, digits and carets."""
+    draw = random.Random(1)  # noqa: S311  (the same draws each time)
+    shapes: list[Callable[[int], str]] = [
+        lambda n: f"(x+{n})^{{{1000 + n}}}",
+        lambda n: f"\\binom{{10^9+{n}}}{{5\\cdot10^8}}",
+        lambda n: f"{n}^{{9^{{9^{{9}}}}}}",
+        lambda n: f"{10**6 + n}!",
+        lambda n: f"10^{{10^{{10}}}} + {n} \\bmod 7",
+        lambda n: f"\\prod_{{n=1}}^{{10^9}} (x+{n})",
+        lambda n: "+".join(f"\\sqrt{{{n + k}}}" for k in range(40)),
+        lambda n: f"{n}" + "^9" * 40,
+        lambda n: f"{n}" + "9" * 900,
+        lambda n: f"\\sqrt{{{n}+" * 30 + "x" + "}" * 30,
+        lambda n: "".join(draw.choice("0123456789^^{}()+-!") for _ in range(60 + n % 200)),
+        lambda n: "".join(draw.choice("xy0123456789^{}()") for _ in range(20 + n % 30)),
+        lambda n: f"(a+b+c+d)^{{{20 + n}}}(a-b)^{{{n}}}",
+        lambda n: "\\sin(" * (n % 12) + f"{n}x" + ")" * (n % 12),
+        lambda n: "\\frac{1}{" * 14 + f"x+{n}" + "}" * 14,
+        lambda n: f"\\int_0^{{{n}}} e^{{x^x}} dx",
+    ]
+    for number in range(count):
+        yield shapes[number % len(shapes)](number + 2)
 
 
 def test_a_batch_of_degenerate_answers_is_cheap() -> None:
@@ -133,10 +160,7 @@ def test_children_end_with_their_parent() -> None:
     )
     pids = list(map(int, done.stdout.split()))
     assert len(pids) == 2
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30, f"{pids} live")
 
 
 def test_missing_math_verify_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from backends.micro.shipped import manifest
 from backends.micro.theory import optimum
-from orchestrator.records import Cell, ExitRecord, Outcome
+from orchestrator.records import Cell
 from orchestrator.rundir import RESUMABLE, RunFolder
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.runs.state import read_state
@@ -21,6 +21,7 @@ from orchestrator.search.design import Search, design
 from orchestrator.search.journal import SearchJournal
 from orchestrator.search.loop import Run, drive
 from orchestrator.search.results import SearchOutcome, outcomes
+from tests.launch.kit import ended
 
 ROOT = Path(__file__).parents[2]
 GOAL = "eval/accuracy_in_domain"
@@ -35,8 +36,8 @@ Response = Callable[[Cell], Values]
 
 
 @cache
-def _opened(name: str) -> Experiment:
-    return open_experiment(ROOT / "experiments" / name, ["site=local"])
+def _opened() -> Experiment:
+    return open_experiment(ROOT / "experiments" / "beta_sweep.yaml", ["site=local"])
 
 
 def experiment(
@@ -44,7 +45,7 @@ def experiment(
 ) -> Experiment:
     """beta_sweep.yaml with its runs in tmp_path, a study of these configurations and this `tune`
     block."""
-    found = _opened("beta_sweep.yaml")
+    found = _opened()
     (study,) = found.spec.studies
     studies = (study.model_copy(update={"axes": {**study.axes, "kl": list(kl)}}),)
     site = found.spec.site.model_copy(update={"runs_dir": str(tmp_path / "runs")})
@@ -62,43 +63,16 @@ def objective_at(beta: float) -> float:
     return best.accuracy - 0.5 * best.kl_reverse
 
 
-def train(
-    folder: RunFolder,
-    cell: Cell,
-    values: Values,
-    *,
-    state: str = "succeeded",
-    outcome: Outcome | None = None,
-    cpu_seconds: float = 1.0,
-    earlier: Mapping[int, Values] | None = None,
-) -> None:
+def train(folder: RunFolder, cell: Cell, values: Values, *, state: str = "succeeded") -> None:
     """Leaves the directory of a cell as an attempt that ended like this would."""
     folder.open()
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     attempt = cell_dir.open_attempt()
     attempt.job.write_text(json.dumps({"pid": 1, "birth": "long ago", "host": "elsewhere"}))
-    points = {**(earlier or {}), cell.settings.num_train_steps: values}
-    attempt.metrics.write_text(
-        "".join(
-            json.dumps({"step": step, "time": 1e9 + step, "values": dict(own)}) + "\n"
-            for step, own in points.items()
-        )
-    )
-    if state == "succeeded" and outcome is None:
-        outcome = Outcome(kind="trained")
-    attempt.write_exit(
-        ExitRecord.model_validate(
-            {
-                "state": state,
-                "started": 1e9,
-                "ended": 1e9 + 60,
-                "cpu_seconds": cpu_seconds,
-                "outcome": outcome,
-                "failure": "" if state == "succeeded" else "error",
-            }
-        )
-    )
+    last = {"step": cell.settings.num_train_steps, "time": 1e9, "values": dict(values)}
+    attempt.metrics.write_text(json.dumps(last) + "\n")
+    attempt.write_exit(ended(state, failure="" if state == "succeeded" else "error"))
 
 
 @dataclass

@@ -9,14 +9,13 @@ import pytest
 from orchestrator.errors import SpecError
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.search.design import design
-from tests.search.rehearsed import ROOT, experiment, house
+from tests.search.rehearsed import experiment, house
 
 
 @pytest.mark.parametrize(
     ("block", "told"),
     [
         ({"beta": None}, "tune.beta is empty"),
-        ({"beta": [1, 0.1]}, "low below high; got 1 and 0.1  @ $.tune.beta"),
         ({"beta": [0, 1]}, "$.tune.beta"),
         ({"maximize": ""}, "got neither"),
         ({"minimize": "eval/kl_reverse"}, "got maximize and minimize"),
@@ -24,7 +23,6 @@ from tests.search.rehearsed import ROOT, experiment, house
         ({"seeds": [1, 1]}, "names a seed twice"),
         ({"seeds": [1], "confirm_seeds": [1]}, "cannot confirm it"),
         ({"trials": 0}, "tune.trials"),
-        ({"trails": 3}, "did you mean 'trials'"),
     ],
 )
 def test_each_mistake_is_a_sentence_with_its_place(
@@ -43,7 +41,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_search_for_each_configuration_of_the_study() -> None:
-    opened = open_experiment(ROOT / "experiments" / "beta_sweep.yaml", ["site=local"])
+    opened = open_experiment("beta_sweep", ["site=local"])
     searches = design(opened)
     assert [search.name for search in searches] == ["k1.reward", "k3.loss", "k2.loss"]
     grid = {cell.id for cell in opened.cells}

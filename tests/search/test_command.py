@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from command_line import ROOT, orch
 
+from tests.cluster.waiting import wait_for
+
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SPEC = "experiments/smoke.yaml"
@@ -34,11 +36,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     argv = [sys.executable, "-m", "orchestrator", "tune", SPEC, *BLOCK]
     with (folder / "killed.log").open("w") as log:
         process = subprocess.Popen(argv, cwd=folder, stdout=log, stderr=log)
-        deadline = time.monotonic() + 120
-        while "complete" not in (folder / "killed.log").read_text():
-            assert time.monotonic() < deadline, (folder / "killed.log").read_text()
-            assert process.poll() is None, (folder / "killed.log").read_text()
-            time.sleep(0.05)
+        wait_for(lambda: "complete" in (folder / "killed.log").read_text(), 120, "no trial ended")
         process.send_signal(signal.SIGKILL)
         process.wait()
     done = orch(folder, "tune", SPEC, *BLOCK, "--json")

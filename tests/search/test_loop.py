@@ -43,12 +43,6 @@ def test_a_cell_with_a_result_is_told_from_disk(tmp_path: Path) -> None:
     assert all(trial.seeds for trial in found.trials)
 
 
-def test_prune_leaves_the_cells_of_trials_alone(tmp_path: Path) -> None:
-    made = house(tmp_path)
-    made.run()
-    assert plan(made.experiment.cells, made.folder).orphans == ()
-
-
 def test_a_stopped_search_goes_on_with_its_trials(tmp_path: Path) -> None:
     made = house(tmp_path, parallel=3)
     started = made.stopped()
@@ -135,13 +129,6 @@ def test_a_cell_that_run_could_not_end_fails_its_trial(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- budgets and sharing
-
-
-def test_searches_of_several_configurations_have_equal_budgets(tmp_path: Path) -> None:
-    made = house(tmp_path, ["k1.reward", "k3.loss"], trials=4)
-    found = made.run()
-    assert [len(one.trials) for one in found] == [4, 4]
-    assert {cell.settings.kl.label for cell in made.trained} == {"k1.reward", "k3.loss"}
 
 
 def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:

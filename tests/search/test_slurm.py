@@ -5,11 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_line import ROOT, orch
@@ -18,6 +15,7 @@ from lifeline import heed_ctrl_c
 from orchestrator.launch.slurm import submissions
 from orchestrator.rundir import RunFolder
 from tests.cluster import Cluster
+from tests.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.long
 
@@ -27,8 +25,6 @@ SITE = (
     "+site.options={memory_gib: 1, time_limit_hours: 0.2}",
     "+base.num_train_steps=100",
 )
-LONG = 2000
-"""Train steps of a cell that trains longer than a controller takes to look twice."""
 FLAGS = (
     "+tune={beta: [0.05, 5], maximize: eval/accuracy_in_domain, seeds: [0], trials: 6}",
     "+tune.parallel=2",
@@ -46,23 +42,6 @@ def folder(tmp_path: Path) -> Path:
     return home
 
 
-def until(log: Path, word: str, process: "subprocess.Popen[bytes]", seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while word not in log.read_text():
-        assert time.monotonic() < deadline, log.read_text()
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.1)
-
-
-def waited(found: Callable[[], Any], what: str, seconds: float = 120) -> Any:
-    """What is found in the end."""
-    deadline = time.monotonic() + seconds
-    while not (answer := found()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-    return answer
-
-
 def ended(journal: Path) -> list[int]:
     """Return the trials that Optuna's own log has as ended."""
     lines = map(json.loads, journal.read_text().splitlines())
@@ -77,15 +56,17 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
     logs = [folder / "killed.log", folder / "other.log"]
     with logs[0].open("wb") as file:
         first = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
-    until(logs[0], "asked", first)
+    wait_for(lambda: "asked" in logs[0].read_text(), 120, "no trial was asked")
     refused = orch(folder, *argv[3:])
     assert (refused.returncode, "another orch tune works" in refused.stderr) == (1, True)
     first.send_signal(signal.SIGKILL)
     first.wait()
     with logs[1].open("wb") as file:
         second = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
-    (element, *_) = waited(
-        lambda: cluster.run("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K").split(), "none runs"
+    (element, *_) = wait_for(
+        lambda: cluster.run("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K").split(),
+        120,
+        "none runs",
     )
     cluster.run("scancel", element)
     assert second.wait(400) == 0, logs[1].read_text()
@@ -106,8 +87,9 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
         process = subprocess.Popen(
             more, cwd=folder, stdout=file, stderr=file, preexec_fn=heed_ctrl_c
         )
-        waited(
+        wait_for(
             lambda: len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2,
+            120,
             "they are not submitted",
         )
         process.send_signal(signal.SIGINT)
@@ -115,7 +97,7 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
     assert len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2, "they are left"
     done = orch(folder, *more[3:], "--cancel")
     assert (done.returncode, "2 cells of trials cancelled" in done.stderr) == (0, True), done.stderr
-    waited(lambda: not cluster.run("squeue", "-h"), "jobs are left")
+    wait_for(lambda: not cluster.run("squeue", "-h"), 120, "jobs are left")
     told = orch(folder, *more[3:], "--json")
     assert told.returncode == 0, told.stderr
     (search,) = json.loads(told.stdout)

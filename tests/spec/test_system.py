@@ -11,7 +11,7 @@ from orchestrator.settings import Resources
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.node_gpus import gpus_of_node, laid_out, requested_gres
-from orchestrator.spec.site_options import slurm_options
+from orchestrator.spec.site_options import of_evaluation, slurm_options
 from tests.spec.spec_files import folder, write
 
 SPEC = """\
@@ -125,3 +125,13 @@ def test_a_job_asks_for_what_its_cell_uses() -> None:
     assert requested_gres(None, 2) == "gpu:2"
     assert requested_gres("gpu:8", 2) == "gpu:2"
     assert gpus_of_node({"gres": "gpu:a100:8(S:0-1)"}) == 8
+
+
+def test_an_evaluation_with_one_gpu_asks_for_its_share_of_memory() -> None:
+    site = slurm_options({"gres": "gpu:a100:8", "memory_gib": 800})
+    assert of_evaluation(site, 1, small=False).memory_gib == 100
+    assert of_evaluation(site, 8, small=False).memory_gib == 800
+    own = slurm_options(
+        {"gres": "gpu:a100:8", "memory_gib": 800, "evaluation": {"memory_gib": 9.0}}
+    )
+    assert of_evaluation(own, 1, small=False).memory_gib == 9

@@ -2,8 +2,6 @@
 
 import math
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,21 +147,6 @@ def test_no_secret_of_a_plan_leaves_the_run_directory(house: House) -> None:
     assert not any(b"hush" in raw for raw in [*everything, house.database.read_bytes()])
 
 
-def test_mirroring_again_does_nothing(house: House) -> None:
-    fill(house)
-    house.mirror()
-    before = held(house)
-    again = house.mirror()
-    assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 4)
-    assert held(house) == before
-
-
-def python(code: str, *argv: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
 def test_a_growing_cell_is_appended_to(house: House) -> None:
     cell = house.cells[0]
     attempt = house.attempt(cell, range(4), state=None)
@@ -187,17 +170,6 @@ def test_scores_that_come_later_are_appended(house: House) -> None:
     house.score(cell, 3, 0.5)
     report = house.mirror()
     assert (report.created, report.replaced, report.rows) == (0, 0, 4)
-
-
-def run_of(house: House, cell: Cell) -> Any:
-    """The cell's run, with its id."""
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=uri(house))
-    found = client.get_experiment_by_name(house.folder.experiment)
-    wanted = f"tags.`orch.key` = 'cell/{cell.id}'"
-    [run] = client.search_runs([found.experiment_id], wanted)
-    return run
 
 
 def entropies(house: House, cell: Cell) -> list[tuple[int, str]]:
@@ -362,27 +334,6 @@ def test_deleted_artifacts_come_back(house: House) -> None:
     shutil.rmtree(house.folder.path.parent / "mlartifacts")
     house.mirror()
     assert held(house) == before
-
-
-@pytest.mark.slow
-def test_a_deleted_database_is_rebuilt_in_place(house: House) -> None:
-    """In a process of its own: MLflow keeps a deleted database open while its process lives."""
-    import pickle
-
-    fill(house)
-    house.mirror()
-    kept = house.folder.path.parent / "house.pickle"
-    kept.write_bytes(pickle.dumps(house))
-    code = (
-        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
-        "pickle.load(open(sys.argv[1], 'rb')).mirror()\n"
-    )
-    before = held(house)
-    house.database.rename(house.database.with_name("old.db"))
-    said = python(code, str(kept), str(Path(__file__).parent))
-    assert said == "", "a mirror that makes its database says nothing by itself"
-    again = house.database.rename(house.database.with_name("again.db"))
-    assert dump(f"sqlite:///{again}", house.folder.experiment) == before
 
 
 @pytest.mark.parametrize("name", NASTY)
