@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from backends.micro import batched, huggingface, rollout_rounding
-from backends.micro.objective import Experience, objective
+from backends.micro.objective import Experience
 from backends.micro.plan import shape
 from backends.micro.problem_sets import encode, problems
 from backends.micro.rehearsal import scaled
 from backends.micro.shipped import POLICIES
 from backends.micro.train import mismatch
-from orchestrator.exact.laboratory import LabSetting, Sequences, tables
-from orchestrator.exact.objectives import gradients
 from orchestrator.exact.surrogates import MISMATCH, Force, PolicyLoss, forces
-from orchestrator.kl.estimators import EngineWeight, weight_of, weights
+from orchestrator.kl.estimators import EngineWeight, weights
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.settings import (
     CorrectionKind,
@@ -29,61 +27,12 @@ from orchestrator.settings import (
     Precision,
     Settings,
 )
-from tests.kl.enumeration import logp_for_autograd
+from tests.backends.micro.every_sequence import SUMMED, Enumerated
 
 T = 6
 WHO = MISMATCH._replace(num_tokens=T)
 BOUNDS = {"tis_token": (0.0, 1.05), "tis_sequence": (0.9, 1.1), "geometric": (0.99, 1.02)}
 """Within which some tokens and sequences of WHO lie, and others do not."""
-
-
-def gained_by(batch: Sequences) -> np.ndarray:
-    """The task reward of each sequence (more ones than zeros), less its mean under the policy."""
-    own = np.exp(batch.taken(tables(batch.setting).logp).sum(1))
-    reward = (batch.tokens.sum(1) * 2 > T).astype(float)
-    return np.asarray(reward - own @ reward)
-
-
-def gradient(correction: EngineCorrection | None, kl: Kl, *, of_reward: bool) -> np.ndarray:
-    """The expected gradient of the embedded trainer's own loss, over every sequence of WHO."""
-    batch = Sequences(LabSetting(WHO.policy, WHO.reference, T, WHO.engine))
-    table = tables(batch.setting)
-    theta, logp = logp_for_autograd(batch)
-    logp = logp[:, :T]
-    old, reference, sampled = (
-        torch.tensor(batch.taken(each))
-        for each in (WHO.proximal.logp(T), table.logp_ref, table.logp_rollout)
-    )
-    gained = torch.tensor(gained_by(batch)) if of_reward else torch.zeros(2**T)
-    chance = torch.tensor(batch.probability)
-    mask = torch.ones_like(old)
-    loss = Loss(
-        aggregation="constant", constant_tokens=1, clip=None, correction=correction
-    )  # a sum over the tokens of each sequence
-    total = torch.zeros((), dtype=torch.float64)
-    for n in range(len(chance)):
-        row = slice(n, n + 1)
-        weight = (
-            None
-            if correction is None
-            else weights(weight_of(correction), (old - sampled)[row], mask[row])[None]
-        )
-        one = Experience(
-            torch.zeros(1, 8),
-            torch.zeros(1, 1, T),
-            mask[row][None],
-            old[row][None],
-            reference[row][None],
-            torch.zeros(1, 1),
-            torch.zeros(1, 1),
-            gained[row].reshape(1, 1, 1),
-            None,
-            sampled[row][None],
-            weight,
-        )
-        total = total + chance[n] * objective(loss, kl, logp[row][None], one).loss
-    (slope,) = torch.autograd.grad(total, theta)
-    return np.asarray(slope)
 
 
 @pytest.mark.parametrize("applies_to", ["policy_loss", "kl", "both"])
@@ -99,25 +48,16 @@ def test_the_trainers_corrected_loss_is_the_laboratorys(kind: Any, applies_to: A
         corrects_kl=applies_to == "both",
     )
     exact = forces(WHO, how, "rho_k3", "loss")
-    setting = LabSetting(WHO.policy, WHO.reference, T)
-    true_kl = gradients(setting)["sequence_reverse_kl"]
-    of_kl = gradient(correction, kl, of_reward=False)
-    of_both = gradient(correction, kl, of_reward=True)
+    world = Enumerated(T, WHO.engine, WHO.policy, WHO.reference, WHO.proximal)
+    loss = SUMMED.but(correction=correction)
+    of_kl = world.gradient(kl, loss)
+    of_both = world.gradient(kl, loss, of_reward=True)
     if applies_to == "kl":  # the laboratory corrects a KL beside the policy loss only
-        both = forces(
-            WHO,
-            PolicyLoss(correction=kind, least=least, most=most, corrects_kl=True),
-            "rho_k3",
-            "loss",
-        ).kl
-        assert close(of_kl, true_kl, both)
+        beside = PolicyLoss(correction=kind, least=least, most=most, corrects_kl=True)
+        assert close(of_kl, world.true_kl, forces(WHO, beside, "rho_k3", "loss").kl)
     else:
-        assert close(of_kl, true_kl, exact.kl)
-    batch = Sequences(LabSetting(WHO.policy, WHO.reference, T, WHO.engine))
-    gained = gained_by(batch)
-    own = np.exp(batch.taken(tables(batch.setting).logp).sum(1))
-    score = batch.taken(tables(batch.setting).score).sum(2)
-    assert close(of_kl - of_both, score @ (own * gained), exact.reward)
+        assert close(of_kl, world.true_kl, exact.kl)
+    assert close(of_kl - of_both, world.true_gain, exact.reward)
 
 
 def close(mine: np.ndarray, true: np.ndarray, exact: Force) -> bool:
