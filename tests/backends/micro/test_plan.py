@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
+from tests.backends.micro.cells import cell_of as embedded_cell_of
+from tests.backends.micro.cells import embedded
 from tests.backends.test_drawn import changes
 from tests.golden import cell_of
 
@@ -151,22 +152,16 @@ def test_the_trained_skill_is_the_domain() -> None:
         ("backend.version", "backend", BackendRef(name="micro", version="0")),
     ],
 )
-def test_what_it_cannot_train_it_refuses_by_name(
-    field: str,
-    group: str,
-    value: Any,
-    embedded: Callable[..., Settings],
-    cell_of: Callable[..., Cell],
-) -> None:
-    BACKEND.translate(cell_of(embedded()), PLACE)
+def test_what_it_cannot_train_it_refuses_by_name(field: str, group: str, value: Any) -> None:
+    BACKEND.translate(embedded_cell_of(embedded()), PLACE)
     with pytest.raises(UnsupportedSetting, match="micro cannot run") as caught:
-        BACKEND.translate(cell_of(embedded().model_copy(update={group: value})), PLACE)
+        BACKEND.translate(embedded_cell_of(embedded().model_copy(update={group: value})), PLACE)
     assert caught.value.field == field
     assert caught.value.offered
     assert caught.value.advice.startswith(("Set ", "Leave "))
 
 
-def test_a_launch_that_names_no_cell_is_told(embedded: Callable[..., Settings]) -> None:
+def test_a_launch_that_names_no_cell_is_told() -> None:
     with pytest.raises(SpecError, match="which is not among its files"):
         BACKEND.parse(["python", "x.json"], {})
     with pytest.raises(SpecError, match=r"\$\.settings"):

@@ -1,6 +1,5 @@
 """Ratios of a token, of a sequence and their mean: exact expectations of the trainer's own loss."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,8 @@ import pytest
 from orchestrator.exact.laboratory import exact
 from orchestrator.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.settings import Kl, Loss, Settings
+from orchestrator.settings import Kl, Loss
+from tests.backends.micro.cells import embedded
 from tests.backends.micro.every_sequence import SUMMED, Enumerated
 
 NO_KL = Kl(estimator="none")
@@ -71,7 +71,7 @@ def test_a_ratio_without_a_weight_is_refused(values: dict[str, Any]) -> None:
         Kl(**values)
 
 
-def test_a_sequences_ratio_takes_one_charge(embedded: Callable[..., Settings]) -> None:
+def test_a_sequences_ratio_takes_one_charge() -> None:
     for estimator in ("k1_to_go", "rho_k1"):
         with pytest.raises(ValueError, match="weights a KL in the reward as a whole"):
             embedded(estimator, "reward", 0.1, loss=Loss(ratio_level="sequence"))

@@ -25,8 +25,8 @@ from orchestrator.settings import (
     Kl,
     Loss,
     Precision,
-    Settings,
 )
+from tests.backends.micro.cells import embedded, lines
 from tests.backends.micro.every_sequence import SUMMED, Enumerated
 
 T = 6
@@ -101,7 +101,7 @@ def test_impossible_corrections_are_refused(values: dict[str, Any], sentence: st
         EngineCorrection(**values)
 
 
-def test_a_correction_of_the_kl_needs_one_in_the_loss(embedded: Callable[..., Settings]) -> None:
+def test_a_correction_of_the_kl_needs_one_in_the_loss() -> None:
     correction = EngineCorrection(kind="tis_token", most=2.0, applies_to="kl")
     with pytest.raises(ValueError, match="is about a KL in the loss"):
         embedded("k1", "reward", 0.1, loss=Loss(correction=correction))
@@ -159,18 +159,14 @@ def test_the_coarser_the_engine_the_farther_it_is(rollouts: Callable[..., Any]) 
     assert kl[None] < kl["fp16"] < kl["bf16"] < kl["int8"] < kl["fp8"] < 0.1, kl
 
 
-def test_only_cells_of_one_engine_train_together(embedded: Callable[..., Settings]) -> None:
+def test_only_cells_of_one_engine_train_together() -> None:
     plain, written, rounded = (
         embedded(precision=Precision(rollout=each)) for each in (None, "fp32", "bf16")
     )
     assert shape(plain) == shape(written) != shape(rounded)
 
 
-def test_training_against_a_rounded_engine(
-    trained: Callable[..., Any],
-    lines: Callable[..., Any],
-    embedded: Callable[..., Settings],
-) -> None:
+def test_training_against_a_rounded_engine(trained: Callable[..., Any]) -> None:
     """The mismatch is recorded; ratios are to the engine, or with a correction to the trainer."""
     precision = Precision(rollout="fp8")
     _, place = trained(embedded("k1", "reward", 0.1, precision=precision))
@@ -187,11 +183,7 @@ def test_training_against_a_rounded_engine(
     assert all(each["rollout/mismatch_kl"] > 1e-5 for each in values)
 
 
-def test_without_a_mismatch_a_correction_changes_no_bit(
-    trained: Callable[..., Any],
-    lines: Callable[..., Any],
-    embedded: Callable[..., Settings],
-) -> None:
+def test_without_a_mismatch_a_correction_changes_no_bit(trained: Callable[..., Any]) -> None:
     correction = EngineCorrection(kind="geometric", least=0.9, most=1.1)
     runs = [
         lines(trained(embedded("rho_k3", "loss", 0.1, loss=loss))[1])
@@ -201,9 +193,7 @@ def test_without_a_mismatch_a_correction_changes_no_bit(
     assert not any("rollout/mismatch_kl" in line["values"] for line in runs[0])
 
 
-def test_a_rehearsed_correction_gets_the_librarys_own_engine(
-    embedded: Callable[..., Settings],
-) -> None:
+def test_a_rehearsed_correction_gets_the_librarys_own_engine() -> None:
     own = Dialect(precision=("bf16", "bf16", "bf16"))
     correction = EngineCorrection(kind="tis_token", most=2.0)
     plain, corrected = embedded(), embedded(loss=Loss(correction=correction))
@@ -214,9 +204,7 @@ def test_a_rehearsed_correction_gets_the_librarys_own_engine(
     assert scaled(asked, own).precision == Precision(rollout="fp8")
 
 
-def test_a_dialect_chooses_between_two_policies_only_where_there_are_two(
-    embedded: Callable[..., Settings],
-) -> None:
+def test_a_dialect_chooses_between_two_policies_only_where_there_are_two() -> None:
     other = Dialect(ratio_to="batch_start", kl_reward_policy="batch_start")
     cell = embedded("k1", "reward", 0.1)
     assert relevant(other, cell) == PLAIN

@@ -11,7 +11,6 @@ from orchestrator.library.launches import Launch
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.testing.backend_contract import BackendContract
 from tests import golden
-from tests.backends.trl.cells import every_kind
 
 PLACE = AttemptPaths(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
 VALUES = {
@@ -34,7 +33,7 @@ class TestTRL(BackendContract):
     backend = trl.BACKEND
 
     def cells(self) -> tuple[Cell, ...]:
-        return (*every_kind(), *golden.cells("trl"))
+        return golden.cells("trl")
 
     def release_keys(self, version: str) -> Collection[str]:
         return {name for script in SCRIPTS for name in options(script, version)}
