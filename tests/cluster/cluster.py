@@ -42,10 +42,10 @@ def missing() -> str:
 
 
 class Cluster:
-    """A cluster in a folder. `tied`: its daemons die with this process."""
+    """A cluster in a folder. Its daemons die with this process."""
 
-    def __init__(self, base: Path, *, tied: bool = True):
-        self.base, self._tied = base, tied
+    def __init__(self, base: Path):
+        self.base = base
         self._blind: set[str] = set()
         self.conf = base / "slurm.conf"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
@@ -104,7 +104,7 @@ class Cluster:
 
     def start_daemon(self, name: str) -> None:
         """Starts one of munged, mariadbd, slurmdbd, slurmctld or a node, and waits for it."""
-        daemons.start(name, self._argv(name), self.base, self.env, self._tied)
+        daemons.start(name, self._argv(name), self.base, self.env)
         what = f"{name} of {self.base} to answer"
         try:
             wait_for(partial(self._answers, name), 60, what, every=0.05)
@@ -134,7 +134,7 @@ class Cluster:
         self._blind.add(node)
         mount = 'mount -t tmpfs none "$0" && exec "$@"'
         argv = ["unshare", "--mount", "sh", "-c", mount, str(folder), *self._argv(node)]
-        daemons.start(node, argv, self.base, self.env, self._tied)
+        daemons.start(node, argv, self.base, self.env)
         wait_for(partial(self._answers, node), 60, f"{node} to answer", every=0.05)
         return True
 

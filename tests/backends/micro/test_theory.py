@@ -1,6 +1,5 @@
 """The closed form against a brute-force optimum, and training against the closed form."""
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from backends.micro.theory import has_closed_form, optimum, predicted
 from orchestrator.records import Outcome
 from orchestrator.settings import Advantage, BackendRef, Batch, Optimizer, Rollout, Settings
 from tests.backends.micro.cells import cell_of, embedded, lines, place_at
+from tests.backends.micro.test_together import Kept
 
 OPTIMISATION_GAP = 0.06
 """What a mean accuracy may miss the closed form by, beyond its standard error over seeds. Over two
@@ -83,20 +83,6 @@ BIASED = ("k3.reward", 1.0)
 Finals = dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]
 
 
-class Strict:
-    """A watch for which every cell has to be trained to its end."""
-
-    def ended(self, number: int, result: Outcome | Exception) -> None:
-        assert isinstance(result, Outcome), f"cell {number}: {result!r}"
-        assert result.cause != "nan", f"cell {number}: {result!r}"
-
-    def leaving(self) -> Collection[int]:
-        return ()
-
-    def say(self, number: int, line: str) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def finals(tmp_path_factory: pytest.TempPathFactory) -> Finals:
     """Accuracy and reverse KL after the last train step, a number a seed each.
@@ -109,7 +95,11 @@ def finals(tmp_path_factory: pytest.TempPathFactory) -> Finals:
         settings = long_cell(*kl.split("."), beta).model_copy(update={"seed": seed})
         place = place_at(tmp_path_factory.mktemp("it's a cell"))
         cells.append((cell_of(settings, evaluate_every_steps=150), place))
-    train.run_lockstep(cells, Strict())
+    watch = Kept()
+    train.run_lockstep(cells, watch)
+    ends = [end.cause if isinstance(end, Outcome) else end for end in watch.results.values()]
+    assert len(ends) == len(cells)
+    assert not [end for end in ends if end == "nan" or isinstance(end, Exception)]
     last = {}
     for cell, place in cells:
         kl, values = cell.settings.kl, lines(place)[-1]["values"]

@@ -46,19 +46,6 @@ def _one_core() -> None:
     one_quiet_core()
 
 
-class Strict:
-    """A watch for which any end is an error."""
-
-    def ended(self, number: int, result: Outcome | Exception) -> None:
-        raise AssertionError(f"cell {number}: {result!r}")
-
-    def leaving(self) -> Collection[int]:
-        return ()
-
-    def say(self, number: int, line: str) -> None:
-        pass
-
-
 class Kept:
     """A watch that keeps every message."""
 
@@ -103,7 +90,7 @@ def plain_gradient(settings: Settings, state: State, part: int) -> tuple[Tensor,
 def together_of(
     settings: list[Settings], states: list[State], folder: Path
 ) -> Iterator[train.LockstepGroup]:
-    group = train.LockstepGroup(Strict())
+    group = train.LockstepGroup(Kept())
     with ExitStack() as journals:
         for number, (each, state) in enumerate(zip(settings, states, strict=True)):
             cell = Cell(id=str(number), slug="c", studies=("s",), axes={}, settings=each)
