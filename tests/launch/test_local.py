@@ -11,14 +11,13 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.local import RELAUNCHES, launch
-from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
 from tests.launch.kit import Orch, make_cell
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake")]
 
 
 def units(folder: RunFolder, cell: Cell) -> list[int]:
@@ -54,7 +53,7 @@ def kinds(folder: RunFolder, cell: Cell) -> list[str]:
     ],
 )
 def test_how_a_cell_can_end(
-    instruction: str, state: str, failure: str, message: str, fake: Backend, folder: RunFolder
+    instruction: str, state: str, failure: str, message: str, folder: RunFolder
 ) -> None:
     one = make_cell(instruction=instruction)
     launch([one], folder)
@@ -89,7 +88,7 @@ TORCH = "RuntimeError: probability tensor contains either `inf`, `nan` or elemen
     ],
 )
 def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
-    norms: list[str], last: str, step: int | None, fake: Backend, folder: RunFolder
+    norms: list[str], last: str, step: int | None, folder: RunFolder
 ) -> None:
     one = make_cell(instruction=NUMBERS.format(norms=norms, last=last))
     launch([one], folder)
@@ -109,7 +108,7 @@ def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
     assert [c.step for c in record.checkpoints] == ([len(norms)] if 0 < len(norms) < step else [])
 
 
-def test_a_collapse_is_an_outcome_and_no_failure(fake: Backend, folder: RunFolder) -> None:
+def test_a_collapse_is_an_outcome_and_no_failure(folder: RunFolder) -> None:
     one = make_cell(instruction="collapse")
     assert launch([one], folder).count("succeeded") == 1
     ended = read_state(folder.cell(one)).exit
@@ -122,7 +121,7 @@ def test_a_collapse_is_an_outcome_and_no_failure(fake: Backend, folder: RunFolde
     )
 
 
-def test_a_program_gets_its_environment_and_its_folder(fake: Backend, folder: RunFolder) -> None:
+def test_a_program_gets_its_environment_and_its_folder(folder: RunFolder) -> None:
     code = "program:import os; print(os.environ['FAKE_ATTEMPT']); print(os.listdir())"
     one = make_cell(instruction=code)
     launch([one], folder)
@@ -132,7 +131,7 @@ def test_a_program_gets_its_environment_and_its_folder(fake: Backend, folder: Ru
     assert "settings.json" in files
 
 
-def test_a_killed_worker_is_started_again_and_goes_on(fake: Backend, folder: RunFolder) -> None:
+def test_a_killed_worker_is_started_again_and_goes_on(folder: RunFolder) -> None:
     one, events = make_cell(instruction="die"), []
     done = launch([one], folder, on_event=events.append)
     assert done.count("succeeded") == 1
@@ -143,7 +142,7 @@ def test_a_killed_worker_is_started_again_and_goes_on(fake: Backend, folder: Run
     assert second.stdout.read_text() == "starting at unit 1\n"
 
 
-def test_a_cell_that_always_dies_is_left_resumable(fake: Backend, folder: RunFolder) -> None:
+def test_a_cell_that_always_dies_is_left_resumable(folder: RunFolder) -> None:
     one = make_cell(instruction="die-always", steps=10)
     assert launch([one], folder).count("preempted") == 1
     assert len(folder.cell(one).attempts()) == 1 + RELAUNCHES
@@ -152,7 +151,7 @@ def test_a_cell_that_always_dies_is_left_resumable(fake: Backend, folder: RunFol
 
 
 def test_a_trainer_that_cannot_be_imported_is_named(
-    fake: Backend, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH")
     with pytest.raises(EnvironmentFault, match=r"cannot be imported: backends\.fake\.entry"):
@@ -254,7 +253,7 @@ def check_nothing_is_lost(cells: list[Cell], folder: RunFolder) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "first"), [("worker", 1), ("orch", 2)])
 def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
-    victim: str, first: int, fake: Backend, orch: Orch, tmp_path: Path
+    victim: str, first: int, orch: Orch, tmp_path: Path
 ) -> None:
     """The victim dies at the n-th file operation of a worker, for every third n there is."""
     died = 0

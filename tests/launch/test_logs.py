@@ -7,12 +7,13 @@ import pytest
 from orchestrator.errors import SelectionError
 from orchestrator.launch.local import launch
 from orchestrator.launch.logs import logs
-from orchestrator.library.protocol import Backend
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.logs import errors, follow
 from orchestrator.runs.plan import plan
 from tests.launch.kit import Orch, ended, leave, make_cell
 from tests.launch.test_local import units, wait_for
+
+pytestmark = pytest.mark.usefixtures("fake")
 
 
 def test_the_last_lines_of_the_last_attempt_or_of_one_that_is_named(folder: RunFolder) -> None:
@@ -44,9 +45,7 @@ def test_following_shows_everything_once_and_ends_with_the_cell(
     assert len([p for p in pieces if p]) > 2, "it came bit by bit"
 
 
-def test_errors_tell_the_class_the_message_and_the_last_lines(
-    fake: Backend, folder: RunFolder
-) -> None:
+def test_errors_tell_the_class_the_message_and_the_last_lines(folder: RunFolder) -> None:
     cells = [make_cell(0), make_cell(1, "fail"), make_cell(2, "memory"), make_cell(3, "collapse")]
     launch(cells, folder)
     told = errors(plan(cells, folder).rows, lines=1)

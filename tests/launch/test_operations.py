@@ -12,12 +12,13 @@ import pytest
 
 from orchestrator.errors import RunFolderError
 from orchestrator.launch.local import launch
-from orchestrator.library.protocol import Backend
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.runs.operations import cancel, prune, retry
 from orchestrator.runs.plan import plan
 from tests.launch.kit import Orch, ended, leave, make_cell
 from tests.launch.test_local import units, wait_for
+
+pytestmark = pytest.mark.usefixtures("fake")
 
 
 def events(folder: RunFolder) -> list[str]:
@@ -69,7 +70,7 @@ def test_an_older_pid_is_never_signalled(folder: RunFolder) -> None:
 
 
 def test_a_failed_cell_goes_on_after_a_retry_and_a_second_retry_does_nothing(
-    fake: Backend, folder: RunFolder
+    folder: RunFolder,
 ) -> None:
     one = make_cell(instruction="fail")
     launch([one], folder)

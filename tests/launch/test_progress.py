@@ -6,14 +6,15 @@ import pty
 import pytest
 
 from orchestrator.launch.local import launch
-from orchestrator.library.protocol import Backend
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.watch import watch
 from tests.launch.kit import make_cell
 
+pytestmark = pytest.mark.usefixtures("fake")
+
 
 def test_a_terminal_gets_a_table_that_goes_away(
-    fake: Backend, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     ours, theirs = pty.openpty()
