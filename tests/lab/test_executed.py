@@ -1,7 +1,6 @@
 """What orch ships with a launch runs where the library is: rewards, and verl's extension."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 from orchestrator import plugins, scoring
 from orchestrator.records import AttemptPaths, LaunchPlan
 from tests.backends import child
-from tests.backends.environments import contract_python, cpu_python
-from tests.backends.prime_rl.conftest import VARIABLE
+from tests.backends.environments import contract_python, cpu_python, library_python
 from tests.backends.shipped import write
 from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
 from tests.lab import proven, real
@@ -28,9 +26,9 @@ CPU = {
 
 
 def python_of(library: str) -> Path:
-    """The Python of an environment that can train, or a skip."""
-    if library == "prime_rl" and not os.environ.get(VARIABLE):
-        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to train with it")
+    """The Python of an environment with the library; of Prime-RL, the verifiers that it locks."""
+    if library == "prime_rl":
+        return library_python("verifiers", no_deps=[], needs=["verifiers==0.1.12", "math-verify"])
     return cpu_python(library, CPU[library])
 
 
@@ -42,14 +40,21 @@ of = loaded("orch_reward.py").task_reward
 print(json.dumps(of(completions=responses, label=[label] * len(responses))))
 """,
     "prime_rl": """
-import asyncio, inspect
+import inspect
 sys.path.insert(0, folder)
 Path(folder, "data").mkdir(exist_ok=True)
-Path(folder, "data", "train.jsonl").write_text(json.dumps({"question": "q", "answer": label}))
-made = loaded("orch_prime_rl_environment.py").load_environment("a/b", "train", rule, "", 1)
-assert made.get_dataset()[0]["answer"] == label
+for part in ("train", "validation"):
+    row = {"question": f"q of {part}", "answer": label}
+    Path(folder, "data", f"{part}.jsonl").write_text(json.dumps(row))
+load = loaded("orch_prime_rl_environment.py").load_environment
+made = load("a/b", "train", rule, "", 1)
+[row] = made.get_dataset()
+assert (row["answer"], row["prompt"][-1]["content"]) == (label, "q of train")
+held_out = load("a/b", "train", rule, "", 1, "validation").get_eval_dataset()
+assert held_out[0]["prompt"][-1]["content"] == "q of validation"
 rubrics = getattr(made.rubric, "rubrics", None) or [made.rubric]
 [reward] = [f for each in rubrics for f in each.funcs if f.__name__ == "reward_of"]
+assert list(inspect.signature(reward).parameters) == ["completion", "answer"], "it gives by name"
 print("\\n" + json.dumps(
     [reward([{"role": "assistant", "content": text}], label) for text in responses]
 ))
