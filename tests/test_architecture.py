@@ -6,21 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 from syntax import parsed
-
-from orchestrator import plugins
-from orchestrator.analysis.compare import compare
-from orchestrator.audit import audit
-from orchestrator.records import AttemptPaths
-from orchestrator.spec import load
-from orchestrator.spec.expand import expand
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ("orch", "orchestrator", "backends", "dashboards")
@@ -387,85 +378,3 @@ def test_nothing_committed_names_a_machine_or_a_registry() -> None:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         assert not [n for n in needles if n in text], f"{name} names a machine or a registry"
-
-
-# ------------------------------------------------------------------------------ walks
-
-LEVEL = {name: i for i, names in enumerate(LAYERS) for name in names}
-SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
-    actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_type=low_var_kl \\
-    actor_rollout_ref.actor.kl_loss_coef=0.001
-"""
-Call = tuple[str, str]
-"""The package of a caller and that of the function it calls."""
-
-
-def calls(walk: Callable[[], object]) -> set[Call]:
-    """Return the calls between functions of ours that a walk makes, imports left out."""
-    noted: set[Call] = set()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        called = _package(frame)
-        if event != "call" or called is None or frame.f_code.co_name == "<module>":
-            return
-        caller = frame.f_back
-        while caller is not None and _package(caller) is None:
-            caller = caller.f_back
-        noted.add((called if caller is None else _package(caller) or called, called))
-
-    sys.setprofile(note)
-    try:
-        walk()
-    finally:
-        sys.setprofile(None)
-    return noted
-
-
-def _package(frame: FrameType) -> str | None:
-    """Return the package of a function of ours; None for one of others, and of these tests."""
-    name = frame.f_code.co_filename
-    if not name.startswith((f"{ROOT}/orchestrator/", f"{ROOT}/backends/")):
-        return None
-    parts = Path(name).relative_to(ROOT).with_suffix("").parts
-    return package(".".join(parts))
-
-
-def walks(synthetic: Any) -> Iterator[tuple[str, Callable[[], object], set[str]]]:
-    """Yield each walk with the packages it may pass."""
-    spec = load(ROOT / "experiments" / "cross_library.yaml")
-    fresh = spec.model_copy()  # `load` has expanded the other one already
-    yield "expand", lambda: expand(fresh), {"spec"}
-    cell = next(cell for cell in expand(spec) if cell.settings.backend.name == "verl")
-    paths = AttemptPaths(*(Path(f"/runs/{name}") for name in AttemptPaths._fields))
-    verl = plugins.load("verl")
-    launched = {"backends", "library", "scoring"}
-    yield "translate", lambda: verl.translate(cell, paths), launched
-    done = synthetic.grid({"none": [0.9, 0.9], "k1.reward": [0.8, 0.82]})
-    yield (
-        "compare",
-        lambda: compare(synthetic.spec(), done.records, done.scores),
-        {"analysis", "spec", "metrics"},
-    )
-    yield (
-        "audit",
-        lambda: audit(SCRIPT, "train.sh"),
-        {"audit", "backends", "library", "kl", "exact"},
-    )
-
-
-@pytest.mark.skipif(sys.getprofile() is not None, reason="another profiler is at work")
-def test_a_walk_passes_few_packages_and_never_climbs_back(synthetic: Any) -> None:
-    """Vocabulary, the modules at the root and the table of losses, is not counted: walks speak it
-    and do not stop there."""
-    for name, walk, allowed in walks(synthetic):
-        passed = calls(walk)
-        packages = {called for _, called in passed} - AT_ROOT - {"losses"}
-        assert packages, f"{name} calls nothing of ours: the walk is not seen"
-        assert packages <= allowed, f"{name} passes {sorted(packages - allowed)} too"
-        # the functions in a manifest's rows are the backend's: `library` calls them by design
-        climbs = {
-            (caller, called)
-            for caller, called in passed
-            if {caller, called} <= LEVEL.keys() and LEVEL[called] > LEVEL[caller]
-        }
-        assert not climbs, f"{name} climbs back: {sorted(climbs)}"

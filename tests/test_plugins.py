@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 from syntax import parsed
 
-from orchestrator import estimators, plugins
+from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.library.protocol import MODULES, Backend
 
@@ -159,20 +159,8 @@ def test_a_plugin_that_cannot_be_used_is_named(install: Install, text: str, why:
         plugins.load("toy")
 
 
-K4 = """
-from orchestrator.estimators import EstimatorEntry
-
-K4 = EstimatorEntry(
-    name="k4", formula="x^4", value=lambda x: x**4, slope=lambda x: 4 * x**3,
-    is_reverse_kl=False, source="a test",
-)
-"""
-
-
-def test_estimators_of_other_distributions_join_the_table(install: Install) -> None:
-    install("toy-dist", "[orch.estimators]\nk4 = toyest:K4\n", toyest=K4)
-    plugins.load_estimators()
-    try:
-        assert estimators.TABLE["k4"].formula == "x^4"
-    finally:
-        estimators.unregister("k4")
+def test_an_entry_point_that_is_no_estimator_is_named(install: Install) -> None:
+    """One that is, tests/plugins/test_stranger.py explains."""
+    install("toy-dist", "[orch.estimators]\nk4 = toyest:WRONG\n", toyest="WRONG = 'k4'\n")
+    with pytest.raises(EnvironmentFault, match=r"orch\.estimators"):
+        plugins.load_estimators()

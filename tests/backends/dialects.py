@@ -21,23 +21,18 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import entry
 from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import Dialect, relevant
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.records import Cell
 from orchestrator.settings import (
     Advantage,
-    BackendRef,
     Batch,
     Clip,
-    Data,
     Kl,
     Loss,
-    Model,
-    Optimizer,
-    Resources,
-    Rollout,
     Settings,
 )
+from tests import golden
 
-PLACE = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
+PLACE = golden.PLACE
 GROUPS, SIZE, TOKENS = 2, 4, 6
 TOLERANCE = 1e-5
 LOSSES = (
@@ -62,29 +57,17 @@ KLS = (
 def cells(library: str, version: str) -> Iterator[Cell]:
     """Every combination of advantage, loss, KL and minibatches that the release can run."""
     backend = plugins.load(library)
+    first = golden.cell_of(library, version, {"rollout.group_size": SIZE, "batch.num_prompts": 512})
     for name, loss, kl, minibatches in itertools.product(
         ("rloo", "grpo", "dr_grpo", "reinforce"), LOSSES, KLS, (1, 2)
     ):
-        settings = Settings(
-            model=Model(name="policy", path="org/policy"),
-            data=Data(name="math", path="org/math", num_prompts=64_000),
+        settings = first.settings.but(
             advantage=Advantage(estimator=name),  # type: ignore[arg-type]  # one of the literals, from the product
             loss=loss,
             kl=kl,
-            rollout=Rollout(group_size=SIZE, max_response_tokens=1024),
             batch=Batch(num_prompts=512, num_minibatches=minibatches),
-            optimizer=Optimizer(learning_rate=1e-6),
-            num_train_steps=100,
-            backend=BackendRef(name=library, version=version),
         )
-        cell = Cell(
-            id=fingerprint(settings),
-            slug="s",
-            studies=("a",),
-            axes={},
-            settings=settings,
-            resources=Resources(num_nodes=2, gpus_per_node=4),
-        )
+        cell = first.but(id=fingerprint(settings), settings=settings)
         try:
             backend.translate(cell, PLACE)
         except UnsupportedSetting:

@@ -20,7 +20,6 @@ from tests.backends.environments import cpu_python
 from tests.backends.openrlhf.cells import asked_of_library
 from tests.backends.skyrl import library as skyrl
 from tests.backends.verl import library as verl
-from tests.backends.verl.cells import overrides
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 
@@ -104,7 +103,7 @@ def parsed_by_trl(version: str, plan: LaunchPlan, script: str, folder: Path) -> 
 def resolved(library: str, version: str, plan: LaunchPlan, folder: Path) -> Mapping[str, Any]:
     """The configuration that a library's own parser makes of a launch."""
     if library == "verl":
-        [answer] = verl.compose(version, [overrides(plan)], sorted(DERIVED[library]))
+        [answer] = verl.compose(version, [plan.argv[3:]], sorted(DERIVED[library]))
     elif library == "skyrl":
         [answer] = skyrl.ask(version, [plan.argv[2:]])
     elif library == "openrlhf":

@@ -5,10 +5,7 @@
         subprocess.run(..., env=cluster.env)
 
 Everything listens on the loopback, lives in one short folder of its own and goes with it. Works as
-root and as a plain user (whose own jobs are then all it runs). By hand:
-
-    python -m tests.cluster start DIR              # prints the environment to export
-    python -m tests.cluster stop DIR
+root and as a plain user (whose own jobs are then all it runs).
 
 Debian's packages: see bootstrap.py. slurmdbd 22.05 listens on every address whatever it is told,
 and takes only this cluster's munge credentials. Facts of SLURM 22.05 that shape the configuration:

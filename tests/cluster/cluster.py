@@ -42,41 +42,29 @@ def missing() -> str:
 
 
 class Cluster:
-    """A cluster in a folder. `tied`: its daemons die with this process."""
+    """A cluster in a folder. Its daemons die with this process."""
 
-    def __init__(
-        self,
-        base: Path,
-        num_nodes: int = 4,
-        *,
-        accounting: bool = True,
-        extra: str = "",
-        tied: bool = True,
-    ):
-        self.base, self.num_nodes, self.accounting = base, num_nodes, accounting
-        self._extra, self._tied = extra, tied
+    def __init__(self, base: Path):
+        self.base = base
         self._blind: set[str] = set()
         self.conf = base / "slurm.conf"
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
         self.env |= {"SLURM_CONF": str(self.conf), "PATH": f"{base}/bin:{SEARCH}"}
 
-    @property
-    def nodes(self) -> list[str]:
-        return [f"a100-{n}" for n in range(self.num_nodes)]
+    nodes = tuple(f"a100-{n}" for n in range(config.NODES))
 
     def start(self) -> None:
         """From an empty folder to idle nodes: about 10 s, of which 5 are the database's."""
         if not self.conf.exists():
             self._write()
         for name in ("munged", "mariadbd", "slurmdbd", "slurmctld", *self.nodes):
-            if name not in ("mariadbd", "slurmdbd") or self.accounting:
-                self.start_daemon(name)
+            self.start_daemon(name)
         wait_for(self.is_ready, 60, f"the nodes of {self.base} to be idle", every=0.2)
 
     def is_ready(self) -> bool:
         done = self._try("sinfo", "-h", "-N", "-o", "%N %t")
         states = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
-        return done.returncode == 0 and list(states.values()) == ["idle"] * self.num_nodes
+        return done.returncode == 0 and list(states.values()) == ["idle"] * config.NODES
 
     def stop(self) -> None:
         """Ends all jobs and daemons; the folder stays, and can be started again."""
@@ -116,7 +104,7 @@ class Cluster:
 
     def start_daemon(self, name: str) -> None:
         """Starts one of munged, mariadbd, slurmdbd, slurmctld or a node, and waits for it."""
-        daemons.start(name, self._argv(name), self.base, self.env, self._tied)
+        daemons.start(name, self._argv(name), self.base, self.env)
         what = f"{name} of {self.base} to answer"
         try:
             wait_for(partial(self._answers, name), 60, what, every=0.05)
@@ -146,7 +134,7 @@ class Cluster:
         self._blind.add(node)
         mount = 'mount -t tmpfs none "$0" && exec "$@"'
         argv = ["unshare", "--mount", "sh", "-c", mount, str(folder), *self._argv(node)]
-        daemons.start(node, argv, self.base, self.env, self._tied)
+        daemons.start(node, argv, self.base, self.env)
         wait_for(partial(self._answers, node), 60, f"{node} to answer", every=0.05)
         return True
 
@@ -274,7 +262,7 @@ class Cluster:
         (base / "bin" / "nvidia-smi").write_text(NVIDIA_SMI.format(base=base))
         (base / "bin" / "nvidia-smi").chmod(0o755)
         base.chmod(0o755)
-        (base / "ports").write_text(str(daemons.free_ports(3 + self.num_nodes)))
+        (base / "ports").write_text(str(daemons.free_ports(3 + config.NODES)))
         key = base / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
@@ -285,24 +273,21 @@ class Cluster:
         ):
             (base / name).touch(mode=0o600)
             (base / name).write_text(text)
-        (base / "gres.conf").write_text(config.gres_conf(_devices(base / "dev"), self.num_nodes))
-        if self.accounting:
-            self._install_database()
-        self.conf.write_text(
-            config.slurm_conf(base, self._ports, self.num_nodes, self.accounting, self._extra)
-        )
+        (base / "gres.conf").write_text(config.gres_conf(_devices(base / "dev")))
+        self._install_database()
+        self.conf.write_text(config.slurm_conf(base, self._ports))
 
 
 @contextmanager
-def started(num_nodes: int = 4, *, accounting: bool = True, extra: str = "") -> Iterator[Cluster]:
-    """A cluster in a new folder, purged afterwards. `extra`: more lines of slurm.conf.
+def started() -> Iterator[Cluster]:
+    """A cluster in a new folder, purged afterwards.
 
     Three tries, each with ports and a database of its own: on a busy machine a daemon now and then
     does not come up in time.
     """
     for left in (2, 1, 0):
         base = Path(tempfile.mkdtemp(prefix="orch-slurm-", dir="/tmp"))
-        cluster = Cluster(base, num_nodes, accounting=accounting, extra=extra)
+        cluster = Cluster(base)
         try:
             cluster.start()
             break

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ACCOUNT = "lab"
+NODES = 4
 PARTITIONS = """\
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=1-00:00:00 PriorityTier=1 GraceTime=5 State=UP
 PartitionName=urgent Nodes=ALL MaxTime=1-00:00:00 PriorityTier=10 PreemptMode=OFF State=UP
@@ -23,17 +24,9 @@ class Ports(NamedTuple):
     node: int
 
 
-def slurm_conf(base: Path, ports: Ports, num_nodes: int, accounting: bool, extra: str) -> str:
+def slurm_conf(base: Path, ports: Ports) -> str:
     host, user = socket.gethostname().partition(".")[0], getpass.getuser()
-    last = num_nodes - 1
-    storage = f"""\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={ports.dbd}
-AccountingStoragePass={base}/munge.sock
-AccountingStorageEnforce=associations,limits,qos
-AccountingStorageTRES=gres/gpu
-"""
+    last = NODES - 1
     return f"""\
 ClusterName=orch
 SlurmctldHost={host}(127.0.0.1)
@@ -75,17 +68,21 @@ MaxArraySize=1001
 MaxJobCount=20000
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0
 GresTypes=gpu
-{storage if accounting else "AccountingStorageType=accounting_storage/none"}
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={ports.dbd}
+AccountingStoragePass={base}/munge.sock
+AccountingStorageEnforce=associations,limits,qos
+AccountingStorageTRES=gres/gpu
 NodeName=a100-[0-{last}] NodeHostname={host} NodeAddr=127.0.0.1 \
 Port=[{ports.node}-{ports.node + last}] CPUs=8 RealMemory=8000 Gres=gpu:a100:4 State=UNKNOWN
-{PARTITIONS}{extra}"""
+{PARTITIONS}"""
 
 
-def gres_conf(devices: list[Path], num_nodes: int) -> str:
+def gres_conf(devices: list[Path]) -> str:
     """Four GPUs a node; the devices only have to be devices."""
     return "".join(
-        f"NodeName=a100-[0-{num_nodes - 1}] Name=gpu Type=a100 File={device}\n"
-        for device in devices
+        f"NodeName=a100-[0-{NODES - 1}] Name=gpu Type=a100 File={device}\n" for device in devices
     )
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from .waiting import wait_for
 
 
-def start(name: str, argv: Sequence[str], base: Path, env: Mapping[str, str], tied: bool) -> None:
-    """Starts a daemon; its pid is kept in BASE/run/NAME. `tied`: it dies with this process.
+def start(name: str, argv: Sequence[str], base: Path, env: Mapping[str, str]) -> None:
+    """Starts a daemon that dies with this process; its pid is kept in BASE/run/NAME.
 
     The kernel ties it to the thread that started it, so only the main thread's are tied.
     """
-    tied = tied and threading.current_thread() is threading.main_thread()
+    tied = threading.current_thread() is threading.main_thread()
     # a program's work: code between fork and exec can wait for ever for another thread's lock
     tie = ("setpriv", "--pdeathsig", "KILL") if tied else ()
     with (base / "log" / f"{name}.out").open("ab") as sink:

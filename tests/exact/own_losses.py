@@ -23,11 +23,6 @@ AVERAGES = {
     "mean over responses of their sums": "(each * m).sum(-1).mean()",
     "sum over a constant, of all places of the batch": "(each * m).sum() / m.numel()",
 }
-STYLES = {
-    "plain": "{}",
-    "einsum": "torch.einsum('nt,nt->', each, m) / m.sum()",
-    "loop": "sum((e * k).sum() / k.sum() for e, k in zip(each, m)) / len(each)",
-}
 POLICY = {
     "ppo (low 0.2, high 0.28)": "-torch.min(r * a, r.clamp(0.8, 1.28) * a)",
     "ppo (low 0.2, high 0.2)": "-torch.min(r * a, torch.clamp(r, 1 - 0.2, 1 + 0.2) * a)",
@@ -53,7 +48,6 @@ class Written:
     kl: str = ""
     place: str = "loss"
     average: str = "mean over tokens"
-    style: str = ""
     names: int = 0
     cast: str = ""
     ratio: str = "torch.exp(lp - olp)"
@@ -97,8 +91,7 @@ class Written:
             lines.append(f"    each = each + beta * {y}")
         if self.mask != "m":
             lines.append(f"    m = {self.mask}")
-        end = STYLES[self.style] if self.style not in ("", "plain") else AVERAGES[self.average]
-        return "\n".join([*lines, f"    return {end}", ""])
+        return "\n".join([*lines, f"    return {AVERAGES[self.average]}", ""])
 
 
 def known() -> list[Written]:
@@ -142,17 +135,6 @@ def known() -> list[Written]:
     for i, (name, policy) in enumerate(POLICY.items()):
         average = averages[(i + 1) % len(averages)]
         found.append(Written(f"policy_{i}", (f"{name}, {average}",), policy, average=average))
-    for average in AVERAGES:
-        named = (f"0.1 × k2.loss, {average}", f"ppo without a clip, {average}")
-        name = f"average_{len(found)}"
-        found.append(Written(name, named, "-r * a", VALUES["k2"], average=average, names=3))
-    tokens, responses = averages[:2]
-    styles = (("einsum", tokens), ("loop", responses))
-    for style, average in styles:
-        named = (f"0.1 × k3.loss, {average}",)
-        found.append(
-            Written(f"style_{style}", named, clip, VALUES["k3"], average=average, style=style)
-        )
     for cast in ("float32", "bfloat16"):
         for form in ("k1", "k3"):
             named = (f"0.1 × {form}.loss, mean over tokens", "ppo without a clip")
@@ -198,13 +180,12 @@ def mutants(of: Written) -> Iterator[tuple[str, Written]]:
             ("old for the reference", {"x": "lp - olp"}),
             ("no KL", {"kl": ""}),
         ]
-        if of.name.startswith("loss_") or of.name.startswith("average"):
+        if of.name.startswith("loss_"):
             changes += [("a detached KL", {"x": "(lp - ref).detach()"})]
     elif of.kl:
         changes += [("swapped policies", {"x": f"-({of.x})"}), ("no KL", {"kl": ""})]
-    if not of.style:
-        other = "sum over tokens" if of.average != "sum over tokens" else "mean over tokens"
-        changes += [("sum for mean", {"average": other})]
+    other = "sum over tokens" if of.average != "sum over tokens" else "mean over tokens"
+    changes += [("sum for mean", {"average": other})]
     for what, change in changes:
         yield what, replace(of, **change)  # type: ignore[arg-type]  # every field is a text
 

@@ -36,6 +36,22 @@ DIVERGENCES: dict[str, Callable[[Array, Array], Array]] = {
 DIVERGENCES |= {"rb": DIVERGENCES["full"], "rb_k1": DIVERGENCES["full"]}
 
 
+def chain(length: int, policy: Array, reference: Array) -> SimpleNamespace:
+    """Return the paper's model of binary tokens; a state is the count of ones before."""
+    tokens = (np.arange(2**length)[:, None] >> np.arange(length)) & 1
+    features = np.zeros((length, 2, 2))
+    features[:, 1] = np.stack([np.ones(length), np.arange(length)], axis=1)
+    states = np.cumsum(tokens, axis=1) - tokens
+    return SimpleNamespace(
+        states=states,
+        tokens=tokens,
+        mask=np.ones_like(tokens),
+        features=features,
+        policy=policy,
+        reference=reference,
+    )
+
+
 class Second:
     """A model under one sampler; `differences` takes the gradient of a number in the policy."""
 
@@ -136,6 +152,9 @@ class Second:
         whole: dict[str, Callable[[Array], float]] = {
             "sequence_reverse_kl": lambda logq: self._mean(
                 logq, self.taken(logq - self.logp).sum(1)
+            ),
+            "sequence_forward_kl": lambda logq: float(
+                np.exp(self.taken(self.logp).sum(1)) @ -self.taken(logq).sum(1)
             ),
             "token_reverse_kl": lambda logq: self._states(
                 states, DIVERGENCES["full"](logq, self.logp)

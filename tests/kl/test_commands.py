@@ -96,16 +96,6 @@ def test_explain_all_says_which_group_its_numbers_assume() -> None:
     assert "before the group's deviation divides it" in run(explain, *asked).output
 
 
-@pytest.mark.parametrize(
-    "words", [("k3",), (), ("k0", "loss"), ("k3", "middle"), ("--all", "--ratio", "sequence")]
-)
-def test_explain_refuses_with_a_usage_error(words: tuple[str, ...]) -> None:
-    found = CliRunner().invoke(explain, list(words))
-    assert found.exit_code == 2
-    assert "Error:" in found.output
-    assert "Traceback" not in found.output
-
-
 def test_the_laboratory_prints_bias_variance_and_the_caveat() -> None:
     found = run(explain, "--exact")
     assert "rho_k3.loss@sequence" in found.output
@@ -127,20 +117,11 @@ def test_the_laboratory_takes_the_model_from_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--policy", "nan", "0"), "policy.a must be finite"),
-        (("--reference", "0", "inf"), "reference.b must be finite"),
-        (("--tokens", "0"), "num_tokens must be at least 1"),
-        (("--rollout", "1000", "0"), "no support"),
-    ],
-)
-def test_the_laboratory_says_no_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(LaboratoryError, match=sentence):
-        run(explain, "--exact", *words)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+        (("k3",), "Error:"),
+        ((), "Error:"),
+        (("k0", "loss"), "Error:"),
+        (("k3", "middle"), "Error:"),
+        (("--all", "--ratio", "sequence"), "Error:"),
         (("--tokens", "6"), "need --exact"),
         (("k3", "loss", "--exact"), "takes no estimator"),
         (("gspo", "loss"), "takes no placement"),
@@ -151,6 +132,7 @@ def test_what_does_not_go_together_is_a_usage_error(words: tuple[str, ...], sent
     done = CliRunner().invoke(explain, list(words))
     assert done.exit_code == 2
     assert sentence in done.output
+    assert "Traceback" not in done.output
 
 
 @pytest.mark.parametrize(

@@ -17,24 +17,18 @@ from docs.tools.ensemble import (
 )
 from orchestrator.kl import table
 from orchestrator.kl.table import Case, advised, judged, stored_rows, term_key
-from tests.kl.second import Second
+from tests.kl.second import Second, chain
 
 SAMPLE = 30
 
 
 def plain_arrays(model: Any) -> SimpleNamespace:
-    """Return a model as arrays. A chain's state is its count of ones."""
-    if model.tree is not None:
-        tree = model.tree
-        states, tokens, mask, features = tree.states, tree.tokens, tree.mask, tree.features
-    else:
-        length = model.num_tokens
-        tokens = (np.arange(2**length)[:, None] >> np.arange(length)) & 1
-        states, mask = np.cumsum(tokens, axis=1) - tokens, np.ones_like(tokens)
-        features = np.zeros((length, 2, 2))
-        features[:, 1] = np.stack([np.ones(length), np.arange(length)], axis=1)
+    """Return a model as arrays."""
     policies = {name: np.array(getattr(model, name)) for name in ("policy", "reference", "rollout")}
-    return SimpleNamespace(states=states, tokens=tokens, mask=mask, features=features, **policies)
+    if model.tree is None:
+        listed = chain(model.num_tokens, model.policy, model.reference)
+        return SimpleNamespace(**vars(listed) | policies)
+    return SimpleNamespace(**model.tree._asdict() | policies)
 
 
 def small(kind: str, *, ends: bool = False, regime: str = "near") -> Any:

@@ -19,17 +19,11 @@ from orchestrator.kl.library_semantics import (
     relevant,
 )
 from orchestrator.settings import (
-    Advantage,
-    BackendRef,
     Batch,
-    Data,
-    Kl,
     Loss,
-    Model,
-    Optimizer,
-    Rollout,
     Settings,
 )
+from tests import golden
 
 NUMBERS = st.none() | st.floats(1e-3, 1e6)
 DIALECTS = st.builds(
@@ -62,21 +56,10 @@ LIBRARIES = [
 
 
 def settings(
-    estimator: Any = "none", placement: Any = None, beta: float = 0.0, **changed: Any
+    estimator: str = "none", placement: str | None = None, beta: float = 0.0, **changed: Any
 ) -> Settings:
-    plain: dict[str, Any] = {
-        "model": Model(name="m", path="x/y"),
-        "data": Data(name="math", path="x/y"),
-        "advantage": Advantage(estimator="rloo"),
-        "loss": Loss(),
-        "kl": Kl(estimator=estimator, placement=placement, beta=beta),
-        "rollout": Rollout(group_size=4, max_response_tokens=100),
-        "batch": Batch(num_prompts=8),
-        "optimizer": Optimizer(learning_rate=1e-6),
-        "num_train_steps": 8,
-        "backend": BackendRef(name="verl"),
-    }
-    return Settings(**{**plain, **changed})
+    kl = {"estimator": estimator, "placement": placement, "beta": beta}
+    return golden.cell_of("verl", "0.9.1", {"kl": kl}).settings.but(**changed)
 
 
 @given(DIALECTS)

@@ -137,17 +137,6 @@ def test_beta_in_the_reward_over_all_groups_is_that_of_sampled_groups(
     assert group_std(p, n).over_all(beta, deviation) == pytest.approx(of_kl / of_reward, rel=0.02)
 
 
-def test_the_referees_factors_over_all_groups_of_four() -> None:
-    """Exact over all 8^4 groups of a model of 8 responses: the KL there depends on success."""
-    for p, betas in (
-        (0.10, {0.001: 429, 0.01: 43, 0.1: 4.5}),
-        (0.61, {0.001: 98, 0.01: 10, 0.1: 1.5}),
-    ):
-        for beta, factor in betas.items():
-            assert group_std(p, 4).over_all(beta, 0.75) == pytest.approx(factor, rel=0.15)
-    assert group_std(0.02, 8).over_all(0.001, 4) == pytest.approx(75, rel=0.01)
-
-
 def test_what_is_refused() -> None:
     with pytest.raises(LaboratoryError, match=r"success must be in \(0, 1\)"):
         group_std(1.0, 8)

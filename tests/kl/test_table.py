@@ -2,9 +2,6 @@
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,43 +179,6 @@ def test_names_of_the_laboratory_alone_are_refused_in_a_spec() -> None:
         assert not estimators.is_choice(name)
         with pytest.raises(ValidationError):
             Kl(estimator=name, placement="loss")
-
-
-PLUGIN = """
-from orchestrator.estimators import EstimatorEntry
-TOY = EstimatorEntry("toy", "3 (log r)^2", lambda x: 3 * x * x, lambda x: 6 * x, False, "a package")
-WRONG = "toy"
-"""
-
-
-def with_plugin(folder: Path, target: str, *argv: str) -> "subprocess.CompletedProcess[str]":
-    """Run orch beside an installed package with an entry point of the group orch.estimators."""
-    (folder / "toykl.py").write_text(PLUGIN, encoding="utf-8")
-    info = folder / "toykl-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toykl\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[orch.estimators]\ntoy = toykl:{target}\n")
-    return subprocess.run(
-        [sys.executable, "-m", "orchestrator", *argv],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-    )
-
-
-def test_a_package_elsewhere_adds_an_estimator(tmp_path: Path) -> None:
-    done = with_plugin(tmp_path, "TOY", "explain", "toy", "loss", "--json")
-    assert done.returncode == 0, done.stderr
-    row = json.loads(done.stdout)
-    assert row["summary"].startswith("toy in loss: token by token, the slope of toy itself")
-
-
-def test_an_entry_point_that_is_no_estimator_is_named(tmp_path: Path) -> None:
-    done = with_plugin(tmp_path, "WRONG", "explain", "k3", "loss")
-    assert done.returncode == 1
-    assert "orch.estimators" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_no_second_list_of_estimators_exists() -> None:

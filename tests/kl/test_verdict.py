@@ -15,22 +15,16 @@ from orchestrator.kl.paper import OBSERVATIONS
 from orchestrator.kl.table import Case, advised, best, judged, row_of, stored_rows
 from orchestrator.kl.verdicts import GradientVerdict, percent, verdict, verdict_of
 from orchestrator.settings import (
-    Advantage,
     AdvantageEstimator,
     BackendRef,
-    Batch,
     Clip,
-    Data,
     Kl,
-    Loss,
-    Model,
-    Optimizer,
     Placement,
     RatioLevel,
-    Rollout,
     Settings,
 )
 from orchestrator.spec.rehearse import verdict_on
+from tests import golden
 
 
 def of(label: str, *, on_policy: bool = True, **rest: Any) -> GradientVerdict:
@@ -294,19 +288,14 @@ def test_beta_zero_is_no_kl_term() -> None:
 
 
 def settings(minibatches: int = 1, staleness: int = 0, **kl: Any) -> Settings:
-    return Settings(
-        model=Model(name="m", path="m"),
-        data=Data(name="d", path="d"),
-        advantage=Advantage(estimator="dr_grpo"),
-        loss=Loss(),
-        kl=Kl(**(kl or {"estimator": "k1", "placement": "loss", "beta": 0.1})),
-        rollout=Rollout(group_size=5, max_response_tokens=8),
-        batch=Batch(num_prompts=8, num_minibatches=minibatches),
-        optimizer=Optimizer(learning_rate=1e-3),
-        num_train_steps=8,
-        backend=BackendRef(name="micro"),
-        max_staleness_steps=staleness,
-    )
+    changes = {
+        "advantage.estimator": "dr_grpo",
+        "kl": kl or {"estimator": "k1", "placement": "loss", "beta": 0.1},
+        "batch": {"num_prompts": 8, "num_minibatches": minibatches},
+        "num_train_steps": 8,
+        "max_staleness_steps": staleness,
+    }
+    return golden.cell_of("micro", "1", changes).settings
 
 
 def test_a_cell_is_on_policy_with_one_minibatch_and_no_staleness() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from lab.prove.checks import checks
 from lab.prove.proof import Run, read_run
 from lab.prove.scaled_down import cell_of, cells_of, on_few_gpus, scaled_down, train
 from orchestrator import plugins
@@ -109,6 +110,27 @@ def train_killed_and_resumed(proof: ProofCell) -> None:
     again = sorted((proof.cell_dir.attempts()[1].path / "rollouts").glob("[0-9]*.json"))
     updates = proof.cell.settings.batch.num_minibatches
     assert int(again[0].stem) == saved + updates, "it goes on where its checkpoint is"
+
+
+def goes_on_as_predicted(
+    proof_cell: ProofCell, *quantities: str, closest: float = 2e-5, all_seen: bool = True
+) -> Run:
+    """Kill it and go on: over both attempts it does what its dialect predicts, to the weights.
+
+    all_seen: what must hold in any run can be looked at, all of it.
+    """
+    train_killed_and_resumed(proof_cell)
+    run = proof_cell.run()
+    proof = run.proof()
+    assert proof.holds, proof
+    assert (proof.num_steps, proof.precision) == (BATCHES, "fp32")
+    worst = {each.name: each.worst for each in proof.quantities}
+    assert worst["grad_norm"] < closest, worst
+    assert {"weights", *quantities} <= worst.keys(), worst
+    left = list(checks(run, proof_cell.cell_dir, proof_cell.options))
+    failed = (False, None) if all_seen else (False,)
+    assert not [each for each in left if each.holds in failed], left
+    return run
 
 
 def processes(folder: Path) -> Iterator[int]:

@@ -1,8 +1,6 @@
-"""What orch ships with a launch runs where the library is: rewards, and what Ray pickles."""
+"""What orch ships with a launch runs where the library is: rewards, and verl's extension."""
 
 import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,7 @@ import pytest
 from orchestrator import plugins, scoring
 from orchestrator.records import AttemptPaths, LaunchPlan
 from tests.backends import child
-from tests.backends.environments import contract_python, cpu_python
-from tests.backends.prime_rl.conftest import VARIABLE
+from tests.backends.environments import contract_python, cpu_python, library_python
 from tests.backends.shipped import write
 from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
 from tests.lab import proven, real
@@ -29,9 +26,9 @@ CPU = {
 
 
 def python_of(library: str) -> Path:
-    """The Python of an environment that can train, or a skip."""
-    if library == "prime_rl" and not os.environ.get(VARIABLE):
-        pytest.skip(f"set {VARIABLE} to a git repository of Prime-RL to train with it")
+    """The Python of an environment with the library; of Prime-RL, the verifiers that it locks."""
+    if library == "prime_rl":
+        return library_python("verifiers", no_deps=[], needs=["verifiers==0.1.12", "math-verify"])
     return cpu_python(library, CPU[library])
 
 
@@ -43,14 +40,21 @@ of = loaded("orch_reward.py").task_reward
 print(json.dumps(of(completions=responses, label=[label] * len(responses))))
 """,
     "prime_rl": """
-import asyncio, inspect
+import inspect
 sys.path.insert(0, folder)
 Path(folder, "data").mkdir(exist_ok=True)
-Path(folder, "data", "train.jsonl").write_text(json.dumps({"question": "q", "answer": label}))
-made = loaded("orch_prime_rl_environment.py").load_environment("a/b", "train", rule, "", 1)
-assert made.get_dataset()[0]["answer"] == label
+for part in ("train", "validation"):
+    row = {"question": f"q of {part}", "answer": label}
+    Path(folder, "data", f"{part}.jsonl").write_text(json.dumps(row))
+load = loaded("orch_prime_rl_environment.py").load_environment
+made = load("a/b", "train", rule, "", 1)
+[row] = made.get_dataset()
+assert (row["answer"], row["prompt"][-1]["content"]) == (label, "q of train")
+held_out = load("a/b", "train", rule, "", 1, "validation").get_eval_dataset()
+assert held_out[0]["prompt"][-1]["content"] == "q of validation"
 rubrics = getattr(made.rubric, "rubrics", None) or [made.rubric]
 [reward] = [f for each in rubrics for f in each.funcs if f.__name__ == "reward_of"]
+assert list(inspect.signature(reward).parameters) == ["completion", "answer"], "it gives by name"
 print("\\n" + json.dumps(
     [reward([{"role": "assistant", "content": text}], label) for text in responses]
 ))
@@ -80,24 +84,6 @@ def planned(library: str, version: str, rule: str, folder: Path) -> LaunchPlan:
     )
 
 
-IMPORTS = {
-    "openrlhf": ("ray.cloudpickle",),
-    "prime_rl": ("datasets", "verifiers"),
-    "skyrl": ("ray.cloudpickle", "torch"),
-    "verl": ("ray.cloudpickle", "torch"),
-}
-"""Library -> what its programs import and takes seconds."""
-
-
-def printed(
-    python: Path, modules: Sequence[str], program: str, arguments: Sequence[object], folder: Path
-) -> str:
-    """What a program prints, in a fork of a Python that has these modules and nothing of orch."""
-    done = child.forked(child.Imported(python, tuple(modules)), program, arguments, folder)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [each for each in scoring.MODULES if each != "reasoning_gym"])
@@ -113,95 +99,11 @@ def test_a_reward_is_computed_where_the_library_is(library: str, rule: str, tmp_
     write(planned(name, version or CPU[name], rule, folder), folder)
     responses = [RIGHT[rule] + ending for ending in ENDINGS]
     arguments = (folder, rule, json.dumps(responses), LABELS[rule])
-    said = printed(python, IMPORTS.get(name, ()), HEAD + LOADED[name], arguments, tmp_path)
-    worth = dict(zip(ENDINGS, json.loads(said.splitlines()[-1]), strict=True))
+    parent = child.Imported(python, ("datasets", "verifiers") if name == "prime_rl" else ())
+    done = child.forked(parent, HEAD + LOADED[name], arguments, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    worth = dict(zip(ENDINGS, json.loads(done.stdout.splitlines()[-1]), strict=True))
     assert worth == dict.fromkeys(ENDINGS, 1.0)
-
-
-SEND = """
-import importlib, inspect, json, sys
-from pathlib import Path
-folder, module, sent = sys.argv[1:]
-sys.path.insert(0, folder)
-loaded = importlib.import_module(module)
-import ray.cloudpickle as cloudpickle
-cloudpickle.register_pickle_by_value(loaded)
-own = {
-    name: each for name, each in vars(loaded).items()
-    if getattr(each, "__module__", "") == module
-    and (inspect.isfunction(each) or inspect.isclass(each))
-}
-Path(sent).write_bytes(cloudpickle.dumps(own))
-"""
-CALL = """
-import json, os, sys
-from pathlib import Path
-import ray.cloudpickle as cloudpickle
-sent, module = sys.argv[1:]
-own = cloudpickle.loads(Path(sent).read_bytes())
-assert module not in sys.modules
-import builtins, dis
-for name, each in own.items():
-    if hasattr(each, "__code__"):
-        missing = {
-            step.argval for step in dis.get_instructions(each) if step.opname == "LOAD_GLOBAL"
-        } - each.__globals__.keys() - vars(builtins).keys()
-        assert not missing, (name, missing)
-print(json.dumps(sorted(own)))
-"""
-CALLS = {
-    "orch_skyrl": """
-import torch
-from types import SimpleNamespace
-ones = torch.ones(2, 3)
-assert own["reinforce"](ones, ones)[0].tolist() == [[3.0] * 3] * 2
-config = SimpleNamespace(
-    eps_clip_low=0.2, eps_clip_high=0.2, clip_ratio_c=3.0, policy_loss_type="orch_rollout_dual_clip"
-)
-loss, seen = own["rollout_ppo"](-ones, -ones, ones, config, ones, -ones)
-assert (float(loss), seen) == (-6.0, {"clip_ratio": 0.0})
-answer = own["environment"](Path(sys.argv[1]).parent / "plan" / "reward.py")
-made = answer({"reward_spec": {"ground_truth": "yes"}})
-assert made.step("yes")["reward"] == 1.0
-assert own["split"](["orch.chat_template=none", "a=1"])[1] == ["a=1"]
-""",
-    "orch_verl": """
-import torch
-ones = torch.ones(2, 3)
-assert own["reinforce"](ones, ones)[0].tolist() == [[3.0] * 3] * 2
-assert own["_centred"]("rloo", torch.tensor([[1.0], [0.0]])).tolist() == [[1.0], [-1.0]]
-""",
-    "orch_openrlhf_rollouts": """
-os.environ["ORCH_ROLLOUT_DUMP"] = folder = str(Path(sys.argv[1]).parent)
-sys.path.append(folder + "/plan")  # as the launch's PYTHONPATH does
-before = len(sys.meta_path)
-own["install"]()
-assert len(sys.meta_path) == before + 1
-""",
-}
-"""Module that runs as a script, or in Ray's workers -> what is called once it has arrived."""
-BY_VALUE = {"orch_skyrl": "skyrl", "orch_verl": "verl", "orch_openrlhf_rollouts": "openrlhf"}
-
-
-@pytest.mark.thorough  # in a library's environment
-@pytest.mark.slow
-@pytest.mark.parametrize("module", BY_VALUE)
-def test_what_ray_would_pickle_by_value_survives_it(module: str, tmp_path: Path) -> None:
-    """By Ray's own cloudpickle in the library's environment, into a process without the file."""
-    library = BY_VALUE[module]
-    kl = {"estimator": "k1_to_go" if library == "verl" else "k1", "placement": "reward"}
-    asked = real.cell(
-        library, CPU[library], Path("/models/m"), Path("d"), {"kl": {**kl, "beta": 0.1}}
-    )
-    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
-    write(plugins.load(library).translate(asked, place), place.plan_dir)
-    [file] = place.plan_dir.rglob(f"{module}.py")
-    sent = tmp_path / "sent"
-    for program, arguments in (
-        (SEND, (file.parent, module, sent)),
-        (CALL + CALLS[module], (sent, module)),
-    ):
-        printed(python_of(library), IMPORTS[library], program, arguments, tmp_path)
 
 
 @pytest.mark.slow

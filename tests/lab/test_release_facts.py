@@ -1,27 +1,14 @@
 """The facts kept of each release (`options.json`) are what the library itself says."""
 
-from collections.abc import Mapping
-
 import pytest
 
 from lab.adopt import keys
-from lab.adopt.adoption import DESCRIBE, Adoption, adoption_of
+from lab.adopt.adoption import DESCRIBE, adoption_of
 from lab.libraries import folder
-from lab.openrlhf import adoption as openrlhf
-from lab.skyrl import adoption as skyrl
-from lab.trl import adoption as trl
-from lab.verl import adoption as verl
 from orchestrator import plugins
 from orchestrator.library.key_tables import load_options
 from tests.backends.environments import contract_python, cpu_python
 
-ADOPTIONS: Mapping[str, Adoption] = {
-    "openrlhf": openrlhf,
-    "skyrl": skyrl,
-    "trl": trl,
-    "verl": verl,
-}
-"""The libraries whose releases are adopted. mypy holds each module to the protocol here."""
 LIBRARIES = [name for name in plugins.names() if (folder(name) / "adoption.py").is_file()]
 RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 
@@ -33,7 +20,3 @@ def test_what_is_kept_of_a_release_is_what_it_says(library: str, version: str) -
     told = keys.options_of(python(library, version), folder(library) / DESCRIBE)
     kept = load_options(plugins.folder(library) / "options.json")
     assert kept[version] == told, f"python -m lab adopt {library}@{version}"
-
-
-def test_mypy_compares_every_adoption_with_its_protocol() -> None:
-    assert sorted(ADOPTIONS) == sorted(LIBRARIES)

@@ -1,14 +1,12 @@
 """Fixtures over kit.py; a runs folder here always has a nasty path."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.library.protocol import Backend
-from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from tests.launch.kit import Orch, make_cell, move_in
+from tests.launch.kit import Orch, move_in
 
 ROOT = Path(__file__).parents[2]
 VERL = """\
@@ -37,11 +35,6 @@ def house(tmp_path: Path) -> Path:
             (mine / path.name).symlink_to(path)
     (mine / "verl" / "__init__.py").write_text(VERL.format(real=str(real)))
     return mine.parent
-
-
-@pytest.fixture
-def cell() -> Callable[..., Cell]:
-    return make_cell
 
 
 @pytest.fixture

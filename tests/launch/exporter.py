@@ -6,6 +6,7 @@ from pathlib import Path
 from orchestrator.records import Cell, ExitRecord, LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
 from tests.backends.verl.cells import cell as verl_cell
+from tests.backends.verl.test_checkpoints import save
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 
@@ -64,16 +65,5 @@ def trained(folder: RunFolder, seed: int = 0) -> tuple[Cell, CellDir]:
     attempt = home.new_attempt()
     attempt.job.write_text("{}")
     attempt.write_exit(ExitRecord(state="succeeded", started=1, ended=2))
-    save(home, cell.settings.num_train_steps)
+    save(home.checkpoints / "x1", cell.settings.num_train_steps)
     return cell, home
-
-
-def save(home: CellDir, step: int, content: bytes = b"x") -> None:
-    """A checkpoint as verl leaves it: shards of two ranks, and the config."""
-    actor = home.checkpoints / "x1" / f"global_step_{step}" / "actor"
-    (actor / "huggingface").mkdir(parents=True, exist_ok=True)
-    (actor / "huggingface" / "config.json").write_text("{}")
-    for rank in range(2):
-        (actor / f"model_world_size_2_rank_{rank}.pt").write_bytes(content)
-    latest = home.checkpoints / "x1" / "latest_checkpointed_iteration.txt"
-    latest.write_text(str(step))

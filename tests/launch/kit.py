@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,11 @@ def make_cell(
         "settings": settings,
     }
     return Cell.model_validate(plain | more)
+
+
+def many(count: int, *arguments: Any, **more: Any) -> list[Cell]:
+    """Cells that differ by their seed."""
+    return [make_cell(seed, *arguments, **more) for seed in range(count)]
 
 
 def move_in(monkeypatch: pytest.MonkeyPatch) -> Backend:

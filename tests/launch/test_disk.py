@@ -1,7 +1,7 @@
 """Disks that are full, limited or read-only: a sentence, exit code 1, and nothing lost."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,8 @@ import pytest
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.state import read_state
-from tests.launch.kit import Orch
+from tests.launch.kit import Orch, make_cell
 from tests.launch.test_local import units
-
-Make = Callable[..., Cell]
 
 
 @pytest.fixture
@@ -39,9 +37,9 @@ def check_it_goes_on(orch: Orch, cells: list[Cell], folder: RunFolder) -> None:
     assert all(units(folder, c) == [1, 2, 3] for c in cells)
 
 
-def test_a_disk_that_fills_up_while_training(orch: Orch, cell: Make, small: Path) -> None:
+def test_a_disk_that_fills_up_while_training(orch: Orch, small: Path) -> None:
     folder = RunFolder(small / "runs" / "test")
-    cells = [cell(0, "fill"), cell(1, "slow")]
+    cells = [make_cell(0, "fill"), make_cell(1, "slow")]
     done = orch.ended(cells, folder)
     err = done.stderr
     assert done.returncode == 1
@@ -57,25 +55,23 @@ def test_a_disk_that_fills_up_while_training(orch: Orch, cell: Make, small: Path
     check_it_goes_on(orch, cells, folder)
 
 
-def test_a_read_only_disk(orch: Orch, cell: Make, small: Path) -> None:
+def test_a_read_only_disk(orch: Orch, small: Path) -> None:
     folder = RunFolder(small / "runs" / "test")
-    orch.run([cell(0)], folder)
+    orch.run([make_cell(0)], folder)
     remount(small, "ro")
-    assert orch.run([cell(0)], folder)["succeeded"] == 1, "what is there can be read"
-    done = orch.ended([cell(0), cell(1)], folder)
+    assert orch.run([make_cell(0)], folder)["succeeded"] == 1, "what is there can be read"
+    done = orch.ended([make_cell(0), make_cell(1)], folder)
     assert done.returncode == 1
     assert done.stderr.endswith(
         "the file system is read-only: choose another folder (--runs-dir for runs)\n"
     )
 
 
-def test_a_ledger_that_cannot_be_written_stops_everything(
-    orch: Orch, cell: Make, folder: RunFolder
-) -> None:
+def test_a_ledger_that_cannot_be_written_stops_everything(orch: Orch, folder: RunFolder) -> None:
     folder.open()
     folder.ledger.mkdir()
-    done = orch.ended([cell(0)], folder)
+    done = orch.ended([make_cell(0)], folder)
     assert done.returncode == 1
     assert done.stderr.endswith("ledger.jsonl: it is a folder where a file should be; remove it\n")
     folder.ledger.rmdir()
-    check_it_goes_on(orch, [cell(0)], folder)
+    check_it_goes_on(orch, [make_cell(0)], folder)

@@ -11,12 +11,11 @@ from command_line import orch
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.local import launch
 from orchestrator.library.protocol import Backend
-from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.doubts import doubts
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.settings import Resources
-from tests.launch.slurm import standin_verl
+from tests.launch.kit import make_cell
 
 SPEC = """\
 defaults: [recipe: onpolicy_math, evaluation: comedy, _self_]
@@ -72,13 +71,13 @@ def test_auto_is_this_machines_gpus_where_they_are_enough(gpus: Callable[..., No
 
 
 def test_each_cell_has_gpus_of_its_own(
-    fake: Backend, cell: Callable[..., Cell], folder: RunFolder, gpus: Callable[..., None]
+    fake: Backend, folder: RunFolder, gpus: Callable[..., None]
 ) -> None:
     """Three cells of one GPU on a machine of three, one of which another process holds."""
     gpus(81000, 900, 81000)
     code = "program:import os, time; print(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(0.5)"
     one = Resources(num_nodes=1, gpus_per_node=1)
-    cells = [cell(seed, code, resources=one) for seed in range(3)]
+    cells = [make_cell(seed, code, resources=one) for seed in range(3)]
     assert launch(cells, folder, workers=8).count("succeeded") == 3
     ran = [folder.cell(each).attempts()[0] for each in cells]
     ends = [(a.known_exit(), a.stdout.read_text().strip()) for a in ran]
@@ -86,57 +85,17 @@ def test_each_cell_has_gpus_of_its_own(
     assert {gpu for _, _, gpu in held} == {"0", "2"}
     for place, (began, _, gpu) in enumerate(held):
         assert all(began >= end for _, end, other in held[:place] if other == gpu), held
-    two = cell(9, code, resources=Resources(num_nodes=1, gpus_per_node=3))
+    two = make_cell(9, code, resources=Resources(num_nodes=1, gpus_per_node=3))
     with pytest.raises(EnvironmentFault, match=r"asks for 3 GPUs.*, and 2 of the 3 that"):
         launch([two], folder)
 
 
-TRAINED = """\
-defaults: [site: gpus, recipe: onpolicy_math, _self_]
-name: here
-seeds: [0]
-model: {name: qwen2.5-0.5b, path: Qwen/Qwen2.5-0.5B}
-data: {name: sums, path: sums.jsonl, num_prompts: 16, reward: exact}
-backend: verl@0.9.1
-site: {options: {environments_dir: PLACE}}
-base:
-  kl.beta: 0.05
-  num_train_steps: 5
-  batch.num_prompts: 16
-  rollout.max_response_tokens: 64
-  resources: {num_nodes: 1, gpus_per_node: 1}
-  cadence: {checkpoint_every_steps: null}
-studies: {s: {axes: {kl: [k1.reward, k3.loss]}}}
-evaluation:
-  tasks: [{name: micro_sort, domain: in, repeats: 2, max_items: 4, chat_template: none}]
-  sampling: {max_response_tokens: 7}
-  engine: {name: hf}
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_cells_are_trained_scored_and_judged_here(
-    tmp_path: Path, gpus: Callable[..., None], house: Path
-) -> None:
-    """The road of docs/gpus.md: prompts, doctor, run; a second run does nothing."""
+def test_plan_and_doctor_say_what_is_here(tmp_path: Path, gpus: Callable[..., None]) -> None:
+    """What a cell does here, tests/lab/trl/test_real.py trains."""
     gpus(81000, 81000)
-    standin_verl.environment(tmp_path / "environments" / "verl-0.9.1")
-    lines = "".join(f'{{"question": "1 + {n}", "answer": "{1 + n}"}}\n' for n in range(16))
-    Path("sums.jsonl").write_text(lines)
-    Path("validation.jsonl").write_text(lines)
-    Path("here.yaml").write_text(TRAINED.replace("PLACE", str(tmp_path / "environments")))
-
-    def said(*words: str) -> str:
-        done = orch(tmp_path, *words, PYTHONPATH=str(house), PATH=os.environ["PATH"])
-        assert done.returncode == 0, (words, done.stdout, done.stderr)
-        return done.stdout + done.stderr
-
-    assert "on this machine with 2 GPUs (a100-80gb), 2 at a time" in said("plan", "here.yaml")
-    said("data", "prepare", "here.yaml")
-    assert "2 (a100-80gb), 2 free" in orch(tmp_path, "doctor", "here.yaml").stdout
-    assert "[2/2]" in said("run", "here.yaml")
-    cells = sorted((tmp_path / "runs" / "here" / "cells").iterdir())
-    assert len(cells) == 2
-    assert all(list((cell / "eval").glob("*.json")) for cell in cells)
-    assert "nothing to do" in said("run", "here.yaml")
+    opened(1, "site=gpus")
+    words = ("own.yaml", "site=gpus", "base.resources.num_nodes=1")
+    here = {"PATH": os.environ["PATH"]}
+    planned = orch(tmp_path, "plan", *words, **here).stdout
+    assert "on this machine with 2 GPUs (a100-80gb), 2 at a time" in planned
+    assert "2 (a100-80gb), 2 free" in orch(tmp_path, "doctor", *words, **here).stdout

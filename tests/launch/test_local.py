@@ -10,18 +10,14 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch import LaunchEvent
 from orchestrator.launch.local import RELAUNCHES, launch
-from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
-from tests.launch.kit import Orch
+from tests.launch.kit import Orch, make_cell
 
-pytestmark = pytest.mark.long
-
-Make = Callable[..., Cell]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake")]
 
 
 def units(folder: RunFolder, cell: Cell) -> list[int]:
@@ -32,23 +28,6 @@ def units(folder: RunFolder, cell: Cell) -> list[int]:
 
 def kinds(folder: RunFolder, cell: Cell) -> list[str]:
     return [e["event"] for e in folder.events() if e["cell"] == cell.id]
-
-
-def test_every_cell_is_trained_once_and_a_second_launch_starts_nothing(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    cells = [cell(seed) for seed in range(5)]
-    events: list[LaunchEvent] = []
-    done = launch(cells, folder, workers=2, on_event=events.append)
-    assert done.count("succeeded") == 5
-    assert not done.interrupted
-    assert all(units(folder, c) == [1, 2, 3] for c in cells)
-    assert all(kinds(folder, c) == ["intent", "started", "ended"] for c in cells)
-    assert sorted(e.kind for e in events if e.kind != "tick") == ["ended"] * 5 + ["started"] * 5
-
-    before = folder.ledger.read_text()
-    assert launch(cells, folder).count("succeeded") == 5
-    assert folder.ledger.read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -74,15 +53,9 @@ def test_every_cell_is_trained_once_and_a_second_launch_starts_nothing(
     ],
 )
 def test_how_a_cell_can_end(
-    instruction: str,
-    state: str,
-    failure: str,
-    message: str,
-    fake: Backend,
-    cell: Make,
-    folder: RunFolder,
+    instruction: str, state: str, failure: str, message: str, folder: RunFolder
 ) -> None:
-    one = cell(instruction=instruction)
+    one = make_cell(instruction=instruction)
     launch([one], folder)
     ended = read_state(folder.cell(one)).exit
     assert ended is not None
@@ -115,9 +88,9 @@ TORCH = "RuntimeError: probability tensor contains either `inf`, `nan` or elemen
     ],
 )
 def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
-    norms: list[str], last: str, step: int | None, fake: Backend, cell: Make, folder: RunFolder
+    norms: list[str], last: str, step: int | None, folder: RunFolder
 ) -> None:
-    one = cell(instruction=NUMBERS.format(norms=norms, last=last))
+    one = make_cell(instruction=NUMBERS.format(norms=norms, last=last))
     launch([one], folder)
     ended = read_state(folder.cell(one)).exit
     assert ended is not None
@@ -135,10 +108,8 @@ def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
     assert [c.step for c in record.checkpoints] == ([len(norms)] if 0 < len(norms) < step else [])
 
 
-def test_a_collapse_is_an_outcome_and_no_failure(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    one = cell(instruction="collapse")
+def test_a_collapse_is_an_outcome_and_no_failure(folder: RunFolder) -> None:
+    one = make_cell(instruction="collapse")
     assert launch([one], folder).count("succeeded") == 1
     ended = read_state(folder.cell(one)).exit
     assert ended is not None
@@ -150,11 +121,9 @@ def test_a_collapse_is_an_outcome_and_no_failure(
     )
 
 
-def test_a_program_gets_its_environment_and_its_folder(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
+def test_a_program_gets_its_environment_and_its_folder(folder: RunFolder) -> None:
     code = "program:import os; print(os.environ['FAKE_ATTEMPT']); print(os.listdir())"
-    one = cell(instruction=code)
+    one = make_cell(instruction=code)
     launch([one], folder)
     (attempt,) = folder.cell(one).attempts()
     where, files = attempt.stdout.read_text().rsplit("\n", 2)[:2]
@@ -162,10 +131,8 @@ def test_a_program_gets_its_environment_and_its_folder(
     assert "settings.json" in files
 
 
-def test_a_killed_worker_is_started_again_and_goes_on(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    one, events = cell(instruction="die"), []
+def test_a_killed_worker_is_started_again_and_goes_on(folder: RunFolder) -> None:
+    one, events = make_cell(instruction="die"), []
     done = launch([one], folder, on_event=events.append)
     assert done.count("succeeded") == 1
     assert [e.kind for e in events if e.kind != "tick"] == ["started", "lost", "started", "ended"]
@@ -175,10 +142,8 @@ def test_a_killed_worker_is_started_again_and_goes_on(
     assert second.stdout.read_text() == "starting at unit 1\n"
 
 
-def test_a_cell_that_always_dies_is_left_resumable(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    one = cell(instruction="die-always", steps=10)
+def test_a_cell_that_always_dies_is_left_resumable(folder: RunFolder) -> None:
+    one = make_cell(instruction="die-always", steps=10)
     assert launch([one], folder).count("preempted") == 1
     assert len(folder.cell(one).attempts()) == 1 + RELAUNCHES
     assert launch([one], folder).count("preempted") == 1
@@ -186,11 +151,11 @@ def test_a_cell_that_always_dies_is_left_resumable(
 
 
 def test_a_trainer_that_cannot_be_imported_is_named(
-    fake: Backend, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTHONPATH")
     with pytest.raises(EnvironmentFault, match=r"cannot be imported: backends\.fake\.entry"):
-        launch([cell()], folder)
+        launch([make_cell()], folder)
     assert folder.events() == []
 
 
@@ -216,9 +181,9 @@ def children_of(pid: int) -> Iterator[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_ctrl_c_leaves_everything_resumable(
-    number: int, orch: Orch, cell: Make, folder: RunFolder
+    number: int, orch: Orch, folder: RunFolder
 ) -> None:
-    cells = [cell(seed, "slow", steps=20) for seed in range(3)]
+    cells = [make_cell(seed, "slow", steps=20) for seed in range(3)]
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]) and units(folder, cells[1]))
     process.send_signal(number)
@@ -233,9 +198,9 @@ def test_the_first_ctrl_c_leaves_everything_resumable(
     assert all(units(folder, c) == list(range(1, 21)) for c in cells)
 
 
-def test_nobody_survives_the_death_of_orch(orch: Orch, cell: Make, folder: RunFolder) -> None:
+def test_nobody_survives_the_death_of_orch(orch: Orch, folder: RunFolder) -> None:
     sleeper = "program:import time; print('up', flush=True); time.sleep(60)"
-    cells = [cell(0, "slow", steps=1000), cell(1, sleeper)]
+    cells = [make_cell(0, "slow", steps=1000), make_cell(1, sleeper)]
     process = orch.start(cells, folder)
     stdout = folder.cell(cells[1]).path / "attempts" / "1" / "stdout"
     wait_for(lambda: units(folder, cells[0]) and stdout.exists() and stdout.read_text())
@@ -247,8 +212,8 @@ def test_nobody_survives_the_death_of_orch(orch: Orch, cell: Make, folder: RunFo
     assert [read_state(folder.cell(c)).state for c in cells] == ["preempted", "preempted"]
 
 
-def test_two_orchs_share_the_work(orch: Orch, cell: Make, folder: RunFolder) -> None:
-    cells = [cell(seed, "slow", steps=4) for seed in range(6)]
+def test_two_orchs_share_the_work(orch: Orch, folder: RunFolder) -> None:
+    cells = [make_cell(seed, "slow", steps=4) for seed in range(6)]
     both = [orch.start(cells, folder), orch.start(list(reversed(cells)), folder)]
     for process in both:
         out, err = process.communicate(timeout=300)
@@ -257,10 +222,8 @@ def test_two_orchs_share_the_work(orch: Orch, cell: Make, folder: RunFolder) -> 
     assert all(len(folder.cell(c).attempts()) == 1 for c in cells)
 
 
-def test_the_work_of_an_orch_that_dies_is_taken_over(
-    orch: Orch, cell: Make, folder: RunFolder
-) -> None:
-    cells = [cell(0, "slow", steps=40)]
+def test_the_work_of_an_orch_that_dies_is_taken_over(orch: Orch, folder: RunFolder) -> None:
+    cells = [make_cell(0, "slow", steps=40)]
     first = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]))
     second = orch.start(cells, folder)
@@ -290,13 +253,13 @@ def check_nothing_is_lost(cells: list[Cell], folder: RunFolder) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "first"), [("worker", 1), ("orch", 2)])
 def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
-    victim: str, first: int, fake: Backend, orch: Orch, cell: Make, tmp_path: Path
+    victim: str, first: int, orch: Orch, tmp_path: Path
 ) -> None:
     """The victim dies at the n-th file operation of a worker, for every third n there is."""
     died = 0
     for nth in range(first, 90, 3):
         folder = RunFolder(tmp_path / f"{victim} {nth}")
-        cells = [cell(seed) for seed in range(2)]
+        cells = [make_cell(seed) for seed in range(2)]
         done = orch.ended(cells, folder, FAKE_KILL=f"{victim}:{nth}")
         lost = "lost" in done.stdout if victim == "worker" else done.returncode == -signal.SIGKILL
         if not lost:
@@ -305,16 +268,3 @@ def test_a_kill_at_any_file_operation_loses_and_doubles_nothing(
         died += 1
         check_nothing_is_lost(cells, folder)
     assert died >= 8, "the hook no longer sees the worker's file operations"
-
-
-@pytest.mark.slow
-def test_a_kill_of_orch_at_any_time_loses_and_doubles_nothing(
-    fake: Backend, orch: Orch, cell: Make, folder: RunFolder
-) -> None:
-    cells = [cell(seed) for seed in range(12)]
-    for round_ in range(16):
-        process = orch.start(cells, folder)
-        time.sleep(0.15 + 0.03 * round_)
-        process.kill()
-        process.communicate()
-    check_nothing_is_lost(cells, folder)

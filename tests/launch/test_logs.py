@@ -1,28 +1,23 @@
 """What cells printed, read back whole, cut, followed and summed up."""
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from orchestrator.errors import SelectionError
 from orchestrator.launch.local import launch
 from orchestrator.launch.logs import logs
-from orchestrator.library.protocol import Backend
-from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.logs import errors, follow
 from orchestrator.runs.plan import plan
-from tests.launch.kit import Orch, ended, leave
+from tests.launch.kit import Orch, ended, leave, make_cell
 from tests.launch.test_local import units, wait_for
 
-Make = Callable[..., Cell]
+pytestmark = pytest.mark.usefixtures("fake")
 
 
-def test_the_last_lines_of_the_last_attempt_or_of_one_that_is_named(
-    cell: Make, folder: RunFolder
-) -> None:
-    cell_dir = leave(folder, cell(), ended("failed"), ended())
+def test_the_last_lines_of_the_last_attempt_or_of_one_that_is_named(folder: RunFolder) -> None:
+    cell_dir = leave(folder, make_cell(), ended("failed"), ended())
     first, second = cell_dir.attempts()
     first.stdout.write_text("one\n")
     second.stdout.write_bytes(b"".join(b"line %d\n" % n for n in range(1000)) + b"\xff torn")
@@ -34,10 +29,10 @@ def test_the_last_lines_of_the_last_attempt_or_of_one_that_is_named(
 
 
 def test_following_shows_everything_once_and_ends_with_the_cell(
-    orch: Orch, cell: Make, folder: RunFolder
+    orch: Orch, folder: RunFolder
 ) -> None:
     code = "program:import time\nfor n in range(20): print('tick', n, flush=True); time.sleep(0.05)"
-    one = cell(instruction=code)
+    one = make_cell(instruction=code)
     process = orch.start([one], folder)
     wait_for(lambda: (folder.cell(one).path / "attempts" / "1" / "stdout").exists())
     pieces: list[str] = []
@@ -50,10 +45,8 @@ def test_following_shows_everything_once_and_ends_with_the_cell(
     assert len([p for p in pieces if p]) > 2, "it came bit by bit"
 
 
-def test_errors_tell_the_class_the_message_and_the_last_lines(
-    fake: Backend, cell: Make, folder: RunFolder
-) -> None:
-    cells = [cell(0), cell(1, "fail"), cell(2, "memory"), cell(3, "collapse")]
+def test_errors_tell_the_class_the_message_and_the_last_lines(folder: RunFolder) -> None:
+    cells = [make_cell(0), make_cell(1, "fail"), make_cell(2, "memory"), make_cell(3, "collapse")]
     launch(cells, folder)
     told = errors(plan(cells, folder).rows, lines=1)
     assert [(e.failure, e.message, e.last_lines) for e in told] == [

@@ -6,54 +6,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.errors import RunFolderError
 from orchestrator.launch.local import launch
-from orchestrator.library.protocol import Backend
-from orchestrator.records import Cell
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.runs.operations import cancel, prune, retry
 from orchestrator.runs.plan import plan
-from orchestrator.runs.state import read_state
-from tests.launch.kit import Orch, ended, leave
+from tests.launch.kit import Orch, ended, leave, make_cell
 from tests.launch.test_local import units, wait_for
 
-Make = Callable[..., Cell]
+pytestmark = pytest.mark.usefixtures("fake")
 
 
 def events(folder: RunFolder) -> list[str]:
     return [event["event"] for event in folder.events()]
 
 
-def test_a_running_cell_is_stopped_and_the_others_go_on(
-    orch: Orch, cell: Make, folder: RunFolder
-) -> None:
-    cells = [cell(0, "slow", steps=400), cell(1, "slow", steps=20), cell(2)]
-    process = orch.start(cells, folder)
-    wait_for(lambda: units(folder, cells[0]))
-    (done,) = cancel(cells[:1], folder, "given up: behind")
-    assert (done.done, done.note) == (True, "stopped")
-    out, err = process.communicate(timeout=300)
-    assert json.loads(out.splitlines()[-1]) == {
-        "interrupted": False,
-        "cancelled": 1,
-        "succeeded": 2,
-    }, err
-    ending = read_state(folder.cell(cells[0])).exit
-    assert ending is not None
-    assert (ending.state, ending.message) == ("cancelled", "given up: behind")
-    assert len(folder.cell(cells[0]).attempts()) == 1
-
-
 def test_a_worker_that_does_not_listen_is_killed(
-    orch: Orch, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    orch: Orch, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.launch.local.WAIT_SECONDS", 0.5)
-    cells = [cell(0, "slow", steps=400)]
+    cells = [make_cell(0, "slow", steps=400)]
     process = orch.start(cells, folder)
     wait_for(lambda: units(folder, cells[0]))
     (attempt,) = folder.cell(cells[0]).attempts()
@@ -75,11 +51,11 @@ def test_a_worker_that_does_not_listen_is_killed(
     assert json.loads(out.splitlines()[-1]) == {"interrupted": False, "cancelled": 1}
 
 
-def test_an_older_pid_is_never_signalled(cell: Make, folder: RunFolder) -> None:
+def test_an_older_pid_is_never_signalled(folder: RunFolder) -> None:
     """The job of a dead attempt names a pid that somebody else has by now."""
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        one = cell()
+        one = make_cell()
         cell_dir = leave(folder, one, None)
         (attempt,) = cell_dir.attempts()
         job = {"pid": stranger.pid, "host": os.uname().nodename, "birth": "123"}
@@ -94,9 +70,9 @@ def test_an_older_pid_is_never_signalled(cell: Make, folder: RunFolder) -> None:
 
 
 def test_a_failed_cell_goes_on_after_a_retry_and_a_second_retry_does_nothing(
-    fake: Backend, cell: Make, folder: RunFolder
+    folder: RunFolder,
 ) -> None:
-    one = cell(instruction="fail")
+    one = make_cell(instruction="fail")
     launch([one], folder)
     assert [d.done for d in retry([one], folder)] == [True]
     (again,) = retry([one], folder)
@@ -107,8 +83,8 @@ def test_a_failed_cell_goes_on_after_a_retry_and_a_second_retry_does_nothing(
     assert events(folder).count("retry") == 1
 
 
-def test_prune_removes_what_left_the_spec_and_nothing_else(cell: Make, folder: RunFolder) -> None:
-    kept, gone, running = cell(0), cell(1), cell(2)
+def test_prune_removes_what_left_the_spec_and_nothing_else(folder: RunFolder) -> None:
+    kept, gone, running = make_cell(0), make_cell(1), make_cell(2)
     leave(folder, kept, ended())
     orphan = leave(folder, gone, ended())
     (orphan.checkpoints / "12").mkdir(parents=True)
@@ -127,7 +103,7 @@ def test_prune_removes_what_left_the_spec_and_nothing_else(cell: Make, folder: R
     assert events(folder) == ["pruned"]
 
 
-def test_prune_stays_within_its_folder(cell: Make, folder: RunFolder, tmp_path: Path) -> None:
+def test_prune_stays_within_its_folder(folder: RunFolder, tmp_path: Path) -> None:
     folder.open()
     precious = CellDir(tmp_path / "precious")
     precious.path.mkdir()

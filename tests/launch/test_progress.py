@@ -2,25 +2,23 @@
 
 import os
 import pty
-from collections.abc import Callable
 
 import pytest
 
 from orchestrator.launch.local import launch
-from orchestrator.library.protocol import Backend
-from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.watch import watch
+from tests.launch.kit import make_cell
 
-Make = Callable[..., Cell]
+pytestmark = pytest.mark.usefixtures("fake")
 
 
 def test_a_terminal_gets_a_table_that_goes_away(
-    fake: Backend, cell: Make, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     ours, theirs = pty.openpty()
-    cells = [cell(0, "slow", steps=20)]
+    cells = [make_cell(0, "slow", steps=20)]
     with os.fdopen(theirs, "w") as stream:
         with watch(cells, folder, stream) as show:
             launch(cells, folder, on_event=show)

@@ -1,5 +1,6 @@
 """Several cells of the embedded trainer in one process: each is an attempt of its own."""
 
+import hashlib
 import json
 import os
 import signal
@@ -14,10 +15,10 @@ from orchestrator.launch.local import launch
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs import operations
+from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import open_experiment
 from tests.launch.kit import Orch
 from tests.launch.test_local import wait_for
-from tests.launch.test_micro import numbers
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -44,6 +45,22 @@ def undisturbed(
         assert launch(cells, folder, workers=1).count("succeeded") == len(cells)
     assert len({process_of(folder, cell) for cell in cells}) == len(cells)
     return lambda number: numbers([cells[number]], folder)
+
+
+def numbers(cells: list[Cell], folder: RunFolder) -> list[object]:
+    """All that training gives, but for the time it took."""
+    found: list[object] = []
+    for record in collect(cells, folder):
+        assert record.faults == ()
+        weights = record.checkpoints[-1].path / "model.safetensors"
+        found.append(hashlib.sha256(weights.read_bytes()).hexdigest())
+        found.append(
+            [
+                (p.step, {k: v for k, v in p.values.items() if not k.startswith("time/")})
+                for p in record.metrics
+            ]
+        )
+    return found
 
 
 def steps(folder: RunFolder, cell: Cell) -> int:

@@ -1,8 +1,7 @@
 """Optimizer states of older checkpoints go while a cell trains; what is resumed from stays."""
 
-import json
+import shutil
 import time
-import zipfile
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -16,36 +15,25 @@ from orchestrator.launch import spent_states
 from orchestrator.library.protocol import Backend
 from orchestrator.settings import Kl
 from tests.backends.trl.cells import cell
+from tests.backends.trl.test_contract import TestTRL as _OfTRL
+from tests.backends.verl.test_checkpoints import save
 
 
-def trl_checkpoint(home: Path, step: int, *, sharded: bool = False) -> Path:
-    folder = home / f"checkpoint-{step}"
-    folder.mkdir(parents=True)
-    for name in ("config.json", "tokenizer_config.json", "trainer_state.json"):
-        (folder / name).write_text('{"a": 1}')
-    header = json.dumps({"w": {"data_offsets": [0, 16]}}).encode()
-    weights = len(header).to_bytes(8, "little") + header + bytes(16)
-    (folder / "model.safetensors").write_bytes(weights)
-    optimizers = ("optimizer.bin", "pytorch_model_fsdp.bin") if sharded else ("optimizer.pt",)
-    for name in (*optimizers, "scheduler.pt", "rng_state_0.pth"):
-        with zipfile.ZipFile(folder / name, "w") as archive:
-            archive.writestr("data.pkl", "x")
+def trl_checkpoint(home: Path, step: int) -> Path:
+    _OfTRL().write_checkpoint(home, step)
+    return home / f"checkpoint-{step}"
+
+
+def sharded_checkpoint(home: Path, step: int) -> Path:
+    folder = trl_checkpoint(home, step)
+    for name in ("optimizer.bin", "pytorch_model_fsdp.bin"):
+        shutil.copy(folder / "optimizer.pt", folder / name)
+    (folder / "optimizer.pt").unlink()
     return folder
 
 
 def verl_checkpoint(home: Path, step: int) -> Path:
-    actor = home / "x1" / f"global_step_{step}" / "actor"
-    (actor / "huggingface").mkdir(parents=True)
-    (actor / "huggingface" / "config.json").write_text("{}")
-    for rank in (0, 1):
-        for name in ("model", "optim", "extra_state"):
-            (actor / f"{name}_world_size_2_rank_{rank}.pt").write_text("x")
-    (home / "x1" / "latest_checkpointed_iteration.txt").write_text(str(step))
-    return actor
-
-
-def sharded_checkpoint(home: Path, step: int) -> Path:
-    return trl_checkpoint(home, step, sharded=True)
+    return save(home / "x1", step)
 
 
 KINDS = [(TRL, trl_checkpoint), (TRL, sharded_checkpoint), (VERL, verl_checkpoint)]

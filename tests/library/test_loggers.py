@@ -7,52 +7,27 @@ import pytest
 from orchestrator import plugins
 from orchestrator.launch.node.environment import TrainerEnvironment, logger_fault
 from orchestrator.library import loggers
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
-from orchestrator.spec import load
-from orchestrator.spec.expand import expand
+from orchestrator.records import AttemptPaths, Cell
+from tests import golden
 
 PLACE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
-SPEC = """
-name: mine
-seeds: [0]
-loggers: LOGGERS
-base:
-  model: {name: elder, path: some/model}
-  data: {name: mine, path: some/data, num_prompts: 8}
-  advantage: {estimator: rloo}
-  loss: {aggregation: AGGREGATION}
-  rollout: {group_size: 4, max_response_tokens: 7}
-  batch: {num_prompts: 4}
-  optimizer: {learning_rate: 1.0e-3}
-  num_train_steps: 2
-  backend: {name: LIBRARY}
-  resources: {num_nodes: 1, gpus_per_node: 4}
-studies: {one: {axes: {kl: [{estimator: k3, placement: loss, beta: 0.1}]}}}
-"""
+KL = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.1}}
 
 
-def cell_of(folder: Path, library: str, chosen: str) -> Cell:
-    path = folder / "mine.yaml"
-    aggregation = "constant, constant_tokens: 1" if library == "trl" else "token_mean"
-    text = SPEC.replace("LIBRARY", library).replace("LOGGERS", chosen)
-    path.write_text(text.replace("AGGREGATION", aggregation))
-    (cell,) = expand(load(path))
-    return cell
+def cell_of(library: str, *chosen: str) -> Cell:
+    cell = golden.cell_of(library, golden.RELEASES[library], {**KL, "loggers": chosen})
+    return cell.but(axes={"beta": "0.1"})
 
 
-def plain(folder: Path, library: str) -> LaunchPlan:
-    return plugins.load(library).translate(cell_of(folder, library, "[]"), PLACE)
-
-
-def test_a_logger_changes_no_id_and_names_the_run(tmp_path: Path) -> None:
-    plain, logged = (cell_of(tmp_path, "verl", each) for each in ("[]", "[wandb]"))
+def test_a_logger_changes_no_id_and_names_the_run() -> None:
+    plain, logged = cell_of("verl"), cell_of("verl", "wandb")
     assert plain.id == logged.id
     before = plugins.load("verl").translate(plain, PLACE)
     after = plugins.load("verl").translate(logged, PLACE)
     assert "trainer.logger=[console,file,wandb]" in " ".join(after.argv).replace("'", "")
     added = {name: after.env[name] for name in after.env.keys() - before.env.keys()}
     assert added["WANDB_NAME"] == logged.slug
-    assert added["WANDB_RUN_GROUP"] == "one"
+    assert added["WANDB_RUN_GROUP"] == "s"
     assert "beta=0.1" in added["WANDB_TAGS"].split(",")
     assert added["WANDB_DIR"] == "/attempt"
     assert not any("KEY" in name for name in added), "the key comes from the environment"
@@ -61,8 +36,7 @@ def test_a_logger_changes_no_id_and_names_the_run(tmp_path: Path) -> None:
 def test_the_attempts_of_a_cell_are_one_run_of_wandb(tmp_path: Path) -> None:
     def run_of(library: str, cell: str, attempt: str) -> tuple[str | None, str | None]:
         place = PLACE._replace(attempt_dir=tmp_path / cell / "attempts" / attempt)
-        made = cell_of(tmp_path, library, "[wandb]")
-        env = plugins.load(library.partition(",")[0]).translate(made, place).env
+        env = plugins.load(library).translate(cell_of(library, "wandb"), place).env
         return env.get("WANDB_RUN_ID"), env.get("WANDB_RESUME")
 
     for library in ("verl", "trl", "openrlhf"):
@@ -70,7 +44,7 @@ def test_the_attempts_of_a_cell_are_one_run_of_wandb(tmp_path: Path) -> None:
         assert first == again
         assert first[1] == "allow"
         assert other[0] not in (None, first[0])
-    assert run_of("prime_rl, version: 0.5.0", "x", "1") == (None, None), "two processes log"
+    assert run_of("prime_rl", "x", "1") == (None, None), "two processes log"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SpecError, UnsupportedSetting
+from orchestrator.identity import BIRTH_VALUES, flatten
 from orchestrator.library.manifest import (
     ABSENT,
+    TEXT,
     Constant,
     Manifest,
     ManifestError,
@@ -35,42 +37,14 @@ SETTINGS = Settings.model_validate(
         "backend": {"name": "toy"},
     }
 )
-TEXTS = {
-    "model": ("name", "path", "chat_template"),
-    "data": ("name", "path", "split", "instruction", "reward"),
-    "advantage": ("estimator",),
-    "loss": ("aggregation",),
-    "kl": ("placement",),
-    "backend": ("name", "version"),
-}
-NUMBERS = {
-    "data": ("num_prompts", "max_prompt_tokens"),
-    "loss": ("constant_tokens",),
-    "kl": ("reset_reference_every_steps",),
-    "rollout": ("group_size", "max_response_tokens", "temperature", "top_p"),
-    "batch": ("num_prompts", "num_minibatches"),
-    "optimizer": (
-        "learning_rate",
-        "weight_decay",
-        "beta1",
-        "beta2",
-        "epsilon",
-        "max_grad_norm",
-        "num_warmup_steps",
-    ),
-}
-REST = (
-    *(Row(f"{s}.{n}", carried_by="toy.json") for s, names in TEXTS.items() for n in names),
-    *(
-        Row(f"{s}.{n}", carried_by="toy.json", offer=Number(null=True))
-        for s, names in NUMBERS.items()
-        for n in names
-    ),
-    *(
-        Row(name, carried_by="toy.json", offer=Number())
-        for name in ("num_train_steps", "max_staleness_steps", "seed")
-    ),
+OF_ROWS_BELOW = ("kl.estimator", "kl.beta", "optimizer.schedule")
+REST = tuple(
+    Row(name, carried_by="toy.json", offer=TEXT if texts else Number(null=True))
+    for name, value in flatten(SETTINGS.model_dump())
+    for texts in [isinstance(value, str) or name == "backend.version"]
+    if name not in BIRTH_VALUES and name not in OF_ROWS_BELOW and not name.startswith("loss.clip")
 )
+"""Rows of the fields that are as old as the table."""
 SCHEDULE = Row("optimizer.schedule", carried_by="toy.json", offer=same("constant"))
 
 

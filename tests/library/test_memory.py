@@ -11,9 +11,7 @@ from orchestrator.library.memory import GpuUse, estimate
 from orchestrator.library.model_size import ModelShape, ModelSize, size_of
 from orchestrator.records import Cell, Site
 from orchestrator.settings import Model
-from orchestrator.spec import load
-from orchestrator.spec.expand import expand
-from tests.spec.spec_files import folder, write
+from tests import golden
 
 SHAPES = {
     "1.5": ModelShape(1536, 8960, 28, 12, 2, 128, 151_936, tie_word_embeddings=True),
@@ -21,30 +19,16 @@ SHAPES = {
     "14": ModelShape(5120, 13_824, 48, 40, 8, 128, 152_064, tie_word_embeddings=False),
 }
 """Qwen2.5's, by their config.json: billions of parameters -> shape."""
-SPEC = """\
-defaults: [recipe: onpolicy_math, _self_]
-name: x
-model: {{name: m, path: {path}}}
-data: math
-backend: {backend}
-{more}
-studies:
-  a:
-    base: {{kl: {kl}, kl.beta: 0.1, resources: {{num_nodes: 1, gpus_per_node: {gpus}}}}}
-"""
 
 
-def cell(
-    home: Path,
-    path: str = "org/M-7B",
-    backend: str = "trl",
-    kl: str = "k3.loss",
-    gpus: int = 4,
-    more: str = "",
-) -> Cell:
-    home.mkdir(exist_ok=True)
-    text = SPEC.format(path=path, backend=backend, kl=kl, gpus=gpus, more=more)
-    return next(iter(expand(load(write(folder(home), text)))))
+def cell(path: str = "org/M-7B", kl: str = "k3", offload: bool = False) -> Cell:
+    changes = {
+        "model": {"name": "m", "path": path},
+        "kl": {"estimator": kl, "placement": "loss", "beta": 0.1},
+        "resources": {"num_nodes": 1, "gpus_per_node": 4},
+        "system": {"offload": offload},
+    }
+    return golden.cell_of("trl", "1.16.0", changes)
 
 
 @pytest.mark.parametrize(("name", "billions"), [("1.5", 1.544), ("7", 7.62), ("14", 14.77)])
@@ -101,26 +85,25 @@ def test_the_size_is_from_the_cache_or_from_the_name(
     found = size_of(Model(name="m", path="org/Cached-7B"))
     assert found is not None
     assert found.shape == SHAPES["7"]
-    use, source = memory_lines([cell(tmp_path / "spec", path="org/Cached-7B")])
+    use, source = memory_lines([cell("org/Cached-7B")])
     assert use.startswith("trl m: 64 of 80 GiB a GPU while it trains, 60 while it samples")
     assert source == "from the config.json of m"
     monkeypatch.delenv("HF_HOME")
     site = Site(kind="slurm", options={"env": {"HF_HOME": str(tmp_path / "hf")}})
-    assert memory_lines([cell(tmp_path / "jobs", path="org/Cached-7B")], site)[1] == source
-    _, source = memory_lines([cell(tmp_path / "other")])
+    assert memory_lines([cell("org/Cached-7B")], site)[1] == source
+    _, source = memory_lines([cell()])
     assert source.startswith("from the names of m, whose config.json is not")
 
 
-def test_what_cannot_fit_is_refused_with_what_helps(tmp_path: Path) -> None:
-    assert refusal(cell(tmp_path / "a")) is None
-    large = refusal(cell(tmp_path / "b", path="org/M-32B"))
+def test_what_cannot_fit_is_refused_with_what_helps() -> None:
+    assert refusal(cell()) is None
+    large = refusal(cell("org/M-32B"))
     assert isinstance(large, UnsupportedSetting)
     assert "119 GiB of each GPU" in str(large)
     assert "system.offload=true" in str(large)
     assert "resources.gpus_per_node=8" in str(large)
-    offloaded = cell(tmp_path / "c", path="org/M-32B", more="system: {offload: true}")
-    assert refusal(offloaded) is None
+    assert refusal(cell("org/M-32B", offload=True)) is None
     # a KL that orch ships keeps the whole model on each GPU: more of them do not help
-    whole = str(refusal(cell(tmp_path / "d", kl="full.loss")))
+    whole = str(refusal(cell(kl="full")))
     assert "104 GiB" in whole
     assert "another library" in whole

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from backends.micro import BACKEND, disk
 from backends.micro.shipped import POLICIES
-from orchestrator.identity import fingerprint, flatten
+from orchestrator.identity import flatten
 from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import Cell
 from orchestrator.testing.backend_contract import UNKNOWN_ESTIMATOR, BackendContract
@@ -38,21 +38,6 @@ class TestMicro(BackendContract):
         assert isinstance(self.backend, EmbeddedTrainer)
         for folder in (self.backend.tasks_dir, self.backend.policies_dir):
             assert folder is None or folder.is_dir(), folder
-
-    def test_only_the_seed_of_a_rehearsal_depends_on_the_seed(self) -> None:
-        """Check the rule that lets `plan` rehearse one seed for all."""
-        for cell in self._cells[:5]:
-            seed = cell.settings.seed + 1
-            settings = cell.settings.but(seed=seed)
-            other = cell.but(id=fingerprint(settings), settings=settings)
-            small, again = self.backend.rehearse(cell), self.backend.rehearse(other)
-            assert (small is None) == (again is None)
-            if small is not None and again is not None:
-                assert (small is cell) == (again is other)
-                assert small.settings.but(seed=seed) == again.settings
-                assert small.but(**{n: getattr(again, n) for n in ("id", "settings")}) == (
-                    again.but(declared=small.declared)
-                )
 
     def write_log(self, attempt_dir: Path) -> Path:
         with disk.Journal(attempt_dir) as journal:

@@ -1,6 +1,5 @@
 """Each part of a dialect, against numbers worked out by hand, and in a trained cell."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,8 +24,8 @@ from orchestrator.settings import (
     Loss,
     Optimizer,
     Rollout,
-    Settings,
 )
+from tests.backends.micro.cells import cell_of, embedded
 
 REWARD = torch.tensor([[1.0, 0.0, 1.0]])
 LOST = torch.tensor([[[1.0, 2.0], [0.0, 1.0], [3.0, 0.0]]])
@@ -138,7 +137,7 @@ def test_decay_of_matrices_leaves_norms_alone() -> None:
     )
 
 
-def test_learning_rates_by_hand(embedded: Callable[..., Settings]) -> None:
+def test_learning_rates_by_hand() -> None:
     def rates(told: Dialect, **changed: Any) -> list[float]:
         settings = embedded(
             optimizer=Optimizer(learning_rate=1.0, schedule="linear", num_warmup_steps=2),
@@ -155,9 +154,7 @@ def test_learning_rates_by_hand(embedded: Callable[..., Settings]) -> None:
     assert rates(held, batch=twice, max_staleness_steps=2) == rates(PLAIN, batch=twice)
 
 
-def test_a_lag_up_to_a_bound_reaches_it_and_0_and_is_the_seeds(
-    embedded: Callable[..., Settings],
-) -> None:
+def test_a_lag_up_to_a_bound_reaches_it_and_0_and_is_the_seeds() -> None:
     settings, told = embedded(max_staleness_steps=3), dialect(staleness="up_to")
     drawn = [lag(settings, told, number) for number in range(60)]
     assert set(drawn) == {0, 1, 2, 3}
@@ -180,11 +177,7 @@ def test_a_lag_up_to_a_bound_reaches_it_and_0_and_is_the_seeds(
     ],
 )
 def test_beta_effective_by_hand(
-    embedded: Callable[..., Settings],
-    advantage: Any,
-    placement: Any,
-    fields: dict[str, Any],
-    expected: float,
+    advantage: Any, placement: Any, fields: dict[str, Any], expected: float
 ) -> None:
     two = Rollout(group_size=2, max_response_tokens=7)
     settings = embedded("k1", placement, 0.3, advantage=Advantage(estimator=advantage), rollout=two)
@@ -195,9 +188,7 @@ def test_beta_effective_by_hand(
     assert foreseen == (None if fields.get("kl_loss_mean") else pytest.approx(found, rel=1e-5))
 
 
-def test_beta_effective_of_a_constant_normaliser_and_of_a_clamp(
-    embedded: Callable[..., Settings],
-) -> None:
+def test_beta_effective_of_a_constant_normaliser_and_of_a_clamp() -> None:
     """A policy loss over 12 constant tokens and a KL by sequences of 2 and 4: 6 and 3 times as
     hard a pull, 4 times over the 6 tokens."""
     logp, batch = batch_of(0.5)
@@ -211,9 +202,7 @@ def test_beta_effective_of_a_constant_normaliser_and_of_a_clamp(
     assert beta_effective(embedded(), held, far.detach(), beyond) is None
 
 
-def test_a_version_names_its_dialect_and_refuses_what_it_is_not(
-    embedded: Callable[..., Settings], cell_of: Any
-) -> None:
+def test_a_version_names_its_dialect_and_refuses_what_it_is_not() -> None:
     settings = embedded("k1", "reward", 0.3)
     told = dialect(kl_reward="to_go", kl_clamp=(None, 10.0), micro_batch=None)
     version = version_for(told, settings)
@@ -225,9 +214,7 @@ def test_a_version_names_its_dialect_and_refuses_what_it_is_not(
             BACKEND.semantics(wrong)
 
 
-def test_a_rehearsal_has_the_id_of_its_mathematics(
-    embedded: Callable[..., Settings], cell_of: Any, place: AttemptPaths
-) -> None:
+def test_a_rehearsal_has_the_id_of_its_mathematics(place: AttemptPaths) -> None:
     asked = cell_of(
         embedded("k1", "reward", 0.3).model_copy(
             update={"backend": BackendRef(name="verl", version="0.9.1")}

@@ -136,14 +136,6 @@ def test_an_engines_logits_are_rounded_as_torch_rounds_them(
     assert (own.scored.logps - exact.scored.logps)[:, :, 0].abs().max() > 1e-4
 
 
-@pytest.fixture
-def fresh() -> Iterator[None]:
-    """The kernels are looked for anew, before and after."""
-    kernels._attempt.cache_clear()
-    yield
-    kernels._attempt.cache_clear()
-
-
 TINY = "\n".join(
     f"unsigned long {name}(void) {{ return 0; }}"
     for name in ("policy_bytes", "tree_bytes", "slope_bytes")
@@ -151,13 +143,16 @@ TINY = "\n".join(
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: None) -> Path:
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder in which the kernels are kept; a source that compiles at once."""
     source = tmp_path / "tiny.c"
     source.write_text(TINY)
     monkeypatch.setattr(kernels, "SOURCE", source)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept 'a' é"))
-    return tmp_path / "kept 'a' é" / "orch"
+    kernels._attempt.cache_clear()
+    yield tmp_path / "kept 'a' é" / "orch"
+    monkeypatch.undo()
+    kernels._attempt.cache_clear()
 
 
 def loaded() -> tuple[kernels.Kernels, list[str]]:

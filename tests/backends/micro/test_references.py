@@ -11,7 +11,7 @@ from backends.micro import disk, train
 from backends.micro.policy import device
 from backends.micro.rehearsal import scaled
 from backends.micro.state import State, load_state, save_state
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.records import AttemptPaths
 from orchestrator.settings import (
     Batch,
     BetaController,
@@ -19,12 +19,10 @@ from orchestrator.settings import (
     Model,
     Optimizer,
     ReferencePolicy,
-    Settings,
 )
+from tests.backends.micro.cells import cell_of, embedded, lines
 
-Make = Callable[..., Settings]
 Train = Callable[..., Any]
-Lines = Callable[[AttemptPaths], list[dict[str, Any]]]
 
 
 def of(reference: ReferencePolicy | None = None, label: str = "k1.reward", **more: Any) -> Kl:
@@ -36,9 +34,7 @@ def averaged(share: float, every: int = 1) -> ReferencePolicy:
     return ReferencePolicy(kind="ema", share=share, every_steps=every)
 
 
-def test_an_average_moves_by_its_share(
-    embedded: Make, cell_of: Callable[..., Cell], place: AttemptPaths
-) -> None:
+def test_an_average_moves_by_its_share(place: AttemptPaths) -> None:
     cell = cell_of(embedded().but(kl=of(averaged(0.25))), checkpoint_every_steps=1)
     train.run(cell, place)
     reference = train.base_policy(cell.settings)
@@ -49,9 +45,7 @@ def test_an_average_moves_by_its_share(
         torch.testing.assert_close(state.reference, reference, rtol=0, atol=1e-6)
 
 
-def test_the_whole_share_is_a_reset_bit_for_bit(
-    embedded: Make, trained: Train, lines: Lines
-) -> None:
+def test_the_whole_share_is_a_reset_bit_for_bit(trained: Train) -> None:
     runs = [
         lines(trained(embedded().but(kl=kl), evaluate_every_steps=1)[1])
         for kl in (of(averaged(1.0, 2)), of(reset_reference_every_steps=2))
@@ -59,9 +53,7 @@ def test_the_whole_share_is_a_reset_bit_for_bit(
     assert runs[0] == runs[1]
 
 
-def test_a_reference_at_another_temperature_is_far_at_the_start(
-    embedded: Make, trained: Train, lines: Lines
-) -> None:
+def test_a_reference_at_another_temperature_is_far_at_the_start(trained: Train) -> None:
     """As SkyRL's: the policy's log-probabilities are at 2, the reference policy's at 1."""
     starts = []
     for version in ("1", "1+reference_temperature=one"):
@@ -76,9 +68,7 @@ def test_a_reference_at_another_temperature_is_far_at_the_start(
     assert starts[3] > 0.01
 
 
-def test_the_sampler_as_the_reference_holds_back_one_batch_only(
-    embedded: Make, trained: Train, lines: Lines
-) -> None:
+def test_the_sampler_as_the_reference_holds_back_one_batch_only(trained: Train) -> None:
     sampler = ReferencePolicy(kind="sampler")
     runs = [
         [line["values"] for line in lines(trained(embedded().but(kl=kl))[1])][1:]
@@ -93,7 +83,7 @@ def test_the_sampler_as_the_reference_holds_back_one_batch_only(
     assert all(each["train/kl_term"] > 1e-7 for each in later)
 
 
-def test_a_policy_comes_to_its_teacher(embedded: Make, trained: Train, lines: Lines) -> None:
+def test_a_policy_comes_to_its_teacher(trained: Train) -> None:
     """On-policy distillation: the KL over the vocabulary to another shipped policy."""
     teacher = ReferencePolicy(kind="teacher", path="micro:fir")
     kl = of(teacher, "full.loss").but(beta=10.0)
@@ -106,9 +96,7 @@ def test_a_policy_comes_to_its_teacher(embedded: Make, trained: Train, lines: Li
 
 
 @pytest.mark.parametrize("label", ["js.loss", "top4_forward.loss", "rb.both"])
-def test_a_policy_is_distilled_without_a_reward(
-    embedded: Make, trained: Train, lines: Lines, label: str
-) -> None:
+def test_a_policy_is_distilled_without_a_reward(trained: Train, label: str) -> None:
     """Pure distillation: no reward of a task enters the gradient, whichever divergence it is of."""
     teacher = ReferencePolicy(kind="teacher", path="micro:fir", task_reward=False)
     slow = Optimizer(learning_rate=3e-4, max_grad_norm=None)
@@ -135,7 +123,7 @@ def test_beta_follows_the_kl_as_in_ziegler(current: float, beta: float) -> None:
 
 
 def test_a_controlled_beta_is_the_one_in_force_and_goes_on_after_a_kill(
-    embedded: Make, trained: Train, lines: Lines, tmp_path: Path
+    trained: Train, tmp_path: Path
 ) -> None:
     settings = embedded().but(kl=of(controller=BetaController(target=1e3, horizon=100)))
     _, place = trained(settings, checkpoint_every_steps=2)
@@ -176,7 +164,7 @@ def test_what_makes_no_sense_is_refused(make: Callable[[], object], sentence: st
         make()
 
 
-def test_a_rehearsal_keeps_them_in_proportion(embedded: Make) -> None:
+def test_a_rehearsal_keeps_them_in_proportion() -> None:
     large = embedded(model=Model(name="qwen2.5-7b", path="Qwen/Qwen2.5-7B"), num_train_steps=250)
     moved = scaled(large.but(kl=of(averaged(0.6, 50)))).kl.reference
     assert moved == averaged(0.6, 20), "250 train steps become 100"

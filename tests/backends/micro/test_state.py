@@ -3,7 +3,6 @@
 import logging
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from backends.micro import BACKEND, disk, huggingface, train
 from backends.micro.state import State, load_state, save_state
 from orchestrator.errors import CheckpointError, RunFolderError
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import Batch, Kl, Settings
+from orchestrator.settings import Batch, Kl
+from tests.backends.micro.cells import cell_of, embedded, lines, place_at
 
 CPU = torch.device("cpu")
 STEPS = 36
@@ -26,7 +26,7 @@ class Killed(KeyboardInterrupt):
 
 
 @pytest.fixture
-def cell(embedded: Callable[..., Settings], cell_of: Callable[..., Cell]) -> Cell:
+def cell() -> Cell:
     """Everything a state must carry: minibatches, staleness, reference resets, checkpoints."""
     kl = Kl(estimator="k3", placement="reward_and_loss", beta=0.2, reset_reference_every_steps=9)
     settings = embedded(
@@ -38,9 +38,7 @@ def cell(embedded: Callable[..., Settings], cell_of: Callable[..., Cell]) -> Cel
 
 
 @pytest.fixture
-def uninterrupted(
-    cell: Cell, tmp_path: Path, place_at: Callable[..., AttemptPaths]
-) -> AttemptPaths:
+def uninterrupted(cell: Cell, tmp_path: Path) -> AttemptPaths:
     place = place_at(tmp_path / "whole")
     train.run(cell, place)
     return place
@@ -75,12 +73,7 @@ def killed_at(cell: Cell, place: AttemptPaths, call: int, monkeypatch: pytest.Mo
 
 
 def test_killed_anywhere_training_goes_on_bit_for_bit(
-    cell: Cell,
-    uninterrupted: AttemptPaths,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place_at: Callable[..., AttemptPaths],
-    lines: Callable[[AttemptPaths], list[dict[str, Any]]],
+    cell: Cell, uninterrupted: AttemptPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choose = random.Random(0)  # noqa: S311  (which kills are tried, not a secret)
     for trial in range(3):
@@ -98,10 +91,7 @@ def test_killed_anywhere_training_goes_on_bit_for_bit(
 
 
 def test_quick_steps_are_saved_once_in_some_seconds(
-    cell: Cell,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place_at: Callable[..., AttemptPaths],
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first state is a checkpoint's, at step 12; a rolling one would be due at step 20."""
     monkeypatch.setattr(train, "ROLLING_SECONDS", 3600)
@@ -114,10 +104,7 @@ def test_quick_steps_are_saved_once_in_some_seconds(
 
 
 def test_training_that_has_ended_is_not_trained_again(
-    cell: Cell,
-    uninterrupted: AttemptPaths,
-    place_at: Callable[..., AttemptPaths],
-    monkeypatch: pytest.MonkeyPatch,
+    cell: Cell, uninterrupted: AttemptPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train.optimizer, "update", None)
     again = place_at(uninterrupted.checkpoints_dir.parent, 2)
@@ -143,9 +130,7 @@ def test_a_checkpoint_cut_in_half_is_told_skipped_and_made_again(
     assert torch.equal(policies(uninterrupted)[36], whole[36])
 
 
-def test_what_a_killed_writer_left_is_swept(
-    cell: Cell, place_at: Callable[..., AttemptPaths], tmp_path: Path
-) -> None:
+def test_what_a_killed_writer_left_is_swept(cell: Cell, tmp_path: Path) -> None:
     place = place_at(tmp_path)
     (place.checkpoints_dir / ".step-12.4711").mkdir(parents=True)
     (place.checkpoints_dir / ".resume.safetensors.4711").write_bytes(b"half")
@@ -178,11 +163,7 @@ def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_leaves_the_old_state(
-    cell: Cell,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    uninterrupted: AttemptPaths,
-    place_at: Callable[..., AttemptPaths],
+    cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: AttemptPaths
 ) -> None:
     place = place_at(tmp_path / "full")
     killed_at(cell, place, 15, monkeypatch)

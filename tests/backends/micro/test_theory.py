@@ -1,6 +1,5 @@
 """The closed form against a brute-force optimum, and training against the closed form."""
 
-from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ from backends.micro import train
 from backends.micro.theory import has_closed_form, optimum, predicted
 from orchestrator.records import Outcome
 from orchestrator.settings import Advantage, BackendRef, Batch, Optimizer, Rollout, Settings
-
-Make = Callable[..., Settings]
+from tests.backends.micro.cells import cell_of, embedded, lines, place_at
+from tests.backends.micro.test_together import Kept
 
 OPTIMISATION_GAP = 0.06
 """What a mean accuracy may miss the closed form by, beyond its standard error over seeds. Over two
@@ -48,7 +47,7 @@ def test_extreme_beta_stays_finite() -> None:
     assert optimum([0.3], 1e6) == pytest.approx((0.3, 0.0), abs=1e-5)
 
 
-def test_only_unbiased_on_policy_cells_have_a_prediction(embedded: Make) -> None:
+def test_only_unbiased_on_policy_cells_have_a_prediction() -> None:
     for kl in [("k1", "reward"), ("k1", "reward_and_loss"), ("k3", "reward_and_loss")]:
         assert predicted(embedded(*kl, 0.3)) is not None
     for kl in [("k1", "loss"), ("k3", "reward"), ("k3", "loss"), ("k2", "reward_and_loss")]:
@@ -67,7 +66,7 @@ def test_only_unbiased_on_policy_cells_have_a_prediction(embedded: Make) -> None
     assert predicted(embedded("k3", "reward_and_loss", 0.3, advantage=scaled)) is None
 
 
-def long_cell(embedded: Make, estimator: str, placement: str, beta: float) -> Settings:
+def long_cell(estimator: str, placement: str, beta: float) -> Settings:
     return embedded(
         estimator,
         placement,
@@ -84,28 +83,8 @@ BIASED = ("k3.reward", 1.0)
 Finals = dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]
 
 
-class Strict:
-    """A watch for which every cell has to be trained to its end."""
-
-    def ended(self, number: int, result: Outcome | Exception) -> None:
-        assert isinstance(result, Outcome), f"cell {number}: {result!r}"
-        assert result.cause != "nan", f"cell {number}: {result!r}"
-
-    def leaving(self) -> Collection[int]:
-        return ()
-
-    def say(self, number: int, line: str) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
-def finals(
-    embedded: Make,
-    cell_of: Callable[..., Any],
-    place_at: Callable[..., Any],
-    lines: Callable[..., Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Finals:
+def finals(tmp_path_factory: pytest.TempPathFactory) -> Finals:
     """Accuracy and reverse KL after the last train step, a number a seed each.
 
     The cells train together: the numbers of each are those it has alone (test_together.py).
@@ -113,10 +92,14 @@ def finals(
     seeds = [(kl, beta, seed) for kl in UNBIASED for beta in BETAS for seed in range(2)]
     cells = []
     for kl, beta, seed in (*seeds, (*BIASED, 0)):
-        settings = long_cell(embedded, *kl.split("."), beta).model_copy(update={"seed": seed})
+        settings = long_cell(*kl.split("."), beta).model_copy(update={"seed": seed})
         place = place_at(tmp_path_factory.mktemp("it's a cell"))
         cells.append((cell_of(settings, evaluate_every_steps=150), place))
-    train.run_lockstep(cells, Strict())
+    watch = Kept()
+    train.run_lockstep(cells, watch)
+    ends = [end.cause if isinstance(end, Outcome) else end for end in watch.results.values()]
+    assert len(ends) == len(cells)
+    assert not [end for end in ends if end == "nan" or isinstance(end, Exception)]
     last = {}
     for cell, place in cells:
         kl, values = cell.settings.kl, lines(place)[-1]["values"]
@@ -129,9 +112,9 @@ def finals(
 @pytest.mark.parametrize("beta", BETAS)
 @pytest.mark.parametrize("kl", UNBIASED)
 def test_unbiased_configurations_train_to_the_closed_form(
-    kl: str, beta: float, embedded: Make, finals: Finals
+    kl: str, beta: float, finals: Finals
 ) -> None:
-    settings = long_cell(embedded, *kl.split("."), beta)
+    settings = long_cell(*kl.split("."), beta)
     accuracies, divergences = finals[kl, beta]
     assert len(accuracies) == 2
     exact = predicted(settings)
@@ -143,9 +126,9 @@ def test_unbiased_configurations_train_to_the_closed_form(
 
 
 @pytest.mark.slow
-def test_a_biased_configuration_does_not(embedded: Make, finals: Finals) -> None:
+def test_a_biased_configuration_does_not(finals: Finals) -> None:
     """k3 in the reward hardly regularises (paper §3.2.2): it overshoots the optimum of beta 1."""
-    exact = predicted(long_cell(embedded, "k1", "reward", 1.0))
+    exact = predicted(long_cell("k1", "reward", 1.0))
     assert exact is not None
     (accuracy,), (divergence,) = finals[BIASED]
     assert accuracy > exact.accuracy + 0.15
@@ -166,7 +149,7 @@ def test_a_biased_configuration_does_not(embedded: Make, finals: Finals) -> None
     ],
 )
 def test_a_closed_form_holds_in_dialects_that_weigh_kl_and_reward_alike(
-    embedded: Callable[..., Settings], estimator: Any, dialect: str, holds: bool
+    estimator: Any, dialect: str, holds: bool
 ) -> None:
     version = f"1+{dialect}" if dialect else "1"
     settings = embedded(

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 
 from backends.micro import batched, huggingface, rollout_rounding
-from backends.micro.objective import Experience, objective
+from backends.micro.objective import Experience
 from backends.micro.plan import shape
 from backends.micro.problem_sets import encode, problems
 from backends.micro.rehearsal import scaled
 from backends.micro.shipped import POLICIES
 from backends.micro.train import mismatch
-from orchestrator.exact.laboratory import LabSetting, Sequences, tables
-from orchestrator.exact.objectives import gradients
 from orchestrator.exact.surrogates import MISMATCH, Force, PolicyLoss, forces
-from orchestrator.kl.estimators import EngineWeight, weight_of, weights
+from orchestrator.kl.estimators import EngineWeight, weights
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.settings import (
     CorrectionKind,
@@ -27,63 +25,14 @@ from orchestrator.settings import (
     Kl,
     Loss,
     Precision,
-    Settings,
 )
-from tests.kl.enumeration import logp_for_autograd
+from tests.backends.micro.cells import embedded, lines
+from tests.backends.micro.every_sequence import SUMMED, Enumerated
 
 T = 6
 WHO = MISMATCH._replace(num_tokens=T)
 BOUNDS = {"tis_token": (0.0, 1.05), "tis_sequence": (0.9, 1.1), "geometric": (0.99, 1.02)}
 """Within which some tokens and sequences of WHO lie, and others do not."""
-
-
-def gained_by(batch: Sequences) -> np.ndarray:
-    """The task reward of each sequence (more ones than zeros), less its mean under the policy."""
-    own = np.exp(batch.taken(tables(batch.setting).logp).sum(1))
-    reward = (batch.tokens.sum(1) * 2 > T).astype(float)
-    return np.asarray(reward - own @ reward)
-
-
-def gradient(correction: EngineCorrection | None, kl: Kl, *, of_reward: bool) -> np.ndarray:
-    """The expected gradient of the embedded trainer's own loss, over every sequence of WHO."""
-    batch = Sequences(LabSetting(WHO.policy, WHO.reference, T, WHO.engine))
-    table = tables(batch.setting)
-    theta, logp = logp_for_autograd(batch)
-    logp = logp[:, :T]
-    old, reference, sampled = (
-        torch.tensor(batch.taken(each))
-        for each in (WHO.proximal.logp(T), table.logp_ref, table.logp_rollout)
-    )
-    gained = torch.tensor(gained_by(batch)) if of_reward else torch.zeros(2**T)
-    chance = torch.tensor(batch.probability)
-    mask = torch.ones_like(old)
-    loss = Loss(
-        aggregation="constant", constant_tokens=1, clip=None, correction=correction
-    )  # a sum over the tokens of each sequence
-    total = torch.zeros((), dtype=torch.float64)
-    for n in range(len(chance)):
-        row = slice(n, n + 1)
-        weight = (
-            None
-            if correction is None
-            else weights(weight_of(correction), (old - sampled)[row], mask[row])[None]
-        )
-        one = Experience(
-            torch.zeros(1, 8),
-            torch.zeros(1, 1, T),
-            mask[row][None],
-            old[row][None],
-            reference[row][None],
-            torch.zeros(1, 1),
-            torch.zeros(1, 1),
-            gained[row].reshape(1, 1, 1),
-            None,
-            sampled[row][None],
-            weight,
-        )
-        total = total + chance[n] * objective(loss, kl, logp[row][None], one).loss
-    (slope,) = torch.autograd.grad(total, theta)
-    return np.asarray(slope)
 
 
 @pytest.mark.parametrize("applies_to", ["policy_loss", "kl", "both"])
@@ -99,25 +48,16 @@ def test_the_trainers_corrected_loss_is_the_laboratorys(kind: Any, applies_to: A
         corrects_kl=applies_to == "both",
     )
     exact = forces(WHO, how, "rho_k3", "loss")
-    setting = LabSetting(WHO.policy, WHO.reference, T)
-    true_kl = gradients(setting)["sequence_reverse_kl"]
-    of_kl = gradient(correction, kl, of_reward=False)
-    of_both = gradient(correction, kl, of_reward=True)
+    world = Enumerated(T, WHO.engine, WHO.policy, WHO.reference, WHO.proximal)
+    loss = SUMMED.but(correction=correction)
+    of_kl = world.gradient(kl, loss)
+    of_both = world.gradient(kl, loss, of_reward=True)
     if applies_to == "kl":  # the laboratory corrects a KL beside the policy loss only
-        both = forces(
-            WHO,
-            PolicyLoss(correction=kind, least=least, most=most, corrects_kl=True),
-            "rho_k3",
-            "loss",
-        ).kl
-        assert close(of_kl, true_kl, both)
+        beside = PolicyLoss(correction=kind, least=least, most=most, corrects_kl=True)
+        assert close(of_kl, world.true_kl, forces(WHO, beside, "rho_k3", "loss").kl)
     else:
-        assert close(of_kl, true_kl, exact.kl)
-    batch = Sequences(LabSetting(WHO.policy, WHO.reference, T, WHO.engine))
-    gained = gained_by(batch)
-    own = np.exp(batch.taken(tables(batch.setting).logp).sum(1))
-    score = batch.taken(tables(batch.setting).score).sum(2)
-    assert close(of_kl - of_both, score @ (own * gained), exact.reward)
+        assert close(of_kl, world.true_kl, exact.kl)
+    assert close(of_kl - of_both, world.true_gain, exact.reward)
 
 
 def close(mine: np.ndarray, true: np.ndarray, exact: Force) -> bool:
@@ -161,7 +101,7 @@ def test_impossible_corrections_are_refused(values: dict[str, Any], sentence: st
         EngineCorrection(**values)
 
 
-def test_a_correction_of_the_kl_needs_one_in_the_loss(embedded: Callable[..., Settings]) -> None:
+def test_a_correction_of_the_kl_needs_one_in_the_loss() -> None:
     correction = EngineCorrection(kind="tis_token", most=2.0, applies_to="kl")
     with pytest.raises(ValueError, match="is about a KL in the loss"):
         embedded("k1", "reward", 0.1, loss=Loss(correction=correction))
@@ -219,18 +159,14 @@ def test_the_coarser_the_engine_the_farther_it_is(rollouts: Callable[..., Any]) 
     assert kl[None] < kl["fp16"] < kl["bf16"] < kl["int8"] < kl["fp8"] < 0.1, kl
 
 
-def test_only_cells_of_one_engine_train_together(embedded: Callable[..., Settings]) -> None:
+def test_only_cells_of_one_engine_train_together() -> None:
     plain, written, rounded = (
         embedded(precision=Precision(rollout=each)) for each in (None, "fp32", "bf16")
     )
     assert shape(plain) == shape(written) != shape(rounded)
 
 
-def test_training_against_a_rounded_engine(
-    trained: Callable[..., Any],
-    lines: Callable[..., Any],
-    embedded: Callable[..., Settings],
-) -> None:
+def test_training_against_a_rounded_engine(trained: Callable[..., Any]) -> None:
     """The mismatch is recorded; ratios are to the engine, or with a correction to the trainer."""
     precision = Precision(rollout="fp8")
     _, place = trained(embedded("k1", "reward", 0.1, precision=precision))
@@ -247,11 +183,7 @@ def test_training_against_a_rounded_engine(
     assert all(each["rollout/mismatch_kl"] > 1e-5 for each in values)
 
 
-def test_without_a_mismatch_a_correction_changes_no_bit(
-    trained: Callable[..., Any],
-    lines: Callable[..., Any],
-    embedded: Callable[..., Settings],
-) -> None:
+def test_without_a_mismatch_a_correction_changes_no_bit(trained: Callable[..., Any]) -> None:
     correction = EngineCorrection(kind="geometric", least=0.9, most=1.1)
     runs = [
         lines(trained(embedded("rho_k3", "loss", 0.1, loss=loss))[1])
@@ -261,9 +193,7 @@ def test_without_a_mismatch_a_correction_changes_no_bit(
     assert not any("rollout/mismatch_kl" in line["values"] for line in runs[0])
 
 
-def test_a_rehearsed_correction_gets_the_librarys_own_engine(
-    embedded: Callable[..., Settings],
-) -> None:
+def test_a_rehearsed_correction_gets_the_librarys_own_engine() -> None:
     own = Dialect(precision=("bf16", "bf16", "bf16"))
     correction = EngineCorrection(kind="tis_token", most=2.0)
     plain, corrected = embedded(), embedded(loss=Loss(correction=correction))
@@ -274,9 +204,7 @@ def test_a_rehearsed_correction_gets_the_librarys_own_engine(
     assert scaled(asked, own).precision == Precision(rollout="fp8")
 
 
-def test_a_dialect_chooses_between_two_policies_only_where_there_are_two(
-    embedded: Callable[..., Settings],
-) -> None:
+def test_a_dialect_chooses_between_two_policies_only_where_there_are_two() -> None:
     other = Dialect(ratio_to="batch_start", kl_reward_policy="batch_start")
     cell = embedded("k1", "reward", 0.1)
     assert relevant(other, cell) == PLAIN

@@ -33,8 +33,8 @@ from orchestrator.settings import (
     Rollout,
     Settings,
 )
+from tests.backends.micro.cells import cell_of, embedded, lines, place_at
 
-Make = Callable[..., Settings]
 CLOSE = 2e-5
 """Of log-probabilities: float32 of two orders of summation."""
 SAME_SLOPE = {torch.float64: 1e-9, torch.float32: 2e-5}
@@ -44,19 +44,6 @@ SAME_SLOPE = {torch.float64: 1e-9, torch.float32: 2e-5}
 @pytest.fixture(scope="module", autouse=True)
 def _one_core() -> None:
     one_quiet_core()
-
-
-class Strict:
-    """A watch for which any end is an error."""
-
-    def ended(self, number: int, result: Outcome | Exception) -> None:
-        raise AssertionError(f"cell {number}: {result!r}")
-
-    def leaving(self) -> Collection[int]:
-        return ()
-
-    def say(self, number: int, line: str) -> None:
-        pass
 
 
 class Kept:
@@ -103,7 +90,7 @@ def plain_gradient(settings: Settings, state: State, part: int) -> tuple[Tensor,
 def together_of(
     settings: list[Settings], states: list[State], folder: Path
 ) -> Iterator[train.LockstepGroup]:
-    group = train.LockstepGroup(Strict())
+    group = train.LockstepGroup(Kept())
     with ExitStack() as journals:
         for number, (each, state) in enumerate(zip(settings, states, strict=True)):
             cell = Cell(id=str(number), slug="c", studies=("s",), axes={}, settings=each)
@@ -142,7 +129,6 @@ def test_gradients_are_those_of_one_policy_under_autograd(
     estimator: str,
     real: torch.dtype,
     engines: tuple[str, ...],
-    embedded: Make,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -194,11 +180,7 @@ def test_gradients_are_those_of_one_policy_under_autograd(
 @pytest.mark.parametrize("engine", ["torch", "c"])
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (1.5, 1.0), (0.7, 0.6)])
 def test_sampling_and_scoring_are_those_of_one_policy(
-    temperature: float,
-    top_p: float,
-    engine: str,
-    embedded: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    temperature: float, top_p: float, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(kernels.ENGINE, engine)
     states = [state_of(embedded(), seed) for seed in range(3)]
@@ -227,7 +209,7 @@ def test_sampling_and_scoring_are_those_of_one_policy(
 AVERAGE = ReferencePolicy(kind="ema", share=0.5, every_steps=4)
 
 
-def varied(embedded: Make) -> list[Settings]:
+def varied() -> list[Settings]:
     """Cells of one shape that differ in all else."""
     return [
         embedded(num_train_steps=14),
@@ -261,7 +243,7 @@ def varied(embedded: Make) -> list[Settings]:
     ]
 
 
-def outcome_of(place: AttemptPaths, lines: Callable[..., Any]) -> tuple[Any, Tensor]:
+def outcome_of(place: AttemptPaths) -> tuple[Any, Tensor]:
     last = BACKEND.find_checkpoints(place.checkpoints_dir)[-1]
     return lines(place), huggingface.read(last.path)
 
@@ -270,15 +252,7 @@ def outcome_of(place: AttemptPaths, lines: Callable[..., Any]) -> tuple[Any, Ten
     ("engine", "minibatches", "lag"), [("c", 1, 0), ("c", 2, 3), ("torch", 2, 3)]
 )
 def test_a_curve_does_not_depend_on_the_cells_beside_it(
-    engine: str,
-    minibatches: int,
-    lag: int,
-    embedded: Make,
-    cell_of: Callable[..., Cell],
-    place_at: Callable[..., AttemptPaths],
-    lines: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    engine: str, minibatches: int, lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit: alone, among others, and in another place among them."""
     monkeypatch.setenv(kernels.ENGINE, engine)
@@ -288,31 +262,26 @@ def test_a_curve_does_not_depend_on_the_cells_beside_it(
             each.model_copy(update={"batch": batch, "max_staleness_steps": lag}),
             evaluate_every_steps=5,
         )
-        for each in varied(embedded)
+        for each in varied()
     ]
     alone = []
     for number, cell in enumerate(cells):
         place = place_at(tmp_path / f"alone {number}")
         assert train.run(cell, place).cause != "nan"
-        alone.append(outcome_of(place, lines))
+        alone.append(outcome_of(place))
     for name, order in (("all", (0, 1, 2, 3, 4)), ("turned", (4, 2, 0, 1, 3)), ("two", (3, 1))):
         places = {number: place_at(tmp_path / name / str(number)) for number in order}
         watch = Kept()
         train.run_lockstep([(cells[number], places[number]) for number in order], watch)
         assert all(isinstance(result, Outcome) for result in watch.results.values())
         for number, place in places.items():
-            curve, policy = outcome_of(place, lines)
+            curve, policy = outcome_of(place)
             assert curve == alone[number][0]
             assert torch.equal(policy, alone[number][1])
 
 
 def test_cells_that_fail_diverge_or_leave_do_not_hurt_the_others(
-    embedded: Make,
-    cell_of: Callable[..., Cell],
-    place_at: Callable[..., AttemptPaths],
-    lines: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wild = Optimizer(learning_rate=1e19, max_grad_norm=None)
     settings = [
@@ -350,18 +319,13 @@ def test_cells_that_fail_diverge_or_leave_do_not_hurt_the_others(
     assert isinstance(broken, MemoryError)
     assert "cannot be written or read" in str(watch.results[2])
     assert "no embedded task is called micro:other" in str(watch.results[5])
-    assert outcome_of(places[0], lines)[0] == lines(alone)
-    assert torch.equal(outcome_of(places[0], lines)[1], outcome_of(alone, lines)[1])
+    assert outcome_of(places[0])[0] == lines(alone)
+    assert torch.equal(outcome_of(places[0])[1], outcome_of(alone)[1])
     assert len(lines(places[4])) < 8, "it left on its way"
 
 
 def test_a_loss_that_cannot_be_differentiated_ends_its_cell_alone(
-    embedded: Make,
-    cell_of: Callable[..., Cell],
-    place_at: Callable[..., AttemptPaths],
-    lines: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = [cell_of(embedded(num_train_steps=3, seed=seed)) for seed in range(3)]
     alone = place_at(tmp_path / "alone")
@@ -394,7 +358,7 @@ def fresh_memory_is_nan() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_memory_is_nan")
 @pytest.mark.parametrize("engine", ["torch", "c"])
 def test_a_long_limit_on_responses_costs_only_the_positions_in_use(
-    engine: str, embedded: Make, monkeypatch: pytest.MonkeyPatch
+    engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sampling ends with the last response; what was never computed counts for nothing."""
     monkeypatch.setenv(kernels.ENGINE, engine)

@@ -18,7 +18,7 @@ from backends.micro.policy import one_quiet_core
 from backends.micro.state import State, save_state
 from orchestrator.estimators import EstimatorEntry, entry, register, unregister
 from orchestrator.metrics.names import is_canonical
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.records import AttemptPaths
 from orchestrator.settings import (
     Batch,
     Clip,
@@ -29,8 +29,8 @@ from orchestrator.settings import (
     Placement,
     Settings,
 )
+from tests.backends.micro.cells import cell_of, embedded, lines, place_at
 
-Make = Callable[..., Settings]
 Train = Callable[..., Any]
 
 
@@ -61,7 +61,7 @@ def registered() -> Iterator[tuple[str, str]]:
 
 
 def test_an_estimator_of_another_package_is_trained_with_its_own_gradient(
-    registered: tuple[str, str], embedded: Make, trained: Train
+    registered: tuple[str, str], trained: Train
 ) -> None:
     twin, k4 = registered
     for placement in get_args(Placement):
@@ -77,7 +77,7 @@ def test_an_estimator_of_another_package_is_trained_with_its_own_gradient(
     assert torch.allclose(gradient, 4 * x.detach() ** 3)
 
 
-def test_training_teaches(embedded: Make, trained: Train, lines: Callable[..., Any]) -> None:
+def test_training_teaches(trained: Train) -> None:
     skill = Data(name="reverse", path="micro:reverse", reward="exact", max_prompt_tokens=8)
     settings = embedded(data=skill, batch=Batch(num_prompts=16), num_train_steps=25)
     curve = lines(trained(settings)[1])
@@ -86,9 +86,7 @@ def test_training_teaches(embedded: Make, trained: Train, lines: Callable[..., A
     assert curve[-1]["values"]["eval/accuracy_in_domain"] == after
 
 
-def test_metrics_are_one_line_a_train_step_under_canonical_names(
-    embedded: Make, trained: Train, lines: Callable[..., Any]
-) -> None:
+def test_metrics_are_one_line_a_train_step_under_canonical_names(trained: Train) -> None:
     settings = embedded(
         "k1", "reward", 0.3, num_train_steps=6, batch=Batch(num_prompts=8, num_minibatches=2)
     )
@@ -106,12 +104,7 @@ def test_metrics_are_one_line_a_train_step_under_canonical_names(
 
 
 def test_a_kill_behind_a_saved_state_loses_no_train_step(
-    embedded: Make,
-    cell_of: Callable[..., Cell],
-    place_at: Callable[..., AttemptPaths],
-    lines: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
         """As a signal raises it: no error of the cell."""
@@ -132,9 +125,7 @@ def test_a_kill_behind_a_saved_state_loses_no_train_step(
     assert steps == [list(range(11)), list(range(11, 26))]
 
 
-def test_staleness_is_the_lag_of_the_rollout_policy(
-    embedded: Make, trained: Train, lines: Callable[..., Any]
-) -> None:
+def test_staleness_is_the_lag_of_the_rollout_policy(trained: Train) -> None:
     def lags(minibatches: int, lag: int) -> list[float]:
         settings = embedded(
             num_train_steps=8,
@@ -156,7 +147,7 @@ def batch_of(settings: Settings, state: State) -> tuple[Experience, int]:
     return collected.experiences[0], collected.versions[0]
 
 
-def test_stale_rollouts_come_from_the_policy_of_that_moment(embedded: Make) -> None:
+def test_stale_rollouts_come_from_the_policy_of_that_moment() -> None:
     one_quiet_core()
     settings = embedded(max_staleness_steps=2)
     base = train.base_policy(settings)
@@ -172,9 +163,7 @@ def test_stale_rollouts_come_from_the_policy_of_that_moment(embedded: Make) -> N
     assert torch.equal(stale.logp_old, fresh.logp_old)
 
 
-def test_on_policy_the_ratio_is_one_exactly_and_nothing_is_clipped(
-    embedded: Make, trained: Train, lines: Callable[..., Any]
-) -> None:
+def test_on_policy_the_ratio_is_one_exactly_and_nothing_is_clipped(trained: Train) -> None:
     tight = Loss(clip=Clip(low=1e-7, high=1e-7))
     for line in lines(trained(embedded(loss=tight))[1])[1:]:
         assert line["values"]["train/ratio_max"] == 1
@@ -192,9 +181,7 @@ def test_a_reward_needs_the_whole_answer() -> None:
 
 
 @pytest.mark.parametrize(("estimator", "placement"), [("k1", "reward"), ("rho_k2", "loss")])
-def test_beta_zero_is_none_bit_for_bit(
-    estimator: Any, placement: Any, embedded: Make, trained: Train, lines: Callable[..., Any]
-) -> None:
+def test_beta_zero_is_none_bit_for_bit(estimator: Any, placement: Any, trained: Train) -> None:
     same = {
         "num_train_steps": 6,
         "max_staleness_steps": 1,
@@ -206,9 +193,7 @@ def test_beta_zero_is_none_bit_for_bit(
     assert lines(none) == lines(zero)
 
 
-def test_a_reset_makes_the_policy_its_own_reference(
-    embedded: Make, trained: Train, lines: Callable[..., Any]
-) -> None:
+def test_a_reset_makes_the_policy_its_own_reference(trained: Train) -> None:
     from orchestrator.settings import Kl
 
     def reference_kl(every: int | None) -> list[float]:
@@ -223,7 +208,7 @@ def test_a_reset_makes_the_policy_its_own_reference(
 
 
 def test_a_policy_that_stops_being_finite_is_a_collapse_with_a_usable_checkpoint(
-    embedded: Make, cell_of: Callable[..., Cell], place: AttemptPaths
+    place: AttemptPaths,
 ) -> None:
     wild = Optimizer(learning_rate=1e19, max_grad_norm=None)
     cell = cell_of(embedded(optimizer=wild, num_train_steps=8))
@@ -235,7 +220,7 @@ def test_a_policy_that_stops_being_finite_is_a_collapse_with_a_usable_checkpoint
 
 
 def test_the_last_policy_with_a_finite_loss_is_kept(
-    embedded: Make, trained: Train, monkeypatch: pytest.MonkeyPatch
+    trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = iter([1.0] * 4 + [math.nan])
     real = train.objective

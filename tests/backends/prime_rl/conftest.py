@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.records import Cell
-from orchestrator.settings import Resources
+from tests import golden
 from tests.backends.environments import contract_python
-from tests.backends.specs import every
 
 VARIABLE = "ORCH_PRIME_RL_CHECKOUT"
 RELEASES = {
@@ -25,23 +24,14 @@ RELEASES = {
 
 
 @pytest.fixture(scope="session")
-def shipped() -> list[Cell]:
-    """Every cell of the shipped specs that asks for Prime-RL."""
-    return [cell for cell in every() if cell.settings.backend.name == "prime_rl"]
-
-
-@pytest.fixture(scope="session")
-def base(shipped: list[Cell]) -> Cell:
-    """k1 in the reward, of the paper's asynchronous study on MATH, on one node."""
-    found = next(
-        cell
-        for cell in shipped
-        if "async10" in cell.studies
-        and cell.settings.kl.label == "k1.reward"
-        and cell.settings.data.name == "math"
-        and cell.settings.loss.clip is not None
-    )
-    return found.model_copy(update={"resources": Resources(num_nodes=1, gpus_per_node=4)})
+def base() -> Cell:
+    """k1 in the reward, up to ten train steps stale, on one node."""
+    changes = {
+        "kl": {"estimator": "k1", "placement": "reward", "beta": 0.005},
+        "max_staleness_steps": 10,
+        "resources": {"num_nodes": 1, "gpus_per_node": 4},
+    }
+    return golden.cell_of("prime_rl", "0.5.0", changes)
 
 
 def taken(version: str, folder: Path, inside: str) -> Path:

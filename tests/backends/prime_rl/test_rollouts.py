@@ -7,7 +7,7 @@ test_real.py has the library itself do it, where there is a checkout.
 import asyncio
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -87,47 +87,38 @@ class Library(NamedTuple):
 
 
 @pytest.fixture
-def load(base: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Library]:
-    """Loads what a launch ships into this process, with so many ranks of the trainer."""
-
-    def loaded(ranks: int = 1) -> Library:
-        place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts/1", tmp_path / "checkpoints")
-        plan = BACKEND.translate(
-            base.model_copy(update={"cadence": Cadence(dump_rollouts=True)}), place
-        )
-        write(plan, place.plan_dir)
-        for name, value in plan.env.items():
-            monkeypatch.setenv(name, value)
-        stand_ins = _library(ranks)
-        for name, members in stand_ins.items():
-            monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
-        modules = {}
-        for name in ("orch_rollout_dump", "orch_prime_rl_rollouts", "orch_prime_rl_hooks"):
-            spec = importlib.util.spec_from_file_location(name, place.plan_dir / f"{name}.py")
-            assert spec is not None
-            assert spec.loader is not None
-            modules[name] = importlib.util.module_from_spec(spec)
-            monkeypatch.setitem(sys.modules, name, modules[name])
-            spec.loader.exec_module(modules[name])
-        folder = Path(plan.env[rollout_dump.VARIABLE])
-        modules["orch_prime_rl_rollouts"].watch_orchestrator(folder)
-        scheduler = stand_ins["prime_rl.orchestrator.scheduler"]["Scheduler"]()
-        sender = stand_ins["prime_rl.transport.filesystem"]["FileSystemTrainingBatchSender"]()
-        broadcast = stand_ins["prime_rl.trainer.rl.broadcast.filesystem"]
-        return Library(
-            modules["orch_prime_rl_hooks"],
-            stand_ins["prime_rl.trainer.rl.data"]["DataLoader"](),
-            stand_ins["prime_rl.utils.monitor"]["get_monitor"](),
-            broadcast["FileSystemWeightBroadcast"](),
-            scheduler,
-            sender,
-            folder,
-        )
-
-    return loaded
+def library(base: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
+    """What a launch ships, in this process."""
+    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts/1", tmp_path / "checkpoints")
+    plan = BACKEND.translate(base.but(cadence=Cadence(dump_rollouts=True)), place)
+    write(plan, place.plan_dir)
+    for name, value in plan.env.items():
+        monkeypatch.setenv(name, value)
+    stand_ins = _library()
+    for name, members in stand_ins.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**members))
+    modules = {}
+    for name in ("orch_rollout_dump", "orch_prime_rl_rollouts", "orch_prime_rl_hooks"):
+        spec = importlib.util.spec_from_file_location(name, place.plan_dir / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        modules[name] = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, modules[name])
+        spec.loader.exec_module(modules[name])
+    folder = Path(plan.env[rollout_dump.VARIABLE])
+    modules["orch_prime_rl_rollouts"].watch_orchestrator(folder)
+    return Library(
+        modules["orch_prime_rl_hooks"],
+        stand_ins["prime_rl.trainer.rl.data"]["DataLoader"](),
+        stand_ins["prime_rl.utils.monitor"]["get_monitor"](),
+        stand_ins["prime_rl.trainer.rl.broadcast.filesystem"]["FileSystemWeightBroadcast"](),
+        stand_ins["prime_rl.orchestrator.scheduler"]["Scheduler"](),
+        stand_ins["prime_rl.transport.filesystem"]["FileSystemTrainingBatchSender"](),
+        folder,
+    )
 
 
-def _library(ranks: int) -> dict[str, dict[str, Any]]:
+def _library() -> dict[str, dict[str, Any]]:
     class Scheduler:
         rollouts_per_example = GROUP
 
@@ -165,7 +156,7 @@ def _library(ranks: int) -> dict[str, dict[str, Any]]:
             self.history.append((step, metrics))
 
     monitor = Monitor()
-    world = SimpleNamespace(is_master=True, world_size=ranks)
+    world = SimpleNamespace(is_master=True, world_size=1)
     return {
         "prime_rl.orchestrator.scheduler": {"Scheduler": Scheduler},
         "prime_rl.transport.filesystem": {
@@ -187,8 +178,8 @@ def _library(ranks: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_a_batch_has_what_both_processes_know(load: Callable[..., Library]) -> None:
-    library, samples = load(), [sample(number) for number in range(4)]
+def test_a_batch_has_what_both_processes_know(library: Library) -> None:
+    samples = [sample(number) for number in range(4)]
     for step in (0, 1):
         library.send(step, samples)
         library.train(step, samples)
@@ -227,8 +218,8 @@ def test_a_batch_has_what_both_processes_know(load: Callable[..., Library]) -> N
     assert not list(library.folder.glob("sent-*")), "nothing else is left"
 
 
-def test_what_does_not_belong_together_is_not_written(load: Callable[..., Library]) -> None:
-    library, samples = load(), [sample(number) for number in range(4)]
+def test_what_does_not_belong_together_is_not_written(library: Library) -> None:
+    samples = [sample(number) for number in range(4)]
     with pytest.raises(ValueError, match="train without"):
         library.send(0, samples[:3])
     library.send(0, samples)

@@ -8,12 +8,12 @@ from pathlib import Path
 from backends import trl
 from backends.trl.options import SCRIPTS, options
 from orchestrator.library.launches import Launch
-from orchestrator.records import AttemptPaths, Cell, LaunchPlan
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.settings import Kl
 from orchestrator.testing.backend_contract import BackendContract
 from tests import golden
-from tests.backends.trl.cells import every_kind
+from tests.backends.trl.cells import BY_SEQUENCES, cell
 
-PLACE = AttemptPaths(Path("/runs/plan"), Path("/runs/attempts/1"), Path("/runs/checkpoints"))
 VALUES = {
     "loss": 0.0187,
     "grad_norm": 2.5,
@@ -34,7 +34,11 @@ class TestTRL(BackendContract):
     backend = trl.BACKEND
 
     def cells(self) -> tuple[Cell, ...]:
-        return (*every_kind(), *golden.cells("trl"))
+        """With the ratio of the response in RLOOTrainer, without a GPU."""
+        k1 = Kl(estimator="k1", placement="reward", beta=0.1)
+        loss = BY_SEQUENCES.but(ratio_level="sequence")
+        own = (cell(k1, version=v, loss=loss, minibatches=2) for v in trl.BACKEND.versions)
+        return (*own, *golden.cells("trl"))
 
     def release_keys(self, version: str) -> Collection[str]:
         return {name for script in SCRIPTS for name in options(script, version)}

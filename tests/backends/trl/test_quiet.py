@@ -19,6 +19,7 @@ from torch import Tensor
 from backends.micro.objective import shaped_advantages
 from backends.trl import BACKEND
 from lab.probes.runner import Sources
+from lab.trl.probes import StoodIn, TrlProbes
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.library import quiet_kl
@@ -28,12 +29,16 @@ from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequ
 from tests.backends.environments import contract_python
 from tests.backends.shipped import write
 from tests.backends.trl.cells import cell
-from tests.lab.trl import default_probe
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
 
 RELEASES = ("1.16.0", "1.9.2")
 BETA, LONGEST = 0.7, 6
+OPTIONS = (
+    *("--loss_type", "dr_grpo", "--use_bias_correction_kl", "false", "--scale_rewards", "none"),
+    *("--max_completion_length", str(LONGEST), "--reward_weights", "[2.0]"),
+    *("--per_device_train_batch_size", "2", "--num_generations", "2"),
+)
 Shipped = tuple[Any, Any]
 """The modules orch_quiet_kl and orch_trl_kl of a launch."""
 
@@ -71,41 +76,20 @@ def token_kl(policy: Table, reference: Table, estimator: str) -> Tensor:
 def trainer(version: str, shipped: Shipped, estimator: str, place: str, beta: float = BETA) -> Any:
     """A GRPOTrainer of the release, with what orch ships, on a table: RLOO, divided by LONGEST."""
     (folder,) = contract_python("trl", version).parents[1].glob("lib/python*/site-packages/trl")
-    grpo = default_probe.Grpo(Sources(folder))
-    options = {
-        "loss_type": "dr_grpo",
-        "importance_sampling_level": "token",
-        "use_bias_correction_kl": False,
-        "max_completion_length": LONGEST,
-        "epsilon": 0.2,
-        "epsilon_high": 0.2,
-        "top_entropy_quantile": 1.0,
-        "off_policy_mask_threshold": None,
-    }
-    given = vars(grpo._trainer(options, {}))
+    probes = TrlProbes(Sources(folder))
+    launch = probes.read(["grpo", *OPTIONS], {})
 
-    class Library:
+    class Library(StoodIn):
         """What of GRPOTrainer is needed, around the release's own loss."""
 
-        _compute_loss = grpo.compute
+        _compute_loss = probes.methods["grpo"]["_compute_loss"]
 
         def __init__(self) -> None:
-            vars(self).update(given)
-            vars(self).pop("_get_per_token_logps_and_entropies", None)
-            vars(self).pop("_get_per_token_logps", None)
+            super().__init__(launch, {"old": None}, 2)
             self.model, self.ref_model = Table(1), Table(2)
-            self.beta, self.temperature, self.num_generations = beta, 1.0, 2
+            self.beta = beta
             self.args.per_device_train_batch_size = 1
-            self.reward_weights, self.scale_rewards = torch.tensor([2.0]), "none"
-            self.accelerator = SimpleNamespace(
-                gather=lambda x: x,
-                reduce=lambda x, **_: x,
-                pad_across_processes=lambda x, **_: x,
-                autocast=lambda: torch.autocast("cpu", enabled=False),
-                process_index=0,
-                num_processes=1,
-                gather_for_metrics=lambda x: x,
-            )
+            self.accelerator.autocast = lambda: torch.autocast("cpu", enabled=False)
 
         def _calculate_rewards(self) -> Tensor:
             return self.task_rewards  # type: ignore[attr-defined, no-any-return]  # the test's

@@ -54,7 +54,18 @@ CELLS = {
     "1.9.2, k3, sequence mean": ("1.9.2", K3, {"loss": Loss(aggregation="sequence_mean")}),
     "1.9.2, rho_k3, dr_grpo": ("1.9.2", RHO, {"advantage": "dr_grpo", "loss": LENGTHS}),
 }
-LAUNCHES = Path(__file__).with_name("launches.py")
+IMPORTED = (
+    *("datasets", "torch", "transformers.models.llama.modeling_llama"),
+    *("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer"),
+)
+"""What takes most of a short training's processor time."""
+LAUNCH = """
+import datasets, json, os, pathlib, sys
+os.environ.update(json.load(sys.stdin))
+# the one variable of a launch that a library reads while it is imported
+datasets.config.HF_DATASETS_CACHE = pathlib.Path(os.environ["HF_DATASETS_CACHE"])
+"""
+"""Before the plan's program: a launch is a fork of a process that has imported the library."""
 FP32 = 2e-4
 """Relative: sums of fp32 in another order, over a few updates."""
 
@@ -85,17 +96,11 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     if policy is not None and attempt == 1:
         (place.plan_dir / "model").symlink_to(policy)
     python = cpu_python("trl", str(made.settings.backend.version))
-    said = place.attempt_dir / "stdout"
-    code = child.ask(
-        ("env", "OMP_NUM_THREADS=1", "HF_HUB_OFFLINE=1", python, LAUNCHES),
-        {
-            "argv": list(plan.argv[1:]),
-            "folder": str(place.plan_dir),
-            "variables": dict(plan.env),
-            "said": str(said),
-        },
-    )
-    assert code == 0, said.read_text()[-3000:]
+    parent = child.Imported(python, IMPORTED)
+    variables = json.dumps(dict(plan.env))
+    program = LAUNCH + child.RUN_AS_SCRIPT
+    done = child.forked(parent, program, plan.argv[1:], place.plan_dir, variables)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return place.attempt_dir
 
 
@@ -126,7 +131,10 @@ def _one_thread() -> Iterator[None]:
     """Several threads wait for one another longer than they compute, at this size."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
+            patch.setenv(name, "1")
+        yield
     torch.set_num_threads(threads)
 
 

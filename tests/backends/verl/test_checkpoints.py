@@ -5,7 +5,7 @@ import pytest
 from backends.verl import BACKEND
 from orchestrator.records import Checkpoint
 from tests.backends.verl import library
-from tests.backends.verl.cells import cell, overrides, translated
+from tests.backends.verl.cells import PLACE, cell
 
 
 def save(home: Path, step: int, ranks: int = 2) -> Path:
@@ -71,7 +71,6 @@ def test_the_merger_is_called_as_the_release_declares_it(home: Path, version: st
 def test_nothing_is_deleted_before_it_is_evaluated(version: str) -> None:
     """verl would rotate checkpoints by two keys; both stay unset, so every one is kept."""
     keys = ["trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"]
-    plan = translated(cell({"backend.version": version}))
-    assert plan is not None
-    (answer,) = library.compose(version, [overrides(plan)], keys)
+    plan = BACKEND.translate(cell({"backend.version": version}), PLACE)
+    (answer,) = library.compose(version, [plan.argv[3:]], keys)
     assert answer["values"] == dict.fromkeys(keys)

@@ -1,13 +1,8 @@
 """The evidence in the repository: complete, in agreement with the verdicts, and comparable."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as settings_of_hypothesis
-from hypothesis import strategies as st
 
 from lab.probes.measure import TOLERANCE
 from orchestrator import plugins
@@ -19,7 +14,6 @@ from orchestrator.evidence.cells import (
     accepted,
     libraries,
     releases,
-    settings,
     terms,
 )
 from orchestrator.kl.verdicts import verdict
@@ -101,25 +95,6 @@ def test_where_the_kl_is_computed_from_is_told_of_each_library() -> None:
     }
 
 
-NUMBERS = st.floats(-3, 3, allow_nan=False)
-DOCUMENTS = st.recursive(
-    st.none() | st.booleans() | st.integers() | NUMBERS | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-)
-
-
-@settings_of_hypothesis(max_examples=30)
-@given(DOCUMENTS)
-def test_a_document_does_not_differ_from_itself(document: Any) -> None:
-    assert stored.differences(document, json.loads(json.dumps(document))) == []
-
-
-@settings_of_hypothesis(max_examples=30)
-@given(st.dictionaries(st.text(min_size=1, max_size=8), DOCUMENTS, min_size=1))
-def test_what_is_stored_is_what_is_read(document: dict[str, Any]) -> None:
-    assert json.loads(stored.as_text(document)) == document
-
-
 def test_differences_name_the_place_and_both_values() -> None:
     one = {"cells": [{"objective": "zero", "gradient": [[1.0]]}], "loss": {"token_mean": 1}}
     other = {"cells": [{"objective": "surrogate", "gradient": [[1.0 + 1e-9]]}], "extra": True}
@@ -145,10 +120,3 @@ def test_a_torn_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert stored.read("verl", "0.0.1") is None
     finally:
         stored.read.cache_clear()
-
-
-def test_a_cell_of_the_probes_has_nothing_but_its_kl_to_shape_a_gradient() -> None:
-    wanted = settings("verl", "0.9.1", next(terms()))
-    assert wanted.loss.clip is None
-    assert wanted.batch.num_minibatches == 1
-    assert wanted.max_staleness_steps == 0

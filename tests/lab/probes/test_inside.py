@@ -10,14 +10,11 @@ import pytest
 
 from lab.probes import protocol
 from lab.probes.protocol import (
-    Inquiry,
     ProbeBatch,
     ProbeLaunch,
     ProbeQuestion,
-    ProbeTarget,
 )
 from lab.probes.runner import Sources
-from orchestrator.errors import EnvironmentFault
 
 LIBRARY = '''
 """A library."""
@@ -89,13 +86,6 @@ def folder(tmp_path: Path) -> Path:
     (place / "maths.py").write_text(LIBRARY)
     (place.parent / "probes.py").write_text(PROBES)
     return place
-
-
-def test_a_file_is_run_without_what_it_imports(folder: Path) -> None:
-    module = Sources(folder).load("maths.py")
-    assert module.kl(3.0, 1.0) == 2.0
-    assert module.Worker.step(None, 1.0) == pytest.approx(3.14159, abs=1e-5)
-    assert module.far() is None
 
 
 def test_definitions_can_be_taken_one_by_one(folder: Path) -> None:
@@ -184,11 +174,3 @@ def test_questions_are_answered_in_order_and_faults_are_answers(folder: Path) ->
     assert refused == {"error": "ValueError: this launch is refused"}
     assert update["gradient"] == update["advantages"] == [[-0.1, -0.2]], ".float() rounds nothing"
     assert list(told["sources"]) == ["maths.py:kl"]
-
-
-def test_a_library_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    where = ProbeTarget(Path(sys.executable), tmp_path)
-    with pytest.raises(EnvironmentFault, match=r"verl 0\.9\.1 cannot be asked with .*needs torch"):
-        Inquiry("verl", "0.9.1").send(where)
-    with pytest.raises(EnvironmentFault, match="'micro' has no library"):
-        Inquiry("micro", "1").send(where)

@@ -24,24 +24,9 @@ from orchestrator import plugins
 from orchestrator.environments.lock import lock_of
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.evidence.cells import releases
-from orchestrator.identity import fingerprint
 from orchestrator.kl.library_semantics import relevant
 from orchestrator.records import Cell, LaunchPlan
-from orchestrator.settings import (
-    Advantage,
-    BackendRef,
-    Batch,
-    Clip,
-    Data,
-    Kl,
-    Loss,
-    Model,
-    Optimizer,
-    Resources,
-    Rollout,
-    Settings,
-)
-from tests.backends.dialects import PLACE
+from tests import golden
 from tests.backends.environments import contract_python, root
 
 STEPS, WARMUP = 12, 4
@@ -54,26 +39,6 @@ SCHEDULES = {
     "trl": "cosine",
 }
 """One schedule that every release of a library has."""
-SETTINGS = Settings(
-    model=Model(name="policy", path="org/policy"),
-    data=Data(name="math", path="org/math", num_prompts=64_000),
-    advantage=Advantage(estimator="dr_grpo"),
-    kl=Kl(estimator="none"),
-    loss=Loss(clip=Clip(low=0.2, high=0.3)),
-    rollout=Rollout(group_size=4, max_response_tokens=1024),
-    batch=Batch(num_prompts=512),
-    optimizer=Optimizer(learning_rate=RATE),
-    num_train_steps=STEPS,
-    backend=BackendRef(name="verl"),
-)
-CELL = Cell(
-    id=fingerprint(SETTINGS),
-    slug="s",
-    studies=("a",),
-    axes={},
-    settings=SETTINGS,
-    resources=Resources(num_nodes=2, gpus_per_node=4),
-)
 
 
 def skyrl(source: Sources, given: dict[str, str]) -> Any:
@@ -187,24 +152,17 @@ def release(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, Sources]
         pytest.skip(str(fault))
 
 
-def asked(library: str, version: str, optimizer: Optimizer) -> tuple[Cell, LaunchPlan]:
+def asked(library: str, version: str, **optimizer: Any) -> tuple[Cell, LaunchPlan]:
     """A cell without KL and with one minibatch, and its launch. Some releases always lag."""
-    found = CELL.settings.model_copy(
-        update={
-            "optimizer": optimizer,
-            "backend": BackendRef(name=library, version=version),
-            "max_staleness_steps": int((library, version) == ("prime_rl", "0.8.0")),
-        }
-    )
-    nodes = 1 if library == "trl" else CELL.resources.num_nodes  # orch starts TRL on one node
-    cell = CELL.model_copy(
-        update={
-            "settings": found,
-            "id": fingerprint(found),
-            "resources": CELL.resources.model_copy(update={"num_nodes": nodes}),
-        }
-    )
-    return cell, plugins.load(library).translate(cell, PLACE)
+    changes = {
+        "kl": {"estimator": "none"},
+        "advantage.estimator": "dr_grpo",
+        "optimizer": {"learning_rate": RATE, **optimizer},
+        "num_train_steps": STEPS,
+        "max_staleness_steps": int((library, version) == ("prime_rl", "0.8.0")),
+    }
+    cell = golden.cell_of(library, version, changes)
+    return cell, plugins.load(library).translate(cell, golden.PLACE)
 
 
 @pytest.mark.thorough  # in a library's environment
@@ -212,9 +170,8 @@ def test_the_learning_rate_of_every_train_step(release: tuple[str, str, Sources]
     library, version, source = release
     compared = 0
     for schedule, warmup in itertools.product(("constant", "linear", "cosine"), (0, WARMUP)):
-        wanted = Optimizer(learning_rate=RATE, schedule=schedule, num_warmup_steps=warmup)  # type: ignore[arg-type]  # one of the literals, from a parameter
         try:
-            cell, plan = asked(library, version, wanted)
+            cell, plan = asked(library, version, schedule=schedule, num_warmup_steps=warmup)
         except UnsupportedSetting:
             assert schedule not in ("constant", SCHEDULES[library]), f"{library} has {schedule}"
             continue

@@ -17,17 +17,14 @@ from lab.probes.surroundings import (
     MOST,
     OF_A_KIND,
     RATIOS,
-    AskedWeight,
-    Hypothesis,
     ask_about_weights,
-    measured_weights,
     rollouts,
 )
 from orchestrator.cli.explain import command
 from orchestrator.evidence import stored
-from orchestrator.evidence.cells import BETA, releases
+from orchestrator.evidence.cells import releases
 from orchestrator.evidence.matrix import correction_rows
-from orchestrator.kl.estimators import EngineWeight, slope, weights
+from orchestrator.kl.estimators import EngineWeight, weights
 
 RELEASES = releases()
 BOUNDS = ((LEAST, MOST), (None, MOST), (None, 0.2), (None, 0.05))
@@ -61,49 +58,6 @@ def test_every_kind_of_a_cell_is_among_them(kind: Any) -> None:
     assert np.abs(table - closed).max() < 1e-12
 
 
-def _answered(policy: Any, of_kl: Any, moved: Any) -> dict[Any, Any]:
-    """Return the answers of a library whose tokens have these weights."""
-    of = rollouts()
-    unit = BETA * slope("k2", of.proximal - of.reference)
-    gradients = {"weights": -policy, "weights, moved": -moved, "weights, KL": unit * of_kl}
-    return {
-        ("weights", "x", name): {"gradient": (table * of.mask / of.tokens).tolist()}
-        for name, table in gradients.items()
-    }
-
-
-@pytest.mark.parametrize("hypothesis", HYPOTHESES[:20], ids=str)
-@pytest.mark.parametrize("whose", ["proximal", "policy"])
-def test_a_weight_is_recognised_from_gradients(hypothesis: Hypothesis, whose: str) -> None:
-    of, bounds = rollouts(), (LEAST, MOST)
-    policy = hypothesis.on(of.proximal, of.engine, of.mask, bounds)
-    if whose == "policy":
-        moved = hypothesis.on(of.moved, of.engine, of.mask, bounds)
-    else:
-        moved = policy * np.exp(of.moved - of.proximal)
-    launch = AskedWeight("x", bounds, "k2", launch=0)
-    (entry,) = measured_weights([launch], _answered(policy, of.mask, moved))["own"]
-    assert entry["policy"]["weight"] == hypothesis.words(bounds)
-    if hypothesis != Hypothesis("the token's ratio"):  # its product with the loss's ratio is one
-        assert entry["policy"]["of"] == whose
-    assert entry["policy"]["divisor"] == "all tokens"
-    assert entry["kl"]["weight"] == "1"
-
-
-def test_a_smaller_divisor_and_a_weighted_kl_are_seen_and_another_weight_is_not_named() -> None:
-    of, bounds = rollouts(), (LEAST, MOST)
-    gate = Hypothesis("1", gate="the response's ratio")
-    table = gate.on(of.proximal, of.engine, of.mask, bounds)
-    table = table * of.tokens / (table != 0).sum()
-    launch = AskedWeight("x", bounds, "k2", launch=0)
-    (entry,) = measured_weights([launch], _answered(table, table, table))["own"]
-    assert entry["policy"]["divisor"] == "the tokens whose weight is not 0"
-    assert entry["kl"]["weight"] == entry["policy"]["weight"] == gate.words(bounds)
-    odd = np.sqrt(np.exp(of.proximal - of.engine))
-    (entry,) = measured_weights([launch], _answered(odd, of.mask, odd))["own"]
-    assert entry["policy"]["weight"] == "?"
-
-
 @pytest.mark.parametrize("release", RELEASES, ids="@".join)
 def test_every_release_has_its_corrections_measured(release: tuple[str, str]) -> None:
     """A cell that a backend accepts has the meaning of its settings; own words are all known."""
@@ -124,25 +78,6 @@ def test_every_release_has_its_corrections_measured(release: tuple[str, str]) ->
         assert cell.get("refused", "") == launch.refused, launch.name
         assert bool(launch.refused) == (launch.launch is None)
         assert "refused" in cell or cell["agrees"] is True, cell
-
-
-def test_a_cell_that_means_something_else_does_not_agree() -> None:
-    from orchestrator.settings import EngineCorrection
-
-    of = rollouts()
-    correction = EngineCorrection(kind="mis_token", least=LEAST, most=MOST)
-    launch = AskedWeight("x", (LEAST, MOST), "k2", correction, 0)
-    log_ratio = of.proximal - of.engine
-    closed = weights(EngineWeight("mis_token", LEAST, MOST), log_ratio, of.mask)
-    ratio = np.exp(of.moved - of.proximal)
-    for table, of_kl, agrees in (
-        (closed, of.mask, True),
-        (weights(EngineWeight("tis_token", 0.0, MOST), log_ratio, of.mask), of.mask, False),
-        (closed, closed, False),
-    ):
-        answers = _answered(table, of_kl, table * ratio)
-        (cell,) = measured_weights([launch], answers)["cells"]
-        assert cell["agrees"] is agrees
 
 
 def test_the_command_prints_them() -> None:

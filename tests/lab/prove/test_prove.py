@@ -22,15 +22,11 @@ from tests.lab.commands import lab
 
 RECORDED = Path(__file__).parent / "recorded"
 LOSS, REWARD = "k3.loss.x4", "k1.reward"
+START = RECORDED / "policy"
+"""The policy that the recorded runs started from."""
 
 
-@pytest.fixture(scope="module")
-def start() -> Path:
-    """The policy that the recorded runs started from."""
-    return RECORDED / "policy"
-
-
-def recorded(name: str, start: Path | None) -> Run:
+def recorded(name: str, start: Path | None = START) -> Run:
     return read_run(CellDir(RECORDED / name), start)
 
 
@@ -53,8 +49,8 @@ def worst(proof: Proof) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [LOSS, REWARD])
-def test_what_verl_did_is_what_its_dialect_predicts(name: str, start: Path) -> None:
-    found = recorded(name, start).proof()
+def test_what_verl_did_is_what_its_dialect_predicts(name: str) -> None:
+    found = recorded(name).proof()
     assert found.holds, found
     differences = worst(found)
     assert differences["advantages"] < 1e-6
@@ -77,19 +73,17 @@ def test_what_verl_did_is_what_its_dialect_predicts(name: str, start: Path) -> N
         (REWARD, {"kl__placement": "loss"}, "advantages"),
     ],
 )
-def test_a_wrong_prediction_fails(
-    name: str, changes: dict[str, object], caught: str, start: Path
-) -> None:
-    found = proof(recorded(name, start), **changes)
+def test_a_wrong_prediction_fails(name: str, changes: dict[str, object], caught: str) -> None:
+    found = proof(recorded(name), **changes)
     assert not found.holds
     assert caught in {each.name for each in found.quantities if not each.holds}, found
 
 
 @pytest.mark.slow
-def test_rounding_may_grow_from_batch_to_batch(start: Path) -> None:
+def test_rounding_may_grow_from_batch_to_batch() -> None:
     """verl's own rehearsal missed 1e-4 in three of seven runs, with a gradient norm of train step
     16 at most 3.6e-4 away: each update adds to the rounding of the weights."""
-    run = recorded(REWARD, start)
+    run = recorded(REWARD)
 
     def norm(at: int, factor: float) -> Quantity:
         batches = [replace(batch, observed=dict(batch.observed)) for batch in run.batches]
@@ -107,14 +101,12 @@ def test_rounding_may_grow_from_batch_to_batch(start: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_loss_has_the_advantages_of_the_log_probabilities_that_the_run_reported(
-    start: Path,
-) -> None:
+def test_the_loss_has_the_advantages_of_the_log_probabilities_that_the_run_reported() -> None:
     """SkyRL's proof of k1 in the reward failed: eight equal responses had the advantage -0.056 in
     the library and 0.106 in the replay, each of it rounding that grpo divides by itself."""
     from lab.micro.replay import replay
 
-    run = recorded(REWARD, start)
+    run = recorded(REWARD)
     first = run.batches[0]
     reported = [[each - 0.01 * i for each in row] for i, row in enumerate(first.logp_policy or [])]
     batch = replace(first, logp_policy=reported)
@@ -136,8 +128,8 @@ def test_without_the_policy_what_follows_from_the_logs_is_compared() -> None:
     assert not proof(run, parse("kl_reward=token")).holds
 
 
-def test_a_run_that_began_in_the_middle_is_not_trained_again(start: Path) -> None:
-    run = recorded(REWARD, start)
+def test_a_run_that_began_in_the_middle_is_not_trained_again() -> None:
+    run = recorded(REWARD)
     found = run._replace(batches=run.batches[1:]).proof()
     assert found.holds
     assert "the first rollouts are those of train step 2" in found.left_out[0]
@@ -145,12 +137,12 @@ def test_a_run_that_began_in_the_middle_is_not_trained_again(start: Path) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_command_prints_a_table_and_fails_for_a_mutant(start: Path, tmp_path: Path) -> None:
-    said = lab(tmp_path, "prove", RECORDED / REWARD, "--policy", start)
+def test_the_command_prints_a_table_and_fails_for_a_mutant(tmp_path: Path) -> None:
+    said = lab(tmp_path, "prove", RECORDED / REWARD, "--policy", START)
     assert said.returncode == 0, said.stderr
     assert "the library does what its dialect predicts" in said.stdout
     said = lab(
-        tmp_path, "prove", RECORDED / REWARD, "--policy", start, "--dialect", "kl_reward=token"
+        tmp_path, "prove", RECORDED / REWARD, "--policy", START, "--dialect", "kl_reward=token"
     )
     assert said.returncode == 1
     assert "something else than its dialect predicts: advantages" in said.stdout
@@ -174,8 +166,8 @@ def test_what_the_replay_does_not_have_is_not_judged(
 
 
 @pytest.mark.slow
-def test_a_correction_is_replayed_against_the_engine_that_the_run_recorded(start: Path) -> None:
-    run, correction = recorded(LOSS, start), {"kind": "tis_token", "most": 1.5}
+def test_a_correction_is_replayed_against_the_engine_that_the_run_recorded() -> None:
+    run, correction = recorded(LOSS), {"kind": "tis_token", "most": 1.5}
     assert proof(run, loss__correction=correction).holds, "this engine agreed with the trainer"
     for batch in run.batches:
         assert batch.logp_rollout is not None
@@ -217,8 +209,8 @@ def held(run: Run, tmp_path: Path) -> dict[str, Check]:
     return {each.name: each for each in found}
 
 
-def test_what_must_hold_in_any_run_is_looked_at(start: Path, tmp_path: Path) -> None:
-    found = held(recorded(REWARD, start), tmp_path)
+def test_what_must_hold_in_any_run_is_looked_at(tmp_path: Path) -> None:
+    found = held(recorded(REWARD), tmp_path)
     assert found["KL is 0 at the first step"].holds
     assert found["the trainer scores tokens as the sampler did"].holds
     assert found["the reward is the scorer's, of the decoded text"].holds
@@ -227,8 +219,8 @@ def test_what_must_hold_in_any_run_is_looked_at(start: Path, tmp_path: Path) -> 
     assert found["orch reads the library's log"].holds is False
 
 
-def test_each_of_them_can_fail(start: Path, tmp_path: Path) -> None:
-    run = recorded(REWARD, start)
+def test_each_of_them_can_fail(tmp_path: Path) -> None:
+    run = recorded(REWARD)
     first = run.batches[0]
     moved = [[x - 0.5 for x in row] for row in first.logp_policy or []]
     wrong = [1 - reward for reward in first.rewards]
@@ -242,9 +234,9 @@ def test_each_of_them_can_fail(start: Path, tmp_path: Path) -> None:
     assert found["the gradient is not 0"].holds is False
 
 
-def test_a_log_may_have_what_the_library_reports_of_a_batch(start: Path, tmp_path: Path) -> None:
+def test_a_log_may_have_what_the_library_reports_of_a_batch(tmp_path: Path) -> None:
     """OpenRLHF logs the gradient norm of a batch's last train step, not the mean over them."""
-    run = recorded(REWARD, start)
+    run = recorded(REWARD)
     cell_dir = CellDir(tmp_path / "a cell")
     shutil.copytree(RECORDED / REWARD, cell_dir.path)
     log = cell_dir.path / "attempts" / "1" / "verl.x1.jsonl"

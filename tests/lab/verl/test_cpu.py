@@ -89,14 +89,16 @@ def test_rollouts_are_refused_where_no_hook_fits() -> None:
 
 
 def test_ray_is_given_the_cpus_that_verls_actors_claim() -> None:
-    """Three a GPU, TransferQueue's controller and eight storage units, and one to place others."""
-    assert (
-        BACKEND.translate(cell({"backend.version": "0.9.1"}, nodes=1, gpus=1), PLACE).ray_cpus == 13
+    """Three a GPU, TransferQueue's controller and eight storage units, and one to place others.
+
+    A second cell on one Ray waited for ever in the first one's TransferQueue.
+    """
+    one, eight = (
+        BACKEND.translate(cell(nodes=nodes, gpus=gpus), PLACE) for nodes, gpus in ((1, 1), (2, 4))
     )
-    assert (
-        BACKEND.translate(cell({"backend.version": "0.9.1"}, nodes=2, gpus=4), PLACE).ray_cpus == 34
-    )
-    assert BACKEND.translate(cell({"backend.version": "0.8.0"}), PLACE).ray_cpus is None
+    assert (one.ray_cpus, eight.ray_cpus, one.alone_on_ray) == (13, 34, True)
+    older = BACKEND.translate(cell({"backend.version": "0.8.0"}), PLACE)
+    assert (older.ray_cpus, older.alone_on_ray) == (None, False)
 
 
 def test_a_site_that_gives_ray_too_few_is_named(tmp_path: Path) -> None:

@@ -3,18 +3,17 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from orchestrator.records import Cell, LaunchPlan
-from tests.cluster import Cluster, wait_for
+from orchestrator.rundir import RunFolder
+from tests.cluster import Cluster
 from tests.launch.kit import make_cell
-from tests.launch.node.kit import wait_until_gone
+from tests.launch.node.kit import ending, submit, wait_until_gone
 
 pytestmark = pytest.mark.slow
 
-HERE = Path(__file__).parent
 ROLE = """\
 import json, os, sys, time
 rank = os.environ["ORCH_NODE_RANK"]
@@ -28,23 +27,6 @@ if rank == "0" and sys.argv[1] == "done":
         time.sleep(0.1)
     sys.exit(0)
 time.sleep(300)
-"""
-WORKER = """\
-import json, sys
-from pathlib import Path
-from orchestrator.launch import node
-from orchestrator.rundir import RunFolder
-from orchestrator.records import Cell, LaunchPlan
-order = json.loads(Path(sys.argv[1]).read_text())
-cell, folder = Cell.model_validate(order["cell"]), RunFolder(Path(order["folder"]))
-folder.open()
-home = folder.cell(cell)
-home.make(cell)
-attempt = home.new_attempt()
-plan = LaunchPlan.model_validate(order["plan"])
-home.write(cell, plan)
-ending = node.run(plan, attempt, cell, order["options"])
-(attempt.path / "ending.json").write_text(json.dumps(ending._asdict()))
 """
 
 
@@ -62,62 +44,28 @@ def roles(cell: Cell, how: str) -> LaunchPlan:
     )
 
 
-def start(cluster: Cluster, root: Path, cell: Cell, plan: LaunchPlan, **options: object) -> Path:
-    """Submits a job of two nodes; the folder of its attempt."""
-    root.mkdir(parents=True, exist_ok=True)
-    order = {
-        "cell": cell.model_dump(mode="json"),
-        "folder": str(root / "runs"),
-        "plan": plan.model_dump(mode="json"),
-        "options": {"env": {"MINE": "a b"}, **options},
-    }
-    (root / "order.json").write_text(json.dumps(order))
-    (root / "worker.py").write_text(WORKER)
-    (root / "job.sh").write_text(f"#!/bin/bash\nexec {sys.executable} worker.py order.json\n")
-    cluster.run(
-        "env",
-        f"PYTHONPATH={HERE.parents[2]}",
-        f"ORCH_TEST={root}",
-        "sbatch",
-        f"--chdir={root}",
-        "--nodes=2",
-        "--ntasks=2",
-        "--ntasks-per-node=1",
-        "--gres=gpu:a100:4",
-        "--output=/dev/null",
-        f"--error={root}/log",
-        str(root / "job.sh"),
-    )
-    return root / "runs" / "cells" / cell.directory / "attempts" / "1"
-
-
-def ended(attempt: Path) -> dict[str, Any]:
-    path = attempt / "ending.json"
-    wait_for(lambda: path.exists() and path.stat().st_size > 0, 180, f"the end of {attempt}")
-    told: dict[str, Any] = json.loads(path.read_text())
-    return told
-
-
 def test_both_nodes_run_it_and_the_end_of_the_first_is_the_end(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    root = tmp_path / "a 'b\" β"
-    attempt = start(cluster, root, counting(), roles(counting(), "done"))
-    assert ended(attempt)["state"] == "succeeded"
-    seen = [json.loads((attempt.parents[1] / "plan" / f"rank{n}.json").read_text()) for n in (0, 1)]
+    folder = RunFolder(tmp_path / "a 'b\" β" / "runs")
+    plan = roles(counting(), "done")
+    attempt = submit(cluster, folder, counting(), {"env": {"MINE": "a b"}}, plan=plan)
+    assert ending(folder, attempt, 180)["state"] == "succeeded"
+    told = folder.cell(counting()).path / "plan"
+    seen = [json.loads((told / f"rank{n}.json").read_text()) for n in (0, 1)]
     assert seen[0]["SLURMD_NODENAME"] != seen[1]["SLURMD_NODENAME"]
     assert all(each["CUDA_VISIBLE_DEVICES"] == "0,1,2,3" for each in seen)
     assert {each["MINE"] for each in seen} == {"a b"}
     assert all(each["ORCH_SERVER_HOST"] for each in seen)
-    wait_until_gone(ORCH_TEST=str(root))
+    wait_until_gone(ORCH_TEST=str(folder.path))
 
 
 def test_a_role_that_fails_ends_the_others_and_says_of_what(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    root = tmp_path / "x"
-    attempt = start(cluster, root, counting(), roles(counting(), "fail"))
-    told = ended(attempt)
+    folder = RunFolder(tmp_path / "x" / "runs")
+    attempt = submit(cluster, folder, counting(), {}, plan=roles(counting(), "fail"))
+    told = ending(folder, attempt, 180)
     assert (told["state"], told["failure"]) == ("failed", "out_of_memory")
     assert "left the run" in told["message"]
-    wait_until_gone(ORCH_TEST=str(root))
+    wait_until_gone(ORCH_TEST=str(folder.path))

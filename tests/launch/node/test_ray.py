@@ -4,22 +4,19 @@ import json
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from backends.verl import BACKEND
 from orchestrator.launch.node.process_group import own_address
-from orchestrator.records import Cell
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from tests.backends.environments import library_python
 from tests.backends.verl.cells import cell as verl_cell
 from tests.cluster import Cluster, wait_for
-from tests.launch.node.kit import carriers, command, has_address, wait_until_gone
+from tests.launch.node.kit import carriers, command, ending, has_address, submit, wait_until_gone
 
-HERE = Path(__file__).parent
+STANDIN = {"PYTHONPATH": str(Path(__file__).with_name("standin"))}
 pytestmark = pytest.mark.slow
 
 RAY = "2.55.0"
@@ -32,59 +29,6 @@ def environment() -> Path:
     return library_python("ray", no_deps=(), needs=(f"ray=={RAY}",)).parents[1]
 
 
-def submit(
-    cluster: Cluster, folder: RunFolder, cell: Cell, environment: Path, **env: str
-) -> AttemptDir:
-    """Submits a job of two nodes whose batch script is the worker; its attempt."""
-    folder.path.parent.mkdir(parents=True, exist_ok=True)
-    options = {
-        "environments": {"verl@0.9.1": {"venv": str(environment)}},
-        "env": {"PYTHONPATH": str(HERE / "standin"), **env},
-        "secrets": ["STANDIN_SECRET"],
-        "ray_object_store_gib": 0.1,
-        "start_minutes": 3,
-        "network_interface": INTERFACE,
-    }
-    order = folder.path.with_name(f"{folder.path.name}.json")
-    order.write_text(
-        json.dumps(
-            {"folder": str(folder.path), "cell": cell.model_dump(mode="json"), "options": options}
-        )
-    )
-    script = order.with_suffix(".sh")
-    script.write_text(f'#!/bin/bash\nexec {sys.executable} {HERE / "drive.py"} "$1"\n')
-    cluster.run(
-        "env",
-        f"STANDIN_SECRET={SECRET}",
-        f"PYTHONPATH={HERE.parents[2]}",
-        f"ORCH_TEST={folder.path}",
-        "sbatch",
-        "--parsable",
-        "--nodes=2",
-        "--ntasks=2",
-        "--ntasks-per-node=1",
-        "--gres=gpu:a100:4",
-        "--cpus-per-task=8",
-        "--output=/dev/null",
-        f"--error={order}.log",
-        str(script),
-        str(order),
-    )
-    return AttemptDir(folder.cell(cell).path / "attempts" / "1", 1)
-
-
-def ending(attempt: AttemptDir, log: Path, seconds: float) -> dict[str, Any]:
-    path = attempt.path / "ending.json"
-    try:
-        name = attempt.path.parents[1].name
-        wait_for(lambda: path.exists() and path.stat().st_size > 0, seconds, f"the end of {name}")
-    except TimeoutError:
-        said = [p.read_text(errors="replace")[-2000:] for p in (log, attempt.stderr) if p.exists()]
-        pytest.fail("\n".join(said))
-    told: dict[str, Any] = json.loads(path.read_text())
-    return told
-
-
 def test_two_runs_of_two_nodes_side_by_side(
     cluster: Cluster, tmp_path: Path, environment: Path
 ) -> None:
@@ -92,11 +36,20 @@ def test_two_runs_of_two_nodes_side_by_side(
     root = tmp_path / "a 'b\" $c β"
     good, doomed = RunFolder(root / "good"), RunFolder(root / "doomed")
     cell = verl_cell({"num_train_steps": 3}, nodes=2, gpus=4)
-    attempt = submit(cluster, good, cell, environment)
-    lost = submit(cluster, doomed, cell, environment, STANDIN="hold")
+    options = {
+        "environments": {"verl@0.9.1": {"venv": str(environment)}},
+        "secrets": ["STANDIN_SECRET"],
+        "ray_object_store_gib": 0.1,
+        "start_minutes": 3,
+        "network_interface": INTERFACE,
+    }
+    attempt, lost = (
+        submit(cluster, folder, cell, {**options, "env": env}, STANDIN_SECRET=SECRET)
+        for folder, env in ((good, STANDIN), (doomed, {**STANDIN, "STANDIN": "hold"}))
+    )
     scratch = [_scratch(good), _scratch(doomed)]
 
-    told = ending(attempt, Path(f"{root / 'good'}.json.log"), 400)
+    told = ending(good, attempt, 400)
     assert told["state"] == "succeeded", told
     seen = json.loads(attempt.stdout.read_text().splitlines()[-1])
     assert len({(w["node"], w["gpu"]) for w in seen}) == 8
@@ -116,7 +69,7 @@ def test_two_runs_of_two_nodes_side_by_side(
     wait_for(lambda: list(BACKEND.read_metrics(lost.path)), 400, "the other run to train")
     raylet = wait_for(lambda: _raylet(doomed, rank=1), 60, "the raylet of its second node")
     os.kill(raylet, signal.SIGKILL)
-    told = ending(lost, Path(f"{root / 'doomed'}.json.log"), 180)
+    told = ending(doomed, lost, 180)
     second = json.loads((lost.path / "nodes.json").read_text())["nodes"][1]
     assert (told["state"], told["failure"]) == ("failed", "node")
     assert told["message"].startswith(f"node {second} left the run")

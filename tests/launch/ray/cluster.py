@@ -1,4 +1,4 @@
-"""A real Ray of several nodes on this machine: a head with its job server, and further raylets.
+"""A real Ray on this machine: a head with its job server.
 
 A raylet gives its agent 15 s to write the ports on which it listens, and `ray start` gives the
 raylet 30 s to register. On a busy machine the agent alone takes longer to import. The ports are
@@ -72,7 +72,6 @@ class RayCluster:
         self.python, self.base = python, base
         self.port, self.dashboard = free_ports(2)
         self.token = secrets.token_hex(16)
-        self.nodes: list[Node] = []
         self.head: Node | None = None
 
     @property
@@ -85,7 +84,7 @@ class RayCluster:
         words = ["--head", f"--port={self.port}", f"--dashboard-port={self.dashboard}"]
         words += ["--dashboard-host=127.0.0.1", "--include-dashboard=true", "--no-monitor"]
         for left in reversed(range(_TRIES)):
-            self.head = self._node("head", words, cpus, {}, env)
+            self.head = self._node(words, cpus, env)
             if self._answers(self.head, "/api/jobs/"):
                 return
             log = self.head.log.read_text(errors="replace")[-1500:]
@@ -94,37 +93,9 @@ class RayCluster:
                 raise TimeoutError(f"Ray did not start: {log}")
         assert self.head is not None
 
-    def add(
-        self, name: str, *, cpus: int = 1, gpus: int = 0, resources: Mapping[str, float] = {}
-    ) -> Node:
-        """Start another node, and wait until the head counts it. No GPU has to exist."""
-        before = self.alive()
-        for left in reversed(range(_TRIES)):
-            words = [f"--address=127.0.0.1:{self.port}"]
-            node = self._node(name, words, cpus, {**resources, "GPU": gpus}, {})
-            deadline = time.monotonic() + _START_SECONDS
-            while node.process.poll() is None and time.monotonic() < deadline:
-                if self.alive() > before:
-                    self.nodes.append(node)
-                    return node
-                time.sleep(0.5)
-            node.kill()
-            if not left:
-                break
-        raise TimeoutError(f"node {name} did not start: {node.log.read_text()[-1500:]}")
-
-    def _node(
-        self,
-        name: str,
-        words: list[str],
-        cpus: int,
-        resources: Mapping[str, float],
-        env: Mapping[str, str],
-    ) -> Node:
-        own = dict(resources)
-        gpus = own.pop("GPU", 0)
+    def _node(self, words: list[str], cpus: int, env: Mapping[str, str]) -> Node:
         listen, grpc, metrics, runtime = free_ports(4)
-        temp = self.base / name
+        temp = self.base / "head"
         shutil.rmtree(temp, ignore_errors=True)
         argv = [
             str(self.python.with_name("ray")),
@@ -132,8 +103,7 @@ class RayCluster:
             *words,
             "--node-ip-address=127.0.0.1",
             f"--num-cpus={cpus}",
-            f"--num-gpus={gpus:g}",
-            f"--resources={json.dumps(own)}",
+            "--num-gpus=0",
             f"--temp-dir={temp}",
             "--object-store-memory=80000000",
             "--min-worker-port=0",
@@ -157,7 +127,7 @@ class RayCluster:
             "RAY_AUTH_TOKEN": self.token,
         }
         self.base.mkdir(parents=True, exist_ok=True)
-        log = self.base / f"{name}.log"
+        log = self.base / "head.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
                 argv,
@@ -200,29 +170,14 @@ class RayCluster:
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  (likewise)
             return json.loads(answer.read())
 
-    def alive(self) -> int:
-        """The nodes that the head counts as alive; 0 if it does not answer."""
-        try:
-            listed = self.ask("GET", "/nodes?view=summary")["data"]["summary"]
-        except (OSError, ValueError, KeyError):
-            return 0
-        return sum(node["raylet"].get("state") == "ALIVE" for node in listed)
-
     def jobs(self) -> list[dict[str, Any]]:
         """The jobs of orch that the server knows."""
         listed = self.ask("GET", "/api/jobs/")
         return [j for j in listed if not str(j["submission_id"]).startswith(("orch-probe", "None"))]
 
-    def kill_head(self) -> None:
+    def stop(self) -> None:
         if self.head is not None:
             self.head.kill()
-            self.head = None
-
-    def stop(self) -> None:
-        for node in self.nodes:
-            node.kill()
-        self.nodes = []
-        self.kill_head()
         shutil.rmtree(self.base, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""The fake backend on a real Ray of two nodes."""
+"""The fake backend on a real Ray."""
 
 import os
 import secrets
@@ -24,7 +24,7 @@ def ray_python(release: str = RELEASE) -> Path:
 
 @pytest.fixture(scope="session")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    """A running Ray of two nodes. $ORCH_TEST_RAY names the port of one that runs already."""
+    """A running Ray. $ORCH_TEST_RAY names the port of one that runs already."""
     base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
     cluster = RayCluster(ray_python(), base)
     if port := os.environ.get("ORCH_TEST_RAY"):
@@ -33,8 +33,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
         return
     try:
         try:
-            cluster.start(cpus=3)
-            cluster.add("other", cpus=2, resources={"other": 1})
+            cluster.start(cpus=5)
         except TimeoutError as error:
             if os.environ.get("CI"):
                 raise
@@ -108,28 +107,3 @@ def site(
                 RayLauncher(folder).cancel([each.read_cell()], "the test is over")
                 break
     look.forget()
-
-
-BEFORE_A_RELEASE = [
-    pytest.mark.ray,
-    pytest.mark.slow,
-    pytest.mark.long(600),
-    pytest.mark.skipif(
-        not os.environ.get("ORCH_RAY_RESTARTS"), reason="ORCH_RAY_RESTARTS=1 runs it"
-    ),
-]
-"""Marks of tests that start heads of their own, which takes minutes on a busy machine."""
-
-
-@pytest.fixture
-def own(folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A folder, and a Ray that the test may kill. It is not started."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    base = Path("/tmp") / f"orch-ray-{secrets.token_hex(3)}"  # noqa: S108  (sockets need a short path)
-    cluster = RayCluster(ray_python(), base)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", cluster.token)
-    try:
-        yield Site(cluster, folder)
-    finally:
-        look.forget()
-        cluster.stop()

@@ -1,7 +1,7 @@
 """The fake backend on a real cluster."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from cluster import Cluster
@@ -96,12 +96,6 @@ def site(
     monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
     poll.forget()
-
-
-@pytest.fixture
-def many(cell: Callable[..., Cell]) -> Callable[..., list[Cell]]:
-    """Cells that differ by their seed."""
-    return lambda count, *args, **more: [cell(seed, *args, **more) for seed in range(count)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

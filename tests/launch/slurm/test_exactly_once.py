@@ -5,25 +5,21 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
 
 from orchestrator.launch.slurm import submissions, submit
-from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from tests.launch.kit import HOUSE
+from tests.launch.kit import HOUSE, many
 
 HERE = Path(__file__).parent
 KINDS = ("train", "evaluate")
 
 
 @pytest.mark.slow
-def test_each_cell_is_submitted_exactly_once(
-    cluster: Cluster, tmp_path: Path, many: Callable[..., list[Cell]]
-) -> None:
+def test_each_cell_is_submitted_exactly_once(cluster: Cluster, tmp_path: Path) -> None:
     cells = many(3)  # with arrays of two: two trainings, two evaluations
     listed = tmp_path / "cells.json"
     listed.write_text(json.dumps([json.loads(c.model_dump_json()) for c in cells]))

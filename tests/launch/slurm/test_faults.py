@@ -2,28 +2,22 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator import records
 from orchestrator.launch.slurm import poll
-from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe_node
-from tests.launch.kit import make_cell
+from tests.launch.kit import make_cell, many
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
 from tests.launch.test_disk import small as small
 
-Many = Callable[..., list[Cell]]
 
-
-def test_a_full_disk_is_a_class_of_its_own_and_loses_nothing(
-    site: Site, many: Many, small: Path
-) -> None:
+def test_a_full_disk_is_a_class_of_its_own_and_loses_nothing(site: Site, small: Path) -> None:
     site.folder = RunFolder(small / "runs" / "test")
     cell = many(1, "fill")[0]
     site.start(cell)
@@ -41,9 +35,7 @@ def test_a_full_disk_is_a_class_of_its_own_and_loses_nothing(
     assert site.units(cell) == cell.settings.num_train_steps
 
 
-def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
-    site: Site, many: Many
-) -> None:
+def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(site: Site) -> None:
     """Also where it sees it on every look of the login node: only a job can find out."""
     (cell,) = many(1)
     site.folder.open()
@@ -67,9 +59,7 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(
     assert first.host == "a100-0", "a try that never began counts"
 
 
-def test_jobs_that_would_wait_for_ever_say_why(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_that_would_wait_for_ever_say_why(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll, "PATIENCE_SECONDS", -1.0)
     cells = many(3)
     site.set(partition="short", time_limit_hours=2)
@@ -112,7 +102,7 @@ def test_two_equal_failures_of_the_configuration_hold_the_rest(site: Site) -> No
 
 
 @pytest.mark.parametrize("name", ["exit.json", "order.json"])
-def test_a_broken_file_costs_its_own_cell_only(site: Site, many: Many, name: str) -> None:
+def test_a_broken_file_costs_its_own_cell_only(site: Site, name: str) -> None:
     """Its cell is named and waits for a person; the others train. `retry` lets it run again."""
     broken, failed, other = many(3)
     site.start(broken, failed)
@@ -132,7 +122,7 @@ def test_a_broken_file_costs_its_own_cell_only(site: Site, many: Many, name: str
 
 @pytest.mark.smoke
 def test_a_persons_variables_do_not_replace_what_the_site_sets(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch takes SBATCH_PARTITION over a line of the script."""
     monkeypatch.setenv("SBATCH_PARTITION", "nowhere")

@@ -102,3 +102,7 @@ def test_the_eight_commands(cluster: Cluster, tmp_path: Path, house: Path) -> No
     assert status["states"] == {"succeeded": 2}
     assert sorted(path.name for path in (tmp_path / "runs/qwen7b/cells").iterdir()) == ids
     assert "k1.reward" in said["compare qwen7b.yaml"]
+    for cell in (tmp_path / "runs/qwen7b/cells").iterdir():
+        (record,) = cell.glob("exports/*/export.json")
+        assert json.loads(record.read_text())["environment"]["venv"] == str(place)
+        assert not list(cell.glob("checkpoints/**/*.safetensors")), "verl left shards alone"

@@ -3,18 +3,15 @@
 import signal
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from orchestrator.launch.slurm import lease, poll
-from orchestrator.records import Cell
+from tests.launch.kit import many
 from tests.launch.slurm.conftest import Site
 
-Many = Callable[..., list[Cell]]
 
-
-def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> None:
+def test_a_controller_that_restarts_is_waited_for(site: Site) -> None:
     """And with a node drained, which finishes what it has."""
     first, second = many(2, "slow", 100)
     site.start(first)
@@ -34,7 +31,7 @@ def test_a_controller_that_restarts_is_waited_for(site: Site, many: Many) -> Non
     assert hosts[1] != node, "a drained node takes nothing more"
 
 
-def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) -> None:
+def test_without_accounting_the_queue_tells_the_state(site: Site) -> None:
     """And without a controller it is unknown; what is cancelled ends by itself all the same."""
     from orchestrator.runs.operations import cancel
 
@@ -63,7 +60,7 @@ def test_without_accounting_the_queue_tells_the_state(site: Site, many: Many) ->
 
 @pytest.mark.parametrize("accounted", [False, True])
 def test_a_controller_that_crashes_loses_nothing(
-    accounted: bool, site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+    accounted: bool, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even what it had not saved when it was killed: a job submitted a moment before.
 

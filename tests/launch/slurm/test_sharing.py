@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launch.slurm import poll, submissions
-from orchestrator.records import Cell
 from orchestrator.runs.operations import cancel, retry
+from tests.launch.kit import many
 from tests.launch.slurm.conftest import Site
 from tests.launch.slurm.test_unchecked import stand_in
-
-Many = Callable[..., list[Cell]]
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def hidden(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 
 def test_cells_of_another_user_are_taken_over_and_go_on(
-    site: Site, many: Many, hidden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    site: Site, hidden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other's job, which nobody here can see or cancel, is fenced, and does no unit twice."""
     (cell,) = many(1, "slow", 300)

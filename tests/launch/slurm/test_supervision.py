@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,15 +10,13 @@ import pytest
 from orchestrator.files import read_json
 from orchestrator.launch.slurm import lease
 from orchestrator.launch.slurm.submit import SlurmLauncher
-from orchestrator.records import Cell
 from orchestrator.runs.plan import plan
+from tests.launch.kit import many
 from tests.launch.slurm.conftest import Site
-
-Many = Callable[..., list[Cell]]
 
 
 def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file server that does not answer freezes the worker's own watch with it."""
     (cell,) = many(1, "slow", 100)
@@ -60,7 +57,7 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
 
 
 def test_a_clock_that_is_two_hours_ahead_ends_no_job(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The age of a heartbeat is counted by the clock of its file system."""
     (cell,) = many(1, "slow", 20)
@@ -72,7 +69,7 @@ def test_a_clock_that_is_two_hours_ahead_ends_no_job(
     assert any("min ahead of that of the file system" in sentence for sentence in site.told)
 
 
-def test_a_cell_that_never_reaches_a_checkpoint_stops(site: Site, many: Many) -> None:
+def test_a_cell_that_never_reaches_a_checkpoint_stops(site: Site) -> None:
     """SLURM tells it to stop, as before a time limit, and it is put back into the queue: twice."""
     (cell,) = many(1, "idle")
     site.set(time_limit_hours=0.2, signal_seconds=30, max_requeues=20)

@@ -1,19 +1,16 @@
 """What happens to cells when the cluster misbehaves: real jobs, real faults."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 
-from orchestrator.records import Cell
+from tests.launch.kit import many
 from tests.launch.slurm.conftest import Site
 
 pytestmark = pytest.mark.long(140)
 
-Many = Callable[..., list[Cell]]
 
-
-def test_cells_train_side_by_side_and_say_how_it_went(site: Site, many: Many) -> None:
+def test_cells_train_side_by_side_and_say_how_it_went(site: Site) -> None:
     good, bad, refused, fallen, full = (
         many(1)[0],
         many(2, "fail")[1],
@@ -40,7 +37,7 @@ def test_cells_train_side_by_side_and_say_how_it_went(site: Site, many: Many) ->
     assert site.submit(*cells).cells == (), "running again submits nothing"
 
 
-def test_a_preempted_cell_is_requeued_and_goes_on(site: Site, many: Many) -> None:
+def test_a_preempted_cell_is_requeued_and_goes_on(site: Site) -> None:
     cell = many(1, "slow", 100)[0]
     site.set(gres="gpu:a100:4", exclude="a100-[1-3]")
     cell = cell.model_copy(
@@ -63,7 +60,7 @@ def test_a_preempted_cell_is_requeued_and_goes_on(site: Site, many: Many) -> Non
 
 
 def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
-    site: Site, many: Many, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = many(1, "slow", 300)[0]
     site.start(cell)
@@ -84,7 +81,7 @@ def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
     assert len({line.split()[1] for line in workers}) == 2
 
 
-def test_a_killed_worker_is_lost_and_goes_again(site: Site, many: Many) -> None:
+def test_a_killed_worker_is_lost_and_goes_again(site: Site) -> None:
     cell, hopeless = many(1, "die")[0], many(2, "die-always", 30)[1]
     site.set(retries={"lost": 1})
     site.start(cell, hopeless)
@@ -97,7 +94,7 @@ def test_a_killed_worker_is_lost_and_goes_again(site: Site, many: Many) -> None:
     assert len(site.attempts(hopeless)) == 2
 
 
-def test_what_takes_too_long_or_too_much_is_ended(site: Site, many: Many) -> None:
+def test_what_takes_too_long_or_too_much_is_ended(site: Site) -> None:
     """Side by side: the time limit, with one requeue; memory, which SLURM itself watches where
     there are no cgroups; and silence, of one that listens and of one that is deaf."""
     limited, greedy = many(1, "slow", 4000)[0], many(2, "greedy")[1]
@@ -125,7 +122,7 @@ def test_what_takes_too_long_or_too_much_is_ended(site: Site, many: Many) -> Non
     assert site.start(limited).cells == (), "it was too often"
 
 
-def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
+def test_cancel_ends_what_runs_and_what_waits(site: Site) -> None:
     from orchestrator.runs.operations import cancel, retry
 
     running, waiting = many(2, "slow", 400)
@@ -146,7 +143,7 @@ def test_cancel_ends_what_runs_and_what_waits(site: Site, many: Many) -> None:
     assert site.start(running, waiting).cells == (running,)
 
 
-def test_scancel_by_hand_is_a_cancellation(site: Site, many: Many) -> None:
+def test_scancel_by_hand_is_a_cancellation(site: Site) -> None:
     """Of a job that runs, and of one that never started: SLURM keeps no record of that."""
     running, *waiting = many(4, "slow", 400)
     site.set(max_running=1)
@@ -160,7 +157,7 @@ def test_scancel_by_hand_is_a_cancellation(site: Site, many: Many) -> None:
     assert site.start(running, waiting[1]).cells == (), "it waits for a person"
 
 
-def test_the_queue_takes_only_so_many(site: Site, many: Many) -> None:
+def test_the_queue_takes_only_so_many(site: Site) -> None:
     cells = many(5, "slow", 40)
     site.set(max_submit_jobs=2, max_array_size=1, evaluate=False)
     sent = site.start(*cells)

@@ -6,21 +6,17 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.launch.slurm import poll, scheduler, submissions, submit
-from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.state import one_look
-from tests.launch.kit import ended
+from tests.launch.kit import ended, many
 from tests.launch.slurm.conftest import Site
-
-Many = Callable[..., list[Cell]]
 
 
 def arrays(site: Site) -> Counter[str]:
@@ -42,7 +38,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, text
 
 
 def test_a_controller_that_stalls_gets_each_array_once(
-    site: Site, many: Many, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request that timed out is in its socket still, and is worked off after it answers."""
     conf = site.cluster.conf.read_text().replace("MessageTimeout=10", "MessageTimeout=2")
@@ -78,7 +74,7 @@ def test_a_controller_that_stalls_gets_each_array_once(
         assert {look.state_of(each).state for each in others} == {"pending"}
 
 
-def test_a_second_copy_of_a_job_starts_nothing_and_is_cancelled(site: Site, many: Many) -> None:
+def test_a_second_copy_of_a_job_starts_nothing_and_is_cancelled(site: Site) -> None:
     """A script that somebody sends again: it would end the training at work."""
     cells = many(2, "slow", 60)
     site.start(*cells)
@@ -104,7 +100,7 @@ def test_a_second_copy_of_a_job_starts_nothing_and_is_cancelled(site: Site, many
     assert waiting not in site.cluster.run("squeue", "-h", "-o", "%F")
 
 
-def test_max_running_holds_over_all_arrays_and_later_submissions(site: Site, many: Many) -> None:
+def test_max_running_holds_over_all_arrays_and_later_submissions(site: Site) -> None:
     cells = many(7, "slow", 400)
     site.set(max_running=2, max_array_size=2)
     site.start(*cells[:5])
