@@ -20,7 +20,6 @@ from orchestrator.evaluate.baselines import BaselineFolder
 from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.evaluate.survey import Survey
 from orchestrator.evaluate.task_files import OWN_TASKS
-from orchestrator.launch.export import exported
 from orchestrator.launch.processes import cores
 from orchestrator.records import Cell, EvaluationSpec, Record, Score, Site
 from orchestrator.rundir import RunFolder
@@ -168,46 +167,6 @@ class _Todo(NamedTuple):
     survey: Survey
     cell: Cell
     job: ScoringJob
-
-
-class MissingScores(NamedTuple):
-    """The scores that `evaluate` would make of one checkpoint."""
-
-    cell: Cell
-    step: int
-    tasks: tuple[str, ...]
-    """Names of the tasks, each once; empty if they are known only after the export."""
-
-
-def missing(
-    records: Sequence[Record],
-    evaluation: EvaluationSpec,
-    folder: RunFolder,
-    *,
-    baselines: Sequence[Record] = (),
-    site: Site | None = None,
-) -> list[MissingScores]:
-    """Return what `evaluate` would score. Score, export and write nothing.
-
-    The result includes checkpoints that cannot be read: `evaluate` would try them, and report why
-    it failed.
-    """
-    rows = []
-    for survey, of_survey in _surveys(records, evaluation, folder, baselines, site):
-        for record in of_survey:
-            for cell, checkpoint in survey.checkpoints([record]):
-                if checkpoint.needs_export and exported(folder.cell(cell), checkpoint) is None:
-                    rows.append(MissingScores(cell, checkpoint.step, ()))
-                    continue
-                try:
-                    jobs = survey.jobs(cell, checkpoint, record)
-                except CheckpointError:
-                    rows.append(MissingScores(cell, checkpoint.step, ()))
-                    continue
-                names = dict.fromkeys(ask.asked.task.name for job in jobs for ask in job.asks)
-                if names:
-                    rows.append(MissingScores(cell, checkpoint.step, tuple(names)))
-    return rows
 
 
 def _surveys(

@@ -18,14 +18,12 @@ from orchestrator.analysis.runs import ItemScores
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import (
     EvaluationEvent,
-    MissingScores,
     ScoredBaseline,
     ScoreIndex,
     UnscoredError,
     baselines,
     engines,
     evaluate,
-    missing,
     score_index,
 )
 from orchestrator.files import write_text
@@ -150,13 +148,6 @@ def _untrained(experiment: Experiment) -> tuple[list[Record], int]:
         experiment.spec.evaluation, experiment.cells, experiment.folder
     )
     return baselines.records(declared), _print_all(faults)
-
-
-def missing_scores(experiment: Experiment, records: Sequence[Record]) -> list[MissingScores]:
-    """Return what `evaluate_missing` would score. Write nothing."""
-    spec, folder = experiment.spec, experiment.folder
-    untrained = _untrained(experiment)[0]
-    return missing(records, spec.evaluation, folder, baselines=untrained, site=spec.site)
 
 
 def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:

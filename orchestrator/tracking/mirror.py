@@ -38,7 +38,7 @@ from orchestrator.tracking.content import (
 from orchestrator.tracking.names import tag_text
 from orchestrator.tracking.runs import SUMMARY, pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
-from orchestrator.tracking.views import resolved, runs_page, view_tag
+from orchestrator.tracking.views import resolved, runs_page
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL, PARAMS_PER_CALL = 1000, 100
@@ -93,7 +93,7 @@ def mirror(
         take_lock(lock)
         with connected(store) as client:
             writer = _Writer(client, store, folder, report)
-            writer.make(every_run, view_tag(records), pruned_cells(folder))
+            writer.make(every_run, pruned_cells(folder))
     return report
 
 
@@ -106,9 +106,7 @@ class _Writer:
         self._present: dict[str, Any] = {}
         """Key -> run."""
 
-    def make(
-        self, contents: Sequence[Content], view: tuple[str, str], pruned: Collection[str]
-    ) -> None:
+    def make(self, contents: Sequence[Content], pruned: Collection[str]) -> None:
         """Make the store equal to the contents of all runs, the summary first. Delete the runs of
         the pruned cells."""
         summary = contents[0]
@@ -121,7 +119,7 @@ class _Writer:
         for content in contents:
             self._complete(content)
             if content is summary:
-                self._describe(summary, view)
+                self._describe(summary)
 
     # -------------------------------------------------------------- the experiment
 
@@ -149,11 +147,11 @@ class _Writer:
         else:
             self.report.view += f"\n  then open http://127.0.0.1:5000/{page}"
 
-    def _describe(self, summary: Content, view: tuple[str, str]) -> None:
-        """Set the experiment's own tags: its description, and the view."""
+    def _describe(self, summary: Content) -> None:
+        """Set the experiment's own tags: its description, and its scale."""
         id_ = self._experiment.experiment_id
         note = self._linked(summary.tags[NOTE], self._id_of(summary.key))
-        tags = {**_KIND, "scale": summary.tags["scale"], NOTE: note, **dict([view])}
+        tags = {**_KIND, "scale": summary.tags["scale"], NOTE: note}
         before = self.client.get_experiment(id_).tags
         for key, value in tags.items():
             if before.get(key) != value:

@@ -215,7 +215,7 @@ def test_dashboard_serves_the_report_and_mlflow_and_leaves_nothing(
 ) -> None:
     process = dashboard("--port", "0")
     url, (mlflow, _, shown) = address(process), address(process, "MLflow").partition("#")
-    assert "viewStateShareKey=orch-all" in shown, "the experiment's runs"
+    assert "compareRunsMode=CHART" in shown, "the experiment's runs"
     assert "Does everything work on this machine?" in get(url)
     assert get(f"{url}report.md").startswith("#")
     for path in ("figures/", "../../mlflow.db", "%2e%2e/%2e%2e/mlflow.db"):

@@ -112,36 +112,9 @@ def test_the_laboratory_prints_bias_variance_and_the_caveat() -> None:
     assert "does not state the parameters" in found.output
 
 
-def test_the_laboratory_takes_the_model_from_the_command_line() -> None:
-    words = ["--policy", "-.5", "0", "--reference", ".5", "0", "--rollout", "-.4", "0"]
-    found = run(explain, "--exact", *words, "--tokens", "6", "--json")
-    data = json.loads(found.stdout)
-    assert data["setting"] == {
-        "policy": {"a": -0.5, "b": 0.0},
-        "reference": {"a": 0.5, "b": 0.0},
-        "rollout": {"a": -0.4, "b": 0.0},
-        "num_tokens": 6,
-    }
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--policy", "nan", "0"), "policy.a must be finite"),
-        (("--reference", "0", "inf"), "reference.b must be finite"),
-        (("--tokens", "0"), "num_tokens must be at least 1"),
-        (("--rollout", "1000", "0"), "no support"),
-    ],
-)
-def test_the_laboratory_says_no_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(LaboratoryError, match=sentence):
-        run(explain, "--exact", *words)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--tokens", "6"), "need --exact"),
         (("k3", "loss", "--exact"), "takes no estimator"),
         (("gspo", "loss"), "takes no placement"),
         (("deepseek",), "is no estimator"),

@@ -1,6 +1,5 @@
 """What a reviewer opens in MLflow: a list of runs with metrics, links; what leaves with a cell."""
 
-import json
 import time
 from typing import Any
 
@@ -21,7 +20,7 @@ def fill(house: House) -> None:
 
 
 def test_the_first_list_shows_runs_with_metrics(house: House) -> None:
-    """As MLflow opens an experiment (newest first), and as our link does."""
+    """As MLflow opens an experiment: newest first."""
     from mlflow.tracking import MlflowClient
 
     for seconds, cell in enumerate(house.cells[:3], start=1):
@@ -29,16 +28,10 @@ def test_the_first_list_shows_runs_with_metrics(house: House) -> None:
     house.mirror()
     client = MlflowClient(tracking_uri=f"sqlite:///{house.database}")
     known = client.get_experiment_by_name(house.folder.experiment)
-    state = json.loads(known.tags["mlflow.sharedViewState.orch-all"])
-    ours = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
-    assert ours == "metrics.`train/reward_mean` DESC"
-    cells = ["cell"] * 3
-    bare = ("", "attributes.start_time DESC", [*cells, "summary"])
-    for search, order, kinds in (bare, (state["searchFilter"], ours, cells)):
-        runs = client.search_runs([known.experiment_id], search, order_by=[order])
-        assert [run.data.tags["orch.kind"] for run in runs] == kinds
-        assert all("train/reward_mean" in run.data.metrics for run in runs[:3])
-        assert not any("mlflow.parentRunId" in run.data.tags for run in runs), "MLflow folds those"
+    runs = client.search_runs([known.experiment_id], order_by=["attributes.start_time DESC"])
+    assert [run.data.tags["orch.kind"] for run in runs] == [*["cell"] * 3, "summary"]
+    assert all("train/reward_mean" in run.data.metrics for run in runs[:3])
+    assert not any("mlflow.parentRunId" in run.data.tags for run in runs), "MLflow folds those"
 
 
 def test_notes_lead_to_the_report_and_to_all_runs(house: House) -> None:
@@ -51,11 +44,10 @@ def test_notes_lead_to_the_report_and_to_all_runs(house: House) -> None:
     cell = now[f"cell/{house.cells[0].id}"]["tags"]["mlflow.note.content"]
     for note in (now[""]["note"], now["summary"]["tags"]["mlflow.note.content"], cell):
         assert report in note
-        assert note.count("viewStateShareKey=orch-all") == 1, "one link, not one for each term"
+        assert note.count("compareRunsMode=CHART") == 1, "one link, not one for each term"
         assert "](orch:" not in note
     first = "[All runs, with their curves](#/experiments/E/runs?"
     assert now[""]["note"].startswith(first), "MLflow shows its first line"
-    assert list(now[""]["views"]) == ["mlflow.sharedViewState.orch-all"]
     assert str(house.folder.cell(house.cells[0]).path) in cell
 
 

@@ -147,10 +147,7 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
             text = text.replace(run_id, key)
         return text.replace(f"#/experiments/{found.experiment_id}/", "#/experiments/E/")
 
-    views = {k: v for k, v in found.tags.items() if k.startswith("mlflow.sharedViewState")}
-    runs: dict[str, Any] = {
-        "": {"note": without_ids(found.tags["mlflow.note.content"]), "views": views}
-    }
+    runs: dict[str, Any] = {"": {"note": without_ids(found.tags["mlflow.note.content"])}}
     for run in listed:
         tags = dict(run.data.tags)
         tags["mlflow.note.content"] = without_ids(tags["mlflow.note.content"])
