@@ -39,7 +39,7 @@ from orchestrator.runs.planned import (
     unverified_releases,
 )
 from orchestrator.runs.status import counted_faults
-from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
+from orchestrator.site.forecast import ray_shortages, time_limit_warnings
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
@@ -258,8 +258,6 @@ def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
     if experiment.where == "ray":
         return
     options = slurm_options(site.options)
-    for release, words in containers(cells, experiment.folder, options).items():
-        click.echo(f"{release} runs in an image: {words}")
     for sentence in time_limit_warnings([c for c in cells if c.scale == "full"], options):
         say(sentence)
 

@@ -32,7 +32,6 @@ from orchestrator.records import Cell, EvaluationSpec, Site
 from orchestrator.rundir import RunFolder
 from orchestrator.site.check import SiteAdvice, check_site
 from orchestrator.site.forecast import (
-    containers,
     ray_shortages,
     time_limit_warnings,
 )
@@ -72,10 +71,6 @@ def cluster_findings(
     late = time_limit_warnings(full, options)
     findings += [SiteFinding("time limit", "missing", sentence) for sentence in late]
     findings += map(_advice, problems)
-    findings += [
-        SiteFinding(f"{release} in an image", "ok", command)
-        for release, command in containers(full, folder, options).items()
-    ]
     findings += [
         SiteFinding("ray_cpus_per_node", "broken", str(each), "change site.options")
         for each in ray_shortages(full, folder, site.options)

@@ -1,15 +1,13 @@
 """Forecast of a spec at full scale: find its faults without running it."""
 
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
-from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.errors import OrchError
 from orchestrator.launch.check import translations
-from orchestrator.launch.node.environment import declared
 from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RunFolder
@@ -116,31 +114,6 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
                 f"{sentence}, and write no checkpoint before their last step: they would begin "
                 "anew each time. Set cadence.checkpoint_every_steps"
             )
-
-
-def containers(cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions) -> dict[str, str]:
-    """Return, for each release that runs in an image, the command its launches get.
-
-    A value is the command of the first cell, with PROGRAM for the library's own words, or the
-    sentence on why it cannot be run.
-    """
-    commands: dict[str, str] = {}
-    for cell in cells:
-        name, version = release_of(cell)
-        release = f"{name}@{version}"
-        entry = options.environments.get(release) or options.environments.get(name)
-        if cell.scale == "micro" or entry is None or not entry.image or release in commands:
-            continue
-        environment = declared(release, entry)
-        paths = folder.cell(cell).first_paths()
-        try:
-            words = environment.command(["PROGRAM"], paths.plan_dir, [folder.path], [], "NODE")
-            commands[release] = shlex.join(
-                words[words.index("srun") :] if "srun" in words else words
-            )
-        except EnvironmentFault as fault:
-            commands[release] = str(fault)
-    return commands
 
 
 def release_of(cell: Cell) -> tuple[str, str]:
