@@ -72,7 +72,7 @@ def cluster_findings(
     findings += [SiteFinding("time limit", "missing", sentence) for sentence in late]
     findings += map(_advice, problems)
     findings += [
-        SiteFinding("ray_cpus_per_node", "broken", str(each), "change site.options")
+        SiteFinding("ray_cpus_per_node", "broken", each, "change site.options")
         for each in ray_shortages(full, folder, site.options)
     ]
     if look and not any(each.broken for each in problems):
