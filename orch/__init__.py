@@ -123,8 +123,9 @@ def audit(script: str | Path, *, versions: dict[str, str] | None = None) -> "lis
 
     path = Path(script)
     text = path.read_text(encoding="utf-8", errors="replace")
-    around = libraries.versions(path) | (versions or {})
-    return findings(text, str(path), files=libraries.NeighbourFiles(path), versions=around)
+    files = libraries.NeighbourFiles(path)
+    around = files.projects.versions(path) | (versions or {})
+    return findings(text, str(path), files=files, versions=around)
 
 
 def run(

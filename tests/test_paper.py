@@ -5,7 +5,6 @@ import pytest
 from orchestrator.analysis.compare import compare
 from orchestrator.records import Record, Spec
 from orchestrator.report.printed import printed_section
-from orchestrator.runs.measured import fillable
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import ROOT
@@ -35,17 +34,3 @@ def test_table_2_is_what_the_releases_make_of_it(spec: Spec) -> None:
     assert asked["OpenRLHF", False, "0.10.1.post2"].startswith("k1.reward")
     assert asked["SkyRL", True, "0.4.0, 0.3.0, 0.2.0"] == "k3.loss, β 0.001"
     assert asked["SkyRL", False, "0.4.0, 0.3.0, 0.2.0"].startswith("refused: SkyRL refuses")
-
-
-def test_a_plan_says_what_it_can_fill(spec: Spec) -> None:
-    cells = expand(spec)
-    of = len(spec.claims)
-    assert f"claims: {of} of {of} can be filled by these launches" in fillable(spec, cells)
-    no_evaluation = spec.model_copy(update={"evaluation": type(spec.evaluation)()})
-    lines = fillable(no_evaluation, cells)
-    assert "  not Fig. 5: Qwen2.5-7B: the spec's evaluation does not measure tasks" in lines
-    assert any(
-        line.startswith("  not unbiased_wins_in_domain: the spec's evaluation") for line in lines
-    )
-    some = [cell for cell in cells if "async10" not in cell.studies]
-    assert "  not Fig. 8: Qwen2.5-7B: no chosen cell of study async10" in fillable(spec, some)

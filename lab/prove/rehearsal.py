@@ -12,8 +12,8 @@ from lab.prove.real import RealRehearsal
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.errors import OrchError
-from orchestrator.pipeline.messages import counted
 from orchestrator.rundir import RunFolder
+from orchestrator.spec.sentences import counted
 
 
 @click.command()

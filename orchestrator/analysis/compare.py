@@ -23,7 +23,6 @@ from orchestrator.analysis.configurations import (
     relative_difference,
     runs_by_configuration,
 )
-from orchestrator.analysis.phases import phase_data, phase_maps
 from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure, per_library
 from orchestrator.analysis.stats import Improvement
 from orchestrator.analysis.text import few
@@ -156,7 +155,6 @@ def comparison_data(comparison: Comparison) -> dict[str, object]:
             for judged in comparison.claims
         ],
         "claims_changed": comparison.claims_changed,
-        "phases": phase_data(phase_maps(comparison.configurations)),
         "published": [
             {
                 "name": one.published.name,

@@ -12,7 +12,6 @@ difference is then 0 by identity, not by measurement.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -41,11 +40,12 @@ from orchestrator.kl.library_semantics import (
     relevant,
 )
 from orchestrator.library import neighbour
-from orchestrator.records import AttemptPaths, Cell, LedgerEntry, Record, Score
+from orchestrator.library.neighbour import NOWHERE, library_name
+from orchestrator.records import Cell, LedgerEntry, Record, Score
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
-from orchestrator.settings import BackendRef, Settings
+from orchestrator.settings import Settings
 from orchestrator.spec.rehearse import rehearse, semantics
 from orchestrator.spec.select import matches, parse
 
@@ -54,7 +54,6 @@ MARGIN = 0.03
 SideName = Literal["predicted", "observed"]
 FinalValue = Callable[[str], float | None]
 """Cell id -> final value of the compared metric, or None without one."""
-_NO_PATHS = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
 _MATHEMATICS = (
     "kl.",
     "loss.",
@@ -104,11 +103,6 @@ class LibraryQuestion:
     def any_seed(self, library: str) -> LibraryCell:
         """Return the cell of the library's first seed."""
         return next(iter(self.cells[library].values()))
-
-
-def library_name(backend: BackendRef) -> str:
-    """Return the name and release of a library, such as `verl@0.9.1`."""
-    return f"{backend.name}@{backend.version}" if backend.version else backend.name
 
 
 def library_cells(cells: Sequence[Cell], side: SideName) -> tuple[list[LibraryCell], list[Cell]]:
@@ -413,7 +407,7 @@ def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, st
         if cell.scale == "micro":
             continue
         try:
-            neighbour.translated(plugins.load(cell.settings.backend.name), cell, _NO_PATHS)
+            neighbour.translated(plugins.load(cell.settings.backend.name), cell, NOWHERE)
         except UnsupportedSetting as error:
             sentences[question.name] = str(error)
     return sentences
@@ -436,7 +430,7 @@ def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:
         trainer = plugins.load_embedded("micro")
         cell = (trainer.rehearse(cell) if trainer else None) or cell
     try:
-        plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, _NO_PATHS)
+        plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, NOWHERE)
     except UnsupportedSetting:
         return {}
     return {entry.field: entry for entry in plan.ledger}

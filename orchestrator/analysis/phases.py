@@ -5,9 +5,9 @@ shows one KL term over beta and over one more numeric setting, such as staleness
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import MeasuredRun
@@ -146,33 +146,3 @@ def _field(c: Configuration) -> PhaseField:
         if shown:
             shown_by[shown] = shown_by.get(shown, 0) + 1
     return PhaseField(counts, len(c.runs), shown_by)
-
-
-def phase_data(maps: Iterable[PhaseMap]) -> list[dict[str, Any]]:
-    """Return maps as plain data, for `orch compare --json` and for figures."""
-    return [
-        {
-            "study": one.study,
-            "setting": one.setting,
-            "kl": one.kl,
-            "axis": one.axis,
-            "x": list(one.xs),
-            "beta": list(one.betas),
-            "trains_up_to": [one.trains_up_to(beta) for beta in one.betas],
-            "fields": [
-                [_field_data(one.fields.get((beta, x))) for x in one.xs] for beta in one.betas
-            ],
-        }
-        for one in maps
-    ]
-
-
-def _field_data(field: PhaseField | None) -> dict[str, Any] | None:
-    if field is None:
-        return None
-    return {
-        "counts": [field.counts[state] for state in STATES],
-        "intervals": [[round(end, 3) for end in field.interval(state)] for state in STATES],
-        "declared": field.declared,
-        "shown_by": dict(field.shown_by),
-    }

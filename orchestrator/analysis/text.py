@@ -1,11 +1,14 @@
 """Numbers and metrics as text: estimates, shares, p-values, counts, lists, titles of metrics."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from orchestrator.analysis.stats import Estimate, Rate
 from orchestrator.metrics.names import METRICS, is_divergence
 from orchestrator.spec.claims import COLLAPSE, UNSTABLE
+from orchestrator.spec.sentences import MOST_NAMED as MOST_NAMED
+from orchestrator.spec.sentences import counted as counted
+from orchestrator.spec.sentences import few as few
 
 _SHORT = {
     "eval/accuracy_in_domain": "exact in-domain accuracy",
@@ -69,25 +72,10 @@ def p_text(p: float | None) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.995 else "p = 1"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 seed`, `2 seeds`."""
-    return f"{count} {noun}{'s' if count != 1 else ''}"
-
-
 def listed(values: Iterable[object]) -> str:
     """Return the values as a list in English: `0`, `0 and 1`, `0, 1 and 2`."""
     *first, last = [str(value) for value in values]
     return f"{', '.join(first)} and {last}" if first else last
-
-
-MOST_NAMED = 3
-"""Maximum number of names in a sentence."""
-
-
-def few(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others: `a, b, c and 2 more`."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def metric_title(name: str) -> str:

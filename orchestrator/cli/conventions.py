@@ -36,7 +36,6 @@ NEXT: dict[str, dict[int, str]] = {
     "retry": {0: "orch run {spec}"},
     "prune": {0: "orch status {spec}"},
     "show": {0: "orch explain --all"},
-    "import": {0: "orch compare {spec}"},
     "eval": {0: "orch compare {spec}", 1: "orch logs --failed {spec}"},
     "compare": {0: "orch report {spec}"},
     "report": {0: "orch dashboard {spec}"},

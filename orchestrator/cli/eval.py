@@ -10,7 +10,6 @@ from orchestrator.pipeline import stages
 
 if TYPE_CHECKING:
     from orchestrator.records import Score
-    from orchestrator.runs.experiment import Experiment
 
 STOPPED = 130
 
@@ -22,12 +21,10 @@ STOPPED = 130
     is_flag=True,
     help="Compute also the KL to the reference policy, and the entropy.",
 )
-@common.dry_run
 @common.as_json
 def command(
     choice: CellChoice,
     divergence: bool,
-    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Evaluate the checkpoints that have no score yet, and print the scores.
@@ -38,8 +35,6 @@ def command(
     evaluates every checkpoint, not only the last.
     """
     experiment = stages.with_evaluation(choice.chosen(), divergence=divergence)
-    if dry_run:
-        return _foresee(experiment, as_json)
     try:
         records = stages.collect_records(experiment)
         faults = stages.print_faults(records)
@@ -70,24 +65,6 @@ def command(
     for note in dict.fromkeys(f"baseline {b.name}: {b.note}" for b in baselines if b.note):
         say(note)
     return code
-
-
-def _foresee(experiment: "Experiment", as_json: bool) -> int:
-    """Print which scores are missing. Return the exit code of a dry run."""
-    records = stages.collect_records(experiment)
-    rows = stages.missing_scores(experiment, records)
-    if as_json:
-        print_json(
-            [{"cell": row.cell.slug, "step": row.step, "tasks": list(row.tasks)} for row in rows]
-        )
-    else:
-        unknown = "to be exported or read first"
-        print_table(
-            ("would be scored", "step", "tasks"),
-            [(row.cell.slug, row.step, ", ".join(row.tasks) or unknown) for row in rows],
-        )
-        click.echo(f"{len(rows)} checkpoints would be scored")
-    return stages.print_faults(records)
 
 
 def _print(scores: "list[tuple[str, Score]]") -> None:

@@ -4,71 +4,20 @@ The model is the paper's (eq. 17, 18): binary tokens, P(1) = sigmoid(a + b c) af
 paper does not state its parameters, and the ordering in its Fig. 1 depends on them.
 """
 
-from collections.abc import Callable, Mapping
-from functools import wraps
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from orchestrator.cli.common import number, print_json, print_table
 
-PAIR = (float, float)
 
+def print_exact(estimator: str | None, *, as_json: bool) -> None:
+    """Print what the laboratory computes, of every configuration."""
+    from orchestrator.exact.figures import figure1
 
-_OPTIONS = (
-    click.option(
-        "--exact",
-        "exact",
-        is_flag=True,
-        help="Compute bias and variance of every gradient on the paper's model (Fig. 1).",
-    ),
-    click.option("--policy", type=PAIR, metavar="A B", help="--exact: a and b of the policy."),
-    click.option(
-        "--reference", type=PAIR, metavar="A B", help="--exact: a and b of the reference."
-    ),
-    click.option("--rollout", type=PAIR, metavar="A B", help="--exact: sample from this policy."),
-    click.option("--tokens", type=int, metavar="T", help="--exact: length of a sequence."),
-)
-
-
-_NAMES = ("policy", "reference", "rollout", "tokens")
-"""The options that need --exact."""
-
-
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, and answer in its place where --exact is given."""
-
-    @wraps(command)
-    def with_options(*, exact: bool, **values: Any) -> Any:
-        given = {name: values.pop(name) for name in _NAMES}
-        source = click.get_current_context().get_parameter_source
-        if not exact and any(source(name) is ParameterSource.COMMANDLINE for name in given):
-            raise click.UsageError("--policy and the like need --exact")
-        if not exact:
-            return command(**values)
-        if values["estimator"] is not None:
-            raise click.UsageError("--exact computes every configuration: it takes no estimator")
-        return answer(given, values["as_json"])
-
-    for option in reversed(_OPTIONS):
-        with_options = option(with_options)
-    return with_options
-
-
-def answer(how: Mapping[str, Any], as_json: bool) -> None:
-    """Print what the laboratory computes."""
-    from orchestrator.exact.figures import DEFAULT, figure1
-    from orchestrator.exact.laboratory import LabSetting, ToyPolicy
-
-    num_tokens = DEFAULT.num_tokens if how["tokens"] is None else how["tokens"]
-    setting = LabSetting(
-        ToyPolicy(*how["policy"]) if how["policy"] else DEFAULT.policy,
-        ToyPolicy(*how["reference"]) if how["reference"] else DEFAULT.reference,
-        num_tokens,
-        ToyPolicy(*how["rollout"]) if how["rollout"] else None,
-    )
-    data = figure1(setting)
+    if estimator is not None:
+        raise click.UsageError("--exact computes every configuration: it takes no estimator")
+    data = figure1()
     print_json(data) if as_json else _print(data)
 
 

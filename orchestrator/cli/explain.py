@@ -6,8 +6,9 @@ from typing import Any, get_args
 import click
 
 from orchestrator import plugins
-from orchestrator.cli import common, exact
+from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
+from orchestrator.cli.exact import print_exact
 from orchestrator.cli.kl_in_libraries import print_libraries
 from orchestrator.cli.own import print_own
 from orchestrator.errors import did_you_mean
@@ -142,7 +143,11 @@ class EstimatorParameter(click.ParamType[str]):
 @click.option(
     "--python", metavar="PYTHON", help="--of: the interpreter that runs it; it has torch."
 )
-@exact.options
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Compute bias and variance of every gradient on the paper's model (Fig. 1).",
+)
 @common.as_json
 def command(
     estimator: str | None,
@@ -154,6 +159,7 @@ def command(
     own: str | None,
     given: tuple[str, ...],
     python: str | None,
+    exact: bool,
     as_json: bool,
     **how: Any,
 ) -> None:
@@ -174,6 +180,9 @@ def command(
       orch explain --exact
       orch explain --of losses.py:my_loss
     """
+    if exact:
+        print_exact(estimator, as_json=as_json)
+        return
     estimator, placement = _of_label(estimator, placement)
     if own is not None:
         print_own(own, given, python, as_json=as_json)

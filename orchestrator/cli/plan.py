@@ -17,11 +17,10 @@ from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
-from orchestrator.pipeline.messages import counted, is_verbose
+from orchestrator.pipeline.messages import is_verbose
 from orchestrator.runs.cost import scoring_line, total
 from orchestrator.runs.doubts import Doubt, doubts
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.measured import fillable
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
@@ -39,7 +38,8 @@ from orchestrator.runs.planned import (
     unverified_releases,
 )
 from orchestrator.runs.status import counted_faults
-from orchestrator.site.forecast import containers, ray_shortages, time_limit_warnings
+from orchestrator.site.forecast import ray_shortages, time_limit_warnings
+from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
@@ -159,9 +159,7 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     for fault in counted_faults(plan):
         say(fault)
     for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
-        say(str(shortage))
-    for line in () if experiment.scale == "micro" else fillable(spec, experiment.cells):
-        click.echo(_filled(line))
+        say(shortage)
     _print_power(experiment)
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{counted(len(experiment.cells), 'cell')}: {counts or 'none'}")
@@ -258,8 +256,6 @@ def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:
     if experiment.where == "ray":
         return
     options = slurm_options(site.options)
-    for release, words in containers(cells, experiment.folder, options).items():
-        click.echo(f"{release} runs in an image: {words}")
     for sentence in time_limit_warnings([c for c in cells if c.scale == "full"], options):
         say(sentence)
 

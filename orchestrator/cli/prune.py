@@ -7,6 +7,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, print_json, print_table, say
 from orchestrator.errors import OrchError, SelectionError
+from orchestrator.launch.disk_use import shown
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import OperationResult, prune
 from orchestrator.runs.plan import plan
@@ -96,7 +97,7 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: b
         print_table(
             ("may go", "step", "size"),
             [
-                (each.directory.path.name, each.step or "a removal cut short", size(num_bytes))
+                (each.directory.path.name, each.step or "a removal cut short", shown(num_bytes))
                 for each, num_bytes in spare
             ],
         )
@@ -117,14 +118,14 @@ def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: b
                 "scores the others"
             )
         return 0
-    total = size(sum(num_bytes for _, num_bytes in spare))
+    total = shown(sum(num_bytes for _, num_bytes in spare))
     if not as_json:
         click.echo(f"{len(spare)} of {len(decisions)} checkpoints may go: {total}")
     if dry_run or not _agreed(f"Remove {len(spare)} checkpoints?", yes, "these checkpoints"):
         return 0
     bytes_of = {each.paths: num_bytes for each, num_bytes in spare}
     done = free_checkpoints([each for each, _ in spare], evaluation, experiment.folder)
-    freed = size(sum(bytes_of[each.paths] for each in done))
+    freed = shown(sum(bytes_of[each.paths] for each in done))
     if as_json:
         print_json({"removed": [_row(each, bytes_of[each.paths]) for each in done]})
     else:
@@ -142,12 +143,3 @@ def _agreed(question: str, yes: bool, what: str) -> bool:
             raise OrchError(f"nothing was removed: say --yes to remove {what}")
         click.confirm(question, abort=True, err=True)
     return True
-
-
-def size(num_bytes: int) -> str:
-    """Return bytes for people: `91.4 GiB`."""
-    number, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while number >= 1024 and len(units) > 1:
-        number /= 1024
-        units.pop(0)
-    return f"{number:.0f} {units[0]}" if units[0] == "B" else f"{number:.1f} {units[0]}"

@@ -13,7 +13,6 @@ from orchestrator.cli.plan import print_plan
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
-from orchestrator.pipeline.messages import counted
 from orchestrator.pipeline.training import scripts_of
 from orchestrator.runs.doubts import doubts, refuse_faults
 from orchestrator.runs.experiment import Experiment
@@ -23,6 +22,7 @@ from orchestrator.runs.plan import Plan
 from orchestrator.runs.planned import plan_data
 from orchestrator.runs.status import counted_faults
 from orchestrator.site.forecast import unprepared_cells
+from orchestrator.spec.sentences import counted
 
 
 @click.command(short_help="Train, evaluate and report what is missing.")

@@ -20,10 +20,8 @@ divergence    KL to the reference policy and entropy, from checkpoints
 
 from orchestrator.evaluate.baselines import ScoredBaseline as ScoredBaseline
 from orchestrator.evaluate.run import EvaluationEvent as EvaluationEvent
-from orchestrator.evaluate.run import MissingScores as MissingScores
 from orchestrator.evaluate.run import UnscoredError as UnscoredError
 from orchestrator.evaluate.run import evaluate as evaluate
-from orchestrator.evaluate.run import missing as missing
 from orchestrator.evaluate.scores import aggregate as aggregate
 from orchestrator.evaluate.scores import read_scores as read_scores
 from orchestrator.evaluate.survey import ScoreIndex as ScoreIndex

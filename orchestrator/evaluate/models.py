@@ -19,9 +19,6 @@ from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate import engines, vllm_build
 from orchestrator.records import Engine, Sampling
 
-_TOKEN_IDS: dict[tuple[str, str], dict[object, list[int]]] = {}
-"""Tokenizer -> text and options -> token ids. A rehearsal has one tokenizer in 374 checkpoints: 4 %
-of their time."""
 SEQUENCES_AT_ONCE = {"cpu": 512, "cuda": 64}
 
 
@@ -46,16 +43,6 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
             batch_size=SEQUENCES_AT_ONCE[device],
             add_bos_token=tokenizer.bos_token is not None,
         )
-        rules = getattr(tokenizer, "backend_tokenizer", None)
-        key = rules.to_str() if rules else str(path), tokenizer.bos_token
-        self._token_ids = _TOKEN_IDS.setdefault(key, {})
-
-    def tok_encode(self, string: str, *arguments: Any, **named: Any) -> list[int]:
-        """Return the token ids of a text. lm-eval asks for each of the k responses to an item."""
-        key = string, arguments, tuple(named.items())
-        if key not in self._token_ids:
-            self._token_ids[key] = super().tok_encode(string, *arguments, **named)
-        return list(self._token_ids[key])
 
     def tok_batch_encode(self, strings: Sequence[str], **named: Any) -> tuple[Any, Any]:
         """Return token ids and mask [B, L]. Each of the k copies of a prompt is encoded once."""

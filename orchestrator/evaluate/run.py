@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.environments.extras import install_line
@@ -20,7 +20,6 @@ from orchestrator.evaluate.baselines import BaselineFolder
 from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.evaluate.survey import Survey
 from orchestrator.evaluate.task_files import OWN_TASKS
-from orchestrator.launch.export import exported
 from orchestrator.launch.processes import cores
 from orchestrator.records import Cell, EvaluationSpec, Record, Score, Site
 from orchestrator.rundir import RunFolder
@@ -139,20 +138,12 @@ def _finished_job(line: bytes, jobs: Sequence[ScoringJob]) -> tuple[int, str]:
 
 
 class EvaluationEvent(NamedTuple):
-    """A step of `evaluate`, reported at once.
+    """How many of the checkpoints to score are done. None of them comes once, before the first."""
 
-    `done` and `total` count the checkpoints to score. `started` comes once, or never if no
-    checkpoint must be scored.
-    """
-
-    kind: Literal["started", "scored", "fault"]
     done: int
     total: int
-    cell: Cell | None = None
-    step: int = 0
-    message: str = ""
-    ends_cell: bool = False
-    """True if nothing of the cell is left to score."""
+    ended: str = ""
+    """The id of a cell of which nothing is left to score now."""
 
 
 class UnscoredError(CheckpointError):
@@ -168,46 +159,6 @@ class _Todo(NamedTuple):
     survey: Survey
     cell: Cell
     job: ScoringJob
-
-
-class MissingScores(NamedTuple):
-    """The scores that `evaluate` would make of one checkpoint."""
-
-    cell: Cell
-    step: int
-    tasks: tuple[str, ...]
-    """Names of the tasks, each once; empty if they are known only after the export."""
-
-
-def missing(
-    records: Sequence[Record],
-    evaluation: EvaluationSpec,
-    folder: RunFolder,
-    *,
-    baselines: Sequence[Record] = (),
-    site: Site | None = None,
-) -> list[MissingScores]:
-    """Return what `evaluate` would score. Score, export and write nothing.
-
-    The result includes checkpoints that cannot be read: `evaluate` would try them, and report why
-    it failed.
-    """
-    rows = []
-    for survey, of_survey in _surveys(records, evaluation, folder, baselines, site):
-        for record in of_survey:
-            for cell, checkpoint in survey.checkpoints([record]):
-                if checkpoint.needs_export and exported(folder.cell(cell), checkpoint) is None:
-                    rows.append(MissingScores(cell, checkpoint.step, ()))
-                    continue
-                try:
-                    jobs = survey.jobs(cell, checkpoint, record)
-                except CheckpointError:
-                    rows.append(MissingScores(cell, checkpoint.step, ()))
-                    continue
-                names = dict.fromkeys(ask.asked.task.name for job in jobs for ask in job.asks)
-                if names:
-                    rows.append(MissingScores(cell, checkpoint.step, tuple(names)))
-    return rows
 
 
 def _surveys(
@@ -256,12 +207,11 @@ def evaluate(
                     jobs = survey.jobs(cell, checkpoint, record)
                 except CheckpointError as error:
                     faults.append(f"{cell.slug} at step {checkpoint.step}: {error}")
-                    on_event(EvaluationEvent("fault", 0, 0, cell, checkpoint.step, str(error)))
                 else:
                     todo += [_Todo(survey, cell, job) for job in jobs]
         faults += survey.faults
     if todo:
-        on_event(EvaluationEvent("started", 0, len(todo)))
+        on_event(EvaluationEvent(0, len(todo)))
         _work(todo, workers or cores(), faults, on_event)
     scores = [score for survey, _ in parts for score in survey.all_scores()]
     if faults:
@@ -281,7 +231,5 @@ def _work(
             survey, cell, job = todo[place]
             survey.take(job)
             faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
-            kind: Literal["fault", "scored"] = "fault" if fault else "scored"
             left[cell.id] -= 1
-            ends = not left[cell.id]
-            on_event(EvaluationEvent(kind, done, len(todo), cell, job.step, fault, ends))
+            on_event(EvaluationEvent(done, len(todo), "" if left[cell.id] else cell.id))

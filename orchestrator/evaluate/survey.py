@@ -39,6 +39,7 @@ from orchestrator.records import (
 from orchestrator.rundir import RunFolder
 from orchestrator.spec import select
 from orchestrator.spec.rehearse import own_tasks
+from orchestrator.spec.sentences import few
 from orchestrator.spec.site_options import node_options
 
 
@@ -340,10 +341,6 @@ def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Scor
 # version, other items, another sampling) stay as they are, and a sentence says that they differ.
 
 
-NAMED = 3
-"""Number of cells that a sentence names; further cells are only counted."""
-
-
 Shares = dict[str, tuple[float, ...]]
 """Task -> share of right responses of each item, over evaluation seeds."""
 
@@ -444,7 +441,7 @@ def _missing(
                         lacking[task.name, seed].append(f"{cell.slug} at step {step}")
     for (name, seed), where in sorted(lacking.items()):
         yield (
-            f"{name} has no samples of evaluation seed {seed} for {_listed(where)}: means that "
+            f"{name} has no samples of evaluation seed {seed} for {few(where)}: means that "
             "need them are left out. `orch eval` makes them"
         )
 
@@ -470,7 +467,7 @@ def _differences(
                     slugs_by_title[_title(one)][value][slugs[cell_id]] = None
         for (task, _), values in sorted(slugs_by_title.items()):
             if len(values) > 1:
-                each = "; ".join(f"{value}: {_listed([*where])}" for value, where in values.items())
+                each = "; ".join(f"{value}: {few([*where])}" for value, where in values.items())
                 yield (
                     f"{task} was not one exam for all: its {what} differs ({each}). Their scores "
                     "do not compare; `orch eval` scores all of them as the spec says now"
@@ -483,8 +480,3 @@ def _title(one: Result) -> tuple[str, str]:
 
 def _shown(plain: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in plain.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,10 +1,12 @@
 """The bytes that the checkpoints of cells would take of a disk."""
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator import plugins
+from orchestrator.launch.hub_data import SiteFinding
 from orchestrator.library.model_size import size_of
 from orchestrator.records import Cell
 from orchestrator.settings import without_seed
@@ -48,6 +50,22 @@ def disk_use(cells: Iterable[Cell]) -> DiskUse | None:
         else:
             each.append(num_bytes)
     return DiskUse(max(each), sum(each), len(each), unknown) if each else None
+
+
+def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFinding]:
+    """Return a finding: does the disk of the runs folder hold the checkpoints of these cells?"""
+    needed = disk_use(cells)
+    if needed is None:
+        return []
+    free = shutil.disk_usage(nearest(runs_dir)).free
+    check, found = "disk for checkpoints", f"{needed} (estimated); {shown(free)} free"
+    if needed.total <= free:
+        return [SiteFinding(check, "ok", found)]
+    advice = (
+        "fewer checkpoints (cadence.checkpoint_every_steps), `orch prune` as they are scored, or "
+        "another disk (site.runs_dir)"
+    )
+    return [SiteFinding(check, "broken" if needed.largest > free else "missing", found, advice)]
 
 
 def nearest(path: Path) -> Path:

@@ -55,10 +55,11 @@ def export(
     """
     if not checkpoint.needs_export:
         return checkpoint
-    if (done := exported(cell_dir, checkpoint)) is not None:
-        return done
     name = _name(checkpoint)
     target = cell_dir.exports / name
+    done = Checkpoint(checkpoint.step, target / "huggingface")
+    if (target / "export.json").exists():
+        return done
     # The host and the pid let `_clear` see if the maker is dead. The token separates two exports of
     # one process.
     suffix = f"{processes.node_name()}-{tokens.token_hex(4)}-{os.getpid()}"
@@ -75,17 +76,7 @@ def export(
         if older != target:  # of a checkpoint that is not there any more
             rmtree(older, ignore_errors=True)
             older.unlink(missing_ok=True)
-    return Checkpoint(checkpoint.step, target / "huggingface")
-
-
-def exported(cell_dir: CellDir, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Return an earlier export of a checkpoint, or None if there is none. Raise ExportError."""
-    target = cell_dir.exports / _name(checkpoint)
-    return (
-        Checkpoint(checkpoint.step, target / "huggingface")
-        if (target / "export.json").exists()
-        else None
-    )
+    return done
 
 
 def _name(checkpoint: Checkpoint) -> str:

@@ -3,19 +3,16 @@
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import OrchError, UnsupportedSetting
 from orchestrator.library.memory import MemoryEstimate, estimate, gpu_gib
 from orchestrator.library.model_size import ModelSize, size_of
-from orchestrator.records import AttemptPaths, Cell, Site
+from orchestrator.library.neighbour import NOWHERE
+from orchestrator.records import Cell, Site
 from orchestrator.settings import without_seed
 from orchestrator.spec.site_options import ClusterOptions
-
-_NOWHERE = AttemptPaths(*(Path(name) for name in ("plan", "attempt", "checkpoints")))
-"""Paths for a launch that only has to be expressible."""
 
 
 class CellMemory(NamedTuple):
@@ -95,7 +92,7 @@ def _helps(cell: Cell) -> Iterable[str]:
         others[words] = cell.but(resources=resources.but(**{name: number}))
     for words, other in others.items():
         with suppress(OrchError):  # the library has no such setting, or no such layout
-            plugins.load(cell.settings.backend.name).translate(other, _NOWHERE)
+            plugins.load(cell.settings.backend.name).translate(other, NOWHERE)
             memory = memory_of(other)
             if memory is not None and not memory.estimate.cannot_fit:
                 yield words

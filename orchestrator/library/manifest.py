@@ -1078,16 +1078,13 @@ class Manifest:
             for version in self.versions
         }
 
-    def capabilities(self, version: str = "") -> dict[str, tuple[object, ...]]:
-        """Return, for each field with a closed list, the values that a release offers.
-
-        Without a release, return the values that any release offers.
-        """
+    def capabilities(self) -> dict[str, tuple[object, ...]]:
+        """Return, for each field with a closed list, the values that some release offers."""
         offers: dict[str, tuple[object, ...]] = {"backend.version": (None, *self.versions)}
         for name in self._fields:
             values: dict[object, None] = {}
             closed = not any(other.startswith(f"{name}.") for other in self._fields)
-            for release in [version] if version else self.versions:
+            for release in self.versions:
                 for row in self.rows_of(name, release):
                     closed &= isinstance(row.offer, tuple)
                     values |= dict.fromkeys(_offered(row, release))

@@ -7,6 +7,7 @@ when the release is adopted later.
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.kl.library_semantics import Semantics
@@ -15,6 +16,8 @@ from orchestrator.library.release_marks import RELEASE_NUMBER
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import BackendRef
 
+NOWHERE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
+"""Paths for a launch that only has to be expressible."""
 UNVERIFIED = "unverified"
 
 
@@ -30,6 +33,11 @@ def stands_in(backend: Backend, version: str | None) -> str | None:
     if version is None or version in backend.versions or not can_be_used(backend, version):
         return None
     return backend.neighbour(version)
+
+
+def library_name(backend: BackendRef) -> str:
+    """Return the name and release of a library, such as `verl@0.9.1`."""
+    return f"{backend.name}@{backend.version}" if backend.version else backend.name
 
 
 def shown_release(backend: Backend, version: str | None) -> str:

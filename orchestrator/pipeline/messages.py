@@ -24,8 +24,3 @@ def say(text: str) -> None:
     """Print a message on standard error, unless messages are suppressed."""
     if _shown["messages"]:
         click.echo(text, err=True)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return `1 cell`, `2 cells`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

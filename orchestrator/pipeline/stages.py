@@ -18,14 +18,12 @@ from orchestrator.analysis.runs import ItemScores
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import (
     EvaluationEvent,
-    MissingScores,
     ScoredBaseline,
     ScoreIndex,
     UnscoredError,
     baselines,
     engines,
     evaluate,
-    missing,
     score_index,
 )
 from orchestrator.files import write_text
@@ -109,18 +107,18 @@ def evaluate_missing(
 
     def show(event: EvaluationEvent) -> None:
         nonlocal mirror_cells
-        if event.kind == "started":
+        if not event.done:
             if engines.is_greedy(spec.evaluation.sampling):
                 say(engines.GREEDY)
             say(f"evaluating {event.total} checkpoints with lm-evaluation-harness")
-        elif event.kind == "scored" and (event.done * 10) % event.total < 10:  # each tenth
+        elif (event.done * 10) % event.total < 10:  # each tenth
             left = (time.monotonic() - began) / event.done * (event.total - event.done)
             eta = f", about {duration(left)} left" if left > 5 else ""
             say(f"evaluated {event.done} of {event.total}{eta}")
-        if event.cell is not None and event.ends_cell:
-            scored.add(event.cell.id)
+        if event.ended:
+            scored.add(event.ended)
         enough = max(FEWEST_AT_ONCE, event.total - event.done)
-        if mirror_cells and (event.kind == "started" or len(scored) >= enough):
+        if mirror_cells and (not event.done or len(scored) >= enough):
             try:
                 mirror_cells(scored)
             except EnvironmentFault:  # the mirror of all cells will say so
@@ -150,13 +148,6 @@ def _untrained(experiment: Experiment) -> tuple[list[Record], int]:
         experiment.spec.evaluation, experiment.cells, experiment.folder
     )
     return baselines.records(declared), _print_all(faults)
-
-
-def missing_scores(experiment: Experiment, records: Sequence[Record]) -> list[MissingScores]:
-    """Return what `evaluate_missing` would score. Write nothing."""
-    spec, folder = experiment.spec, experiment.folder
-    untrained = _untrained(experiment)[0]
-    return missing(records, spec.evaluation, folder, baselines=untrained, site=spec.site)
 
 
 def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:

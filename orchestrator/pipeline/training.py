@@ -15,7 +15,7 @@ from orchestrator.launch.ray.submit import expressible, shape_of
 from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.launch.slurm.submit import preview, submission_lock
-from orchestrator.pipeline.messages import counted, say
+from orchestrator.pipeline.messages import say
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
 from orchestrator.runs.cost import evaluation_hours, price, total_left, used_gpu_hours
@@ -28,6 +28,7 @@ from orchestrator.runs.watch import watch
 from orchestrator.site.check import check_site
 from orchestrator.spec.claims import digests
 from orchestrator.spec.redaction import hide_userinfo
+from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import RayOptions, SlurmOptions, cluster_options
 
 if TYPE_CHECKING:

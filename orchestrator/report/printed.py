@@ -7,7 +7,6 @@ the place of those of its KL term.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.analysis.compare import Comparison
@@ -15,13 +14,13 @@ from orchestrator.analysis.phases import state_of
 from orchestrator.analysis.text import counted, listed
 from orchestrator.errors import OrchError, SpecError
 from orchestrator.kl.table import Case, judged
+from orchestrator.library.neighbour import NOWHERE
 from orchestrator.library.protocol import Backend
-from orchestrator.records import AttemptPaths, Cell, PublishedTerm, Record, Spec
+from orchestrator.records import Cell, PublishedTerm, Record, Spec
 from orchestrator.report.model import ReportTable, Section
 from orchestrator.report.words import section
 from orchestrator.settings import BackendRef, Kl, Placement
 
-NOWHERE = AttemptPaths(Path("/plan"), Path("/attempt"), Path("/checkpoints"))
 PLACES: Mapping[str, Placement] = {"reward": "reward", "loss": "loss", "both": "reward_and_loss"}
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from orchestrator import plugins
 from orchestrator.analysis.compare import Comparison
-from orchestrator.analysis.libraries import LibrarySide, library_name, read_sides
+from orchestrator.analysis.libraries import LibrarySide, read_sides
 from orchestrator.analysis.runs import MeasuredRun
 from orchestrator.analysis.stats import ALPHA, LEVEL, PLANNED, POWER
 from orchestrator.analysis.text import counted, listed, number_text
@@ -26,6 +26,7 @@ from orchestrator.evaluate.baselines import scored_baselines
 from orchestrator.files import read_json, read_tail
 from orchestrator.launch.provenance import CHANGED, git_answers
 from orchestrator.library import neighbour
+from orchestrator.library.neighbour import library_name
 from orchestrator.metrics.names import is_divergence
 from orchestrator.records import Baseline, Record, Score, Spec
 from orchestrator.report.model import Entry, Link, ReportTable, ReportText, Section

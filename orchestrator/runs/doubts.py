@@ -5,7 +5,6 @@ run can mean what its author expects: files that are not there, metrics that not
 prompts that do not ask for what the reward pays. It reads the file system and changes nothing.
 """
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import NamedTuple
 from orchestrator.data.source import KINDS, validation_beside
 from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.evaluate.survey import tasks_of
-from orchestrator.launch.disk_use import disk_use, nearest, shown
+from orchestrator.launch.disk_use import disk_of_checkpoints
 from orchestrator.launch.hub_data import hub_findings, is_local
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
@@ -99,15 +98,10 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
     if not (is_here or _is_login_node(experiment)):
         return
     new = [cell for cell in experiment.cells if not experiment.folder.cell(cell).attempts()]
-    free = shutil.disk_usage(nearest(experiment.folder.path)).free
-    if (needed := disk_use(new)) is not None and needed.total > free:
-        yield Doubt(
-            "cadence",
-            f"checkpoints take {needed} (estimated), and {shown(free)} are free: keep fewer "
-            "(cadence.checkpoint_every_steps), `orch prune` as cells are scored, or take another "
-            "disk (site.runs_dir)",
-            fault=needed.largest > free,
-        )
+    for finding in disk_of_checkpoints(experiment.folder.path, new):
+        if finding.verdict != "ok":
+            sentence = f"checkpoints take {finding.found}: {finding.advice}"
+            yield Doubt("cadence", sentence, fault=finding.verdict == "broken")
 
 
 def _of_layout(spec: Spec) -> Iterator[Doubt]:

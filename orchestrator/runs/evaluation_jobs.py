@@ -1,6 +1,6 @@
 """The states of evaluation jobs, from their exit records, or from the scheduler if they wrote none.
 
-`cluster_standing` adds jobs that will never start and second copies of jobs.
+`cluster_standing` adds jobs that will never start.
 """
 
 import time
@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from orchestrator.launch.ray import look as ray_look
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.launch.slurm.poll import stuck_jobs
-from orchestrator.launch.slurm.submit import end_twins, end_waiting_evaluations
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RunFolder
 from orchestrator.runs.experiment import Experiment
@@ -177,11 +176,8 @@ def record_ends(
 
 
 def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
-    """Return {evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...],
-    copies: [sentence, ...]}; empty where nothing was sent to a cluster.
-
-    Second copies of jobs, and evaluations of cells that were cancelled, are taken out of the queue.
-    """
+    """Return {evaluations: {state: how many}, failed: {class: how many}, stuck: [sentence, ...]};
+    empty where nothing was sent to a cluster."""
     if not any(True for _ in _sent(experiment.folder)):
         return {}
     states = {row.directory.path.name: row.state for row in plan.rows}
@@ -194,13 +190,10 @@ def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
     stuck = (
         stuck_jobs(experiment.folder, {**SlurmOptions().model_dump(), **site}) if waiting else []
     )
-    cancelled = [row.directory.path.name for row in plan.rows if row.state == "cancelled"]
-    end_waiting_evaluations(experiment.folder, cancelled)
     return {
         "evaluations": dict(Counter(each.state for each in evaluations.values())),
         "failed": dict(failed),
         "stuck": stuck,
-        "copies": end_twins(experiment.folder),
     }
 
 
@@ -208,7 +201,7 @@ def standing_sentences(standing: dict[str, Any]) -> list[str]:
     """Return what `cluster_standing` returns as sentences."""
     if not standing:
         return []
-    sentences = [*standing["stuck"], *standing["copies"]]
+    sentences = list(standing["stuck"])
     if standing["evaluations"]:
         states = ", ".join(f"{n} {state}" for state, n in standing["evaluations"].items())
         why = ", ".join(f"{n} {failure}" for failure, n in standing["failed"].items())

@@ -15,6 +15,7 @@ from orchestrator.files import read_json
 from orchestrator.identity import fingerprint
 from orchestrator.launch.disk_use import shown
 from orchestrator.launch.node.gpus import PEAK
+from orchestrator.library.neighbour import library_name
 from orchestrator.records import Cell, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
@@ -131,7 +132,6 @@ def _cost(record: Record) -> _Timed | None:
 
 def _sentence(record: Record, cost: _Timed) -> str:
     cell = record.cell
-    library = cell.settings.backend
     parts = [
         f"{cost.step_seconds:.2g} s a train step"
         if cost.step_seconds < 10
@@ -146,8 +146,8 @@ def _sentence(record: Record, cost: _Timed) -> str:
     parts.append("scored" if scored else "not scored")
     gpus = cell.resources.gpus_per_node
     nodes = f" on {cell.resources.num_nodes} x {gpus} GPUs" if gpus else ""
-    named = f"{library.name}@{library.version}" if library.version else library.name
-    return f"{named} {cell.settings.model.name}{nodes}: {', '.join(parts)}"
+    library = library_name(cell.settings.backend)
+    return f"{library} {cell.settings.model.name}{nodes}: {', '.join(parts)}"
 
 
 def _gpu_gib(directory: Path) -> Sequence[float]:

@@ -17,6 +17,7 @@ from orchestrator.launch.disk_use import disk_use
 from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.library import neighbour
+from orchestrator.library.neighbour import library_name
 from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.cost import (
     Price,
@@ -31,6 +32,7 @@ from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import BackendRef, Settings, without_seed
 from orchestrator.spec.expand import place_of
 from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
+from orchestrator.spec.sentences import few
 
 
 class PlannedGroup(NamedTuple):
@@ -141,7 +143,7 @@ def differing_libraries(experiment: Experiment) -> list[str]:
             for title in {DIFFERENCES[cause].title for cause in differing(*parts)}:
                 causes[title] = causes.get(title, 0) + 1
     return [
-        f"{_release(other)}, beside {_release(base)}: "
+        f"{library_name(other)}, beside {library_name(base)}: "
         + ", ".join(f"{title} ({causes[title]})" for title in sorted(causes))
         for (base, other), causes in apart.items()
         if causes
@@ -179,7 +181,7 @@ def effective_betas(experiment: Experiment) -> list[str]:
         for backend, settings in by_library.items():
             beta = beta_of_half_solved_groups(settings, semantics(backend).dialect)
             text = f"{beta:.2g}" if beta is not None else "decided by the responses' lengths"
-            weighed.setdefault(text, []).append(_release(backend))
+            weighed.setdefault(text, []).append(library_name(backend))
         if len(weighed) > 1:
             libraries = tuple(", ".join(names) for names in weighed.values())
             declared = terms.setdefault((kl.label, libraries), {})
@@ -201,10 +203,6 @@ def _by_library(experiment: Experiment) -> list[dict[BackendRef, Settings]]:
             same = {**identity(settings), "backend": {}, "seed": 0}
             groups.setdefault(digest(same), {}).setdefault(settings.backend, settings)
     return list(groups.values())
-
-
-def _release(backend: BackendRef) -> str:
-    return f"{backend.name}@{backend.version}" if backend.version else backend.name
 
 
 def unverified_releases(experiment: Experiment) -> str:
@@ -282,7 +280,7 @@ def check_translations(plan: Plan, experiment: Experiment) -> None:
             places: dict[str, list[str]] = {}
             for cell in cells:
                 places.setdefault(place_of(cell, field), []).append(cell.slug)
-            lines += [f"    {place}: {_some(slugs)}" for place, slugs in places.items()]
+            lines += [f"    {place}: {few(slugs)}" for place, slugs in places.items()]
         head = f"{count} cells cannot be launched"
         if experiment.scale == "micro":
             head = f"{count} cells cannot be rehearsed on this machine"
@@ -292,11 +290,6 @@ def check_translations(plan: Plan, experiment: Experiment) -> None:
                     "the launch as it is declared"
                 )
         raise OrchError("\n".join([head, *lines]))
-
-
-def _some(slugs: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(slugs) - most} more" if len(slugs) > most else ""
-    return ", ".join(slugs[:most]) + more
 
 
 def plan_data(experiment: Experiment, plan: Plan, all_doubts: Sequence[Doubt]) -> dict[str, object]:

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.metrics.zero_gradient import zero_gradient_stretch
-from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.cost import (
+    Total,
     evaluation_hours,
     total_left,
     used_cpu_seconds,
@@ -32,18 +32,15 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     states = [f"{count} {named(state, experiment.where)}" for state, count in counts.items()]
     whole = f"{experiment.folder.experiment}: {done} of {len(plan.rows)} cells done"
     yield ", ".join([whole, *states])
-    spent = used_cpu_seconds(plan.rows)
-    rows = [row for row in plan.rows if row.cell and row.state in _LEFT]
-    remaining = total_left(rows, known_rates(plan.rows, experiment.folder))
+    left = _left(experiment, plan)
     parts = [
-        f"{_number(spent)} CPU-seconds used",
-        *([f"{remaining} still to spend"] if rows else []),
+        f"{_number(used_cpu_seconds(plan.rows))} CPU-seconds used",
+        *([f"{hours:.3g} GPU-hours used"] if (hours := _used_hours(experiment, plan)) else []),
+        *([f"{left} still to spend"] if left.cells else []),
     ]
     if collapsed := sum(map(_is_collapsed, plan.rows)):
         parts.insert(0, f"{collapsed} collapsed")
     yield f"  {', '.join(parts)}"
-    if hours := _gpu_hours(plan, experiment.folder):
-        yield f"  GPU-hours: {hours[0]:.3g} used, {hours[1]:.3g} remaining"
     for sentence in standing_sentences(cluster_standing(experiment, plan)):
         yield f"  {sentence}"
 
@@ -93,16 +90,13 @@ def named(state: str, where: str) -> str:
     return "interrupted" if state == "preempted" and where == "local" else state
 
 
-def _gpu_hours(plan: Plan, folder: RunFolder) -> tuple[float, float] | None:
-    """Return GPU-hours used, also by evaluations, and remaining; None without GPUs."""
-    if not any(
-        r.cell and r.cell.scale == "full" and r.cell.resources.gpus_per_node for r in plan.rows
-    ):
-        return None
-    unfinished = [row for row in plan.rows if row.state not in ("succeeded", "cancelled")]
-    rates = known_rates(plan.rows, folder)
-    spent = used_gpu_hours(plan.rows) + evaluation_hours(folder)
-    return spent, total_left(unfinished, rates).gpu_hours
+def _left(experiment: Experiment, plan: Plan) -> Total:
+    rows = [row for row in plan.rows if row.state in _LEFT]
+    return total_left(rows, known_rates(plan.rows, experiment.folder))
+
+
+def _used_hours(experiment: Experiment, plan: Plan) -> float:
+    return used_gpu_hours(plan.rows) + evaluation_hours(experiment.folder)
 
 
 def _states(plan: Plan) -> dict[str, int]:
@@ -115,7 +109,6 @@ def _is_collapsed(row: PlanRow) -> bool:
 
 def status_data(experiment: Experiment, plan: Plan, everything: bool) -> dict[str, object]:
     """Return the status of an experiment as plain data, with every cell."""
-    hours = _gpu_hours(plan, experiment.folder)
     return {
         "experiment": experiment.folder.experiment,
         "scale": experiment.scale,
@@ -124,7 +117,10 @@ def status_data(experiment: Experiment, plan: Plan, everything: bool) -> dict[st
         "collapsed": sum(map(_is_collapsed, plan.rows)),
         "cluster": cluster_standing(experiment, plan),
         "without_gradient": stretches_without_gradient(experiment, plan, everything),
-        "gpu_hours": dict(zip(("used", "remaining"), hours, strict=True)) if hours else None,
+        "gpu_hours": {
+            "used": _used_hours(experiment, plan),
+            "remaining": _left(experiment, plan).gpu_hours,
+        },
         "cells": [
             {
                 "id": row.directory.id,

@@ -68,10 +68,6 @@ def start(request: SubmitRequest) -> Submitted:
         if state.state == "failed":
             _begin_again(folder, cell, state)
     sent = _submit(request, [*busy, *(cell for cell, _ in wanted)])
-    cancelled = [
-        folder.cell(cell).path.name for cell, state in states if state.state == "cancelled"
-    ]
-    slurm.end_waiting_evaluations(folder, cancelled)
     _evaluate_again(request, {c.id for c in sent.cells})
     return sent
 

@@ -19,7 +19,7 @@ from orchestrator.environments.lock import has_lock, installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch import processes
-from orchestrator.launch.disk_use import disk_use, nearest, shown
+from orchestrator.launch.disk_use import disk_of_checkpoints, nearest
 from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
@@ -32,7 +32,6 @@ from orchestrator.records import Cell, EvaluationSpec, Site
 from orchestrator.rundir import RunFolder
 from orchestrator.site.check import SiteAdvice, check_site
 from orchestrator.site.forecast import (
-    containers,
     ray_shortages,
     time_limit_warnings,
 )
@@ -73,11 +72,7 @@ def cluster_findings(
     findings += [SiteFinding("time limit", "missing", sentence) for sentence in late]
     findings += map(_advice, problems)
     findings += [
-        SiteFinding(f"{release} in an image", "ok", command)
-        for release, command in containers(full, folder, options).items()
-    ]
-    findings += [
-        SiteFinding("ray_cpus_per_node", "broken", str(each), "change site.options")
+        SiteFinding("ray_cpus_per_node", "broken", each, "change site.options")
         for each in ray_shortages(full, folder, site.options)
     ]
     if look and not any(each.broken for each in problems):
@@ -262,22 +257,6 @@ def runs_folder(runs_dir: Path) -> SiteFinding:
     if free < MIN_FREE_GIB:
         return SiteFinding(check, "broken", found, f"free at least {MIN_FREE_GIB} GiB")
     return SiteFinding(check, "ok", found)
-
-
-def disk_of_checkpoints(runs_dir: Path, cells: Sequence[Cell]) -> list[SiteFinding]:
-    """Return a finding: does the disk of the runs folder hold the checkpoints of these cells?"""
-    needed = disk_use(cells)
-    if needed is None:
-        return []
-    free = shutil.disk_usage(nearest(runs_dir)).free
-    check, found = "disk for checkpoints", f"{needed} (estimated); {shown(free)} free"
-    if needed.total <= free:
-        return [SiteFinding(check, "ok", found)]
-    advice = (
-        "fewer checkpoints (cadence.checkpoint_every_steps), `orch prune` as they are scored, or "
-        "another disk (site.runs_dir)"
-    )
-    return [SiteFinding(check, "broken" if needed.largest > free else "missing", found, advice)]
 
 
 def prompts() -> SiteFinding:

@@ -1,35 +1,21 @@
 """Forecast of a spec at full scale: find its faults without running it."""
 
 import math
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
-from orchestrator.errors import EnvironmentFault, OrchError
+from orchestrator.errors import OrchError
 from orchestrator.launch.check import translations
-from orchestrator.launch.node.environment import declared
 from orchestrator.library.prompt_recipe import PLAN_FILE
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import price
+from orchestrator.spec.sentences import counted, few
 from orchestrator.spec.site_options import SlurmOptions, node_options
 
 
-class LibraryRefusal(NamedTuple):
-    """One reason for which a library cannot run some cells."""
-
-    sentence: str
-    slugs: tuple[str, ...]
-
-    def __str__(self) -> str:
-        more = f" and {len(self.slugs) - 3} more" if len(self.slugs) > 3 else ""
-        cells = "cell" if len(self.slugs) == 1 else "cells"
-        return f"{self.sentence} ({len(self.slugs)} {cells}: {', '.join(self.slugs[:3])}{more})"
-
-
-def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRefusal]:
+def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[str]:
     """Return the cells whose prompts are not prepared, grouped by what to do."""
     known: dict[str, str | None] = {}
 
@@ -44,7 +30,7 @@ def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[LibraryRe
 
 def ray_shortages(
     cells: Sequence[Cell], folder: RunFolder, options: Mapping[str, object]
-) -> list[LibraryRefusal]:
+) -> list[str]:
     """Return the cells whose actors claim more CPUs than the site gives to Ray.
 
     options: `site.options`. Without ray_cpus_per_node in them, orch gives Ray what the actors
@@ -71,13 +57,17 @@ def ray_shortages(
 
 def _grouped(
     cells: Sequence[Cell], folder: RunFolder, fault_of: Callable[[Cell, LaunchPlan], str | None]
-) -> list[LibraryRefusal]:
-    """Return each fault with its cells. Others report the cells that their library refuses."""
+) -> list[str]:
+    """Return each fault with its cells, a sentence each. Others report the cells that their library
+    refuses."""
     slugs: dict[str, list[str]] = {}
     for cell, plan in translations(cells, folder):
         if not isinstance(plan, OrchError) and (fault := fault_of(cell, plan)):
             slugs.setdefault(fault, []).append(cell.slug)
-    return [LibraryRefusal(sentence, tuple(names)) for sentence, names in slugs.items()]
+    return [
+        f"{sentence} ({counted(len(names), 'cell')}: {few(names)})"
+        for sentence, names in slugs.items()
+    ]
 
 
 def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
@@ -116,31 +106,6 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
                 f"{sentence}, and write no checkpoint before their last step: they would begin "
                 "anew each time. Set cadence.checkpoint_every_steps"
             )
-
-
-def containers(cells: Sequence[Cell], folder: RunFolder, options: SlurmOptions) -> dict[str, str]:
-    """Return, for each release that runs in an image, the command its launches get.
-
-    A value is the command of the first cell, with PROGRAM for the library's own words, or the
-    sentence on why it cannot be run.
-    """
-    commands: dict[str, str] = {}
-    for cell in cells:
-        name, version = release_of(cell)
-        release = f"{name}@{version}"
-        entry = options.environments.get(release) or options.environments.get(name)
-        if cell.scale == "micro" or entry is None or not entry.image or release in commands:
-            continue
-        environment = declared(release, entry)
-        paths = folder.cell(cell).first_paths()
-        try:
-            words = environment.command(["PROGRAM"], paths.plan_dir, [folder.path], [], "NODE")
-            commands[release] = shlex.join(
-                words[words.index("srun") :] if "srun" in words else words
-            )
-        except EnvironmentFault as fault:
-            commands[release] = str(fault)
-    return commands
 
 
 def release_of(cell: Cell) -> tuple[str, str]:

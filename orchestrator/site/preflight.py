@@ -61,7 +61,7 @@ def preflight(
     if cells and evaluation and evaluation.tasks:
         yield from _scorer(site, evaluation)
     for need in unprepared_cells(cells, folder):
-        yield SiteFinding("prepared prompts", "broken", need.sentence)
+        yield SiteFinding("prepared prompts", "broken", need)
     yield from hub_findings(site, cells, evaluation)
 
 

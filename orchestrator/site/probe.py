@@ -43,7 +43,6 @@ def probe_node(
     site: Site,
     cells: Sequence[Cell] = (),
     evaluation: EvaluationSpec | None = None,
-    deadline_seconds: float = DEADLINE_SECONDS,
 ) -> NodeReport:
     """Check one node of the site's partition, with the GPUs of a cell. Leave nothing behind.
 
@@ -72,7 +71,7 @@ def probe_node(
         python = options.python or sys.executable
         program = [python, "-P", "-m", "orchestrator.site.node_facts", json.dumps(request)]
         argv = [*_srun(options, gpus), *program]
-        return _answer(argv, options, python, deadline_seconds, folder / f"{token}.answer")
+        return _answer(argv, options, python, DEADLINE_SECONDS, folder / f"{token}.answer")
     finally:
         for name in (token, f"{token}.answer"):
             (folder / name).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
-"""Validation errors as sentences: field, rule, and the value that was given."""
+"""Validation errors as sentences: field, rule, and the value that was given; counts and lists in
+words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic_core import ErrorDetails
@@ -77,3 +78,17 @@ def choices(annotation: Any) -> tuple[str, ...]:
     for option in get_args(annotation):
         names += [option] if isinstance(option, str) else choices(option)
     return tuple(names)
+
+
+MOST_NAMED = 3
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 seed`, `2 seeds`."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others: `a, b, c and 2 more`."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.analysis.compare import compare, comparison_data
+from orchestrator.analysis.compare import compare
 from orchestrator.analysis.configurations import configurations
 from orchestrator.analysis.phases import phase_maps, state_of
 from orchestrator.analysis.runs import measure
@@ -84,6 +84,5 @@ def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
     assert [row[-1] for row in largest.rows] == ["10 [none, 10]"] * 3
     assert ("k1.loss", "1") in {(row[2], row[3]) for row in table.rows}
     assert any("1 of 2 [9%, 91%]" in row for row in table.rows)
-    assert comparison_data(comparison)["phases"]
     few = synthetic.run("k1.loss", 0.1)
     assert phase_section(compare(synthetic.spec(), few.records, few.scores)) is None

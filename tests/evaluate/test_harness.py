@@ -123,12 +123,12 @@ def test_the_checkpoints_own_sampling_settings_do_not_count(
 def test_responses_are_those_of_lm_evals_own_class(
     harness: ModuleType, policy: Any, until: list[str]
 ) -> None:
-    """The peer decodes each row after each token and encodes each prompt again."""
+    """The peer decodes each row after each token."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
     class Plain(harness.HarnessPolicy):  # type: ignore[name-defined, misc]  # a module's class
-        tok_encode, _model_generate = HFLM.tok_encode, HFLM._model_generate
+        _model_generate = HFLM._model_generate
 
     settings = {"until": until, "max_gen_toks": 7, "do_sample": True, "temperature": 1.0}
     prompts = [skills.text("sort", digits) for digits in problem_sets.held_out_problems(9).tolist()]

@@ -102,18 +102,6 @@ def test_the_laboratory_prints_bias_variance_and_the_caveat() -> None:
     assert "does not state the parameters" in found.output
 
 
-def test_the_laboratory_takes_the_model_from_the_command_line() -> None:
-    words = ["--policy", "-.5", "0", "--reference", ".5", "0", "--rollout", "-.4", "0"]
-    found = run(explain, "--exact", *words, "--tokens", "6", "--json")
-    data = json.loads(found.stdout)
-    assert data["setting"] == {
-        "policy": {"a": -0.5, "b": 0.0},
-        "reference": {"a": 0.5, "b": 0.0},
-        "rollout": {"a": -0.4, "b": 0.0},
-        "num_tokens": 6,
-    }
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -122,7 +110,6 @@ def test_the_laboratory_takes_the_model_from_the_command_line() -> None:
         (("k0", "loss"), "Error:"),
         (("k3", "middle"), "Error:"),
         (("--all", "--ratio", "sequence"), "Error:"),
-        (("--tokens", "6"), "need --exact"),
         (("k3", "loss", "--exact"), "takes no estimator"),
         (("gspo", "loss"), "takes no placement"),
         (("deepseek",), "is no estimator"),

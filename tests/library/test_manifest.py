@@ -275,7 +275,6 @@ def test_an_extension_must_be_listed_to_send_what_the_release_does_not_take() ->
 
 
 def test_facts_of_the_table() -> None:
-    assert TWO.capabilities("1.0")["kl.estimator"] == ("k1", "k3", "rho_k1", "k2")
     assert TWO.capabilities()["backend.version"] == (None, "2.0", "1.0")
     assert "seed" not in TWO.capabilities()
 

@@ -1,14 +1,13 @@
-"""What `plan` and `doctor` foresee of a site: containers, and limits that a cell cannot meet."""
+"""What `plan` and `doctor` foresee of a site: images, and limits that a cell cannot meet."""
 
+import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from orchestrator import plugins
+from orchestrator.launch.node.environment import declared
 from orchestrator.records import Cell
-from orchestrator.rundir import RunFolder
-from orchestrator.site.forecast import containers, time_limit_warnings
+from orchestrator.site.forecast import time_limit_warnings
 from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
 from tests.launch.kit import make_cell
 
@@ -23,22 +22,16 @@ IMAGE = "docker://nvcr.io/nvidia/pytorch:25.06-py3"
         ({"image": IMAGE, "runtime": "pyxis"}, "pyxis", f"--container-image={IMAGE}"),
     ],
 )
-def test_plan_shows_the_command_of_an_image(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    entry: dict[str, object],
-    runtime: str,
-    words: str,
+def test_the_command_of_an_image(
+    tmp_path: Path, entry: dict[str, object], runtime: str, words: str
 ) -> None:
     options = slurm_options({"environments": {"fake": entry}})
-    monkeypatch.setattr(plugins, "load", lambda _: SimpleNamespace(versions=("1",)))
     assert options.environments["fake"].container == runtime
-    cell = make_cell()
-    shown = containers([cell], RunFolder(tmp_path / "runs"), options)
-    assert list(shown) == ["fake@1"]
-    assert words in shown["fake@1"]
-    assert str(tmp_path / "runs") in shown["fake@1"]
-    assert shown["fake@1"].endswith("PROGRAM")
+    environment = declared("fake@1", options.environments["fake"])
+    shown = shlex.join(environment.command(["PROGRAM"], tmp_path / "plan", [tmp_path], []))
+    assert words in shown
+    assert f"{tmp_path}:{tmp_path}" in shown
+    assert shown.endswith("PROGRAM")
 
 
 @pytest.mark.parametrize(

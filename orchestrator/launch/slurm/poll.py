@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -115,48 +115,6 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     ]
 
 
-def twins(folder: RunFolder) -> dict[str, submissions.Submission]:
-    """Return each job in the queue that is a second copy of a submission of this folder.
-
-    A second copy comes from a request that a stalled controller had kept, or from a script that a
-    person sent again. It starts nothing (submissions.claim_array), but it waits in the queue.
-    Return none while the scheduler does not answer.
-    """
-    answer = snapshot(folder)
-    names = {s.name: s for s in answer.submissions.values() if not s.open}
-    copies = {}
-    # Not `queued`: it leaves out jobs whose id the ledger does not have, and a copy is such a job.
-    for (job, _), element in (answer.listed_in_queue or {}).items():
-        sent = names.get(element.name)
-        if sent is not None and job != sent.job and not scheduler.is_over(element.word):
-            copies[job] = sent
-    return copies
-
-
-def waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> list[str]:
-    """Return elements (`job_index`) of evaluations in the queue whose cell was cancelled.
-
-    cancelled: directories of cells. SLURM leaves an evaluation in the queue if the element that it
-    waits for was cancelled alone while it waited.
-    """
-    names = frozenset(cancelled)
-    answer = snapshot(folder)
-    sent = [s for s in answer.submissions.values() if s.kind == "evaluate" and s.job]
-    if not names or not any(not s.drained for s in sent):
-        return []
-    alive = {
-        key for key, each in (answer.queued() or {}).items() if scheduler.is_waiting(each.word)
-    }
-    jobs = {job for job, _ in alive}
-    return [
-        f"{each.job}_{index}"
-        for each in sent
-        if each.job in jobs
-        for index, (name, _) in enumerate(submissions.elements(folder, each.id))
-        if name in names and (str(each.job), index) in alive
-    ]
-
-
 class SchedulerSnapshot:
     """One answer of the scheduler about a folder's jobs: one squeue and one sacct at most.
 
@@ -172,7 +130,6 @@ class SchedulerSnapshot:
         self.fault = ""
         """A sentence that names the command that does not answer."""
         self._queue: scheduler.Answer | None = None
-        self._own_queue: scheduler.Answer | None = None
         self._accounted: scheduler.Answer | None = None
         self._asked_queue = False
         self._cluster_name: str | None = None
@@ -216,9 +173,8 @@ class SchedulerSnapshot:
             return None
         return None if max(changed) >= written else CellState("pending", None, attempt)
 
-    @property
-    def listed_in_queue(self) -> scheduler.Answer | None:
-        """Return the elements in the queue, of every user who submitted for this folder.
+    def queued(self) -> scheduler.Answer | None:
+        """Return the elements of this folder's arrays in the queue, of every user who submitted.
 
         Return None while squeue does not answer.
         """
@@ -228,19 +184,13 @@ class SchedulerSnapshot:
             users = {str(os.geteuid() if s.uid is None else s.uid) for s in alive}
             try:
                 # Without a submission that may be in the queue, squeue is not called.
-                self._queue = scheduler.queue(users) if alive else {}
+                listed = scheduler.queue(users) if alive else {}
             except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
                 self.fault = f"the scheduler does not answer ({error})"
+            else:
+                self._queue = {k: each for k, each in listed.items() if self._is_ours(k, each)}
             self.made = time.monotonic()
         return self._queue
-
-    def queued(self) -> scheduler.Answer | None:
-        """Return the elements of this folder's arrays that squeue lists; None without an answer."""
-        if self._own_queue is None and (listed := self.listed_in_queue) is not None:
-            self._own_queue = {
-                key: each for key, each in listed.items() if self._is_ours(key, each)
-            }
-        return self._own_queue
 
     def accounted(self) -> scheduler.Answer:
         """Return the elements that sacct lists; none while it does not answer."""

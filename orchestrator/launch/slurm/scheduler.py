@@ -345,12 +345,12 @@ def state_of(element: ArrayElement) -> State:
     return "pending" if is_waiting(element.word) else "running"
 
 
-def ending_of(element: ArrayElement, log: str, now: float | None = None) -> ExitRecord | None:
+def ending_of(element: ArrayElement, log: str) -> ExitRecord | None:
     """Return the ending of a job whose worker recorded none; None while it may still do so.
 
     log: the end of the job's output outside of any attempt.
     """
-    now = time.time() if now is None else now
+    now = time.time()
     ended = element.ended or now
     if element.word in {"COMPLETED", *STOPPED} and now - ended < LATE_SECONDS:
         return None

@@ -18,8 +18,7 @@ SLURM does not answer, nothing is submitted.
 An sbatch that timed out may still reach a controller that was stalled, even after it has said that
 it has no such job. So SLURM may have two jobs of one submission. Only one array runs: a job starts
 nothing unless the claim of its submission has its array's id, and an attempt names the one
-submission that may start it (lease.open_attempt). Every `orch run` and `status` looks for second
-copies of a job and cancels them (end_twins).
+submission that may start it (lease.open_attempt).
 """
 
 import os
@@ -110,7 +109,6 @@ def submit(
         # Read the states under the lock: its last holder may have submitted these cells.
         with poll.one_look(folder):
             states = [(c, folder.cell(c).state(poll=poll.polled_state)) for c in cells]
-            end_twins(folder, tell)
         waiting = [(cell, state) for cell, state in states if state.state in RESUMABLE]
         check_launchable([cell for cell, _ in waiting], folder)
         if not waiting:
@@ -521,7 +519,6 @@ def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, 
     submissions.note(folder, submissions.SENT, submission, job=holder)
     if tries > 1:
         poll.forget()
-        end_twins(folder, tell)
     return holder
 
 
@@ -541,34 +538,6 @@ def _refusal(error: EnvironmentFault | None, options: SlurmOptions) -> Environme
     message = refusal_of(str(error), options.model_dump(mode="json"), names)
     kind = QueueFull if message.field == "site.options.max_submit_jobs" else EnvironmentFault
     return kind(f"the cluster refuses the job: {message.sentence.rstrip('.')}")
-
-
-def end_twins(folder: RunFolder, tell: Tell = lambda _: None) -> list[str]:
-    """Cancel second copies of this folder's submissions. Return, and print, a sentence for each."""
-    sentences = []
-    for job, sent in poll.twins(folder).items():
-        why = f"which job {sent.job} runs" if sent.job else "which was given up"
-        sentence = f"job {job} is a second copy of submission {sent.id}, {why}; it "
-        try:
-            scheduler.cancel([job])
-            sentence += "is cancelled, and had started nothing"
-        except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
-            sentence += f"starts nothing, and could not be cancelled ({error}): `scancel {job}`"
-        tell(sentence)
-        sentences.append(sentence)
-    return sentences
-
-
-def end_waiting_evaluations(folder: RunFolder, cancelled: Sequence[str]) -> int:
-    """Cancel evaluations in the queue whose cell was cancelled. Return how many.
-
-    cancelled: directories of cells.
-    """
-    elements = poll.waiting_evaluations(folder, cancelled)
-    with suppress(scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
-        scheduler.cancel(elements)
-        return len(elements)
-    return 0
 
 
 def retry_while_away(question: Callable[[], T], tell: Tell) -> T:

