@@ -88,7 +88,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "negative_beta": Cause(
         "beta is negative: it pays for leaving the reference policy",
-        "Make beta positive.",
+        "See in the trainer's code whether the KL is added to the loss (verl subtracted it before "
+        "February 2025); if it is, make beta positive.",
     ),
     "entropy_growth": Cause(
         "the entropy grows: the policy becomes noise",

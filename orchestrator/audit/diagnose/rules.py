@@ -42,6 +42,11 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
     known = facts or TrainingFacts()
     course = course_of(trace.get(REWARD))
     logged = term_of(trace)
+    named = trace.get("train/beta")
+    ran = math.nan if named is None else float(np.nanmedian(named))
+    differ = known.beta is not None and abs(ran - known.beta) > max(5e-4, 0.05 * abs(ran))
+    beta_untold = f"which beta counts: {known.source} has {known.beta}; the log's {ran:.3g} is used"
+    known = replace(known, beta=ran) if differ else known
     if known.estimator is None:
         known = replace(
             known,
@@ -64,6 +69,7 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
         if all(each.certainty == "possible" for each in candidates) and not signs.at_a_bound(run):
             candidates = [*_nothing_wrong(run), *candidates]
         untold = [*_untold(run, candidates[0] if candidates else None)]
+    untold = [*([beta_untold] if differ else []), *untold]
     fault = trace.faults[0] if trace.faults else ""
     return Diagnosis(tuple(candidates), notes, tuple(untold), fault, trace.unit)
 
@@ -88,7 +94,8 @@ def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
     for each in found:
         known = best.get(each.cause)
         if known is None or CERTAINTIES.index(each.certainty) < CERTAINTIES.index(known.certainty):
-            best[each.cause] = each
+            in_order = sorted(each.evidence, key=lambda shown: shown.step)
+            best[each.cause] = replace(each, evidence=tuple(in_order))
     shown = any(c.certainty != "possible" for name, c in best.items() if name in signs.SHOWN)
     is_cut = any(best[n].certainty == "likely" for n in ("length", "cut_from_start") if n in best)
     inferred = (*(["learning_rate"] if shown else []), *(["no_signal"] if is_cut else []))
@@ -161,7 +168,8 @@ def _off_policy(run: Run) -> CauseFound | None:
     is_stale = later > ENGINE_NATS if several or not facts.staleness else True
     cause = "staleness" if is_stale else "minibatches"
     certainty: Certainty = "sure" if run.hurt and len(levels) > 1 else "likely"
-    if not run.hurt and {each.metric for each in levels} == {CLIP}:
+    differs = signs.other_reference(run) is not None
+    if {each.metric for each in levels} == {CLIP} and (differs or not run.hurt):
         certainty = "possible"  # clipped tokens have no gradient: the bound holds
     return CauseFound(cause, certainty, (*levels, *run.fall))
 
@@ -249,7 +257,7 @@ def _learning_rate(run: Run) -> CauseFound | None:
     end = run.mean(KL, slice(-trace.window, None)) or 0.0
     jumps = _jumps(moved)[:until]
     largest, at = float(np.max(jumps, initial=0.0)), int(np.argmax(jumps)) + 1
-    needed = _needed(course.start, course.end)
+    needed = max(_needed(course.start, each) for each in (course.best, course.end))
     before = moved[:at][np.isfinite(moved[:at])]
     scatter = float(np.std(np.diff(before))) if len(before) > 2 else 0.0
     lost = course.end <= course.start - 2 * course.error_of_start
@@ -265,7 +273,7 @@ def _learning_rate(run: Run) -> CauseFound | None:
         return None
     text = (
         f"the KL to the reference policy moves by {largest:.3g} nats a response within few train "
-        f"steps and ends at {end:.3g}; a policy of this reward needs {needed:.2g}"
+        f"steps and ends at {end:.3g}; its best or last reward needs {needed:.2g}"
     )
     at_once = early or course.at_fall is None
     certainty: Certainty = "sure" if at_once and largest > 3 else "likely"
@@ -513,7 +521,7 @@ def _kl_too_weak(run: Run) -> CauseFound | None:
         return None
     end = run.mean(KL, slice(len(moved) // 2, None)) or 0.0
     times = end / max(_needed(course.start, course.end), 0.1)
-    if facts.beta is None or facts.own_reference:
+    if not (facts.beta or 0) > 0 or facts.own_reference:
         return None
     gain, cost = course.end - course.start, facts.beta * end
     if not course.rose or times < 5 or cost > 0.01 * gain:

@@ -51,7 +51,7 @@ def term_of(trace: Trace) -> LoggedTerm:
     beta, is_whole = None, False
     if place != "reward" and term is not None:
         loss, policy = trace.get("train/loss"), trace.get("train/policy_loss")
-        if loss is not None:
+        if loss is not None and (policy is not None or trace.steps_a_batch == 1):
             beta = _weight(loss if policy is None else loss - policy, term)
             is_whole = beta is not None and policy is None
         place = place if beta is None else "loss"
