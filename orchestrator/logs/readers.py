@@ -17,8 +17,8 @@ from orchestrator.logs.logged import LoggedRow, LoggedRun, UnreadableSource, num
 from orchestrator.metrics.tensorboard import scalars
 
 FORMATS = (
-    "a history as CSV or JSON (lines, or a list), TensorBoard (events.out.tfevents.*), Transformers "
-    "(trainer_state.json or an output_dir), the console of a trainer (a text file)"
+    "a history as CSV or JSON (lines, or a list), TensorBoard (events.out.tfevents.*), "
+    "Transformers (trainer_state.json or an output_dir), the console of a trainer (a text file)"
 )
 
 
@@ -48,9 +48,8 @@ def _starts(run: LoggedRun) -> Iterator[LoggedRun]:
     begins = [
         at
         for at, (before, after) in enumerate(pairwise(rows), 1)
-        if after.step <= first
-        and after.step < before.step
-        and not after.values.get("epoch", 0.0) > before.values.get("epoch", 0.0)
+        if after.step <= first < before.step
+        and after.values.get("epoch", 0.0) <= before.values.get("epoch", 0.0)
     ]
     for number, (start, end) in enumerate(pairwise([0, *begins, len(rows)]), 1):
         name = f"{run.name} ({number} of {len(begins) + 1})" if begins else run.name
@@ -62,31 +61,21 @@ Reader = Callable[[Path], Iterator[LoggedRun]]
 
 def _reader(path: Path) -> Reader:
     """Return what reads a path. Raise UnreadableSource for a path of no known format."""
-    reader = _of_folder(path) if path.is_dir() else _of_file(path)
-    if reader is None:
-        raise UnreadableSource(f"{path} is in no format that orch knows; it reads {FORMATS}")
-    return reader
-
-
-def _of_file(path: Path) -> Reader | None:
-    if path.name.startswith("events.out.tfevents."):
-        return read_tensorboard
-    if path.suffix in (".jsonl", ".ndjson", ".json", ".csv"):
-        return read_history
-    return read_console if path.suffix in _OF_CONSOLE else None
-
-
-def _of_folder(path: Path) -> Reader | None:
-    if newest_state(path) is not None:
+    if path.is_dir() and newest_state(path) is not None:
         return lambda place: read_history(newest_state(place) or place)
-    if event_files(path):
+    if path.name.startswith("events.out.tfevents.") or (path.is_dir() and event_files(path)):
         return read_tensorboard
-    return None
+    if path.is_file() and path.suffix in _OF_HISTORY:
+        return read_history
+    if path.is_file() and path.suffix in _OF_CONSOLE:
+        return read_console
+    raise UnreadableSource(f"{path} is in no format that orch knows; it reads {FORMATS}")
 
 
 # ---------------------------------------------------------------- a history
 
 
+_OF_HISTORY = (".jsonl", ".ndjson", ".json", ".csv")
 _OF_STEP = ("_step", "Step", "step")
 _OF_TIME = ("_timestamp", "Timestamp")
 
@@ -182,8 +171,6 @@ def read_tensorboard(path: Path) -> Iterator[LoggedRun]:
     folders: dict[Path, list[Path]] = {}
     for file in event_files(path):
         folders.setdefault(file.parent, []).append(file)
-    if not folders:
-        raise UnreadableSource(f"{path} holds no event file ({EVENTS})")
     for files, name in zip(folders.values(), _names([*folders]), strict=True):
         rows: dict[int, dict[str, float]] = {}
         for file in files:

@@ -34,7 +34,7 @@ from orchestrator.audit.diagnose.run import (
     Run,
 )
 from orchestrator.audit.diagnose.term import KL, TERM, LoggedTerm, term_of
-from orchestrator.audit.diagnose.trace import CUT, FEWEST_STEPS, STD, Series, Trace, running_mean
+from orchestrator.audit.diagnose.trace import CUT, FEWEST_STEPS, Series, Trace, running_mean
 
 
 def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
@@ -56,17 +56,22 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
     notes = tuple(_notes(trace, known, logged))
     if course is None:
         candidates = _ordered(_of_few_rows(trace))
+        count = int(np.isfinite(trace.values(REWARD)).sum())
         untold = [
-            f"what happened: the log has the reward of {_count(trace, REWARD)}, and the rules "
-            f"need {FEWEST_STEPS}"
-            if trace.get(REWARD) is not None
+            f"what happened: the log has the reward of {count} train steps, and the rules need "
+            f"{FEWEST_STEPS}"
+            if count
             else "what happened: the log has no task reward that orch knows; "
             "--metric THEIRS=train/reward_mean names it"
         ]
     else:
         run = Run(trace, known, course, logged)
         candidates = _ordered([each for rule in RULES if (each := rule(run)) is not None])
-        if all(each.certainty == "possible" for each in candidates) and not signs.at_a_bound(run):
+        may_praise = all(
+            each.certainty == "possible" and each.cause not in signs.NEVER_HEALTHY
+            for each in candidates
+        )
+        if may_praise and not signs.at_a_bound(run):
             candidates = [*_nothing_wrong(run), *candidates]
         untold = [*_untold(run, candidates[0] if candidates else None)]
     untold = [*([beta_untold] if differ else []), *untold]
@@ -103,11 +108,6 @@ def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
         if name in best:
             best[name] = replace(best[name], certainty="possible")
     return sorted(best.values(), key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
-
-
-def _count(trace: Trace, name: str) -> str:
-    count = int(np.isfinite(trace.series[name]).sum())
-    return f"{count} train step{'' if count == 1 else 's'}"
 
 
 def _no_signal(run: Run) -> CauseFound | None:
@@ -430,9 +430,7 @@ def _kl_too_strong(run: Run) -> CauseFound | None:
             return CauseFound("kl_too_strong", "sure", evidence)
     if len(course.rewards) < _FEWEST_TO_GAIN:
         return None
-    if spent is not None:
-        return _costs_more_than_gain(run, spent)
-    return None if facts.beta else _still(run)
+    return None if facts.beta or spent is not None else _still(run)
 
 
 _FEWEST_TO_GAIN = 20
@@ -457,25 +455,6 @@ def _cost_evidence(run: Run, cost: float | None) -> tuple[Evidence, ...]:
     text = f"{run.beta_in_words} times the KL is {cost:.2g} a response"
     gained = f"the reward goes from {course.start:.2g} to {course.end:.2g}"
     return (run.shown(len(course.rewards) // 2, KL, f"{text}, and {gained}"),)
-
-
-def _costs_more_than_gain(run: Run, spent: float) -> CauseFound | None:
-    """Find a policy that pays more for its KL than its reward gained, and did not leave the
-    reference policy for another reason.
-
-    An advantage that is divided by the deviation of the rewards, at most 0.5 for rates, makes the
-    reward count twice or more beside a KL in the loss: so much less the KL costs.
-    """
-    course = run.course
-    gain = max(course.end - course.start, 2 * course.error_of_start)
-    scale = max(abs(course.start), abs(course.best), abs(course.end))
-    deviation = 1.0 if run.facts.placement == "reward" else run.mean(STD, slice(None)) or 0.5
-    least = max(1.5 * gain, 0.1 * scale) / min(deviation, 1.0)
-    if spent <= least or _levels(run, slice(None)):
-        return None
-    if _learning_rate(run) is not None or _tail(run) is not None:
-        return None
-    return CauseFound("kl_too_strong", "likely", _cost_evidence(run, spent))
 
 
 _HELD = 2.0
@@ -616,19 +595,6 @@ def _entropy_collapse(run: Run) -> CauseFound | None:
     return CauseFound("entropy_collapse", "likely", evidence)
 
 
-def _length(run: Run) -> CauseFound | None:
-    """Find responses that are half as long again as at the start when the reward falls."""
-    values, at = run.trace.get(LENGTH), run.course.at_fall
-    if values is None or at is None:
-        return None
-    length = running_mean(values, run.trace.window)
-    start = float(np.nanmean(values[: max(3, run.trace.window // 3)]))
-    if not length[at] > 1.5 * start:
-        return None
-    text = f"the responses have {length[at]:.0f} tokens, from {start:.0f}"
-    return CauseFound("length", "likely", (run.shown(at, LENGTH, text), *run.fall))
-
-
 Rule = Callable[[Run], CauseFound | None]
 RULES: tuple[Rule, ...] = (
     *signs.SIGNS,
@@ -642,7 +608,6 @@ RULES: tuple[Rule, ...] = (
     _moved_reference,
     _reward_hacking,
     _entropy_collapse,
-    _length,
 )
 
 

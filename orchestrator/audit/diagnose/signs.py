@@ -28,6 +28,10 @@ SHOWN = (
     "cut_from_start",
 )
 """Causes that a log shows by a number of their own."""
+NEVER_HEALTHY = (
+    *("length", "cut_from_start", "length_collapse", "silent_part", "no_signal", "negative_beta"),
+)
+"""Causes that no healthy run shows, though they be only possible."""
 _STALE = 2.0
 """Train steps between sampling and use from which samples count as stale."""
 _FAR, _VERY_FAR = 0.02, 0.05
@@ -123,7 +127,7 @@ def _lost_signal(run: Run) -> CauseFound | None:
     late = rewards[part][np.isfinite(rewards[part])]
     share = run.mean(SILENT, part) or 0.0
     same = float(np.unique(late, return_counts=True)[1].max(initial=0)) / max(len(late), 1)
-    if run.course.won or len(late) < 6 or len(late) == len(rewards):
+    if run.course.won or len(late) < 6:
         return None
     if share > 0.9:
         text = f"in {share:.0%} of the groups all rewards are equal from here on"
@@ -131,13 +135,7 @@ def _lost_signal(run: Run) -> CauseFound | None:
         text = f"in {same:.0%} of the rows from here on the reward is one number"
     else:
         return None
-    return CauseFound("no_signal", "possible", (run.shown(-len(late), REWARD, text),), _SAME)
-
-
-_SAME = (
-    "Read some responses: they may be all the same. If the task is solved, stop, or take harder "
-    "problems."
-)
+    return CauseFound("no_signal", "possible", (run.shown(-len(late), REWARD, text),))
 
 
 def _short(run: Run) -> CauseFound | None:
@@ -305,12 +303,7 @@ def at_a_bound(run: Run) -> bool:
     entropy = run.mean(ENTROPY, early) or 0.0
     used_up = entropy > 0 and (run.mean(ENTROPY, late) or entropy) < 0.02 * entropy
     return (
-        _cut(run) is not None
-        or _negative(run) is not None
-        or _lost_signal(run) is not None
-        or _silent_part(run) is not None
-        or _short(run) is not None
-        or grows(run)
+        grows(run)
         or (used_up and run.course.end < 0.8)
         or (run.mean(MISMATCH, late) or 0.0) > _VERY_FAR
         or (run.mean(CLIP, late) or 0.0) > 0.5

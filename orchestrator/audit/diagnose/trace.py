@@ -211,9 +211,9 @@ def _named(
     named = canonical(values, table, place, renames) | own
     for name, value in values.items():
         is_named = table is not None and any(row.ours for row in table.rows(name))
-        if name not in own and not is_named and (ours := _by_plain_name(name)):
-            if ours != CUT or name not in no_share:
-                named.setdefault(ours, value)
+        ours = "" if is_named or name in own else _by_plain_name(name)
+        if ours and (ours != CUT or name not in no_share):
+            named.setdefault(ours, value)
     return named
 
 
