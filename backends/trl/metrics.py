@@ -134,7 +134,6 @@ _PPO = {
     "objective/rlhf_reward": "train/shaped_reward_mean",
     "policy/clipfrac_avg": "train/clip_fraction",
     "policy/entropy_avg": "train/entropy",
-    "loss/policy_avg": "train/policy_loss",
     "lr": "train/learning_rate",
 }
 

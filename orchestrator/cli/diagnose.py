@@ -83,17 +83,17 @@ def command(
     for cell in cells or [None]:
         source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
         for run in open_source(source, runs=runs):
-            unread: tuple[str, ...] = ()
+            untold: list[str] = []
             try:
                 facts, place, trained_by, why = _facts(run, script, library, cell)
             except UnreadableScript as error:
                 facts, place, trained_by, why = _facts(run, None, library, cell)
-                unread = (f"what the launch sets: {error}",)
+                untold = [f"what the launch sets: {error}"]
             answer = diagnose(trace_of(run, trained_by, place, renames), facts)
-            answer = replace(answer, untold=(*unread, *answer.untold))
+            untold += answer.untold
             if answer.first is None and trained_by is None and cell is None:
-                untold = f"which library trained it: {why}"
-                answer = replace(answer, untold=(*answer.untold, untold))
+                untold.append(f"which library trained it: {why}")
+            answer = replace(answer, untold=tuple(untold))
             answers.append((cell.path.name if cell else run.name, answer))
     if as_json:
         print_json([as_data(name, answer) for name, answer in answers])

@@ -58,8 +58,7 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
         candidates = _ordered(_of_few_rows(trace))
         count = int(np.isfinite(trace.values(REWARD)).sum())
         untold = [
-            f"what happened: the log has the reward of {count} train steps, and the rules need "
-            f"{FEWEST_STEPS}"
+            f"what happened: the rules need {FEWEST_STEPS} steps with a reward; it has {count}"
             if count
             else "what happened: the log has no task reward that orch knows; "
             "--metric THEIRS=train/reward_mean names it"
@@ -67,11 +66,10 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
     else:
         run = Run(trace, known, course, logged)
         candidates = _ordered([each for rule in RULES if (each := rule(run)) is not None])
-        may_praise = all(
-            each.certainty == "possible" and each.cause not in signs.NEVER_HEALTHY
-            for each in candidates
-        )
-        if may_praise and not signs.at_a_bound(run):
+        faults = [
+            c for c in candidates if c.certainty != "possible" or c.cause in signs.NEVER_HEALTHY
+        ]
+        if not faults and not signs.at_a_bound(run):
             candidates = [*_nothing_wrong(run), *candidates]
         untold = [*_untold(run, candidates[0] if candidates else None)]
     untold = [*([beta_untold] if differ else []), *untold]
@@ -127,13 +125,12 @@ def _no_signal(run: Run) -> CauseFound | None:
     if run.trace.is_silent[:count].all() and not run.course.rose:
         return CauseFound("no_signal", "sure", (run.shown(0, REWARD, _NONE_DIFFERS),))
     first = run.mean(SILENT, slice(0, 1))
-    if share is not None and share > 0.9 and (first is None or first > _LOST_SIGNAL):
+    had_one = first is not None and first <= _LOST_SIGNAL
+    if share is not None and share > 0.9 and not had_one:
         text = f"in {share:.0%} of the groups all rewards are equal"
         return CauseFound("no_signal", "sure", (run.shown(0, SILENT, text),))
     hits = float(np.mean(early)) if len(early) else 0.5
-    if first is not None and first <= _LOST_SIGNAL:
-        return None
-    if not run.course.rose and (0 <= hits < 0.005 or 0.995 < hits <= 1):
+    if not had_one and not run.course.rose and (0 <= hits < 0.005 or 0.995 < hits <= 1):
         text = f"the mean reward of the first {len(early)} steps is {hits:.2g}"
         return CauseFound("no_signal", "likely", (run.shown(0, REWARD, text),))
     return None
@@ -326,10 +323,9 @@ def _tail(run: Run) -> CauseFound | None:
     term, gradient, moved = trace.get(TERM), trace.get(GRADIENT), trace.get(KL)
     if facts.has_kl is False or facts.placement == "loss" or term is None or gradient is None:
         return None
-    if moved is not None and np.allclose(term, moved, rtol=1e-3, atol=1e-6, equal_nan=True):
+    same = moved is not None and np.allclose(term, moved, rtol=1e-3, atol=1e-6, equal_nan=True)
+    if same or run.logged.is_k1:
         return None  # the estimate is k1, which has no tail
-    if run.logged.is_k1:
-        return None
     logged = np.isfinite(term) & np.isfinite(gradient)
     if logged.sum() < 8:
         return None
@@ -438,13 +434,9 @@ _FEWEST_TO_GAIN = 20
 
 
 def _mean_kl_cost(run: Run) -> float | None:
-    """Return beta times the KL of a response in the second half, by the log, else the launch."""
-    cost, moved = run.logged.cost, run.trace.get(KL)
-    if cost is None and moved is not None and run.facts.beta:
-        cost = run.facts.beta * moved
-    if cost is None or np.isnan(cost[len(cost) // 2 :]).all():
-        return None
-    return float(np.nanmean(cost[len(cost) // 2 :]))
+    """Return beta times the KL of a response in the second half."""
+    moved = run.mean(KL, slice(len(run.trace.steps) // 2, None))
+    return run.facts.beta * moved if run.facts.beta and moved is not None else None
 
 
 def _cost_evidence(run: Run, cost: float | None) -> tuple[Evidence, ...]:
@@ -500,7 +492,7 @@ def _kl_too_weak(run: Run) -> CauseFound | None:
         return None
     end = run.mean(KL, slice(len(moved) // 2, None)) or 0.0
     times = end / max(_needed(course.start, course.end), 0.1)
-    if not (facts.beta or 0) > 0 or facts.own_reference:
+    if facts.beta is None or facts.beta <= 0 or facts.own_reference:
         return None
     gain, cost = course.end - course.start, facts.beta * end
     if not course.rose or times < 5 or cost > 0.01 * gain:

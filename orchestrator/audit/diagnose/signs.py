@@ -302,21 +302,15 @@ def at_a_bound(run: Run) -> bool:
     early, late = run.ends
     entropy = run.mean(ENTROPY, early) or 0.0
     used_up = entropy > 0 and (run.mean(ENTROPY, late) or entropy) < 0.02 * entropy
+    begins_far = bool((np.abs(run.trace.values(TERM)[:3]) > _FAR_ALL_ALONG).all())
     return (
         grows(run)
         or (used_up and run.course.end < 0.8)
         or (run.mean(MISMATCH, late) or 0.0) > _VERY_FAR
         or (run.mean(CLIP, late) or 0.0) > 0.5
         or middle(run, late) > 5 * _TOO_FAR
-        or _is_far_all_along(run)
+        or (begins_far and middle(run, late) > _FAR_ALL_ALONG and not run.facts.own_reference)
     )
-
-
-def _is_far_all_along(run: Run) -> bool:
-    """Return True if the KL of a token is far from 0 from the first rows to the last ones."""
-    first = run.trace.values(TERM)[:3]
-    is_far = bool((np.abs(first) > _FAR_ALL_ALONG).all()) and not run.facts.own_reference
-    return is_far and middle(run, run.ends[1]) > _FAR_ALL_ALONG
 
 
 SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
