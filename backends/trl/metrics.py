@@ -113,7 +113,8 @@ _KL = (
         "objective/kl",
         "train/kl_reference",
         "KL to the reference policy: k1 summed over a response, averaged over responses",
-        "trl/trainer/rloo_trainer.py, train, 0.14.0 (RLOOTrainer up to 0.21)",
+        "trl/trainer/rloo_trainer.py, train, 0.14.0 (RLOOTrainer up to 0.21); ppo_trainer.py",
+        place="reward",
     ),
     LoggedMetric(
         "sampling/sampling_logp_difference/mean",
@@ -128,6 +129,13 @@ _OTHERS = (
     LoggedMetric("frac_reward_zero_std", "train/groups_without_signal"),
 )
 """Names that orch's own launches do not read. `reward` is a weighted sum over reward functions."""
+_PPO = {
+    "objective/scores": "train/reward_mean",
+    "objective/rlhf_reward": "train/shaped_reward_mean",
+    "policy/clipfrac_avg": "train/clip_fraction",
+    "policy/entropy_avg": "train/entropy",
+    "lr": "train/learning_rate",
+}
 
 
 _PRINTED = re.compile(r"\{'loss': [^{}]*\}")
@@ -170,7 +178,7 @@ def _steps(text: str, places: Sequence[int]) -> Sequence[int | None]:
 
 
 LOGGED = LoggedMetrics(
-    (*_KL, *_OTHERS, *renamed(NAMES, (*_KL, *_OTHERS))),
+    (*_KL, *_OTHERS, *renamed(NAMES, (*_KL, *_OTHERS)), *renamed(_PPO)),
     prefixes=("train/",),
     step_names=("train/global_step",),
     console=_console,

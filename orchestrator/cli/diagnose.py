@@ -16,6 +16,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_json
 from orchestrator.cli.conventions import set_next
 from orchestrator.errors import SelectionError
+from orchestrator.library.launches import UnreadableScript
 from orchestrator.library.logged import Place
 from orchestrator.logs.logged import LoggedRun
 from orchestrator.logs.names import renames_of
@@ -82,11 +83,17 @@ def command(
     for cell in cells or [None]:
         source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
         for run in open_source(source, runs=runs):
-            facts, place, trained_by, why = _facts(run, script, library, cell)
+            untold: list[str] = []
+            try:
+                facts, place, trained_by, why = _facts(run, script, library, cell)
+            except UnreadableScript as error:
+                facts, place, trained_by, why = _facts(run, None, library, cell)
+                untold = [f"what the launch sets: {error}"]
             answer = diagnose(trace_of(run, trained_by, place, renames), facts)
+            untold += answer.untold
             if answer.first is None and trained_by is None and cell is None:
-                untold = f"which library trained it: {why}"
-                answer = replace(answer, untold=(*answer.untold, untold))
+                untold.append(f"which library trained it: {why}")
+            answer = replace(answer, untold=tuple(untold))
             answers.append((cell.path.name if cell else run.name, answer))
     if as_json:
         print_json([as_data(name, answer) for name, answer in answers])
@@ -138,7 +145,7 @@ def _facts(
     _, findings = audit_file(script, pinned, Projects())
     terms = {(f.in_reward, f.in_loss, f.verdict) for f in findings}
     if len(terms) != 1:
-        raise SelectionError(
+        raise UnreadableScript(
             f"{script} has {len(findings)} launches with {len(terms)} different KL terms: give a "
             "file with the launch of this run alone"
         )

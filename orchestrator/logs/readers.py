@@ -3,9 +3,12 @@
 The readers of a history, a console, TensorBoard and Transformers follow it.
 """
 
+import csv
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,8 @@ from orchestrator.logs.logged import LoggedRow, LoggedRun, UnreadableSource, num
 from orchestrator.metrics.tensorboard import scalars
 
 FORMATS = (
-    "a history as JSON (lines, or a list), TensorBoard (events.out.tfevents.*), Transformers "
-    "(trainer_state.json or an output_dir), the console of a trainer (a text file)"
+    "a history as CSV or JSON (lines, or a list), TensorBoard (events.out.tfevents.*), "
+    "Transformers (trainer_state.json or an output_dir), the console of a trainer (a text file)"
 )
 
 
@@ -29,7 +32,7 @@ def open_source(source: str, *, runs: Sequence[str] = ()) -> list[LoggedRun]:
     if not path.exists():
         raise UnreadableSource(f"{source} is not there; orch reads {FORMATS}")
     try:
-        readable = list(_reader(path)(path))
+        readable = [start for run in _reader(path)(path) for start in _starts(run)]
     except (OSError, UnicodeDecodeError) as error:
         raise UnreadableSource(f"{path} cannot be read: {error}") from None
     chosen = [run for run in readable if not runs or run.name in runs]
@@ -39,49 +42,58 @@ def open_source(source: str, *, runs: Sequence[str] = ()) -> list[LoggedRun]:
     return chosen
 
 
+def _starts(run: LoggedRun) -> Iterator[LoggedRun]:
+    """Yield a run for each time that the steps begin again, as in a file that runs are added to."""
+    rows, first = run.rows, run.rows[0].step
+    begins = [
+        at
+        for at, (before, after) in enumerate(pairwise(rows), 1)
+        if after.step <= first < before.step
+        and after.values.get("epoch", 0.0) <= before.values.get("epoch", 0.0)
+    ]
+    for number, (start, end) in enumerate(pairwise([0, *begins, len(rows)]), 1):
+        name = f"{run.name} ({number} of {len(begins) + 1})" if begins else run.name
+        yield replace(run, name=name, rows=rows[start:end])
+
+
 Reader = Callable[[Path], Iterator[LoggedRun]]
 
 
 def _reader(path: Path) -> Reader:
     """Return what reads a path. Raise UnreadableSource for a path of no known format."""
-    reader = _of_folder(path) if path.is_dir() else _of_file(path)
-    if reader is None:
-        raise UnreadableSource(f"{path} is in no format that orch knows; it reads {FORMATS}")
-    return reader
-
-
-def _of_file(path: Path) -> Reader | None:
-    if path.name.startswith("events.out.tfevents."):
-        return read_tensorboard
-    if path.suffix in (".jsonl", ".ndjson", ".json"):
-        return read_history
-    return read_console if path.suffix in _OF_CONSOLE else None
-
-
-def _of_folder(path: Path) -> Reader | None:
-    if newest_state(path) is not None:
+    if path.is_dir() and newest_state(path) is not None:
         return lambda place: read_history(newest_state(place) or place)
-    if event_files(path):
+    if path.name.startswith("events.out.tfevents.") or (path.is_dir() and event_files(path)):
         return read_tensorboard
-    return None
+    if path.is_file() and path.suffix in _OF_HISTORY:
+        return read_history
+    if path.is_file() and path.suffix in _OF_CONSOLE:
+        return read_console
+    raise UnreadableSource(f"{path} is in no format that orch knows; it reads {FORMATS}")
 
 
 # ---------------------------------------------------------------- a history
 
 
+_OF_HISTORY = (".jsonl", ".ndjson", ".json", ".csv")
 _OF_STEP = ("_step", "Step", "step")
 _OF_TIME = ("_timestamp", "Timestamp")
 
 
 def read_history(path: Path) -> Iterator[LoggedRun]:
-    """Yield the run of a history as JSON lines, or as a list in JSON (`run.history()`), alone or
-    under a name, as in Transformers' state."""
+    """Yield the run of a history as CSV, as JSON lines, as a list in JSON (`run.history()`), alone
+    or under a name, as in Transformers' state, or as a list for each metric."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    rows = []
+    rows: list[Any] = list(csv.DictReader(text.splitlines())) if path.suffix == ".csv" else []
     try:
         whole = json.loads(text)
-        lists = whole.values() if isinstance(whole, dict) else [whole]
-        rows = [each for part in lists if isinstance(part, list) for each in part]
+        lists = whole if isinstance(whole, dict) else {"": whole}
+        lists = {name: part for name, part in lists.items() if isinstance(part, list)}
+        rows = [each for part in lists.values() for each in part]
+        if rows and not any(isinstance(row, dict) for row in rows):
+            longest = max(map(len, lists.values()))
+            lists = {name: part for name, part in lists.items() if len(part) == longest}
+            rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
     except ValueError as error:
         if text.lstrip().startswith("["):
             raise UnreadableSource(f"{path} is cut off or no JSON: {error}") from None
@@ -94,7 +106,7 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
     # A cell of orch and verl's own file have their metrics one level down.
     objects = [{**row, **_nested(row)} for row in rows if isinstance(row, dict)]
     if not objects:
-        raise UnreadableSource(f"{path} has no JSON object with metrics; export it again")
+        raise UnreadableSource(f"{path} has no row and no object with metrics; export it again")
     owner = path.parents[path.parent.name.startswith("checkpoint-")]
     yield LoggedRun(
         owner.name if path.name == TRAINER_STATE else path.stem,
@@ -159,8 +171,6 @@ def read_tensorboard(path: Path) -> Iterator[LoggedRun]:
     folders: dict[Path, list[Path]] = {}
     for file in event_files(path):
         folders.setdefault(file.parent, []).append(file)
-    if not folders:
-        raise UnreadableSource(f"{path} holds no event file ({EVENTS})")
     for files, name in zip(folders.values(), _names([*folders]), strict=True):
         rows: dict[int, dict[str, float]] = {}
         for file in files:

@@ -95,9 +95,9 @@ def test_every_row_of_a_library_names_a_metric_or_means_something() -> None:
     [
         ("absent.json", None, "is not there; orch reads a history"),
         ("notes.txt", "hello", "is in no format that orch knows"),
-        ("table.csv", "a,b", "is in no format that orch knows"),
+        ("table.csv", "a,b", "has no row and no object"),
         ("cut.json", '[{"a": 1}, {"b"', "is cut off or no JSON"),
-        ("cut/trainer_state.json", '{"log_history": [', "has no JSON object with metrics"),
+        ("cut/trainer_state.json", '{"log_history": [', "has no row and no object with metrics"),
         ("words.jsonl", '{"a": "x"}', "has no row with a step and a number"),
     ],
 )

@@ -20,7 +20,7 @@ CAUSES: dict[str, Cause] = {
     "no_signal": Cause(
         "the reward is the same for all responses, so that there is nothing to learn from",
         "Score some responses by hand: the answer may not be parsed, may be cut off before its "
-        "end, or the problems may be far too hard or too easy.",
+        "end, or be the same in all of them; or the problems are far too hard or too easy.",
     ),
     "not_trained": Cause(
         "nothing is trained: no parameter has a gradient",
@@ -88,7 +88,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "negative_beta": Cause(
         "beta is negative: it pays for leaving the reference policy",
-        "Make beta positive.",
+        "See in the trainer's code whether the KL is added to the loss (verl subtracted it before "
+        "February 2025); if it is, make beta positive.",
     ),
     "entropy_growth": Cause(
         "the entropy grows: the policy becomes noise",

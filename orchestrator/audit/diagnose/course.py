@@ -31,6 +31,11 @@ class Course:
     """Standard error of `start`."""
 
     @property
+    def won(self) -> bool:
+        """Return whether a rate ends near 1."""
+        return self.end > 0.8 and self.best <= 1
+
+    @property
     def before_the_fall(self) -> slice:
         """Return the steps before the fall; all, if there is none."""
         return slice(0, len(self.rewards) if self.at_fall is None else max(self.at_fall, 3))

@@ -34,7 +34,7 @@ from orchestrator.audit.diagnose.run import (
     Run,
 )
 from orchestrator.audit.diagnose.term import KL, TERM, LoggedTerm, term_of
-from orchestrator.audit.diagnose.trace import CUT, FEWEST_STEPS, STD, Series, Trace, running_mean
+from orchestrator.audit.diagnose.trace import CUT, FEWEST_STEPS, Series, Trace, running_mean
 
 
 def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
@@ -42,6 +42,11 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
     known = facts or TrainingFacts()
     course = course_of(trace.get(REWARD))
     logged = term_of(trace)
+    named = trace.get("train/beta")
+    ran = math.nan if named is None else float(np.nanmedian(named))
+    differ = known.beta is not None and abs(ran - known.beta) > max(5e-4, 0.05 * abs(ran))
+    beta_untold = f"which beta counts: {known.source} has {known.beta}; the log's {ran:.3g} is used"
+    known = replace(known, beta=ran) if differ else known
     if known.estimator is None:
         known = replace(
             known,
@@ -51,19 +56,23 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
     notes = tuple(_notes(trace, known, logged))
     if course is None:
         candidates = _ordered(_of_few_rows(trace))
+        count = int(np.isfinite(trace.values(REWARD)).sum())
         untold = [
-            f"what happened: the log has the reward of {_count(trace, REWARD)}, and the rules "
-            f"need {FEWEST_STEPS}"
-            if trace.get(REWARD) is not None
+            f"what happened: the rules need {FEWEST_STEPS} steps with a reward; it has {count}"
+            if count
             else "what happened: the log has no task reward that orch knows; "
             "--metric THEIRS=train/reward_mean names it"
         ]
     else:
         run = Run(trace, known, course, logged)
         candidates = _ordered([each for rule in RULES if (each := rule(run)) is not None])
-        if all(each.certainty == "possible" for each in candidates) and not signs.at_a_bound(run):
+        faults = [
+            c for c in candidates if c.certainty != "possible" or c.cause in signs.NEVER_HEALTHY
+        ]
+        if not faults and not signs.at_a_bound(run):
             candidates = [*_nothing_wrong(run), *candidates]
         untold = [*_untold(run, candidates[0] if candidates else None)]
+    untold = [*([beta_untold] if differ else []), *untold]
     fault = trace.faults[0] if trace.faults else ""
     return Diagnosis(tuple(candidates), notes, tuple(untold), fault, trace.unit)
 
@@ -88,7 +97,8 @@ def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
     for each in found:
         known = best.get(each.cause)
         if known is None or CERTAINTIES.index(each.certainty) < CERTAINTIES.index(known.certainty):
-            best[each.cause] = each
+            in_order = sorted(each.evidence, key=lambda shown: shown.step)
+            best[each.cause] = replace(each, evidence=tuple(in_order))
     shown = any(c.certainty != "possible" for name, c in best.items() if name in signs.SHOWN)
     is_cut = any(best[n].certainty == "likely" for n in ("length", "cut_from_start") if n in best)
     inferred = (*(["learning_rate"] if shown else []), *(["no_signal"] if is_cut else []))
@@ -96,11 +106,6 @@ def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
         if name in best:
             best[name] = replace(best[name], certainty="possible")
     return sorted(best.values(), key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
-
-
-def _count(trace: Trace, name: str) -> str:
-    count = int(np.isfinite(trace.series[name]).sum())
-    return f"{count} train step{'' if count == 1 else 's'}"
 
 
 def _no_signal(run: Run) -> CauseFound | None:
@@ -120,13 +125,12 @@ def _no_signal(run: Run) -> CauseFound | None:
     if run.trace.is_silent[:count].all() and not run.course.rose:
         return CauseFound("no_signal", "sure", (run.shown(0, REWARD, _NONE_DIFFERS),))
     first = run.mean(SILENT, slice(0, 1))
-    if share is not None and share > 0.9 and (first is None or first > _LOST_SIGNAL):
+    had_one = first is not None and first <= _LOST_SIGNAL
+    if share is not None and share > 0.9 and not had_one:
         text = f"in {share:.0%} of the groups all rewards are equal"
         return CauseFound("no_signal", "sure", (run.shown(0, SILENT, text),))
     hits = float(np.mean(early)) if len(early) else 0.5
-    if first is not None and first <= _LOST_SIGNAL:
-        return None
-    if not run.course.rose and (0 <= hits < 0.005 or 0.995 < hits <= 1):
+    if not had_one and not run.course.rose and (0 <= hits < 0.005 or 0.995 < hits <= 1):
         text = f"the mean reward of the first {len(early)} steps is {hits:.2g}"
         return CauseFound("no_signal", "likely", (run.shown(0, REWARD, text),))
     return None
@@ -161,7 +165,8 @@ def _off_policy(run: Run) -> CauseFound | None:
     is_stale = later > ENGINE_NATS if several or not facts.staleness else True
     cause = "staleness" if is_stale else "minibatches"
     certainty: Certainty = "sure" if run.hurt and len(levels) > 1 else "likely"
-    if not run.hurt and {each.metric for each in levels} == {CLIP}:
+    differs = signs.other_reference(run) is not None
+    if {each.metric for each in levels} == {CLIP} and (differs or not run.hurt):
         certainty = "possible"  # clipped tokens have no gradient: the bound holds
     return CauseFound(cause, certainty, (*levels, *run.fall))
 
@@ -249,7 +254,7 @@ def _learning_rate(run: Run) -> CauseFound | None:
     end = run.mean(KL, slice(-trace.window, None)) or 0.0
     jumps = _jumps(moved)[:until]
     largest, at = float(np.max(jumps, initial=0.0)), int(np.argmax(jumps)) + 1
-    needed = _needed(course.start, course.end)
+    needed = max(_needed(course.start, each) for each in (course.best, course.end))
     before = moved[:at][np.isfinite(moved[:at])]
     scatter = float(np.std(np.diff(before))) if len(before) > 2 else 0.0
     lost = course.end <= course.start - 2 * course.error_of_start
@@ -265,7 +270,7 @@ def _learning_rate(run: Run) -> CauseFound | None:
         return None
     text = (
         f"the KL to the reference policy moves by {largest:.3g} nats a response within few train "
-        f"steps and ends at {end:.3g}; a policy of this reward needs {needed:.2g}"
+        f"steps and ends at {end:.3g}; its best or last reward needs {needed:.2g}"
     )
     at_once = early or course.at_fall is None
     certainty: Certainty = "sure" if at_once and largest > 3 else "likely"
@@ -318,10 +323,9 @@ def _tail(run: Run) -> CauseFound | None:
     term, gradient, moved = trace.get(TERM), trace.get(GRADIENT), trace.get(KL)
     if facts.has_kl is False or facts.placement == "loss" or term is None or gradient is None:
         return None
-    if moved is not None and np.allclose(term, moved, rtol=1e-3, atol=1e-6, equal_nan=True):
+    same = moved is not None and np.allclose(term, moved, rtol=1e-3, atol=1e-6, equal_nan=True)
+    if same or run.logged.is_k1:
         return None  # the estimate is k1, which has no tail
-    if run.logged.is_k1:
-        return None
     logged = np.isfinite(term) & np.isfinite(gradient)
     if logged.sum() < 8:
         return None
@@ -422,9 +426,7 @@ def _kl_too_strong(run: Run) -> CauseFound | None:
             return CauseFound("kl_too_strong", "sure", evidence)
     if len(course.rewards) < _FEWEST_TO_GAIN:
         return None
-    if spent is not None:
-        return _costs_more_than_gain(run, spent)
-    return None if facts.beta else _still(run)
+    return None if facts.beta or spent is not None else _still(run)
 
 
 _FEWEST_TO_GAIN = 20
@@ -432,13 +434,9 @@ _FEWEST_TO_GAIN = 20
 
 
 def _mean_kl_cost(run: Run) -> float | None:
-    """Return beta times the KL of a response in the second half, by the log, else the launch."""
-    cost, moved = run.logged.cost, run.trace.get(KL)
-    if cost is None and moved is not None and run.facts.beta:
-        cost = run.facts.beta * moved
-    if cost is None or np.isnan(cost[len(cost) // 2 :]).all():
-        return None
-    return float(np.nanmean(cost[len(cost) // 2 :]))
+    """Return beta times the KL of a response in the second half."""
+    moved = run.mean(KL, slice(len(run.trace.steps) // 2, None))
+    return run.facts.beta * moved if run.facts.beta and moved is not None else None
 
 
 def _cost_evidence(run: Run, cost: float | None) -> tuple[Evidence, ...]:
@@ -449,25 +447,6 @@ def _cost_evidence(run: Run, cost: float | None) -> tuple[Evidence, ...]:
     text = f"{run.beta_in_words} times the KL is {cost:.2g} a response"
     gained = f"the reward goes from {course.start:.2g} to {course.end:.2g}"
     return (run.shown(len(course.rewards) // 2, KL, f"{text}, and {gained}"),)
-
-
-def _costs_more_than_gain(run: Run, spent: float) -> CauseFound | None:
-    """Find a policy that pays more for its KL than its reward gained, and did not leave the
-    reference policy for another reason.
-
-    An advantage that is divided by the deviation of the rewards, at most 0.5 for rates, makes the
-    reward count twice or more beside a KL in the loss: so much less the KL costs.
-    """
-    course = run.course
-    gain = max(course.end - course.start, 2 * course.error_of_start)
-    scale = max(abs(course.start), abs(course.best), abs(course.end))
-    deviation = 1.0 if run.facts.placement == "reward" else run.mean(STD, slice(None)) or 0.5
-    least = max(1.5 * gain, 0.1 * scale) / min(deviation, 1.0)
-    if spent <= least or _levels(run, slice(None)):
-        return None
-    if _learning_rate(run) is not None or _tail(run) is not None:
-        return None
-    return CauseFound("kl_too_strong", "likely", _cost_evidence(run, spent))
 
 
 _HELD = 2.0
@@ -513,7 +492,7 @@ def _kl_too_weak(run: Run) -> CauseFound | None:
         return None
     end = run.mean(KL, slice(len(moved) // 2, None)) or 0.0
     times = end / max(_needed(course.start, course.end), 0.1)
-    if facts.beta is None or facts.own_reference:
+    if facts.beta is None or facts.beta <= 0 or facts.own_reference:
         return None
     gain, cost = course.end - course.start, facts.beta * end
     if not course.rose or times < 5 or cost > 0.01 * gain:
@@ -608,19 +587,6 @@ def _entropy_collapse(run: Run) -> CauseFound | None:
     return CauseFound("entropy_collapse", "likely", evidence)
 
 
-def _length(run: Run) -> CauseFound | None:
-    """Find responses that are half as long again as at the start when the reward falls."""
-    values, at = run.trace.get(LENGTH), run.course.at_fall
-    if values is None or at is None:
-        return None
-    length = running_mean(values, run.trace.window)
-    start = float(np.nanmean(values[: max(3, run.trace.window // 3)]))
-    if not length[at] > 1.5 * start:
-        return None
-    text = f"the responses have {length[at]:.0f} tokens, from {start:.0f}"
-    return CauseFound("length", "likely", (run.shown(at, LENGTH, text), *run.fall))
-
-
 Rule = Callable[[Run], CauseFound | None]
 RULES: tuple[Rule, ...] = (
     *signs.SIGNS,
@@ -634,7 +600,6 @@ RULES: tuple[Rule, ...] = (
     _moved_reference,
     _reward_hacking,
     _entropy_collapse,
-    _length,
 )
 
 

@@ -94,8 +94,7 @@ class Run:
         if self.facts.beta is None:
             return "beta"
         value = f"beta {self.facts.beta:.3g}"
-        by_log = self.facts.estimator is None and self.facts.beta == self.logged.beta
-        return f"{value} (by the log)" if by_log else value
+        return f"{value} (by the log)" if self.facts.beta == self.logged.beta else value
 
     def shown(self, index: int, metric: str, text: str) -> Evidence:
         """Return what a metric shows at an index."""

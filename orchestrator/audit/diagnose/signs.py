@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from orchestrator.audit.diagnose.course import REWARD
 from orchestrator.audit.diagnose.run import (
     CLIP,
     ENTROPY,
@@ -27,6 +28,10 @@ SHOWN = (
     "cut_from_start",
 )
 """Causes that a log shows by a number of their own."""
+NEVER_HEALTHY = (
+    *("length", "cut_from_start", "length_collapse", "silent_part", "no_signal", "negative_beta"),
+)
+"""Causes that no healthy run shows, though they be only possible."""
 _STALE = 2.0
 """Train steps between sampling and use from which samples count as stale."""
 _FAR, _VERY_FAR = 0.02, 0.05
@@ -95,21 +100,42 @@ def _engine(run: Run) -> CauseFound | None:
 def _cut(run: Run) -> CauseFound | None:
     """Find responses that come to be cut at the limit, or that all are from the first step on."""
     early, late = (run.mean(CUT, part) for part in run.ends)
-    if early is not None and late is not None and early > 0.9 and late > 0.8:
-        text = f"{early:.0%} of the responses are cut at the limit from the first step on"
-        text += f", and {late:.0%} at the end" * (late < early)
-        found: Certainty = "likely" if run.hurt else "possible"
-        return CauseFound("cut_from_start", found, (run.shown(0, CUT, text), *run.fall))
-    before, after = (run.mean(LENGTH, part) for part in run.ends)
-    longer = before is None or after is None or after > 1.3 * before
     if early is None or late is None or late < _CUT:
         return None
+    before, after = (run.mean(LENGTH, part) for part in run.ends)
+    longer = before is None or after is None or after > 1.3 * before
     many, all_now = late - early >= 0.3, late > 0.95 and 1 - late < 0.2 * (1 - early)
-    if not (many and longer) and not (run.hurt and (many or all_now)):
+    comes = (many and longer) or (run.hurt and (many or all_now))
+    nearly_all = early > 0.9 and late > 0.8
+    never_rose = not run.course.rose and not run.course.won
+    if nearly_all or (early >= _CUT and never_rose and not comes):
+        text = f"{early:.0%} of the responses are cut at the limit from the first step on"
+        text += f", and {late:.0%} at the end" * (late < early)
+        found: Certainty = "likely" if run.hurt and nearly_all else "possible"
+        return CauseFound("cut_from_start", found, (run.shown(0, CUT, text), *run.fall))
+    if not comes:
         return None
     text = f"{late:.0%} of the responses are cut at the limit, from {early:.0%}"
     certainty: Certainty = "likely" if many and longer and (run.hurt or late > 0.8) else "possible"
     return CauseFound("length", certainty, (_evidence(run, CUT, _CUT, text), *run.fall))
+
+
+def _lost_signal(run: Run) -> CauseFound | None:
+    """Find groups whose rewards are equal in the last third, of a reward that is not won."""
+    rewards = run.course.rewards
+    part = slice(-max(6, len(rewards) // 3), None)
+    late = rewards[part][np.isfinite(rewards[part])]
+    share = run.mean(SILENT, part) or 0.0
+    same = float(np.unique(late, return_counts=True)[1].max(initial=0)) / max(len(late), 1)
+    if run.course.won or len(late) < 6:
+        return None
+    if share > 0.9:
+        text = f"in {share:.0%} of the groups all rewards are equal from here on"
+    elif same >= 0.6 and (not run.course.rose or run.trace.is_silent[part].mean() >= 0.6):
+        text = f"in {same:.0%} of the rows from here on the reward is one number"
+    else:
+        return None
+    return CauseFound("no_signal", "possible", (run.shown(-len(late), REWARD, text),))
 
 
 def _short(run: Run) -> CauseFound | None:
@@ -124,7 +150,7 @@ def _short(run: Run) -> CauseFound | None:
     return CauseFound("length_collapse", certainty, (run.shown(at, LENGTH, text), *run.fall))
 
 
-def _other_reference(run: Run) -> CauseFound | None:
+def other_reference(run: Run) -> CauseFound | None:
     """Find a KL that is large at the first step, where the policy should be its reference; or in a
     first row of several steps, and neither grows later nor is of their learning rate."""
     steps = run.trace.first_row
@@ -198,7 +224,8 @@ def _negative(run: Run) -> CauseFound | None:
     if (run.facts.beta or 0) >= 0:
         return None
     text = f"{run.beta_in_words}: it pays for leaving the reference policy"
-    return CauseFound("negative_beta", "sure", (run.shown(0, TERM, text),))
+    # Not sure: a copy of the library may subtract the KL.
+    return CauseFound("negative_beta", "possible", (run.shown(0, TERM, text),))
 
 
 def _entropy_grows(run: Run) -> CauseFound | None:
@@ -275,24 +302,15 @@ def at_a_bound(run: Run) -> bool:
     early, late = run.ends
     entropy = run.mean(ENTROPY, early) or 0.0
     used_up = entropy > 0 and (run.mean(ENTROPY, late) or entropy) < 0.02 * entropy
+    begins_far = bool((np.abs(run.trace.values(TERM)[:3]) > _FAR_ALL_ALONG).all())
     return (
-        _cut(run) is not None
-        or _silent_part(run) is not None
-        or _short(run) is not None
-        or grows(run)
+        grows(run)
         or (used_up and run.course.end < 0.8)
         or (run.mean(MISMATCH, late) or 0.0) > _VERY_FAR
         or (run.mean(CLIP, late) or 0.0) > 0.5
         or middle(run, late) > 5 * _TOO_FAR
-        or _is_far_all_along(run)
+        or (begins_far and middle(run, late) > _FAR_ALL_ALONG and not run.facts.own_reference)
     )
-
-
-def _is_far_all_along(run: Run) -> bool:
-    """Return True if the KL of a token is far from 0 from the first rows to the last ones."""
-    first = run.trace.values(TERM)[:3]
-    is_far = bool((np.abs(first) > _FAR_ALL_ALONG).all()) and not run.facts.own_reference
-    return is_far and middle(run, run.ends[1]) > _FAR_ALL_ALONG
 
 
 SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
@@ -301,8 +319,9 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     _stale,
     _engine,
     _cut,
+    _lost_signal,
     _short,
-    _other_reference,
+    other_reference,
     _moved_by_the_script,
     _grows,
     _entropy_grows,

@@ -23,8 +23,6 @@ class LoggedTerm:
 
     place: Place | None = None
     beta: float | None = None
-    cost: Series | None = None
-    """Beta times the KL of a response, in units of the reward, at each step."""
     is_k1: bool = False
     """Several estimates are below 0: k1, or a variant with its value."""
     is_whole_loss: bool = False
@@ -46,18 +44,17 @@ def term_of(trace: Trace) -> LoggedTerm:
     if place != "loss" and reward is not None and shaped is not None:
         penalty = reward - shaped
         if np.nanmax(np.abs(penalty)) > 1e-6 * np.nanmax(np.abs(values)):
-            return LoggedTerm("reward", _weight(penalty, moved), penalty, is_k1)
+            return LoggedTerm("reward", _weight(penalty, moved), is_k1)
         place = "loss"
     beta, is_whole = None, False
     if place != "reward" and term is not None:
         loss, policy = trace.get("train/loss"), trace.get("train/policy_loss")
-        if loss is not None:
+        if loss is not None and (policy is not None or trace.steps_a_batch == 1):
             beta = _weight(loss if policy is None else loss - policy, term)
             is_whole = beta is not None and policy is None
         place = place if beta is None else "loss"
     if beta is None and (logged := trace.get("train/beta")) is not None:
         beta = float(np.nanmedian(logged))
-    cost = None if beta is None or moved is None else beta * moved
     is_bare = (
         not trace.own_names
         and shaped is None
@@ -65,7 +62,7 @@ def term_of(trace: Trace) -> LoggedTerm:
         and moved is not None
         and np.allclose(term, moved, 1e-3, 1e-6, equal_nan=True)
     )
-    return LoggedTerm(place, beta, cost, is_k1, is_whole, is_bare)
+    return LoggedTerm(place, beta, is_k1, is_whole, is_bare)
 
 
 def _is_signed(values: Series) -> bool:

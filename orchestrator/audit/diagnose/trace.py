@@ -1,7 +1,7 @@
 """The metrics of a logged run as arrays over its train steps."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -30,7 +30,7 @@ STD = "train/reward_std"
 """Mean deviation of the rewards of a group."""
 BOUNDS = tuple(f"critic/{each}/{end}" for each in ("score", "advantages") for end in ("max", "min"))
 """Largest and least reward and advantage of a batch, by verl's names."""
-_NOT_MEAN = r"(?!.*(?:max|std|min))"
+_NOT_MEAN = r"(?!.*(?:max|std|min|count|num|total))"
 _PLAIN = tuple(
     (re.compile(pattern), ours)
     for pattern, ours in (
@@ -49,7 +49,7 @@ _PLAIN = tuple(
         ),
         (rf"{_NOT_MEAN}.*log_?p(?:rob)?s?_(?:abs_)?diff\w*(?:/mean)?", "rollout/mismatch_abs"),
         (r"(?:.*/)?(?:mismatch_kl|k3_kl|vllm_kl)(?:/mean)?", "rollout/mismatch_kl"),
-        (rf"{_NOT_MEAN}response_length/clip_ratio|.*clipped_ratio|.*truncat\w*(?:/mean)?", CUT),
+        (rf"{_NOT_MEAN}(?:response_length/clip_ratio|.*clipped_ratio|.*truncat\w*(?:/mean)?)", CUT),
     )
 )
 """Names that say what they are, of libraries or releases without a row for them."""
@@ -68,7 +68,7 @@ class Trace:
     faults: tuple[str, ...] = ()
     """Values that were logged as NaN or infinite, by their logged name: `grad_norm at step 12`."""
     place: Place | None = None
-    """Where the KL is, by the launch or by a logged name that only one place has."""
+    """Where the KL is, by the launch, or by a logged name or an estimator that one place has."""
     namesakes: Mapping[str, tuple[str, Series]] = field(default_factory=dict)
     """Logged name -> meaning and values, of each metric that is called a KL and is none to the
     reference policy."""
@@ -145,8 +145,9 @@ def trace_of(
     scores: dict[str, dict[int, float]] = {}
     namesakes: dict[str, tuple[str, list[float]]] = {}
     broken: dict[str, str] = {}
+    no_share = {name for row in run.rows for name, value in row.values.items() if value > 1}
     for row in run.rows:
-        named = _named(row.values, table, meant_place, renames or {})
+        named = _named(row.values, table, meant_place, renames or {}, no_share)
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
         for name, value in row.values.items():
@@ -167,6 +168,10 @@ def trace_of(
     unit = "row" if run.counted and not has_steps else "step"
     trace = _trace(sorted(by_step.items()), scores, broken, unit)
     own_names: dict[str, str] = {}
+    estimates = trace.values("train/kl_term")
+    of_term = {m.place for m in table.metrics if m.ours == "train/kl_term"} if table else set()
+    if place is None and of_term == {"loss"} and not (estimates < 0).any():
+        place = "loss"  # in the reward the library has k1, which is below 0 at times
     for metric in table.metrics if table else ():
         if metric.ours and metric.place in (None, meant_place) and not metric.where:
             own_names.setdefault(metric.ours, metric.name)
@@ -199,13 +204,15 @@ def _named(
     table: LoggedMetrics | None,
     place: Place,
     renames: Mapping[str, str],
+    no_share: Set[str],
 ) -> dict[str, float]:
-    """Return the values of a row by canonical name."""
+    """Return the values of a row by canonical name. no_share: names with a value above 1."""
     own = {n: value for n, value in values.items() if is_canonical(n) or n in BOUNDS}
     named = canonical(values, table, place, renames) | own
     for name, value in values.items():
         is_named = table is not None and any(row.ours for row in table.rows(name))
-        if name not in own and not is_named and (ours := _by_plain_name(name)):
+        ours = "" if is_named or name in own else _by_plain_name(name)
+        if ours and (ours != CUT or name not in no_share):
             named.setdefault(ours, value)
     return named
 
