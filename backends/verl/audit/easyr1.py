@@ -19,6 +19,7 @@ from orchestrator.audit.reading import (
     shown,
     split_override,
 )
+from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launches import (
     AuditNote,
     Given,
@@ -269,6 +270,8 @@ def _surroundings(keys: Keys) -> Surroundings:
         also_drops=f"tokens of negative advantage whose ratio is above {dual or 0:g} ({DUAL})"
         if kind == "default" and dual and OLD_USE not in keys.defaults
         else "",
+        clamp=Clamp(None if OLD_USE in keys.defaults else 20.0, 10.0),
+        clamp_of=("k3",),
         clip=clip_range(keys.number(CLIP_LOW), keys.number(CLIP_HIGH)),
         advantage_divided_by=divided,
         divided_because=f"{ADVANTAGE} {advantage}",

@@ -348,7 +348,8 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:
         keys.opaque = launch.open_end
-    if config and not STOCK.fullmatch(config) and not launch.documents:
+    is_here = launch.documents or f"{folder}/{config}.yaml" in launch.beside
+    if config and not STOCK.fullmatch(config) and not is_here:
         name = shown(config) or "that a variable names"
         keys.opaque = f"it comes from the configuration '{name}', which is not here"
     else:
@@ -368,8 +369,9 @@ def _root(entry: str, config: str, launch: Launch) -> tuple[str, str, str]:
     folder, _, name = file.removesuffix(".yaml").rpartition("/")
     if "@hydra.main" in code and not file:
         return "", "", f"it comes from the configuration that {path} computes"
-    if f"{folder}/{config or name}.yaml" in launch.beside:
-        return folder, config or name, ""
+    for each in (folder, *([STOCK_FOLDER] if is_entry_point(entry) else ())):
+        if f"{each}/{config or name}.yaml" in launch.beside:
+            return each, config or name, ""
     is_known = not file or config or is_entry_point(entry)
     missing = "" if is_known else f"it comes from the configuration '{file}', which is not here"
     return STOCK_FOLDER, "ppo_trainer", missing
@@ -389,8 +391,10 @@ def _held(
 
     The latter is for launches to which the release's table does not apply.
     """
-    stock = reading.entry_point == MAIN and config in (None, "ppo_trainer", MEGATRON)
     # Recipes have configurations of their own, with further keys.
+    is_read = bool(launch.documents) and all(map(STOCK.fullmatch, launch.missing))
+    is_main, is_verls = reading.entry_point == MAIN, config in (None, "ppo_trainer", MEGATRON)
+    stock = is_main and (is_verls or is_read)
     own = table(reading.version, megatron=config == MEGATRON) if stock else None
     in_files = frozenset(key for each in launch.documents for key in each.values)
     is_stock = parser.folders[0] == STOCK_FOLDER
@@ -409,10 +413,9 @@ def _held(
         others=(*TABLES.values(), _all_keys()),
         defaults=_with_values(keys, own),
         in_files=in_files,
-        own=in_files if launch.words else frozenset(),
         checkout=frozenset(checkout),
         with_values=frozenset(decides.with_values() if is_composed else ()),
-        is_whole=stock and config != MEGATRON and decides.is_whole(),
+        is_whole=is_main and is_verls and config != MEGATRON and decides.is_whole(),
         opaque=keys.opaque,
     )
 
