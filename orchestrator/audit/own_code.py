@@ -85,7 +85,9 @@ def own_code(
         if each in launch.beside:
             modules += _modules(each, launch.beside[each], launch.beside, hooks)
     replaced += _classes(modules, hooks)
-    values = _values(reading, [*modules, *_of_library(reading, launch)])
+    texts = (launch.beside.get(path) or "" for path in known_code(reading.library).files)
+    trees = [*(each.tree for each in modules), *filter(None, map(parsed, texts))]
+    values = _values(reading, trees)
     for module in modules:
         replaced += _registered(module, modules, hooks, values)
         replaced += _patched(module, hooks)
@@ -221,32 +223,21 @@ def is_of_trl(launch: Launch) -> bool:
     return _OF_TRL.search(launch.beside.get(path) or "") is not None
 
 
-def _of_library(reading: LaunchReading, launch: Launch) -> Iterator[_Module]:
-    """Yield the library's files around the loss that lie beside."""
-    for path in known_code(reading.library).files:
-        if tree := parsed(launch.beside.get(path) or ""):
-            yield _Module(path, tree, {})
-
-
-def _values(reading: LaunchReading, code: Iterable[_Module]) -> Mapping[Replaced, frozenset[str]]:
+def _values(reading: LaunchReading, code: Iterable[ast.AST]) -> Mapping[Replaced, frozenset[str]]:
     """Return the values, in lower case, of the settings that a release or the code beside reads: of
     an advantage all of them, of a loss those of keys that name no advantage."""
-    nodes = [node for module in code for node in ast.walk(module.tree)]
+    nodes = (node for tree in code for node in ast.walk(tree))
     named = names_in(node for node in nodes if not isinstance(node, ast.Name))
-    texts = {"algorithm.adv_estimator": [str(reading.advantage_estimator)]}
-    held = reading.held
-    for key, several in held.given.items() if held is not None else ():
-        tables = (held.table, *held.others) if held is not None else ()
-        if key.rpartition(".")[2] in named or any(table.has(key) for table in tables):
-            texts.setdefault(key, []).extend(each.text for each in several)
-    for each in reading.settings:
-        texts.setdefault(each.key, []).append(each.value)
-    every = {key: {each.strip("'\"").lower() for each in given} for key, given in texts.items()}
-    of_loss = [given for key, given in every.items() if "adv" not in key.rpartition(".")[2]]
-    return {
-        "advantage": frozenset().union(*every.values()),
-        "loss": frozenset().union(*of_loss),
-    }
+    given = [(each.key, each.value) for each in reading.settings]
+    if held := reading.held:
+        for key, several in held.given.items():
+            known = any(table.has(key) for table in (held.table, *held.others))
+            if known or key.rpartition(".")[2] in named:
+                given += [(key, each.text) for each in several]
+    texts = [(key, text.strip("'\"").lower()) for key, text in given]
+    of_loss = frozenset(text for key, text in texts if "adv" not in key.rpartition(".")[2])
+    every = {str(reading.advantage_estimator).lower(), *(text for _, text in texts)}
+    return {"advantage": frozenset(every), "loss": of_loss}
 
 
 def _named_functions(
@@ -487,10 +478,9 @@ def _asked(name: ast.expr, modules: Iterable[_Module], values: Container[str]) -
     """
     if isinstance(name, ast.Attribute):  # of an enum
         enum = ast.unparse(name.value).rpartition(".")[2]
-        found = (_definition(enum, module) for module in modules)
-        nodes = (node for each in found if each is not None for node in ast.walk(each))
-        named = (n for n in nodes if isinstance(n, ast.Assign) and names_of(n) >= {name.attr})
-        value = next((each.value for each in named), None)
+        found = filter(None, (_definition(enum, module) for module in modules))
+        members = (e for each in found for e in ast.walk(each) if isinstance(e, ast.Assign))
+        value = next((e.value for e in members if name.attr in names_of(e.targets[0])), None)
         return not isinstance(value, ast.Constant) or str(value.value).lower() in values
     if not isinstance(name, ast.Constant):
         return True

@@ -141,9 +141,10 @@ def _field(key: str, launch: Launch) -> str:
     text = _dataclasses(section, launch) if is_flat else None
     if text is None:
         return "" if key == VERLS_BATCH else key
+    if re.search(rf"(?m)^    {name}: ", text):
+        return key
     alias = re.search(rf"(?m)^ +self\.(\w+) = self\.{name}$", text)
-    other = f"{section}.{alias[1]}" if alias else ""
-    return key if re.search(rf"(?m)^    {name}: ", text) else other
+    return f"{section}.{alias[1]}" if alias else ""
 
 
 def _dataclasses(section: str, launch: Launch) -> str | None:

@@ -489,13 +489,13 @@ class Interpreter(Expander):
                 if isinstance(value := self.scope.variables.get(name), tuple):
                     self.scope.variables[name] = default_of(name, value)
             return None
-        for _ in range(MOST_TURNS):
+        for _ in range(MOST_TURNS) if "shift" in source.text(body) else ():
             left, holds = len(self.scope.arguments), self._condition(tests[-1], source)
-            if holds is None or holds is until or not left:
+            if holds in (None, until) or not left:
                 break
             flow = self.statement(body, source)
             self._land("break", "continue")
-            if flow in ("exit", "return", "break"):
+            if flow is not None and flow != "continue":
                 return None
             if len(self.scope.arguments) >= left:
                 break
