@@ -25,8 +25,7 @@ DECIDES = re.compile(
     re.IGNORECASE,
 )
 """Keys whose name says that they may change the KL, its reference, its size or the policy loss."""
-MOST_LINES, MOST_USES = 4, 12
-"""Most lines of a file that are shown, and most that a name has which tells of its key."""
+MOST_LINES = 4
 OFF = ("false", "null", "none", "0", "0.0", "off", "no", "")
 
 
@@ -219,17 +218,14 @@ def names_in(nodes: Iterable[ast.AST]) -> frozenset[str]:
 
 def places(keys: Iterable[str], beside: Mapping[str, str], paths: Iterable[str]) -> list[str]:
     """Return `path:line, line` of each file of the checkout that names the last part of a key."""
-    lasts = sorted({key.rpartition(".")[2] for key in keys} - {""})
+    lasts = {key.rpartition(".")[2] for key in keys} - {""}
     rows = []
     for path in paths:
-        text, found = beside.get(path) or "", set[int]()
-        lines = [each.partition("#")[0] for each in text.splitlines()]
-        for last in lasts if text else ():
-            name = re.compile(rf"(?<!\w){re.escape(last)}(?!\w)")
-            named = [n for n, line in enumerate(lines, 1) if last in line and name.search(line)]
-            if len(named) <= MOST_USES and not _is_variable(last, text):
-                found.update(named)
-        at = [str(n) for n in sorted(found)]
+        text = beside.get(path) or ""
+        read = [re.escape(each) for each in sorted(lasts) if not _is_variable(each, text)]
+        name = re.compile(rf"(?<!\w)(?:{'|'.join(read)})(?!\w)" if read else "(?!)")
+        lines = enumerate(text.splitlines(), 1)
+        at = [str(n) for n, line in lines if name.search(line.partition("#")[0])]
         if at:
             more = f" and {len(at) - MOST_LINES} more" if len(at) > MOST_LINES else ""
             rows.append(f"{path}:{', '.join(at[:MOST_LINES])}{more}")

@@ -192,7 +192,7 @@ class _Reader(ReleaseReader):
         why = " (OmegaConf.from_cli keeps a `+`)" if any(each[0] in "+~" for each in unread) else ""
         text = f"{few([*unread])}: no key of its dataclasses{why}{', so no effect' * is_open}"
         lines = tuple(sorted({n for each in unread.values() for n in each.lines}))
-        self.notes.append(AuditNote(text, lines, stops=not is_open))
+        self.notes.append(AuditNote(text, lines, stops=not is_open, apart=is_open))
 
     def reading(self) -> LaunchReading:
         keys = self.keys

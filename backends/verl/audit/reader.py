@@ -115,9 +115,9 @@ MICRO = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 STRATEGY, SEQUENCE_PARALLEL = f"{ACTOR}.strategy", f"{ACTOR}.ulysses_sequence_parallel_size"
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _STALE = re.compile(r"async|off_policy")
-"""Entry points and configurations of trainers that sample while the policy is updated."""
-_ASYNC_KEYS = "async_training."
-"""The section of the fully asynchronous trainer's own keys."""
+"""Entry points that sample while the policy is updated."""
+_ASYNC_KEYS, _ASYNC_CONFIG = "async_training.", re.compile(r"fully_async|one_step_off")
+"""The section of the fully asynchronous trainer's keys, and the configurations of such trainers."""
 _OWN_LOOP = re.compile(r"(^|/)recipe[./]|experimental[./]")
 """Entry points whose trainer is not v1."""
 _IMPORTS = re.compile(r"(?m)^\s*(?:from|import) +verl\.(?:trainer|experimental)\b")
@@ -553,8 +553,9 @@ class _Reader(ReleaseReader):
         if engine and not _ENGINES.fullmatch(engine) and self._has_group_of_one():
             self.own_group = ENGINE
         key = next((each for each in keys.given if each.startswith(_ASYNC_KEYS)), "")
-        named = (self.entry, key, config_name(launch.words) or "")
-        self.ahead = next(filter(_STALE.search, named), "")
+        config = config_name(launch.words) or ""
+        by_name = self.entry if _STALE.search(self.entry) else ""
+        self.ahead = by_name or key or (config if _ASYNC_CONFIG.search(config) else "")
         """The program, key or configuration of a trainer that samples ahead; empty: none."""
         self.is_fully = "fully_async" in self.ahead or bool(key and "one_step" not in self.ahead)
         self.bypass: bool | None = None
