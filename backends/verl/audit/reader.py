@@ -413,6 +413,10 @@ def _held(
         others=(*TABLES.values(), _all_keys()),
         defaults=_with_values(keys, own),
         in_files=in_files,
+        # What verl's own program reads of its own file is checked, and not what that builds on.
+        own=in_files - (launch.documents[-1].values.keys() if is_main and is_read else set())
+        if launch.words
+        else frozenset(),
         checkout=frozenset(checkout),
         with_values=frozenset(decides.with_values() if is_composed else ()),
         is_whole=is_main and is_verls and config != MEGATRON and decides.is_whole(),
