@@ -61,9 +61,9 @@ def by_configuration(
     version, _, why = known["verl"].partition(" ")
     before = tuple(int(n) for n in version.split(".")[:2]) < (0, 4)
     if before and "use_kl_in_reward" in text:
-        yield "verl", f"0.4.0 {CONFIG} beside it has use_kl_in_reward (though {why})"
+        yield "verl", f"0.4.0 {CONFIG} beside it has use_kl_in_reward (though {why}: {version})"
     elif not before and "algorithm:" in text and "use_kl_in_reward" not in text:
-        yield "verl", f"0.3.0 {CONFIG} beside it has no use_kl_in_reward (though {why})"
+        yield "verl", f"0.3.0 {CONFIG} beside it has no use_kl_in_reward (though {why}: {version})"
 
 
 HOOKS = OwnHooks(

@@ -155,7 +155,7 @@ def uses(key: str, text: str, *, has_kl: bool) -> Iterator[tuple[int, bool, bool
     divides by the key."""
     last = key.rpartition(".")[2]
     touched = _TOUCHES if has_kl or _OF_LOSS.search(last) else _OF_LOSS
-    for each in _statements(text) if last in text else ():
+    for each in _statements(text) if last in text and not _is_variable(last, text) else ():
         if last in each.own:
             names = each.names - {last}
             touches = "kl" in last or any(map(touched.search, (*names, each.function)))
@@ -179,6 +179,17 @@ def _statements(text: str) -> Sequence[Statement]:
             rows.append(Statement(node.lineno, name, names_of(own), names_of(node), by))
         todo += [(name, each) for each in inner]
     return sorted(rows, key=lambda each: each.line)
+
+
+@lru_cache(maxsize=256)
+def _is_variable(name: str, text: str) -> bool:
+    """Return True for a name that a Python file gives a function's variable, and no key."""
+    nodes = [*ast.walk(parsed(text) or ast.Module([], []))]
+    inner = (e for each in nodes if isinstance(each, ast.FunctionDef) for e in ast.walk(each))
+    variables = (e.id for e in inner if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store))
+    return name in variables and name not in names_in(
+        e for e in nodes if not isinstance(e, ast.Name)
+    )
 
 
 def _divisors(node: ast.AST) -> Iterator[ast.expr]:
@@ -207,12 +218,14 @@ def names_in(nodes: Iterable[ast.AST]) -> frozenset[str]:
 
 def places(keys: Iterable[str], beside: Mapping[str, str], paths: Iterable[str]) -> list[str]:
     """Return `path:line, line` of each file of the checkout that names the last part of a key."""
-    lasts = {re.escape(key.rpartition(".")[2]) for key in keys}
-    name = re.compile(rf"(?<!\w)(?:{'|'.join(sorted(lasts))})(?!\w)")
+    lasts = {key.rpartition(".")[2] for key in keys} - {""}
     rows = []
     for path in paths:
-        lines = (beside.get(path) or "").splitlines()
-        at = [str(n) for n, line in enumerate(lines, 1) if name.search(line.partition("#")[0])]
+        text = beside.get(path) or ""
+        read = [re.escape(each) for each in sorted(lasts) if not _is_variable(each, text)]
+        name = re.compile(rf"(?<!\w)(?:{'|'.join(read)})(?!\w)" if read else "(?!)")
+        lines = enumerate(text.splitlines(), 1)
+        at = [str(n) for n, line in lines if name.search(line.partition("#")[0])]
         if at:
             more = f" and {len(at) - MOST_LINES} more" if len(at) > MOST_LINES else ""
             rows.append(f"{path}:{', '.join(at[:MOST_LINES])}{more}")

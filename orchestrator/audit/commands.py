@@ -305,8 +305,11 @@ def _configured(launch: Launch, written: Mapping[str, str], files: Mapping[str, 
     missing: list[str] = []
     caveats: list[str] = []
     paths = list(_named(launch.words)) or list(_of_entry(launch.words, files))
+    folder = files.of_own_folder() if isinstance(files, NeighbourFiles) else files
     for named in paths:
-        path = named if named in written else found_beside(named, files) or named
+        alone = named.removeprefix(f"{UNKNOWN}/")
+        at_hand = found_beside(named, files) or (alone if alone in folder else named)
+        path = named if named in written else at_hand
         text = written.get(path) or files.get(path)
         if path != named:
             shown_path = named.replace(UNKNOWN, "…").replace(UNSET, "")

@@ -221,7 +221,7 @@ def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
     text = f"{_lacks(launch_keys)} {written}{hint}"
     if slip or (meant and of_kl):
         return KeyFinding(key, consequence, text, given.lines, mistake=True)
-    if of_file and launch_keys.grammar == "argparse":
+    if of_file and (refused or launch_keys.grammar == "argparse"):
         text = f"{text}; in a file it is ignored"
         return KeyFinding(key, consequence, text, given.lines, mistake=False)
     if launch_keys.refuses:

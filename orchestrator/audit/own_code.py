@@ -7,7 +7,7 @@ it that it imports, are parsed and never run.
 import ast
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -72,7 +72,6 @@ def own_code(
     program: path and text of the Python file that is the launch, where no command starts one.
     """
     entry = _entry(launch)
-    values = _values(reading)
     replaced = list(_named_functions(hooks, reading, launch.beside))
     modules: list[_Module] = []
     path, text = (entry, launch.beside.get(entry)) if entry else program
@@ -86,6 +85,9 @@ def own_code(
         if each in launch.beside:
             modules += _modules(each, launch.beside[each], launch.beside, hooks)
     replaced += _classes(modules, hooks)
+    texts = (launch.beside.get(path) or "" for path in known_code(reading.library).files)
+    trees = [*(each.tree for each in modules), *filter(None, map(parsed, texts))]
+    values = _values(reading, trees)
     for module in modules:
         replaced += _registered(module, modules, hooks, values)
         replaced += _patched(module, hooks)
@@ -144,7 +146,7 @@ def _of_checkout(
     for path in (*known_code(reading.library).files, *programs):
         tree = parsed(beside.get(path) or "")
         module = _Module(path, tree or ast.Module([], []), {})
-        for each in _registered(module, [], hooks, frozenset({name.lower()})):
+        for each in _registered(module, [], hooks, {kind: frozenset({name.lower()})}):
             if each.kind == kind and repr(name) in each.how:
                 return each
     return OwnCode(kind, name, "", (), _NO_RELEASE)
@@ -221,14 +223,21 @@ def is_of_trl(launch: Launch) -> bool:
     return _OF_TRL.search(launch.beside.get(path) or "") is not None
 
 
-def _values(reading: LaunchReading) -> frozenset[str]:
-    """Return every value of the launch's settings, in lower case."""
-    given = reading.held.given.values() if reading.held is not None else ()
-    texts = [each.text for several in given for each in several]
-    texts += [each.value for each in reading.settings]
-    return frozenset(
-        each.strip("'\"").lower() for each in [*texts, str(reading.advantage_estimator)]
-    )
+def _values(reading: LaunchReading, code: Iterable[ast.AST]) -> Mapping[Replaced, frozenset[str]]:
+    """Return the values, in lower case, of the settings that a release or the code beside reads: of
+    an advantage all of them, of a loss those of keys that name no advantage."""
+    nodes = (node for tree in code for node in ast.walk(tree))
+    named = names_in(node for node in nodes if not isinstance(node, ast.Name))
+    given = [(each.key, each.value) for each in reading.settings]
+    if held := reading.held:
+        for key, several in held.given.items():
+            known = any(table.has(key) for table in (held.table, *held.others))
+            if known or key.rpartition(".")[2] in named:
+                given += [(key, each.text) for each in several]
+    texts = [(key, text.strip("'\"").lower()) for key, text in given]
+    of_loss = frozenset(text for key, text in texts if "adv" not in key.rpartition(".")[2])
+    every = {str(reading.advantage_estimator).lower(), *(text for _, text in texts)}
+    return {"advantage": frozenset(every), "loss": of_loss}
 
 
 def _named_functions(
@@ -438,40 +447,59 @@ def _own(kind: Replaced, name: str, module: _Module, node: ast.AST, of: str) -> 
 
 
 def _registered(
-    module: _Module, modules: Iterable[_Module], hooks: OwnHooks, values: frozenset[str]
+    module: _Module,
+    modules: Iterable[_Module],
+    hooks: OwnHooks,
+    values: Mapping[Replaced, frozenset[str]],
 ) -> Iterator[OwnCode]:
     """Yield the functions that a program registers under a name that the launch asks for."""
     for node in ast.walk(module.tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             for call in (each for each in node.decorator_list if isinstance(each, ast.Call)):
                 kind = hooks.registers.get(ast.unparse(call.func).rpartition(".")[2])
-                if kind and call.args and _asked(call.args[0], modules, values):
+                if kind and call.args and _asked(call.args[0], modules, values.get(kind, ())):
                     how = f"{REGISTERED} {ast.unparse(call.args[0])}"
                     yield _own(kind, node.name, module, node, "")._replace(how=how)
         elif isinstance(node, ast.Call):
             called = ".".join(ast.unparse(node.func).split(".")[-2:])
             kind = hooks.registers.get(called)
-            if kind and len(node.args) > 1 and _asked(node.args[0], modules, values):
+            if kind and len(node.args) > 1 and _asked(node.args[0], modules, values.get(kind, ())):
                 name = ast.unparse(node.args[1])
                 how = f"{REGISTERED} {ast.unparse(node.args[0])}"
                 at = _definition(name, module) or node
                 yield _own(kind, name, module, at, "")._replace(how=how)
 
 
-def _asked(name: ast.expr, modules: Iterable[_Module], values: frozenset[str]) -> bool:
+def _asked(name: ast.expr, modules: Iterable[_Module], values: Container[str]) -> bool:
     """Return True if a launch asks for a registered name, or if the name is not known.
 
-    A program may set it itself: then its text stands once more in its code.
+    A program may set it itself: then its text stands once more in its code, and neither compared
+    nor as a key.
     """
+    if isinstance(name, ast.Attribute):  # of an enum
+        enum = ast.unparse(name.value).rpartition(".")[2]
+        found = filter(None, (_definition(enum, module) for module in modules))
+        members = (e for each in found for e in ast.walk(each) if isinstance(e, ast.Assign))
+        value = next((e.value for e in members if name.attr in names_of(e.targets[0])), None)
+        return not isinstance(value, ast.Constant) or str(value.value).lower() in values
     if not isinstance(name, ast.Constant):
         return True
     text = str(name.value).lower()
     times = sum(
         isinstance(node, ast.Constant) and str(node.value).lower() == text
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in _nodes(module.tree, _not_set)
     )
     return text in values or times > 1
+
+
+def _not_set(node: ast.AST) -> Sequence[ast.AST]:
+    """Return what a comparison compares with, by what a subscript is taken, and an enum's names."""
+    if isinstance(node, ast.Compare):
+        return node.comparators
+    if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(e) for e in node.bases):
+        return node.body
+    return (node.slice,) if isinstance(node, ast.Subscript) else ()
 
 
 def _definition(name: str, module: _Module) -> ast.AST | None:

@@ -66,7 +66,7 @@ def findings(
         raise UnreadableScript("this file is binary, not a script")
     started, text = launches(text, name, files), plain(text)
     name = name.removesuffix(".py") if name.endswith(f"{NOTEBOOK}.py") else name
-    releases = {**dict(pins(text)), **versions}
+    releases = {**dict(_called_pins(text, files)), **dict(pins(text)), **versions}
     answers: list[AuditFinding] = []
     of_itself: list[AuditFinding] = []
     for launch in started[: 4 * MOST_FINDINGS]:
@@ -84,6 +84,14 @@ def findings(
     if not merged:
         raise UnreadableScript(_no_launch(text, name, started, files))
     return merged[:MOST_FINDINGS]
+
+
+def _called_pins(text: str, files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the releases that the one shell script names which a shell script calls."""
+    called = set(re.findall(r"(?m)^\s*(?:bash|sh|source|\.) +[\"']?([\w./-]+\.sh)\b", text))
+    for name in called if len(called) == 1 else ():
+        for library, why in pins(files.get(name.removeprefix("./"), "")):
+            yield library, f"{why.partition(' ')[0]} {name} asks for it"
 
 
 def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, str]) -> str:
@@ -139,7 +147,7 @@ def readings(
     versions: library -> release, which count more than those of the text.
     """
     started, text = launches(text, name, files), plain(text)
-    releases = {**dict(pins(text)), **versions}
+    releases = {**dict(_called_pins(text, files)), **dict(pins(text)), **versions}
     for launch in started:
         if pair := _recognised(launch, text, files, releases):
             yield pair

@@ -83,6 +83,9 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     for wrong in finding.key_findings:
         if wrong.mistake or rules:
             yield _KEY_ROWS[wrong.consequence], f"{wrong.text}{_at(wrong)}: {wrong.consequence}"
+    rest = [e for e in finding.key_findings if e.consequence == "is ignored" and not e.mistake]
+    if rest and not rules:
+        yield "ignored", f"{few([e.key for e in rest])}: nothing of the library reads them"
     if finding.measured:
         yield "measured", finding.measured
     yield from (("note", text) for text in finding.notes if rules)

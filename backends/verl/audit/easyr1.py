@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from orchestrator.analysis.text import few
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
@@ -18,7 +19,10 @@ from orchestrator.audit.reading import (
     shown,
     split_override,
 )
+from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launches import (
+    AuditNote,
+    Given,
     InLoss,
     InReward,
     Launch,
@@ -35,6 +39,7 @@ PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
 ADVANTAGE, GROUP = "algorithm.adv_estimator", "worker.rollout.n"
 OLD_USE, OLD_COEFFICIENT = "worker.actor.use_kl_loss", "worker.actor.kl_loss_coef"
 OLD_TYPE = "worker.actor.kl_loss_type"
+MAIN, VERLS_BATCH = "verl/trainer/main.py", "data.train_batch_size"
 BATCH, MINIBATCH = "data.rollout_batch_size", "worker.actor.global_batch_size"
 EPOCHS, AVERAGE = "worker.actor.ppo_epochs", "worker.actor.loss_avg_mode"
 LOSS_TYPE = "worker.actor.loss_type"
@@ -113,13 +118,39 @@ def reading(launch: Launch) -> LaunchReading:
     config = next((w.text[7:] for w in rest if w.text.startswith("config=")), "")
     keys = Keys(_defaults(config, launch))
     keys.add_documents(launch.documents)
-    for word in rest:
-        override = split_override(word)
-        if override is not None:
-            keys.add(*override)
-    _unseen(keys, config, launch)
     because = "its entry point and its keys are those of this fork of verl"
-    return _Reader(launch, keys, entry, "EasyR1", because).reading()
+    reader = _Reader(launch, keys, entry, "EasyR1", because)
+    unread: dict[str, Given] = {}
+    for key, given in filter(None, map(split_override, rest)):
+        read = "" if given.mark else _field(key, launch)
+        if read:
+            keys.add(read, given)
+        else:
+            unread[f"{given.mark}{key}"] = given
+    if unread:
+        reader.without_key(unread)
+    _unseen(keys, config, launch)
+    return reader.reading()
+
+
+def _field(key: str, launch: Launch) -> str:
+    """Return the key that a checkout's dataclass, else EasyR1's own, reads for one of a launch;
+    empty: none."""
+    section, _, name = key.rpartition(".")
+    is_flat = re.fullmatch(r"data|algorithm|trainer|worker\.\w+", section)
+    text = _dataclasses(section, launch) if is_flat else None
+    if text is None:
+        return "" if key == VERLS_BATCH else key
+    if re.search(rf"(?m)^    {name}: ", text):
+        return key
+    alias = re.search(rf"(?m)^ +self\.(\w+) = self\.{name}$", text)
+    return f"{section}.{alias[1]}" if alias else ""
+
+
+def _dataclasses(section: str, launch: Launch) -> str | None:
+    """Return the checkout's file with the dataclass of a section, if it has one."""
+    path = f"verl/{section.replace('worker', 'workers').replace('.', '/')}/config.py"
+    return launch.beside.get(path if section.startswith("worker") else "verl/trainer/config.py")
 
 
 def _defaults(config: str, launch: Launch) -> dict[str, str]:
@@ -133,8 +164,7 @@ def _of_checkout(launch: Launch) -> Iterator[tuple[str, str]]:
     have not."""
     for key in OWN:
         section, _, name = key.rpartition(".")
-        path = f"verl/{section.replace('worker', 'workers').replace('.', '/')}/config.py"
-        text = launch.beside.get(path if section.startswith("worker") else "verl/trainer/config.py")
+        text = _dataclasses(section, launch)
         names = "|".join((name, *_ALSO.get(key, ())))
         if match := re.search(rf'(?m)^    (?:{names}): \w+ = "?([\w.+-]+)"?$', text or ""):
             yield key, match[1]
@@ -155,6 +185,14 @@ def _unseen(keys: Keys, config: str, launch: Launch) -> None:
 
 class _Reader(ReleaseReader):
     library = "verl"
+
+    def without_key(self, unread: Mapping[str, Given]) -> None:
+        """Note words of a command that set no key (main.py: OmegaConf.from_cli and merge)."""
+        is_open = "set_struct" in (self.launch.beside.get(MAIN) or "")
+        why = " (OmegaConf.from_cli keeps a `+`)" if any(each[0] in "+~" for each in unread) else ""
+        text = f"{few([*unread])}: no key of its dataclasses{why}{', so no effect' * is_open}"
+        lines = tuple(sorted({n for each in unread.values() for n in each.lines}))
+        self.notes.append(AuditNote(text, lines, stops=not is_open, apart=is_open))
 
     def reading(self) -> LaunchReading:
         keys = self.keys
@@ -193,6 +231,11 @@ class _Reader(ReleaseReader):
         advantage = keys.text(ADVANTAGE)
         own = advantage is not None and advantage not in DIVIDED_BY
         regime = regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
+        batch, minibatch = keys.integer(BATCH), keys.integer(MINIBATCH)
+        if batch and minibatch and batch % minibatch:
+            why = f"{BATCH} {batch} is no multiple of {MINIBATCH} {minibatch}"
+            self.stops(why, "verl/trainer/ray_trainer.py", BATCH, MINIBATCH)
+            regime = TrainingRegime(None, why)
         if own and regime.on_policy:
             why = f"{ADVANTAGE} {advantage} is a fork's own, which may count a batch otherwise"
             regime = TrainingRegime(None, why)
@@ -228,6 +271,8 @@ def _surroundings(keys: Keys) -> Surroundings:
         also_drops=f"tokens of negative advantage whose ratio is above {dual or 0:g} ({DUAL})"
         if kind == "default" and dual and OLD_USE not in keys.defaults
         else "",
+        clamp=Clamp(None if OLD_USE in keys.defaults else 20.0, 10.0),
+        clamp_of=("k3",),
         clip=clip_range(keys.number(CLIP_LOW), keys.number(CLIP_HIGH)),
         advantage_divided_by=divided,
         divided_because=f"{ADVANTAGE} {advantage}",

@@ -101,8 +101,12 @@ GROUP = f"{ROLLOUT}.n"
 _OWN_GROUP = re.compile(
     r"^(?!actor_rollout_ref\.|.*\bval).*\.rollout\.n$"
     r"|\.(?:n_agents?|n_samples?|n_traj\w*|num_(?:samples?|generations|traj\w*)|group_size)$"
+    r"|\.(?:\w*beam_(?:size|width)|num_(?:beams|return_sequences))$"
 )
 """Keys by which forks give the size of a group; agents of one rollout share its prompt."""
+ENGINE = f"{ROLLOUT}.name"
+_ENGINES = re.compile(r"vllm|sglang|trtllm|hf|naive|vllm_omni|sglang_async")
+"""Engines of some release. A fork's own may return several responses of a prompt."""
 KL_KEYS = (USE_REWARD, PENALTY, REWARD_BETA, USE_LOSS, LOSS_TYPE, LOSS_BETA)
 
 LAMBDA, GAMMA = "algorithm.lam", "algorithm.gamma"
@@ -112,6 +116,8 @@ STRATEGY, SEQUENCE_PARALLEL = f"{ACTOR}.strategy", f"{ACTOR}.ulysses_sequence_pa
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 _STALE = re.compile(r"async|off_policy")
 """Entry points that sample while the policy is updated."""
+_ASYNC_KEYS, _ASYNC_CONFIG = "async_training.", re.compile(r"fully_async|one_step_off")
+"""The section of the fully asynchronous trainer's keys, and the configurations of such trainers."""
 _OWN_LOOP = re.compile(r"(^|/)recipe[./]|experimental[./]")
 """Entry points whose trainer is not v1."""
 _IMPORTS = re.compile(r"(?m)^\s*(?:from|import) +verl\.(?:trainer|experimental)\b")
@@ -342,7 +348,8 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:
         keys.opaque = launch.open_end
-    if config and not STOCK.fullmatch(config) and not launch.documents:
+    is_here = launch.documents or f"{folder}/{config}.yaml" in launch.beside
+    if config and not STOCK.fullmatch(config) and not is_here:
         name = shown(config) or "that a variable names"
         keys.opaque = f"it comes from the configuration '{name}', which is not here"
     else:
@@ -362,8 +369,9 @@ def _root(entry: str, config: str, launch: Launch) -> tuple[str, str, str]:
     folder, _, name = file.removesuffix(".yaml").rpartition("/")
     if "@hydra.main" in code and not file:
         return "", "", f"it comes from the configuration that {path} computes"
-    if f"{folder}/{config or name}.yaml" in launch.beside:
-        return folder, config or name, ""
+    for each in (folder, *([STOCK_FOLDER] if is_entry_point(entry) else ())):
+        if f"{each}/{config or name}.yaml" in launch.beside:
+            return each, config or name, ""
     is_known = not file or config or is_entry_point(entry)
     missing = "" if is_known else f"it comes from the configuration '{file}', which is not here"
     return STOCK_FOLDER, "ppo_trainer", missing
@@ -383,8 +391,10 @@ def _held(
 
     The latter is for launches to which the release's table does not apply.
     """
-    stock = reading.entry_point == MAIN and config in (None, "ppo_trainer", MEGATRON)
     # Recipes have configurations of their own, with further keys.
+    is_read = bool(launch.documents) and all(map(STOCK.fullmatch, launch.missing))
+    is_main, is_verls = reading.entry_point == MAIN, config in (None, "ppo_trainer", MEGATRON)
+    stock = is_main and (is_verls or is_read)
     own = table(reading.version, megatron=config == MEGATRON) if stock else None
     in_files = frozenset(key for each in launch.documents for key in each.values)
     is_stock = parser.folders[0] == STOCK_FOLDER
@@ -403,10 +413,13 @@ def _held(
         others=(*TABLES.values(), _all_keys()),
         defaults=_with_values(keys, own),
         in_files=in_files,
-        own=in_files if launch.words else frozenset(),
+        # What verl's own program reads of its own file is checked, and not what that builds on.
+        own=in_files - (launch.documents[-1].values.keys() if is_main and is_read else set())
+        if launch.words
+        else frozenset(),
         checkout=frozenset(checkout),
         with_values=frozenset(decides.with_values() if is_composed else ()),
-        is_whole=stock and config != MEGATRON and decides.is_whole(),
+        is_whole=is_main and is_verls and config != MEGATRON and decides.is_whole(),
         opaque=keys.opaque,
     )
 
@@ -540,6 +553,15 @@ class _Reader(ReleaseReader):
         mine = ((key, keys.text(key)) for key in keys.given if _OWN_GROUP.search(key))
         self.own_group = next((key for key, text in mine if text != "1"), "")
         """The key of a fork that may be the size of a group."""
+        engine = keys.text(ENGINE) if keys.has(ENGINE) else None
+        if engine and not _ENGINES.fullmatch(engine) and self._has_group_of_one():
+            self.own_group = ENGINE
+        key = next((each for each in keys.given if each.startswith(_ASYNC_KEYS)), "")
+        config = config_name(launch.words) or ""
+        by_name = self.entry if _STALE.search(self.entry) else ""
+        self.ahead = by_name or key or (config if _ASYNC_CONFIG.search(config) else "")
+        """The program, key or configuration of a trainer that samples ahead; empty: none."""
+        self.is_fully = "fully_async" in self.ahead or bool(key and "one_step" not in self.ahead)
         self.bypass: bool | None = None
         """True if the old log-probabilities are the engine's, of the policy that sampled."""
         self.sides: list[Possibility] = []
@@ -570,8 +592,7 @@ class _Reader(ReleaseReader):
             self._has_no_log_probs(BYPASS)
         of_verl = not self.entry or is_entry_point(self.entry)
         if not self.own_group and (of_verl or keys.has(GROUP)):
-            compared = (*OWN_IN_MEAN, "rloo", "rloo_vectorized")
-            self.notes += group_of_one(keys, ADVANTAGE, GROUP, compared)
+            self.notes += self._has_group_of_one()
         return self.found(
             in_reward,
             in_loss,
@@ -589,6 +610,10 @@ class _Reader(ReleaseReader):
             surroundings=None if self._distils() else around,
         )
 
+    def _has_group_of_one(self) -> list[AuditNote]:
+        """Return the remark on groups of one rollout."""
+        return group_of_one(self.keys, ADVANTAGE, GROUP, (*OWN_IN_MEAN, "rloo", "rloo_vectorized"))
+
     def _chosen(self, advantage: str | None) -> Iterator[tuple[Replaced, str]]:
         """Yield the advantage and the policy loss that the launch asks for and no release has."""
         if advantage is not None and advantage not in KNOWN and not self._refused_advantage():
@@ -604,8 +629,8 @@ class _Reader(ReleaseReader):
 
     def _samples_ahead(self) -> str:
         """Return the key or entry point that makes rollouts lag behind the policy, or ""."""
-        if self.entry and _STALE.search(self.entry):
-            return f"{self.entry} samples with an older policy"
+        if self.ahead:
+            return f"{self.ahead} samples with an older policy"
         mode = self.keys.text(MODE) if self.at >= FIRST_V1 else "sync"
         if mode is not None and "async" in mode:
             return f"{MODE} {mode} samples with an older policy"
@@ -629,7 +654,8 @@ class _Reader(ReleaseReader):
             )
         regime = regime_of_sizes(self.keys, BATCH, MINIBATCH, PPO_EPOCHS)
         if self.own_group and regime.steps:
-            why = f"{self.own_group} is a fork's key and may give a batch more train steps"
+            whose = "a fork's own" if self.own_group == ENGINE else "a fork's key"
+            why = f"{self.own_group} is {whose} and may give a batch more train steps"
             return TrainingRegime(None if regime.steps == 1 else False, why, regime.sizes)
         return regime
 
@@ -895,7 +921,8 @@ class _Reader(ReleaseReader):
             if group == 1 or by_deviation.lower() in ("false", "0", "no", "off"):
                 divided = "nothing"
             elif group is None:
-                why = f"that is {self.own_group}" if self.own_group else keys.why_unknown(GROUP)
+                own = f"{self.own_group} decides it"
+                why = own if self.own_group else keys.why_unknown(GROUP)
                 unread.append(f"{GROUP} is above 1: {why}")
         mode = read(LOSS_MODE, FIRST_WITH_SWITCH, "vanilla")
         aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean")
@@ -1015,7 +1042,7 @@ class _Reader(ReleaseReader):
         """
         keys, temperature = self.keys, f"{ROLLOUT}.temperature"
         at = keys.number(temperature) if keys.has(temperature) else None
-        is_other = keys.has(f"{ROLLOUT}.name") and keys.text(f"{ROLLOUT}.name") != "vllm"
+        is_other = keys.has(ENGINE) and keys.text(ENGINE) != "vllm"
         if is_other or not to_engine:
             return
         mode = keys.text(ENGINE_MODE, "processed_logprobs")
@@ -1211,16 +1238,16 @@ class _Reader(ReleaseReader):
             if self.keys.has(key):
                 anew = key != BYPASS and self.keys.switch(_ANEW, default=False)
                 return False if anew else self.keys.switch(key)
-        if not _STALE.search(self.entry) or self.keys.opaque:
+        if not self.ahead or self.keys.opaque:
             return False
         if is_own or "fully_async" in self.entry:
             bases = [each for document in self.launch.documents for each in document.builds_on]
             named = bases or [config_name(self.launch.words) or self.entry]
             return any(map(_STALE.search, named))
-        self.unread.append(
-            f"{self.entry} computes the old log-probabilities anew, as verl's recipe does"
-        )
-        return False
+        does = "takes the engine's log-probabilities"
+        does = does if self.is_fully else "computes the old log-probabilities anew"
+        self.unread.append(f"{self.entry} {does}, as verl's recipe does")
+        return self.is_fully
 
     def _recomputed(self) -> tuple[Literal["sync", "batch"], float | None]:
         """Return when the trainer computes old log-probabilities of samples that lag, and the
@@ -1231,7 +1258,7 @@ class _Reader(ReleaseReader):
         """
         number = self.keys.number
         separate = self.at >= FIRST_V1 and self.keys.text(MODE) == "separate_async"
-        if "fully_async" not in self.entry and not separate:
+        if not self.is_fully and not separate:
             return "batch", regime_of_sizes(self.keys, BATCH, MINIBATCH, PPO_EPOCHS).steps
         sizes = SEPARATE_KEYS if separate else FULLY_KEYS
         given = [number(key, default) for key, default in {**sizes, PPO_EPOCHS: 1}.items()]

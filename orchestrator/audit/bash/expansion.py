@@ -370,7 +370,7 @@ class Expander:
         """
         default = tuple(piece for node in operands for piece in self.value(node, source))
         if _is_unset(base) and not operator.endswith("+"):
-            default = _default_of(name, default)
+            default = default_of(name, default)
         only = base[0] if len(base) == 1 else None
         if isinstance(only, Hole) and only.arms and not only.several:
             arms = (
@@ -526,7 +526,7 @@ def _is_unset(base: ShellValue) -> bool:
     )
 
 
-def _default_of(name: str, default: ShellValue) -> ShellValue:
+def default_of(name: str, default: ShellValue) -> ShellValue:
     """Return a default as a value whose texts name the variable that a caller may set."""
     return tuple(
         piece._replace(default_of=tuple(dict.fromkeys((f"${name}", *piece.default_of))))

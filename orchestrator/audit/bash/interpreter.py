@@ -21,6 +21,7 @@ from orchestrator.audit.bash.expansion import (
     FIRST_PRIVATE,
     LAST_PRIVATE,
     Expander,
+    default_of,
     is_counted,
 )
 from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
@@ -87,6 +88,8 @@ _NO_WORD = ("file_descriptor", "comment", "file_redirect", "ERROR")
 _ASSIGNS = ("variable_assignment", "variable_assignments", "declaration_command")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]*=")
 """The option in a word that also has the value: `--wrap=VALUE`."""
+_TAKES = re.compile(r"\b(\w+)=\"?\$\{?[1-9]")
+"""A variable that takes an argument."""
 
 
 class Interpreter(Expander):
@@ -474,12 +477,28 @@ class Interpreter(Expander):
         return None
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read one turn of a loop, unless its condition is known to be false at first."""
+        """Read the turns of a loop that shifts the arguments, one turn of another; none if its
+        condition is known to be false at first."""
         body = node.child_by_field_name("body")
         tests = [c for c in node.children if c.is_named and c.type not in ("do_group", "comment")]
         until = node.children[0].type == "until" if node.children else False
         if body is None or not tests:
             return None
+        if self._condition(tests[-1], source) is until:
+            for name in [] if self.is_called else _TAKES.findall(source.text(body)):
+                if isinstance(value := self.scope.variables.get(name), tuple):
+                    self.scope.variables[name] = default_of(name, value)
+            return None
+        for _ in range(MOST_TURNS) if "shift" in source.text(body) else ():
+            left, holds = len(self.scope.arguments), self._condition(tests[-1], source)
+            if holds in (None, until) or not left:
+                break
+            flow = self.statement(body, source)
+            self._land("break", "continue")
+            if flow is not None and flow != "continue":
+                return None
+            if len(self.scope.arguments) >= left:
+                break
         if self._condition(tests[-1], source) is until:
             return None
         self.statements(tests, source)
