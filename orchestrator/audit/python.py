@@ -62,6 +62,8 @@ _LOADS = (
     "omegaconf.OmegaConf.load",
 )
 """Functions that return the content of a file."""
+_ASKS = frozenset({"fields", "signature", "hasattr", "__dataclass_fields__", "__annotations__"})
+"""What asks for the fields of a class."""
 _TARGET = "_target_"
 """The key by which hydra is told what to make of a configuration."""
 _KNOWN_BASES = frozenset({"BaseModel", "BaseSettings", "NamedTuple", "TypedDict", "ABC", "object"})
@@ -812,7 +814,18 @@ class _Reader:
         for key, value in self.attributes.get(self.names.get(id(node), ""), ()):
             values[key] = self._set_later(value, node)
         values.pop(_TARGET, None)
+        if self._asks(name.rpartition(".")[2]):  # it may leave out what the class lacks
+            named = {each.arg for each in keywords}
+            lineage = lineage._replace(fields=lineage.fields | (values.keys() - named))
         return self._of_class(lineage, values, [lineage], unknown)
+
+    def _asks(self, kind: str) -> bool:
+        """Return True if the file asks which fields a class has."""
+        return any(
+            last_name(getattr(each, "func", each)) in _ASKS and kind in names_of(each)
+            for each in self.nodes
+            if isinstance(each, ast.Call | ast.Attribute)
+        )
 
     def _set_later(self, value: ast.expr, made: ast.expr) -> Given:
         """Return a value that an object gets after it is made. In a branch that the making is not

@@ -304,8 +304,12 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
     program = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), 0)
     entry = f"{launch.words[program].text}: " if launch.words else ""
     taken = [*files, *_flags(launch.words[program + 1 :])]
+    options = document.options
     if document.builds_on and launch.words:
-        given = [*(pair for pair in taken if _known(CLASSES[document.name], pair[0])), *given]
+        taken = [pair for pair in taken if _known(CLASSES[document.name], pair[0])]
+        is_whole = document.builds_on[0].startswith(("**vars(", "**asdict("))
+        options = None if options is None else options.union(() if is_whole else dict(taken))
+        given = [*taken, *given]
         assumes = (*assumes, f"{', '.join(document.builds_on)} has the options of its command line")
     if document.parser and launch.words:
         if launch.missing or (any(w.text == "--config" for w in launch.words) and not files):
@@ -323,7 +327,7 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
         fork,
         unknown,
         launch.names,
-        options_of_its_own=document.options,
+        options_of_its_own=options,
         ignored=frozenset(dict(files) if document.parser == "TrlParser" else ()),
     )
 
@@ -522,7 +526,8 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
         versions = [v for v in versions if version_tuple(v)[: len(last)] <= last]
     versions = inside(versions, launch.bounds("trl")[0])
     every = {key for version in own for key in own[version]}
-    keys = ({key for key, _ in request.options(versions[-1])} & every) - REDECLARED
+    keys = {key for key, _ in request.options(versions[-1])} & every
+    keys -= REDECLARED | (request.options_of_its_own or frozenset())
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
     if request.fork is not None:
         return versions, f"{request.fork.title} stands on these", False
