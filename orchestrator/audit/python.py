@@ -960,10 +960,11 @@ class _Reader:
             literal = name.value if isinstance(name, ast.Constant) else None
             variable = f"${literal}" if isinstance(literal, str) else ast.unparse(name)
             return replace(default, default_of=(variable, *default.default_of))
-        if isinstance(node, ast.Call) and len(node.args) == 1:
-            function = node.func.id if isinstance(node.func, ast.Name) else ""
-            if function in ("str", "float", "int"):
-                return self._word(node.args[0], depth + 1)
+        if isinstance(node, ast.IfExp) and "sys.argv" not in ast.unparse(node.test):
+            return self._either(node, depth + 1)
+        makes = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if makes in ("str", "float", "int") and isinstance(node, ast.Call) and node.args:
+            return self._word(node.args[0], depth + 1)
         if given_default := self._script_default(node):
             word = self._word(given_default[1], depth + 1)
             names = (given_default[0], *word.default_of)
@@ -974,6 +975,19 @@ class _Reader:
             return replace(word, lines=(*line, *filter(None, word.lines)))
         is_source = isinstance(node, ast.Name) and not node.id.isidentifier()
         return CommandWord(UNKNOWN, line, (ast.unparse(node) if is_source else PUT_IN,))
+
+    def _either(self, node: ast.IfExp, depth: int) -> CommandWord:
+        """Return the word of `a if x == y else b`; of both, where x or y is not known."""
+        yes, no = (self._word(each, depth) for each in (node.body, node.orelse))
+        test, written = node.test, ast.unparse(node.test)
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
+            given, other = (self._word(each, depth) for each in (test.left, test.comparators[0]))
+            if UNKNOWN not in given.text + other.text:
+                taken = yes if given.text == other.text else no
+                return replace(taken, default_of=(*given.default_of, *taken.default_of))
+        choices = ((f"{written} holds", yes.text), (f"{written} does not hold", no.text))
+        is_open = UNKNOWN in yes.text + no.text
+        return CommandWord(UNKNOWN, (node.lineno,), (PUT_IN,), choices=() if is_open else choices)
 
     def _is_text(self, node: ast.expr | None, depth: int = 0) -> bool:
         """Return True if the value is known to be a string: `+` joins strings and adds numbers."""
@@ -1237,7 +1251,8 @@ def _is_main(node: ast.AST) -> bool:
 def _given(word: CommandWord, value: ast.expr) -> Given:
     """Return the word of a value as a setting, on the line of the value."""
     lines = (value.lineno,) if value.lineno else ()
-    return Given(word.text, lines, word.why, default_of=word.default_of, file=word.file)
+    given = Given(word.text, lines, word.why, default_of=word.default_of, file=word.file)
+    return replace(given, choices=word.choices)
 
 
 def _one_word(

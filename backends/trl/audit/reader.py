@@ -979,14 +979,19 @@ class _Reader(ReleaseReader):
         key = "vllm_importance_sampling_correction"
         if key not in self.keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
             return ""
-        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
-        return _MODES.get(mode, f"{mode} against vLLM")
+        key = "vllm_importance_sampling_mode"
+        mode, given = self.keys.text(key), self.keys.last(key)
+        modes = [mode or "token_truncate"]
+        if not mode and key in self.keys.defaults:
+            modes = [text for _, text in given.choices] if given else []
+        words = " or ".join(_MODES.get(each, f"{each} against vLLM") for each in modes)
+        return words or "weights or masks against vLLM, whose kind is not known"
 
     def _engine_weight(self) -> EngineWeight | None:
         """Return the correction as the laboratory's weight; None without one or its bound."""
         if not self._correction():
             return None
-        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
+        mode = self.keys.text("vllm_importance_sampling_mode") or "token_truncate"
         names = [f"vllm_importance_sampling_{end}" for end in ("clip_max", "cap", "clip_min")]
         read = [self.keys.number(name) for name in names if name in self.keys.defaults]
         most = next((each for each in read if each), None)
