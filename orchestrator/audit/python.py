@@ -143,6 +143,12 @@ class _WithDicts(ast.NodeTransformer):
         return ast.copy_location(ast.Dict(keys, [each for _, each in pairs]), node)
 
 
+class _Value(ast.Constant):
+    """A value of another file; default_of: as of CommandWord."""
+
+    default_of: tuple[str, ...] = ()
+
+
 class _Lineage(NamedTuple):
     """Where a class comes from: its own bases and those of modules beside its file."""
 
@@ -800,11 +806,8 @@ class _Reader:
                 values[keyword.arg] = _given(word, keyword.value)
                 continue
             given = keyword.value
-            if isinstance(given, ast.Call) and _copied(given) is not None:
-                given = _copied(given) or given
-            if isinstance(given, ast.Name | ast.Attribute | ast.Subscript):
-                known = self._known(given)
-                given = known if known is not None else given
+            if not isinstance(given, ast.Dict):
+                given = self._dictionary(given) or self._known(given) or given
             if isinstance(given, ast.Dict):
                 self.unknown_keys = []
                 self._flatten(given, "", values)
@@ -936,7 +939,9 @@ class _Reader:
             text = "null" if node.value is None else str(node.value)
             # The script's own text must not hold the marks that stand for unknown values.
             file = node.kind or "" if node.lineno == 0 else ""
-            return CommandWord(text.replace(UNKNOWN, "").replace(UNSET, ""), line, file=file)
+            of = node.default_of if isinstance(node, _Value) else ()
+            text = text.replace(UNKNOWN, "").replace(UNSET, "")
+            return CommandWord(text, line, default_of=of, file=file)
         if depth >= DEEPEST or self.left < 0:
             return CommandWord(UNKNOWN, line, (PUT_IN,))
         if isinstance(node, ast.JoinedStr):
@@ -1074,8 +1079,8 @@ class _Reader:
             key = node.args[0] if node.args else None
             if isinstance(of, ast.Dict) and isinstance(key, ast.Constant):
                 return _item(of, key.value) or next(iter(node.args[1:]), None)
-            loaded = self._load(node)
-            return None if loaded is node else loaded
+            loaded, copied = self._load(node), _copied(node)
+            return self._known(copied) if copied else None if loaded is node else loaded
         if isinstance(node, ast.IfExp) and "sys.argv" in ast.unparse(node.test):
             return node.body if "sys.argv[1]" in self.options else node.orelse
         if (written := ast.unparse(node)) in self.set_later:
@@ -1090,7 +1095,10 @@ class _Reader:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.value.id in self.parsed and node.attr in self.defaults:
                 return self.defaults[node.attr]
-            return self._member(node.value, node.attr)
+            module = self.modules.get(node.value.id, "")
+            there = self._module(module) or self._module(f"{module}.{node.value.id}")
+            beside = there.constant(node.attr) if there else None
+            return beside or self._member(node.value, node.attr)
         return None
 
     def _with_stored(self, known: ast.expr | None, node: ast.Name) -> ast.expr | None:
@@ -1108,9 +1116,11 @@ class _Reader:
             )
         return whole
 
-    def constant(self, name: str) -> ast.Dict | None:
-        """Return the dictionary that a name of this file holds, for another file."""
+    def constant(self, name: str) -> ast.expr | None:
+        """Return what a name of this file holds, for another file."""
         known = self._known(ast.Name(name, lineno=sys.maxsize)) if name in self.values else None
+        if known and not isinstance(known, ast.Dict):
+            return self._value(known)
         self.unknown_keys, values = [], dict[str, Given]()
         if isinstance(known, ast.Dict):
             self._flatten(known, "", values)
@@ -1120,8 +1130,14 @@ class _Reader:
     def field(self, kind: str, name: str) -> ast.expr | None:
         """Return the default of a field of a class of this file, for another file."""
         default = dict(_fields(self.classes[kind])).get(name) if kind in self.classes else None
-        text = UNKNOWN if default is None else self._word(default).text
-        return None if UNKNOWN in text else ast.Constant(text, kind=self.name, lineno=0)
+        return default and self._value(default)
+
+    def _value(self, node: ast.expr) -> ast.expr | None:
+        """Return a value of this file, for another file; None if it is not known."""
+        word = self._word(node)
+        value = _Value(word.text, kind=self.name, lineno=0)
+        value.default_of = word.default_of
+        return None if UNKNOWN in word.text else value
 
     def _dictionary(self, node: ast.expr) -> ast.Dict | None:
         """Return the dictionary that a name holds, itself or through other names."""
