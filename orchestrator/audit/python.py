@@ -817,18 +817,12 @@ class _Reader:
         for key, value in self.attributes.get(self.names.get(id(node), ""), ()):
             values[key] = self._set_later(value, node)
         values.pop(_TARGET, None)
-        if self._asks(name.rpartition(".")[2]):  # it may leave out what the class lacks
-            named = {each.arg for each in keywords}
+        calls = (n for n in self.nodes if isinstance(n, ast.Call | ast.Attribute))
+        asking = (n for n in calls if last_name(getattr(n, "func", n)) in _ASKS)
+        if any(name.rpartition(".")[2] in names_of(n) for n in asking):
+            named = {each.arg for each in keywords}  # it may leave out others that the class lacks
             lineage = lineage._replace(fields=lineage.fields | (values.keys() - named))
         return self._of_class(lineage, values, [lineage], unknown)
-
-    def _asks(self, kind: str) -> bool:
-        """Return True if the file asks which fields a class has."""
-        return any(
-            last_name(getattr(each, "func", each)) in _ASKS and kind in names_of(each)
-            for each in self.nodes
-            if isinstance(each, ast.Call | ast.Attribute)
-        )
 
     def _set_later(self, value: ast.expr, made: ast.expr) -> Given:
         """Return a value that an object gets after it is made. In a branch that the making is not

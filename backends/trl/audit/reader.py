@@ -990,9 +990,8 @@ class _Reader(ReleaseReader):
             return ""
         key = "vllm_importance_sampling_mode"
         mode, given = self.keys.text(key), self.keys.last(key)
-        modes = [mode or "token_truncate"]
-        if not mode and key in self.keys.defaults:
-            modes = [text for _, text in given.choices] if given else []
+        may_be = [text for _, text in given.choices] if given else []
+        modes = may_be if not mode and key in self.keys.defaults else [mode or "token_truncate"]
         words = " or ".join(_MODES.get(each, f"{each} against vLLM") for each in modes)
         return words or "weights or masks against vLLM, whose kind is not known"
 
