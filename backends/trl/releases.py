@@ -27,6 +27,7 @@ MARKS = ReleaseMarks(
         bare=("Trainer", "Seq2SeqTrainer", "_UnslothGRPOTrainer", "UnslothGRPOTrainer"),
         stock=r"(?:^|/)(?:orch_\w+|trl/(?:scripts|cli)/\w+|open_r1/grpo_(?:jsonl|rec))\.py$",
         trainers=r"\w*(?:GRPO|RLOO|GSPO|PPO|RL)\w*Trainer",
+        reward=("._calculate_rewards",),
         known_packages=("unsloth", "verifiers"),
     ),
     hint=r"\btrl\b|GRPOConfig|RLOOConfig|orch_trl|grpo|rloo|gspo|num_generations",

@@ -137,9 +137,14 @@ def bound_notes(reading: LaunchReading) -> Iterator[BoundNote]:
             "bounds of about 3e-4 below and 4e-4 above",
         )
     weight = around.engine_weight
-    if weight is not None and weight.kind in ("mis_sequence", "reject_sequence"):
+    if weight is None or weight.kind not in ("mis_sequence", "reject_sequence"):
+        return
+    becomes = "leaves any fixed bound, so long responses are nearly all dropped"
+    if weight.least <= 0:  # the mean of the ratios is 1
+        few = f"at most 1 in {weight.most:g} is dropped"
+        becomes = f"is small for most of them, so long responses count little; {few}"
+    if weight.least > 0 or weight.kind == "mis_sequence":
         yield BoundNote(
-            f"{around.correction}: the product of a long response's ratios leaves any fixed bound, "
-            "so long responses are nearly all dropped",
+            f"{around.correction}: the product of a long response's ratios {becomes}",
             "weights of tokens instead of whole responses",
         )

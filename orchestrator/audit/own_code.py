@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ def with_own_code(launch: Launch, reading: LaunchReading, program: tuple[str, st
     audited = (posixpath.basename(program[0]), program[1])
     own = own_code(launch, reading, mark.hooks, audited)
     if all(_is_apart(each, reading, launch.beside, mark.hooks) for each in own):
-        said = (f"the {e.kind} {e.name} ({e.where or e.how}) has no KL of its own" for e in own)
+        said = (f"{e.name} ({e.where or e.how}) has no KL of its own" for e in own)
         launch, own = replace(launch, caveats=(*launch.caveats, *said)), ()
     return replace(launch, own=own)
 
@@ -101,19 +102,22 @@ def _is_apart(
     own: OwnCode, reading: LaunchReading, beside: Mapping[str, str], hooks: OwnHooks
 ) -> bool:
     """Return True for an advantage that a setting names, and for a loop that hands its batches to
-    the library's loss, where no KL is in the reward and the code, if at hand, names none."""
+    the library's loss, where no KL is in the reward; and for a reward: if the code names no KL."""
     nodes = ast.walk(parsed(beside.get(own.path) or "") or ast.Module([], []))
     found = (e for e in nodes if isinstance(e, _FUNCTIONS) and own.lines[:1] == (e.lineno,))
     code = next(found, None)
     off = {e.key.rpartition(".")[2] for e in reading.settings if e.value.lower() == "false"}
     names = names_in(_nodes(code, lambda each: _idle(each, off)) if code is not None else ())
-    calls, ours = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
+    is_reward = own.name.endswith(hooks.reward)
+    of_loop = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
+    calls, ours = ("(?!)", r"\w*reference\w*") if is_reward else of_loop
     is_loop = any(re.fullmatch(calls, each) for each in names)
     is_named = own.how.startswith(REGISTERED) or own.how == _NO_RELEASE
     reads_kl = any(_OF_A_KL.search(each) and not re.fullmatch(ours, each) for each in names)
     is_hidden = bool(own.path) and code is None
     may_be = is_loop or (own.kind == "advantage" and is_named)
-    return may_be and reading.in_reward.active is False and not reads_kl and not is_hidden
+    may_be = is_reward or (may_be and reading.in_reward.active is False)
+    return may_be and not reads_kl and not is_hidden
 
 
 def _idle(node: ast.AST, off: Set[str]) -> Sequence[ast.AST]:
@@ -202,12 +206,22 @@ def _runs(module: _Module, modules: Iterable[_Module]) -> bool:
                 waiting += [name] if owner else names_of(each.tree)
     visited = set[str]()
     while waiting and (name := waiting.pop()):
-        found = _definition(name, module) if name not in visited else None
+        found = _definitions(module.tree).get(name) if name not in visited else None
         visited.add(name)
         if found is not None and any(_creates(each, module) for each in ast.walk(found)):
-            return True
+            others = [each.tree for each in modules if each is not module]
+            return not isinstance(found, ast.ClassDef) or _trained(found, others)
         waiting += names_of(found) if found is not None else ()
     return False
+
+
+def _trained(kind: ast.ClassDef, users: Iterable[ast.AST]) -> bool:
+    """Return False for a class that the code which uses it never trains (an evaluation)."""
+    methods = {each.name: _used(each) for each in kind.body if isinstance(each, _FUNCTIONS)}
+    training = {"train"}
+    for _ in methods:
+        training |= {name for name, used in methods.items() if used & training}
+    return bool(training & {"__init__", "__call__"}.union(*map(_used, users)))
 
 
 def _creates(node: ast.AST, module: _Module) -> bool:
@@ -338,12 +352,7 @@ def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.ClassDef)
     }
-    used = {
-        node.id if isinstance(node, ast.Name) else node.attr
-        for module in modules
-        for node in _nodes(module.tree, lambda each: getattr(each, "bases", ()))
-        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
-    }
+    used = {name for module in modules for name in _used(module.tree)}
     for name in sorted(used & defined.keys()):
         for each in _lineage(name, defined):
             module, node = defined[each]
@@ -367,6 +376,15 @@ def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
             if is_trainer or (re.fullmatch(hooks.forked, dotted) and dotted.endswith("Trainer")):
                 how = f"of {dotted.rpartition('.')[0]}, which is not at hand"
                 yield OwnCode("trainer", dotted.rpartition(".")[2], module.path, (), how)
+
+
+def _used(tree: ast.AST) -> set[str]:
+    """Return the names that a tree reads, but for the bases of its classes."""
+    return {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in _nodes(tree, lambda each: getattr(each, "bases", ()))
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
+    }
 
 
 def _nodes(tree: ast.AST, left_out: Callable[[ast.AST], Sequence[ast.AST]]) -> Iterator[ast.AST]:
@@ -466,7 +484,7 @@ def _registered(
             if kind and len(node.args) > 1 and _asked(node.args[0], modules, values.get(kind, ())):
                 name = ast.unparse(node.args[1])
                 how = f"{REGISTERED} {ast.unparse(node.args[0])}"
-                at = _definition(name, module) or node
+                at = _definitions(module.tree).get(name) or node
                 yield _own(kind, name, module, at, "")._replace(how=how)
 
 
@@ -502,15 +520,11 @@ def _not_set(node: ast.AST) -> Sequence[ast.AST]:
     return (node.slice,) if isinstance(node, ast.Subscript) else ()
 
 
-def _definition(name: str, module: _Module) -> ast.AST | None:
-    return next(
-        (
-            node
-            for node in ast.walk(module.tree)
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name
-        ),
-        None,
-    )
+@lru_cache(maxsize=MOST_MODULES)
+def _definitions(tree: ast.Module) -> Mapping[str, ast.AST]:
+    """Return the functions and classes of a file by name, the outermost of a name."""
+    nodes = (e for e in ast.walk(tree) if isinstance(e, (ast.FunctionDef, ast.ClassDef)))
+    return {node.name: node for node in reversed([*nodes])}
 
 
 def _patched(module: _Module, hooks: OwnHooks) -> Iterator[OwnCode]:
@@ -524,7 +538,8 @@ def _patched(module: _Module, hooks: OwnHooks) -> Iterator[OwnCode]:
             root = owner.partition(".")[0].partition("(")[0]
             if name not in known or root in ("self", "cls") or value == f"{owner}.{name}":
                 continue
-            at = _definition(value.rpartition("(")[2].partition(",")[0].rstrip(")"), module) or node
+            put = value.rpartition("(")[2].partition(",")[0].rstrip(")")
+            at = _definitions(module.tree).get(put) or node
             how = f"put in the place of {owner}.{name}"
             yield _own(known[name], value, module, at, "")._replace(how=how)
 

@@ -62,6 +62,8 @@ _LOADS = (
     "omegaconf.OmegaConf.load",
 )
 """Functions that return the content of a file."""
+_ASKS = frozenset({"fields", "signature", "hasattr", "__dataclass_fields__", "__annotations__"})
+"""What asks for the fields of a class."""
 _TARGET = "_target_"
 """The key by which hydra is told what to make of a configuration."""
 _KNOWN_BASES = frozenset({"BaseModel", "BaseSettings", "NamedTuple", "TypedDict", "ABC", "object"})
@@ -139,6 +141,12 @@ class _WithDicts(ast.NodeTransformer):
             None if name is None else ast.Constant(name, lineno=node.lineno) for name, _ in pairs
         ]
         return ast.copy_location(ast.Dict(keys, [each for _, each in pairs]), node)
+
+
+class _Value(ast.Constant):
+    """A value of another file; default_of: as of CommandWord."""
+
+    default_of: tuple[str, ...] = ()
 
 
 class _Lineage(NamedTuple):
@@ -798,11 +806,8 @@ class _Reader:
                 values[keyword.arg] = _given(word, keyword.value)
                 continue
             given = keyword.value
-            if isinstance(given, ast.Call) and _copied(given) is not None:
-                given = _copied(given) or given
-            if isinstance(given, ast.Name | ast.Attribute | ast.Subscript):
-                known = self._known(given)
-                given = known if known is not None else given
+            if not isinstance(given, ast.Dict):
+                given = self._dictionary(given) or self._known(given) or given
             if isinstance(given, ast.Dict):
                 self.unknown_keys = []
                 self._flatten(given, "", values)
@@ -812,6 +817,11 @@ class _Reader:
         for key, value in self.attributes.get(self.names.get(id(node), ""), ()):
             values[key] = self._set_later(value, node)
         values.pop(_TARGET, None)
+        calls = (n for n in self.nodes if isinstance(n, ast.Call | ast.Attribute))
+        asking = (n for n in calls if last_name(getattr(n, "func", n)) in _ASKS)
+        if any(name.rpartition(".")[2] in names_of(n) for n in asking):
+            named = {each.arg for each in keywords}  # it may leave out others that the class lacks
+            lineage = lineage._replace(fields=lineage.fields | (values.keys() - named))
         return self._of_class(lineage, values, [lineage], unknown)
 
     def _set_later(self, value: ast.expr, made: ast.expr) -> Given:
@@ -923,7 +933,9 @@ class _Reader:
             text = "null" if node.value is None else str(node.value)
             # The script's own text must not hold the marks that stand for unknown values.
             file = node.kind or "" if node.lineno == 0 else ""
-            return CommandWord(text.replace(UNKNOWN, "").replace(UNSET, ""), line, file=file)
+            of = node.default_of if isinstance(node, _Value) else ()
+            text = text.replace(UNKNOWN, "").replace(UNSET, "")
+            return CommandWord(text, line, default_of=of, file=file)
         if depth >= DEEPEST or self.left < 0:
             return CommandWord(UNKNOWN, line, (PUT_IN,))
         if isinstance(node, ast.JoinedStr):
@@ -947,10 +959,11 @@ class _Reader:
             literal = name.value if isinstance(name, ast.Constant) else None
             variable = f"${literal}" if isinstance(literal, str) else ast.unparse(name)
             return replace(default, default_of=(variable, *default.default_of))
-        if isinstance(node, ast.Call) and len(node.args) == 1:
-            function = node.func.id if isinstance(node.func, ast.Name) else ""
-            if function in ("str", "float", "int"):
-                return self._word(node.args[0], depth + 1)
+        if isinstance(node, ast.IfExp) and "sys.argv" not in ast.unparse(node.test):
+            return self._either(node, depth + 1)
+        makes = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if makes in ("str", "float", "int") and isinstance(node, ast.Call) and node.args:
+            return self._word(node.args[0], depth + 1)
         if given_default := self._script_default(node):
             word = self._word(given_default[1], depth + 1)
             names = (given_default[0], *word.default_of)
@@ -961,6 +974,19 @@ class _Reader:
             return replace(word, lines=(*line, *filter(None, word.lines)))
         is_source = isinstance(node, ast.Name) and not node.id.isidentifier()
         return CommandWord(UNKNOWN, line, (ast.unparse(node) if is_source else PUT_IN,))
+
+    def _either(self, node: ast.IfExp, depth: int) -> CommandWord:
+        """Return the word of `a if x == y else b`; of both, where x or y is not known."""
+        yes, no = (self._word(each, depth) for each in (node.body, node.orelse))
+        test, written = node.test, ast.unparse(node.test)
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
+            given, other = (self._word(each, depth) for each in (test.left, test.comparators[0]))
+            if UNKNOWN not in given.text + other.text:
+                taken = yes if given.text == other.text else no
+                return replace(taken, default_of=(*given.default_of, *taken.default_of))
+        choices = ((f"{written} holds", yes.text), (f"{written} does not hold", no.text))
+        is_open = UNKNOWN in yes.text + no.text
+        return CommandWord(UNKNOWN, (node.lineno,), (PUT_IN,), choices=() if is_open else choices)
 
     def _is_text(self, node: ast.expr | None, depth: int = 0) -> bool:
         """Return True if the value is known to be a string: `+` joins strings and adds numbers."""
@@ -1047,8 +1073,8 @@ class _Reader:
             key = node.args[0] if node.args else None
             if isinstance(of, ast.Dict) and isinstance(key, ast.Constant):
                 return _item(of, key.value) or next(iter(node.args[1:]), None)
-            loaded = self._load(node)
-            return None if loaded is node else loaded
+            loaded, copied = self._load(node), _copied(node)
+            return self._known(copied) if copied else None if loaded is node else loaded
         if isinstance(node, ast.IfExp) and "sys.argv" in ast.unparse(node.test):
             return node.body if "sys.argv[1]" in self.options else node.orelse
         if (written := ast.unparse(node)) in self.set_later:
@@ -1063,7 +1089,10 @@ class _Reader:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if node.value.id in self.parsed and node.attr in self.defaults:
                 return self.defaults[node.attr]
-            return self._member(node.value, node.attr)
+            module = self.modules.get(node.value.id, "")
+            there = self._module(module) or self._module(f"{module}.{node.value.id}")
+            beside = there.constant(node.attr) if there else None
+            return beside or self._member(node.value, node.attr)
         return None
 
     def _with_stored(self, known: ast.expr | None, node: ast.Name) -> ast.expr | None:
@@ -1081,9 +1110,11 @@ class _Reader:
             )
         return whole
 
-    def constant(self, name: str) -> ast.Dict | None:
-        """Return the dictionary that a name of this file holds, for another file."""
+    def constant(self, name: str) -> ast.expr | None:
+        """Return what a name of this file holds, for another file."""
         known = self._known(ast.Name(name, lineno=sys.maxsize)) if name in self.values else None
+        if known and not isinstance(known, ast.Dict):
+            return self._value(known)
         self.unknown_keys, values = [], dict[str, Given]()
         if isinstance(known, ast.Dict):
             self._flatten(known, "", values)
@@ -1093,8 +1124,14 @@ class _Reader:
     def field(self, kind: str, name: str) -> ast.expr | None:
         """Return the default of a field of a class of this file, for another file."""
         default = dict(_fields(self.classes[kind])).get(name) if kind in self.classes else None
-        text = UNKNOWN if default is None else self._word(default).text
-        return None if UNKNOWN in text else ast.Constant(text, kind=self.name, lineno=0)
+        return default and self._value(default)
+
+    def _value(self, node: ast.expr) -> ast.expr | None:
+        """Return a value of this file, for another file; None if it is not known."""
+        word = self._word(node)
+        value = _Value(word.text, kind=self.name, lineno=0)
+        value.default_of = word.default_of
+        return None if UNKNOWN in word.text else value
 
     def _dictionary(self, node: ast.expr) -> ast.Dict | None:
         """Return the dictionary that a name holds, itself or through other names."""
@@ -1224,7 +1261,8 @@ def _is_main(node: ast.AST) -> bool:
 def _given(word: CommandWord, value: ast.expr) -> Given:
     """Return the word of a value as a setting, on the line of the value."""
     lines = (value.lineno,) if value.lineno else ()
-    return Given(word.text, lines, word.why, default_of=word.default_of, file=word.file)
+    given = Given(word.text, lines, word.why, default_of=word.default_of, file=word.file)
+    return replace(given, choices=word.choices)
 
 
 def _one_word(

@@ -69,6 +69,8 @@ class OwnHooks:
     loop: tuple[str, str] = ("(?!)", "(?!)")
     """Patterns of what a trainer's loop calls to hand its batches to the library's loss, and of the
     names of a KL or a reference that the library's own loop has, too."""
+    reward: tuple[str, ...] = ()
+    """Ends of the names of methods that return the reward alone, without its KL."""
     known_packages: tuple[str, ...] = ()
     """Other packages whose trainers the library's reader knows."""
 

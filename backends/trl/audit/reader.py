@@ -304,8 +304,12 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
     program = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), 0)
     entry = f"{launch.words[program].text}: " if launch.words else ""
     taken = [*files, *_flags(launch.words[program + 1 :])]
+    options = document.options
     if document.builds_on and launch.words:
-        given = [*(pair for pair in taken if _known(CLASSES[document.name], pair[0])), *given]
+        taken = [pair for pair in taken if _known(CLASSES[document.name], pair[0])]
+        is_whole = document.builds_on[0].startswith(("**vars(", "**asdict("))
+        options = None if options is None else options.union(() if is_whole else dict(taken))
+        given = [*taken, *given]
         assumes = (*assumes, f"{', '.join(document.builds_on)} has the options of its command line")
     if document.parser and launch.words:
         if launch.missing or (any(w.text == "--config" for w in launch.words) and not files):
@@ -323,7 +327,7 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
         fork,
         unknown,
         launch.names,
-        options_of_its_own=document.options,
+        options_of_its_own=options,
         ignored=frozenset(dict(files) if document.parser == "TrlParser" else ()),
     )
 
@@ -522,7 +526,8 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
         versions = [v for v in versions if version_tuple(v)[: len(last)] <= last]
     versions = inside(versions, launch.bounds("trl")[0])
     every = {key for version in own for key in own[version]}
-    keys = ({key for key, _ in request.options(versions[-1])} & every) - REDECLARED
+    keys = {key for key, _ in request.options(versions[-1])} & every
+    keys -= REDECLARED | (request.options_of_its_own or frozenset())
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
     if request.fork is not None:
         return versions, f"{request.fork.title} stands on these", False
@@ -876,6 +881,8 @@ class _Reader(ReleaseReader):
             accumulated = accumulated or 1
         if keys.has("generation_batch_size") and not keys.has("steps_per_generation"):
             why = "generation_batch_size over the processes, which the launch does not say"
+            if iterations <= 1 and accumulated and self._within(accumulated):
+                return TrainingRegime(True, "generation_batch_size is within one update")
             return TrainingRegime(None if iterations <= 1 else False, why)
         if (keys.has("steps_per_generation") and per is None) or accumulated is None:
             why = keys.why_unknown("gradient_accumulation_steps" if per else "steps_per_generation")
@@ -886,6 +893,13 @@ class _Reader(ReleaseReader):
             f"a rollout batch makes {updates} update{'s' if updates > 1 else ''} ({name} × "
             "steps_per_generation / gradient_accumulation_steps)",
         )
+
+    def _within(self, accumulated: int) -> bool:
+        """Return True if each generation_batch_size is within one update, of any processes."""
+        rollouts = self.keys.integer("generation_batch_size") or 0
+        device = self.keys.integer("per_device_train_batch_size") or rollouts + 1
+        sizes = [each for each in range(device, rollouts + 1, device) if rollouts % each == 0]
+        return bool(sizes) and all(accumulated % (rollouts // each) == 0 for each in sizes)
 
     # ------------------------------------------------------------------- the surroundings of the KL
 
@@ -974,14 +988,18 @@ class _Reader(ReleaseReader):
         key = "vllm_importance_sampling_correction"
         if key not in self.keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
             return ""
-        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
-        return _MODES.get(mode, f"{mode} against vLLM")
+        key = "vllm_importance_sampling_mode"
+        mode, given = self.keys.text(key), self.keys.last(key)
+        may_be = [text for _, text in given.choices] if given else []
+        modes = may_be if not mode and key in self.keys.defaults else [mode or "token_truncate"]
+        words = " or ".join(_MODES.get(each, f"{each} against vLLM") for each in modes)
+        return words or "weights or masks against vLLM, whose kind is not known"
 
     def _engine_weight(self) -> EngineWeight | None:
         """Return the correction as the laboratory's weight; None without one or its bound."""
         if not self._correction():
             return None
-        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
+        mode = self.keys.text("vllm_importance_sampling_mode") or "token_truncate"
         names = [f"vllm_importance_sampling_{end}" for end in ("clip_max", "cap", "clip_min")]
         read = [self.keys.number(name) for name in names if name in self.keys.defaults]
         most = next((each for each in read if each), None)
