@@ -34,6 +34,17 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     return read_back(MANIFEST, launch, version, files)
 
 
+FORMER = {
+    "rloo_k": "num_generations",
+    "response_length": "max_completion_length",
+    "num_ppo_epochs": "num_iterations",
+    "kl_coef": "beta",
+    "cliprange": "epsilon",
+    "normalize_advantage": "normalize_advantages",
+}
+"""Options of RLOOConfig up to 0.21 -> their names now."""
+
+
 def values_of_anybody(
     program: Sequence[str], given: Mapping[str, object], version: str
 ) -> Mapping[str, object]:
@@ -42,6 +53,7 @@ def values_of_anybody(
 
     TRL's own programs make each prompt a user's message, as `--chat` does.
     """
+    given = {FORMER.get(key, key): value for key, value in given.items()}
     called = " ".join(program).lower()
     script: Script = "rloo" if "rloo" in called else "grpo"
     prompts = {

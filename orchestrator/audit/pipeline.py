@@ -55,8 +55,7 @@ def findings(
     """Return the findings on a text; see orchestrator.audit.audit."""
     if not text.strip():
         raise UnreadableScript("this file is empty")
-    if name.endswith(NOTEBOOK):
-        text, name = notebook(text), f"{name}.py"
+    text, of_python = script_of(text, name)
     if len(text) > LARGEST:
         raise UnreadableScript(
             f"this file has {len(text):,} characters; a launch script has at most {LARGEST:,}"
@@ -64,8 +63,7 @@ def findings(
     # Bytes that are no UTF-8 were read as the replacement character; a few of them are allowed.
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
-    started, text = launches(text, name, files), plain(text)
-    name = name.removesuffix(".py") if name.endswith(f"{NOTEBOOK}.py") else name
+    started, text = launches(text, of_python, files), plain(text)
     releases = {**dict(pins(text)), **versions}
     answers: list[AuditFinding] = []
     of_itself: list[AuditFinding] = []
@@ -131,6 +129,11 @@ def _starts(line: str) -> bool:
     return not is_comment and runs and may_launch(line)
 
 
+def script_of(text: str, name: str) -> tuple[str, str]:
+    """Return text and name of a script; of a notebook, those of the Python file of its cells."""
+    return (notebook(text), f"{name}.py") if name.endswith(NOTEBOOK) else (text, name)
+
+
 def readings(
     text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
 ) -> Iterator[tuple[Launch, LaunchReading]]:
@@ -138,6 +141,7 @@ def readings(
 
     versions: library -> release, which count more than those of the text.
     """
+    text, name = script_of(text, name)
     started, text = launches(text, name, files), plain(text)
     releases = {**dict(pins(text)), **versions}
     for launch in started:

@@ -51,7 +51,11 @@ def rows(
     status: Status = "exact" if trained else "not judged"
 
     def read(key: str) -> Callable[[Values], object]:
-        return lambda launch: (launch.get(key) or ABSENT) if is_on(launch) else ABSENT
+        def whole(launch: Values) -> object:
+            given = (launch.get(key) or ABSENT) if is_on(launch) else ABSENT
+            return int(given) if isinstance(given, float) and given.is_integer() else given
+
+        return whole
 
     def read_targets(launch: Values) -> object:
         given = launch.get(targets) if is_on(launch) else None

@@ -161,7 +161,16 @@ UNSLOTH = Fork(
     "Unsloth",
     "unsloth_zoo/rl_replacements.py (grpo_compute_loss), unsloth/models/rl.py; it asks for TRL up "
     "to 0.24.0 (August 2026)",
-    {"beta": "0.001", "loss_type": "bnpo", "vllm_importance_sampling_correction": "False"},
+    {
+        "beta": "0.001",
+        "loss_type": "bnpo",
+        "vllm_importance_sampling_correction": "False",
+        "learning_rate": "5e-05",
+        "weight_decay": "0.01",
+        "warmup_ratio": "0.1",
+        "seed": "3407",
+        "optim": "adamw_8bit",
+    },
     ((0, 14), (0, 24)),
 )
 VERIFIERS = Fork(
@@ -652,7 +661,9 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         whole = table.has(root) or root in more
         given.setdefault(root if whole else key, []).append(each)
     others = [v for v in own_options(request.script) if v not in releases]
-    of_fork = frozenset(request.fork.defaults) if request.fork is not None else frozenset()
+    fork = request.fork
+    of_fork = fork.defaults if fork is not None else {}
+    unsaid = [f"{key}={text}" for key, text in of_fork.items() if key not in given]
     ignores = request.runner == "script" or version_tuple(releases[-1]) < FIRST_STRICT
     return HeldKeys(
         given,
@@ -661,14 +672,19 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         "TRL" if not exact else f"TRL {releases[-1]}",
         exact=exact,
         others=(_table(request.script, tuple(others)),) if others else (),
-        defaults=_defaults(request.script, releases[-1]),
-        own=of_fork | more | {"output_dir"},
+        defaults={
+            "vllm_importance_sampling_correction": "False",  # of a release without it
+            **_defaults(request.script, releases[-1]),
+            **of_fork,
+        },
+        own=frozenset(of_fork) | more | {"output_dir"},
         in_files=request.ignored if ignores else frozenset(),
         flag="--" if request.grammar == "argparse" else "",
         refuses=_REFUSES.get(request.runner, ""),
         open=request.options_of_its_own is None,
         guessed=exact and request.entry.endswith((".yaml", ".yml")) and bool(request.assumes),
         opaque=request.opaque,
+        fork=f"{fork.title} trains it, by its own {', '.join(unsaid)}" if fork and unsaid else "",
     )
 
 
@@ -863,9 +879,8 @@ class _Reader(ReleaseReader):
             if iterations is None or minibatches is None:
                 return TrainingRegime(None, f"{name} or num_mini_batches is not known")
             count = iterations * minibatches
-            return TrainingRegime(
-                count <= 1, f"{count} updates of each batch ({name}, num_mini_batches)"
-            )
+            why = f"{count} updates of each batch ({name}, num_mini_batches)"
+            return TrainingRegime(count <= 1, why, steps=count)
         if iterations is None:
             return TrainingRegime(None, keys.why_unknown(name))
         if self.at < FIRST_MINIBATCHES:
@@ -885,6 +900,7 @@ class _Reader(ReleaseReader):
             updates <= 1,
             f"a rollout batch makes {updates} update{'s' if updates > 1 else ''} ({name} × "
             "steps_per_generation / gradient_accumulation_steps)",
+            steps=updates,
         )
 
     # ------------------------------------------------------------------- the surroundings of the KL
@@ -982,8 +998,8 @@ class _Reader(ReleaseReader):
         if not self._correction():
             return None
         mode = self._read("vllm_importance_sampling_mode", "token_truncate")
-        names = [f"vllm_importance_sampling_{end}" for end in ("clip_max", "cap", "clip_min")]
-        read = [self.keys.number(name) for name in names if name in self.keys.defaults]
+        names = [f"vllm_importance_sampling_{end}" for end in ("cap", "clip_max", "clip_min")]
+        read = [self.keys.number(name) for name in names[:2] if name in self.keys.defaults]
         most = next((each for each in read if each), None)
         least = self.keys.number(names[2]) if names[2] in self.keys.defaults else None
         kind = _WEIGHTS.get(mode)
