@@ -8,7 +8,7 @@ from math import ceil
 import yaml
 
 from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSES, SCRIPT, WEIGHT
-from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults
+from backends.trl.options import OLD_NAMES, SCRIPTS, VERSIONS, Script, defaults
 from backends.trl.translate import CONFIG, flag
 from orchestrator.library.needs import NEEDS, read_back
 from orchestrator.settings import Settings
@@ -34,17 +34,6 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     return read_back(MANIFEST, launch, version, files)
 
 
-FORMER = {
-    "rloo_k": "num_generations",
-    "response_length": "max_completion_length",
-    "num_ppo_epochs": "num_iterations",
-    "kl_coef": "beta",
-    "cliprange": "epsilon",
-    "normalize_advantage": "normalize_advantages",
-}
-"""Options of RLOOConfig up to 0.21 -> their names now."""
-
-
 def values_of_anybody(
     program: Sequence[str], given: Mapping[str, object], version: str
 ) -> Mapping[str, object]:
@@ -53,7 +42,7 @@ def values_of_anybody(
 
     TRL's own programs make each prompt a user's message, as `--chat` does.
     """
-    given = {FORMER.get(key, key): value for key, value in given.items()}
+    given = {OLD_NAMES.get(key, key): value for key, value in given.items()}
     called = " ".join(program).lower()
     script: Script = "rloo" if "rloo" in called else "grpo"
     prompts = {

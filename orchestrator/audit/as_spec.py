@@ -10,7 +10,7 @@ asks for it.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal
@@ -35,7 +35,6 @@ from orchestrator.library.launches import (
     Launch,
     LaunchReading,
     Surroundings,
-    UnreadableScript,
 )
 from orchestrator.library.manifest import Manifest, UnreadField, equal
 from orchestrator.library.needs import name_of
@@ -152,7 +151,7 @@ def launch_of(
     """Return the first launch of a run without arguments, with somebody's own code around its loss,
     its reading, and the number of launches.
 
-    Raise SelectionError if the file has none whose keys are known.
+    Raise SelectionError if the keys of none are known, UnreadableScript if the file has none.
     """
     readings = list(pipeline.readings(text, name, files, versions))
     launches = {
@@ -160,20 +159,13 @@ def launch_of(
         for launch, reading in reversed(readings)
         if reading.held is not None
     }
-    if not readings:
-        try:
-            pipeline.findings(text, name, files, versions)
-        except UnreadableScript as error:
-            raise SelectionError(
-                f"{name} has no launch that orch can write as a spec: {error}"
-            ) from None
     if not launches:
         unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r in readings))
-        known = f": its launch is of {unread}, whose keys orch does not know" if unread else ""
+        known = f"{name}: its launch is of {unread}, whose keys orch does not know"
         for library in sorted({r.library for _, r in readings} & {*plugins.names()}):
             read = ", ".join(f"{library}@{each}" for each in plugins.load(library).versions)
             known += f". If those of another release fit it, say which: --library {read}"
-        raise SelectionError(f"{name} has no launch that orch can write as a spec{known}")
+        raise SelectionError(known)
     launch, reading = [*launches.values()][-1]
     program = (name, pipeline.script_of(text, name)[0])
     return own_code.with_own_code(launch, reading, program), reading, len(launches)
@@ -183,12 +175,9 @@ def _identity(launch: Launch, reading: LaunchReading, name: str) -> str:
     """Return what two launches share that are one: their keys; of a program that the file itself
     is, with or without the line that tells its use, the place where it sets them."""
     keys: object = typed(reading)
-    if (
-        launch.documents
-        and launch.documents[-1].kind == "call"
-        and name.endswith((".py", ".ipynb"))
-    ):
-        keys = sorted(each.lines for each in launch.documents[-1].values.values())
+    call = [each for each in launch.documents[-1:] if each.kind == "call"]
+    if call and name.endswith((".py", pipeline.NOTEBOOK)):
+        keys = sorted(each.lines for each in call[0].values.values())
     return json.dumps(keys, sort_keys=True, default=str)
 
 
@@ -327,25 +316,28 @@ def _by_keys(
     bad = {key: refused[name] for key, name in own.items() if key in known and name in refused}
     known = {key: value for key, value in known.items() if key not in bad}
     fields = read(known)[0]
-    used = _used(manifest, known, own, lambda key: read(known, key)[0])
+    flat = dict(flatten(fields))
     lines = []
-    missing = {each.field: UNSAID for each in refused.values()}
-    missing |= {
-        e.field: f"{e.key}={e.value} by default: {NO_VALUE}"
-        for e in refused.values()
-        if former.get(e.key) == e.value and e.key not in given
+    missing = {
+        each.field: f"{name}={each.value} by default: {NO_VALUE}" if name in former else UNSAID
+        for name, each in refused.items()
     }
     for key, value in given.items():
+        used: set[str] = set()
         names = (bad[key].field,) if key in bad else _fields_of(manifest, own[key])
-        if key in open_ and not names:
-            names = _decided_by(key, known, lambda values: read(values)[0])
+        if key in known:
+            used = {row.field for row in manifest.rows if row.key == own[key]} & flat.keys()
+            used |= _changed(flat, read(known, key)[0])
+        elif not names:
+            some = (_changed(flat, read({**known, key: v})[0]) for v in (True, 1, 0.5, MARK))
+            names = tuple(sorted(set().union(*some)))
         if key in secret:
             line = KeyLine(key, HIDDEN, "secret", names, "it holds a secret, which is not copied")
         elif (key in open_ and names) or key in bad:
-            note = _whence(given_[key][-1]) if key in open_ else NO_VALUE
-            line = KeyLine(key, value, "asked", names, note)
+            note = f"the script takes it from {', '.join(given_[key][-1].why[:1]) or 'its run'}"
+            line = KeyLine(key, value, "asked", names, NO_VALUE if key in bad else note)
         else:
-            line = _line(manifest, reading, version, own[key], key, value, used.get(key, ()))
+            line = _line(manifest, reading, version, own[key], key, value, tuple(sorted(used)))
         lines.append(line)
         if line.outcome in ("asked", "secret"):
             missing |= dict.fromkeys(line.fields, f"{_source(line)}: {line.note}")
@@ -368,39 +360,11 @@ def _plain(nested: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _used(
-    manifest: Manifest,
-    given: Mapping[str, object],
-    own: Mapping[str, str],
-    without: Callable[[str], Mapping[str, Any]],
-) -> dict[str, tuple[str, ...]]:
-    """Return key -> the fields that it decides: without it they differ, or it is of their row."""
-    whole, used = dict(flatten(without(""))), {}
-    for key in given:
-        fewer = dict(flatten(without(key)))
-        changed = [n for n in whole.keys() | fewer.keys() if whole.get(n) != fewer.get(n)]
-        rows = [row.field for row in manifest.rows if row.key == own[key] and row.field in whole]
-        used[key] = tuple(sorted({*changed, *rows}))
-    return used
-
-
-def _decided_by(
-    key: str,
-    given: Mapping[str, object],
-    read: Callable[[Mapping[str, object]], Mapping[str, Any]],
-) -> tuple[str, ...]:
-    """Return the fields, or the sections of None, that some value of a key changes."""
-    without, changed = dict(flatten(read(given))), set[str]()
-    for value in (True, 1, 0.5, MARK):
-        has = dict(flatten(read({**given, key: value})))
-        names = has.keys() | without.keys()
-        changed |= {n for n in names if has.get(n, ASK) != without.get(n, ASK)}
-    return tuple(sorted(n for n in changed if n.rpartition(".")[0] not in changed))
-
-
-def _whence(given: Given) -> str:
-    why = f"the script takes it from {given.why[0]}" if given.why else ""
-    return why or "only a run of the script shows it"
+def _changed(flat: Mapping[str, Any], nested: Mapping[str, Any]) -> set[str]:
+    """Return the fields in which `nested` differs; the section where `flat` has none of it."""
+    other = dict(flatten(nested))
+    names = {n for n in flat.keys() | other.keys() if flat.get(n, ASK) != other.get(n, ASK)}
+    return {n for n in names if n in flat or n.rpartition(".")[0] not in flat}
 
 
 def _fields_of(manifest: Manifest, key: str) -> tuple[str, ...]:
@@ -572,8 +536,9 @@ def _as_read(lines: list[KeyLine], reading: LaunchReading) -> Iterator[KeyLine]:
             elif re.search(r"tis_|_tis|rollout_is|is_correction|importance_sampling_c", line.key):
                 place = ("loss.correction",)
         read = all(name.startswith(("kl.", "loss.correction")) for name in line.fields)
-        if line.outcome == "held" and read and line.key in idle:
-            yield KeyLine(line.key, line.value, "idle", note=idle[line.key])
+        why = next((idle[key] for key in idle if read and line.key.startswith(key)), "")
+        if line.outcome == "held" and why:
+            yield KeyLine(line.key, line.value, "idle", note=why)
         else:
             yield KeyLine(line.key, line.value, "held", place) if place else line
 
@@ -596,16 +561,9 @@ def _source(line: KeyLine) -> str:
 
 
 def _shown(line: KeyLine, flat: Mapping[str, object]) -> str:
-    names = list(line.fields)
-    if line.outcome == "held":
-        names = [
-            n if n in flat or parent not in flat else parent
-            for n in names
-            for parent in [n.rpartition(".")[0]]
-        ]
-        names = [f"{n}={flat[n]}" if n in flat else n for n in dict.fromkeys(names)]
+    names = [f"{n}={flat[n]}" for n in line.fields if n in flat and line.outcome == "held"]
     return _WORDS[line.outcome].format(
-        source=_source(line), note=line.note, fields=", ".join(names)
+        source=_source(line), note=line.note, fields=", ".join(names or line.fields)
     )
 
 

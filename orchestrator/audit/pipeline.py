@@ -137,16 +137,18 @@ def script_of(text: str, name: str) -> tuple[str, str]:
 def readings(
     text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
 ) -> Iterator[tuple[Launch, LaunchReading]]:
-    """Yield every launch of a text that a library recognises, with its reading.
+    """Yield every launch of a text that a library recognises, with its reading. Raise
+    UnreadableScript, with the reason, if it has none.
 
     versions: library -> release, which count more than those of the text.
     """
     text, name = script_of(text, name)
     started, text = launches(text, name, files), plain(text)
     releases = {**dict(pins(text)), **versions}
-    for launch in started:
-        if pair := _recognised(launch, text, files, releases):
-            yield pair
+    pairs = [_recognised(launch, text, files, releases) for launch in started]
+    if not any(pairs):
+        raise UnreadableScript(f"{name}: {_no_launch(text, name, started, files)}")
+    yield from filter(None, pairs)
 
 
 def _recognised(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from backends.trl.options import (
+    OLD_NAMES,
     REDECLARED,
     VERSIONS,
     Script,
@@ -112,8 +113,6 @@ _COPIED = {"epsilon_low": "epsilon", "importance_sampling_level": "importance_sa
     name: name for name in ("beta", "epsilon_high", "loss_type", "num_iterations", "scale_rewards")
 }
 """Attribute of the trainer -> the option that it is copied from."""
-OLD_NAMES = {"kl_coef": "beta", "rloo_k": "num_generations", "num_ppo_epochs": "num_iterations"}
-"""RLOOConfig's names up to 0.21; 0.22 to 0.24 take both."""
 _MODES = {
     "token_truncate": "token-level truncated importance sampling against vLLM",
     "token_mask": "token-level importance masks against vLLM",
@@ -915,9 +914,7 @@ class _Reader(ReleaseReader):
         return self._read(key, "False").strip().lower() in ("true", "1", "yes", "on")
 
     def _clip(self) -> tuple[float, float] | None:
-        old = self.request.script == "rloo" and self.at[:2] < FIRST_NEW_RLOO
-        low = self.keys.number("cliprange" if old else "epsilon")
-        high = None if old else self.keys.number("epsilon_high")
+        low, high = (self.keys.number(self._name(key)) for key in ("epsilon", "epsilon_high"))
         given = self.keys.last("epsilon_high")
         if low is None or (high is None and given is not None and UNKNOWN in given.text):
             return None
@@ -936,7 +933,7 @@ class _Reader(ReleaseReader):
         )
 
     def _around_rloo(self) -> Surroundings:
-        key = "normalize_advantages" if self.at[:2] >= FIRST_NEW_RLOO else "normalize_advantage"
+        key = self._name("normalize_advantages")
         divided = self._is_on(key)
         return Surroundings(
             advantage_divided_by="batch_std" if divided else "nothing",
