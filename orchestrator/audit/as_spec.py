@@ -155,14 +155,14 @@ def launch_of(
     """
     readings = list(pipeline.readings(text, name, files, versions))
     launches = {
-        _identity(launch, reading, name): (launch, reading)
-        for launch, reading in reversed(readings)
-        if reading.held is not None
+        json.dumps(typed(launch, reading), sort_keys=True, default=str): (launch, reading)
+        for launch, reading, is_use in reversed(readings)
+        if reading.held is not None and not (is_use and not all(use for *_, use in readings))
     }
     if not launches:
-        unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r in readings))
+        unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r, _ in readings))
         known = f"{name}: its launch is of {unread}, whose keys orch does not know"
-        for library in sorted({r.library for _, r in readings} & {*plugins.names()}):
+        for library in sorted({r.library for _, r, _ in readings} & {*plugins.names()}):
             read = ", ".join(f"{library}@{each}" for each in plugins.load(library).versions)
             known += f". If those of another release fit it, say which: --library {read}"
         raise SelectionError(known)
@@ -171,35 +171,22 @@ def launch_of(
     return own_code.with_own_code(launch, reading, program), reading, len(launches)
 
 
-def _identity(launch: Launch, reading: LaunchReading, name: str) -> str:
-    """Return what two launches share that are one: their keys; of a program that the file itself
-    is, with or without the line that tells its use, the place where it sets them."""
-    keys: object = typed(reading)
-    call = [each for each in launch.documents[-1:] if each.kind == "call"]
-    if call and name.endswith((".py", pipeline.NOTEBOOK)):
-        keys = sorted(each.lines for each in call[0].values.values())
-    return json.dumps(keys, sort_keys=True, default=str)
-
-
-def typed(reading: LaunchReading) -> dict[str, object]:
+def typed(launch: Launch, reading: LaunchReading) -> dict[str, object]:
     """Return the keys of a launch with typed values; the last value of a key counts."""
-    return {key: _value(each[-1].text) for key, each in _given(reading).items() if each}
+    return {key: _value(each[-1].text) for key, each in _given(launch, reading).items() if each}
 
 
-def _given(reading: LaunchReading) -> Mapping[str, Sequence[Given]]:
-    return reading.held.given if reading.held is not None else {}
-
-
-def _with_flags(launch: Launch, reading: LaunchReading) -> Mapping[str, Sequence[Given]]:
+def _given(launch: Launch, reading: LaunchReading) -> Mapping[str, Sequence[Given]]:
     """Return the keys of a launch, and those flags of its program that the library has not got."""
+    held = reading.held.given if reading.held is not None else {}
     flags = flags_in_order(launch.words[own_code.entry_at(launch.words)[0] + 1 :], dashes=False)
-    known = {key.replace("-", "_") for key in _given(reading)}
+    known = tuple(key.replace("-", "_") for key in held)
     rest = {
         key: [value]
         for key, value in flags
         if not any(k.startswith(key.removeprefix("no_")) for k in known) and "config" not in key
     }
-    return {**rest, **_given(reading)}
+    return {**rest, **held}
 
 
 OPEN = re.compile(rf"{UNKNOWN}|{UNSET}|\$")
@@ -211,7 +198,8 @@ def _value(text: str) -> object:
     if OPEN.search(text):
         return text.replace(UNKNOWN, "?").replace(UNSET, "")
     if _NUMBER.fullmatch(text):
-        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+        is_whole = re.fullmatch(r"[+-]?\d+(?:\.0*)?", text)
+        return int(text.partition(".")[0]) if is_whole else float(text)
     if text in ("True", "true", "False", "false"):
         return text.lower() == "true"
     if text in ("null", "None", "~"):
@@ -289,8 +277,7 @@ def _by_keys(
     becomes of each key, and why fields must be given."""
     manifest = backend.manifest
     assert manifest is not None  # noqa: S101 - spec_of asks
-    given_ = _with_flags(launch, reading)
-    given = {key: _value(each[-1].text) for key, each in given_.items() if each}
+    given, given_ = typed(launch, reading), _given(launch, reading)
     own = {key: _own_name(backend, key, version) for key in given}
     open_ = {k for k, v in given.items() if v == "" or OPEN.search(given_[k][-1].text)}
     secret = {k for k, v in given.items() if hide(v, k) != v or holds_token(str(v))}
@@ -319,15 +306,20 @@ def _by_keys(
     flat = dict(flatten(fields))
     lines = []
     missing = {
-        each.field: f"{name}={each.value} by default: {NO_VALUE}" if name in former else UNSAID
+        each.field: f"{name}={each.value} by default: {NO_VALUE}"
+        if former.get(name, ASK) == each.value
+        else UNSAID
         for name, each in refused.items()
     }
     for key, value in given.items():
         used: set[str] = set()
-        names = (bad[key].field,) if key in bad else _fields_of(manifest, own[key])
+        names = tuple(dict.fromkeys(row.field for row in manifest.rows if row.key == own[key]))
         if key in known:
-            used = {row.field for row in manifest.rows if row.key == own[key]} & flat.keys()
-            used |= _changed(flat, read(known, key)[0])
+            used = ({*names} & flat.keys()) | _changed(flat, read(known, key)[0])
+        elif key in bad:
+            names = (bad[key].field,)
+        elif not names and own[key] in manifest.fields_of_keys:
+            names = (manifest.fields_of_keys[own[key]],)
         elif not names:
             some = (_changed(flat, read({**known, key: v})[0]) for v in (True, 1, 0.5, MARK))
             names = tuple(sorted(set().union(*some)))
@@ -365,11 +357,6 @@ def _changed(flat: Mapping[str, Any], nested: Mapping[str, Any]) -> set[str]:
     other = dict(flatten(nested))
     names = {n for n in flat.keys() | other.keys() if flat.get(n, ASK) != other.get(n, ASK)}
     return {n for n in names if n in flat or n.rpartition(".")[0] not in flat}
-
-
-def _fields_of(manifest: Manifest, key: str) -> tuple[str, ...]:
-    names = dict.fromkeys(row.field for row in manifest.rows if row.key == key)
-    return tuple(names or filter(None, [manifest.fields_of_keys.get(key, "")]))
 
 
 def _line(
@@ -425,7 +412,7 @@ def _of_reading(
     regime, parts = reading.regime, (fields.get("batch") or {}).get("num_minibatches", 1)
     if regime.ahead and not fields.get("max_staleness_steps"):
         missing["max_staleness_steps"] = regime.why
-    elif regime.steps not in (None, parts) and "batch.num_minibatches" not in missing:
+    elif regime.steps and max(regime.steps, 1) != parts and "batch.num_minibatches" not in missing:
         yield f"the script makes {regime.because}, the spec's launch {parts}: another training"
     if reading.held is not None and reading.held.fork:
         yield reading.held.fork

@@ -63,24 +63,17 @@ def findings(
     # Bytes that are no UTF-8 were read as the replacement character; a few of them are allowed.
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
-    started, text = launches(text, of_python, files), plain(text)
-    releases = {**dict(pins(text)), **versions}
     answers: list[AuditFinding] = []
     of_itself: list[AuditFinding] = []
-    for launch in started[: 4 * MOST_FINDINGS]:
-        if pair := _recognised(launch, text, files, releases):
-            program, reading = pair
-            program = with_own_code(program, reading, (name, text))
-            is_own = program.words is launch.words and program.documents is not launch.documents
-            finding = _finding(program, reading, name)
-            if finding.release_guessed:
-                finding = replace(finding, hint=hint(text, reading.library))
-            (of_itself if is_own and runs_file(program.words, name) else answers).append(finding)
+    for launch, reading, is_use in readings(text, of_python, files, versions):
+        program = with_own_code(launch, reading, (name, plain(text)))
+        finding = _finding(program, reading, name)
+        if finding.release_guessed:
+            finding = replace(finding, hint=hint(plain(text), reading.library))
+        (of_itself if is_use else answers).append(finding)
     # A file that tells how to run itself has the same launch twice: the command, and its call.
     known = {_outcome(each) for each in answers}
     merged = _merged(answers + [each for each in of_itself if _outcome(each) not in known])
-    if not merged:
-        raise UnreadableScript(_no_launch(text, name, started, files))
     return merged[:MOST_FINDINGS]
 
 
@@ -136,19 +129,23 @@ def script_of(text: str, name: str) -> tuple[str, str]:
 
 def readings(
     text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
-) -> Iterator[tuple[Launch, LaunchReading]]:
-    """Yield every launch of a text that a library recognises, with its reading. Raise
-    UnreadableScript, with the reason, if it has none.
+) -> Iterator[tuple[Launch, LaunchReading, bool]]:
+    """Yield every launch of a text that a library recognises, with its reading; and True if it is
+    a line by which the file tells its use. Raise UnreadableScript if it has none.
 
     versions: library -> release, which count more than those of the text.
     """
     text, name = script_of(text, name)
     started, text = launches(text, name, files), plain(text)
     releases = {**dict(pins(text)), **versions}
-    pairs = [_recognised(launch, text, files, releases) for launch in started]
-    if not any(pairs):
-        raise UnreadableScript(f"{name}: {_no_launch(text, name, started, files)}")
-    yield from filter(None, pairs)
+    none = True
+    for launch in started[: 4 * MOST_FINDINGS]:
+        if pair := _recognised(launch, text, files, releases):
+            none, program = False, pair[0]
+            own = program.words is launch.words and program.documents is not launch.documents
+            yield *pair, own and runs_file(program.words, name)
+    if none:
+        raise UnreadableScript(_no_launch(text, name, started, files))
 
 
 def _recognised(

@@ -51,11 +51,7 @@ def rows(
     status: Status = "exact" if trained else "not judged"
 
     def read(key: str) -> Callable[[Values], object]:
-        def whole(launch: Values) -> object:
-            given = (launch.get(key) or ABSENT) if is_on(launch) else ABSENT
-            return int(given) if isinstance(given, float) and given.is_integer() else given
-
-        return whole
+        return lambda launch: (launch.get(key) or ABSENT) if is_on(launch) else ABSENT
 
     def read_targets(launch: Values) -> object:
         given = launch.get(targets) if is_on(launch) else None

@@ -315,8 +315,8 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
         ("trl@0.24.0", f"{RLOO} --own_flag 3", "orch has read has own_flag=3"),
         (
             "trl@0.14.0",
-            f"{RLOO} --missing_eos_penalty 1.0",
-            "does not have missing_eos_penalty=1.0",
+            f"{RLOO} --missing_eos_penalty 2",
+            "does not have missing_eos_penalty=2",
         ),
         ("verl@0.9.1", f"{VERL}algorithm.own=False", "orch has read has algorithm.own=False"),
     ],

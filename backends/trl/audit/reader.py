@@ -113,17 +113,11 @@ _COPIED = {"epsilon_low": "epsilon", "importance_sampling_level": "importance_sa
     name: name for name in ("beta", "epsilon_high", "loss_type", "num_iterations", "scale_rewards")
 }
 """Attribute of the trainer -> the option that it is copied from."""
-_MODES = {
-    "token_truncate": "token-level truncated importance sampling against vLLM",
-    "token_mask": "token-level importance masks against vLLM",
-    "sequence_truncate": "sequence-level truncated importance sampling against vLLM",
-    "sequence_mask": "sequence-level importance masks against vLLM",
-}
-_WEIGHTS: Mapping[str, Correction] = {
-    "token_truncate": "tis_token",
-    "token_mask": "mis_token",
-    "sequence_truncate": "tis_sequence",
-    "sequence_mask": "mis_sequence",
+_MODES: Mapping[str, tuple[Correction, str]] = {
+    "token_truncate": ("tis_token", "token-level truncated importance sampling"),
+    "token_mask": ("mis_token", "token-level importance masks"),
+    "sequence_truncate": ("tis_sequence", "sequence-level truncated importance sampling"),
+    "sequence_mask": ("mis_sequence", "sequence-level importance masks"),
 }
 MEAN_RATIO_KL = (
     "k3 in the loss, β = {beta}, times the response's geometric mean ratio: on-policy, of T "
@@ -603,14 +597,7 @@ def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]
     """Yield the options around the KL whose default differs between these releases."""
     own = own_options(request.script)
     given = {key for key, _ in request.options(releases[-1])}
-    for key in (
-        "loss_type",
-        "vllm_importance_sampling_correction",
-        "vllm_importance_sampling_mode",
-        "vllm_importance_sampling_cap",
-        "vllm_importance_sampling_clip_max",
-        "vllm_importance_sampling_clip_min",
-    ):
+    for key in ("loss_type", *(f"vllm_importance_sampling_{each}" for each in _OF_ENGINE)):
         values = {getattr(own[version].get(key), "default", None) for version in releases}
         if len(values) > 1 and key not in given and request.fork is None:
             last = releases[-1]
@@ -618,6 +605,7 @@ def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]
             yield f"{key} is {newest}, as in {last}: its default is another in {releases[0]}"
 
 
+_OF_ENGINE = ("correction", "mode", "cap", "clip_max", "clip_min")
 _DECIDING = (
     "beta",
     "kl_coef",
@@ -988,19 +976,18 @@ class _Reader(ReleaseReader):
         if key not in self.keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
             return ""
         mode = self._read("vllm_importance_sampling_mode", "token_truncate")
-        return _MODES.get(mode, f"{mode} against vLLM")
+        return f"{_MODES[mode][1] if mode in _MODES else mode} against vLLM"
 
     def _engine_weight(self) -> EngineWeight | None:
         """Return the correction as the laboratory's weight; None without one or its bound."""
-        if not self._correction():
-            return None
         mode = self._read("vllm_importance_sampling_mode", "token_truncate")
-        names = [f"vllm_importance_sampling_{end}" for end in ("cap", "clip_max", "clip_min")]
+        if not self._correction() or mode not in _MODES:
+            return None
+        names = [f"vllm_importance_sampling_{end}" for end in _OF_ENGINE[2:]]
         read = [self.keys.number(name) for name in names[:2] if name in self.keys.defaults]
         most = next((each for each in read if each), None)
         least = self.keys.number(names[2]) if names[2] in self.keys.defaults else None
-        kind = _WEIGHTS.get(mode)
-        return EngineWeight(kind, least or 0.0, most) if kind is not None and most else None
+        return EngineWeight(_MODES[mode][0], least or 0.0, most) if most else None
 
     def _bound_notes(self, named: str, level: str) -> Iterator[BoundNote]:
         """Yield where a bound of this release is not what its name says (_compute_loss)."""
