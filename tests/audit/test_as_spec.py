@@ -46,7 +46,11 @@ OWN_LOSS = f"{TRL}".replace("GRPOTrainer(", "T(").replace(
     "class T(GRPOTrainer):\n    def _compute_loss(self, model, inputs):\n        return 0\nA =",
 )
 VLLM = TRL.replace("epsilon=0.2", "use_vllm=True")
+OPEN = VLLM.replace("True", "c.x, warmup_ratio=c.y, max_steps=9")
+CAP = "vllm_importance_sampling_cap"
 RLOO = "accelerate launch rloo.py --num_mini_batches 2 --total_episodes 90 --rloo_k 4 --kl_coef 0.1"
+RLOO += " --response_length 512 --missing_eos_penalty 2 --own_flag 3"
+PRIME = "uv run rl @ rl.toml --trainer.model.lora.rank 16 --trainer.model.lora.alpha 32.0"
 FULLY = "skyrl.train.entrypoints.fully_async"
 SKYRL = (
     "uv run -m skyrl_train.entrypoints.main_base trainer.algorithm.advantage_estimator=grpo "
@@ -222,35 +226,15 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         # the correction is that of the release, and of the keys with an effect
         ("trl@0.17.0", VLLM, {"loss.correction": None}),
         ("trl@0.24.0", VLLM, {"loss.correction.kind": "tis_token", "loss.correction.most": 2.0}),
-        (
-            "trl@1.9.2",
-            VLLM.replace("True", "True, vllm_importance_sampling_cap=2.5"),
-            {"loss.correction.kind": "mis_sequence", "loss.correction.most": 2.5},
-        ),
+        ("trl@1.9.2", VLLM.replace("True", f"True, {CAP}=2.5"), {"loss.correction.most": 2.5}),
         ("verl@0.9.1", BYPASS, {"loss.correction": None, "max_staleness_steps": ASK}),
         # former names, a fork's defaults, values that only a run shows
-        (
-            "trl@0.14.0",
-            f"{RLOO} --response_length 512",
-            {"rollout.group_size": 4, "rollout.max_response_tokens": 512, "num_train_steps": ASK},
-        ),
-        (
-            "trl@0.24.0",
-            f"from unsloth import A\n{TRL}",
-            {"seed": 3407, "optimizer.weight_decay": 0.01, "loss.aggregation": ASK},
-        ),
-        (
-            "trl@0.27.0",
-            TRL.replace("epsilon=0.2", "warmup_ratio=c.x, max_prompt_length=c.y, use_vllm=c.z"),
-            {"optimizer.num_warmup_steps": ASK, "data.max_prompt_tokens": ASK}
-            | {"loss.correction": ASK},
-        ),
+        ("trl@0.14.0", RLOO, {"rollout.group_size": 4, "rollout.max_response_tokens": 512}),
+        ("trl@0.14.0", RLOO, {"num_train_steps": ASK, "batch.num_minibatches": ASK}),
+        ("trl@0.24.0", f"from unsloth import A\n{TRL}", {"seed": 3407, "loss.aggregation": ASK}),
+        ("trl@0.27.0", OPEN, {"optimizer.num_warmup_steps": ASK, "loss.correction": ASK}),
         ("verl@0.9.1", VERL.replace("=d.parquet", "=/d/$"), {"data.path": ASK}),
-        (
-            "prime_rl@0.5.0",
-            "uv run rl @ rl.toml --trainer.model.lora.rank 16 --trainer.model.lora.alpha 32.0",
-            {"max_staleness_steps": ASK, "lora.alpha": 32},
-        ),
+        ("prime_rl@0.5.0", PRIME, {"max_staleness_steps": ASK, "lora.alpha": 32}),
     ],
 )
 def test_a_field_is_what_the_script_trains(
@@ -294,11 +278,6 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
             f"{VERL}{EPOCHS}=2",
             f"the script has {EPOCHS}=2, orch's launches {EPOCHS}=1",
         ),
-        (
-            "openrlhf@0.9.7",
-            f"{OPENRLHF} --normalize_reward",
-            "does not have normalize_reward=True",
-        ),
         ("openrlhf@0.9.7", f"{OPENRLHF} --lora_rank 8", "give lora.rank in s.yaml: lora_rank=8"),
         ("openrlhf@0.9.7", OPENRLHF.replace(" D ", " a,b "), "first of the script's 2 files"),
         (
@@ -312,12 +291,8 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
             f"{OPENRLHF} --max_samples 9",
             "give num_train_steps in s.yaml: max_samples=9",
         ),
-        ("trl@0.24.0", f"{RLOO} --own_flag 3", "orch has read has own_flag=3"),
-        (
-            "trl@0.14.0",
-            f"{RLOO} --missing_eos_penalty 2",
-            "does not have missing_eos_penalty=2",
-        ),
+        ("trl@0.14.0", RLOO, "orch has read has own_flag=3"),
+        ("trl@0.14.0", RLOO, "does not have missing_eos_penalty=2"),
         ("verl@0.9.1", f"{VERL}algorithm.own=False", "orch has read has algorithm.own=False"),
     ],
 )
