@@ -18,6 +18,15 @@ from orchestrator.library.manifest import ReleaseTable, Values
 Script = Literal["grpo", "rloo"]
 SCRIPTS: tuple[Script, ...] = get_args(Script)
 
+OLD_NAMES = {
+    "kl_coef": "beta",
+    "rloo_k": "num_generations",
+    "num_ppo_epochs": "num_iterations",
+    "response_length": "max_completion_length",
+    "cliprange": "epsilon",
+    "normalize_advantage": "normalize_advantages",
+}
+"""RLOOConfig's names up to 0.21; 0.22 to 0.24 take both."""
 BIAS_CORRECTED = "1.10.0"
 """The release that turned `use_bias_correction_kl` on by default."""
 

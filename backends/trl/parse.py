@@ -8,7 +8,7 @@ from math import ceil
 import yaml
 
 from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSES, SCRIPT, WEIGHT
-from backends.trl.options import SCRIPTS, VERSIONS, Script, defaults
+from backends.trl.options import OLD_NAMES, SCRIPTS, VERSIONS, Script, defaults
 from backends.trl.translate import CONFIG, flag
 from orchestrator.library.needs import NEEDS, read_back
 from orchestrator.settings import Settings
@@ -42,6 +42,7 @@ def values_of_anybody(
 
     TRL's own programs make each prompt a user's message, as `--chat` does.
     """
+    given = {OLD_NAMES.get(key, key): value for key, value in given.items()}
     called = " ".join(program).lower()
     script: Script = "rloo" if "rloo" in called else "grpo"
     prompts = {

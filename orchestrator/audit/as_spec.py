@@ -10,7 +10,7 @@ asks for it.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from orchestrator import plugins
 from orchestrator.audit import own_code, pipeline
 from orchestrator.audit.judge import judge
 from orchestrator.audit.key_check import unnumbered
+from orchestrator.audit.reading import flags_in_order
 from orchestrator.audit.surroundings import estimator_name
 from orchestrator.errors import SelectionError
 from orchestrator.estimators import choices
@@ -28,6 +29,7 @@ from orchestrator.identity import flatten
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
+    Given,
     InLoss,
     InReward,
     Launch,
@@ -72,7 +74,7 @@ REWARD = re.compile(
     r"|^reward\.model|agent_(?:func_)?path"
 )
 """A key that names the script's reward."""
-UNSAID = "no key of the launch says it"
+UNSAID, NO_VALUE = "no key of the launch says it", "it gives no value that a cell has"
 TRAINS = re.compile(
     r"(?i)fp16|dtype|precision|lora|peft|quant|load_in_|normali[sz]e_reward|reward_clip|whiten"
     r"|filter|dropout|freeze|mask_trunc|overlong|penalty|entropy|temperature|top_[pk]|min_lr"
@@ -83,14 +85,17 @@ ASKED = {
     "precision.training": re.compile(r"(?:^|[._])fp16$"),
     "optimizer.max_grad_norm": re.compile(r"[.]grad_clip$"),
     "lora.rank": re.compile(r"(?:^|[._])(?:lora[._]r(?:ank)?|use_peft|peft_config)$"),
+    "num_train_steps": re.compile(r"^total_episodes$"),
+    "batch.num_minibatches": re.compile(r"^num_mini_batches$"),
+    "max_staleness_steps": re.compile(r"[.]staleness_threshold$"),
 }
 """Field -> a key that makes it another one, where the library's manifest does not read the key."""
 OFF = (None, False, 0, "", "none", "null")
-ADAPTERS = re.compile(r"\(peft_config\)$|\.get_peft_model$|^unsloth\.")
+ADAPTERS = re.compile(r"\(peft_config\)$|\.get_peft_model$|^unsloth(?:\.|$)")
 """A name or keyword of a program that gives its model adapters (Launch.names)."""
 
 Outcome = Literal[
-    "held", "asked", "default", "placed", "replaced", "unheld", "foreign", "idle", "secret"
+    "held", "asked", "default", "placed", "replaced", "unheld", "gone", "foreign", "idle", "secret"
 ]
 _WORDS: Mapping[Outcome, str] = {
     "held": "{source} -> {fields}",
@@ -99,6 +104,7 @@ _WORDS: Mapping[Outcome, str] = {
     "placed": "not in the spec: {source}: a spec has it as {fields}: set it there",
     "replaced": "not in the spec: {source}: orch's launches have {note}: this is another training",
     "unheld": "not in the spec: {source}: no field holds it (backend.extra may pass it on)",
+    "gone": "not in the spec: {source}: {note} does not have such a key",
     "foreign": "not in the spec: {source}: {note} has such a key",
     "idle": "not in the spec: {source}: it has no effect: {note}",
     "secret": "not in the spec: {source}: a secret belongs into the environment",
@@ -111,8 +117,8 @@ class KeyLine:
 
     held: it is in `fields`. asked: a person must give `fields`. default: the release has the same
     value without it. placed: a spec has it as `fields`, for a person to set. replaced: orch sends
-    another value. unheld: no field has it. foreign: no release has it. idle: the library does not
-    use it. secret: its value is not copied.
+    another value. unheld: no field has it. gone: nor has the spec's release. foreign: no release
+    has it. idle: the library does not use it. secret: its value is not copied.
     """
 
     key: str
@@ -145,35 +151,45 @@ def launch_of(
     """Return the first launch of a run without arguments, with somebody's own code around its loss,
     its reading, and the number of launches.
 
-    Raise SelectionError if the file has none whose keys are known.
+    Raise SelectionError if the keys of none are known, UnreadableScript if the file has none.
     """
     readings = list(pipeline.readings(text, name, files, versions))
     launches = {
-        json.dumps(typed(reading), sort_keys=True, default=str): (launch, reading)
-        for launch, reading in readings
-        if reading.held is not None
+        json.dumps(typed(launch, reading), sort_keys=True, default=str): (launch, reading)
+        for launch, reading, is_use in reversed(readings)
+        if reading.held is not None and not (is_use and not all(use for *_, use in readings))
     }
     if not launches:
-        unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r in readings))
-        known = f": its launch is of {unread}, whose keys orch does not know" if unread else ""
-        for library in sorted({r.library for _, r in readings} & {*plugins.names()}):
+        unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r, _ in readings))
+        known = f"{name}: its launch is of {unread}, whose keys orch does not know"
+        for library in sorted({r.library for _, r, _ in readings} & {*plugins.names()}):
             read = ", ".join(f"{library}@{each}" for each in plugins.load(library).versions)
             known += f". If those of another release fit it, say which: --library {read}"
-        raise SelectionError(f"{name} has no launch that orch can write as a spec{known}")
-    launch, reading = next(iter(launches.values()))
-    return own_code.with_own_code(launch, reading, (name, text)), reading, len(launches)
+        raise SelectionError(known)
+    launch, reading = [*launches.values()][-1]
+    program = (name, pipeline.script_of(text, name)[0])
+    return own_code.with_own_code(launch, reading, program), reading, len(launches)
 
 
-def typed(reading: LaunchReading) -> dict[str, object]:
+def typed(launch: Launch, reading: LaunchReading) -> dict[str, object]:
     """Return the keys of a launch with typed values; the last value of a key counts."""
-    return {key: _value(each[-1].text) for key, each in _given(reading).items() if each}
+    return {key: _value(each[-1].text) for key, each in _given(launch, reading).items() if each}
 
 
-def _given(reading: LaunchReading) -> Mapping[str, Any]:
-    return reading.held.given if reading.held is not None else {}
+def _given(launch: Launch, reading: LaunchReading) -> Mapping[str, Sequence[Given]]:
+    """Return the keys of a launch, and those flags of its program that the library has not got."""
+    held = reading.held.given if reading.held is not None else {}
+    flags = flags_in_order(launch.words[own_code.entry_at(launch.words)[0] + 1 :], dashes=False)
+    known = tuple(key.replace("-", "_") for key in held)
+    rest = {
+        key: [value]
+        for key, value in flags
+        if not any(k.startswith(key.removeprefix("no_")) for k in known) and "config" not in key
+    }
+    return {**rest, **held}
 
 
-OPEN = re.compile(f"{UNKNOWN}|{UNSET}")
+OPEN = re.compile(rf"{UNKNOWN}|{UNSET}|\$")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -182,7 +198,8 @@ def _value(text: str) -> object:
     if OPEN.search(text):
         return text.replace(UNKNOWN, "?").replace(UNSET, "")
     if _NUMBER.fullmatch(text):
-        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+        is_whole = re.fullmatch(r"[+-]?\d+(?:\.0*)?", text)
+        return int(text.partition(".")[0]) if is_whole else float(text)
     if text in ("True", "true", "False", "false"):
         return text.lower() == "true"
     if text in ("null", "None", "~"):
@@ -245,7 +262,7 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
     return LaunchSpec(
         reading.library,
         version,
-        reading.version,
+        (reading.held.named if reading.held is not None else "") or reading.version,
         fields,
         tuple(lines),
         {name: hide_in_text(why) for name, why in missing.items()},
@@ -260,9 +277,9 @@ def _by_keys(
     becomes of each key, and why fields must be given."""
     manifest = backend.manifest
     assert manifest is not None  # noqa: S101 - spec_of asks
-    given = typed(reading)
+    given, given_ = typed(launch, reading), _given(launch, reading)
     own = {key: _own_name(backend, key, version) for key in given}
-    open_ = {k for k, v in given.items() if v == "" or OPEN.search(_given(reading)[k][-1].text)}
+    open_ = {k for k, v in given.items() if v == "" or OPEN.search(given_[k][-1].text)}
     secret = {k for k, v in given.items() if hide(v, k) != v or holds_token(str(v))}
     program = tuple(word.text for word in launch.words)
     former: dict[str, object] = {}
@@ -273,8 +290,11 @@ def _by_keys(
             k: v for k, v in own_defaults if v not in ("?", "") and not equal(newer.get(k), v)
         }
 
-    def read(values: Mapping[str, object]) -> tuple[dict[str, Any], tuple[UnreadField, ...]]:
-        launched = backend.values_of_anybody(program, {**former, **values}, version)
+    def read(
+        values: Mapping[str, object], without: str = ""
+    ) -> tuple[dict[str, Any], tuple[UnreadField, ...]]:
+        every = {k: v for k, v in {**former, **values}.items() if k != without}
+        launched = backend.values_of_anybody(program, every, version)
         fields, refused = manifest.read_in_part(launched, version)
         return _plain({k: v for k, v in fields.items() if k in Settings.model_fields}), refused
 
@@ -283,24 +303,33 @@ def _by_keys(
     bad = {key: refused[name] for key, name in own.items() if key in known and name in refused}
     known = {key: value for key, value in known.items() if key not in bad}
     fields = read(known)[0]
-    used = _used(manifest, known, own, lambda values: read(values)[0])
+    flat = dict(flatten(fields))
     lines = []
-    missing = {each.field: UNSAID for each in refused.values()}
+    missing = {
+        each.field: f"{name}={each.value} by default: {NO_VALUE}"
+        if former.get(name, ASK) == each.value
+        else UNSAID
+        for name, each in refused.items()
+    }
     for key, value in given.items():
-        names = (bad[key].field,) if key in bad else _fields_of(manifest, own[key])
+        used: set[str] = set()
+        names = tuple(dict.fromkeys(row.field for row in manifest.rows if row.key == own[key]))
+        if key in known:
+            used = ({*names} & flat.keys()) | _changed(flat, read(known, key)[0])
+        elif key in bad:
+            names = (bad[key].field,)
+        elif not names and own[key] in manifest.fields_of_keys:
+            names = (manifest.fields_of_keys[own[key]],)
+        elif not names:
+            some = (_changed(flat, read({**known, key: v})[0]) for v in (True, 1, 0.5, MARK))
+            names = tuple(sorted(set().union(*some)))
         if key in secret:
             line = KeyLine(key, HIDDEN, "secret", names, "it holds a secret, which is not copied")
         elif (key in open_ and names) or key in bad:
-            note = (
-                "only a run of the script shows it"
-                if key in open_
-                else "it gives no value that a cell has"
-            )
-            line = KeyLine(key, value, "asked", names, note)
-        elif key in open_:
-            line = KeyLine(key, value, "unheld")
+            note = f"the script takes it from {', '.join(given_[key][-1].why[:1]) or 'its run'}"
+            line = KeyLine(key, value, "asked", names, NO_VALUE if key in bad else note)
         else:
-            line = _line(manifest, reading, version, own[key], key, value, used.get(key, ()))
+            line = _line(manifest, reading, version, own[key], key, value, tuple(sorted(used)))
         lines.append(line)
         if line.outcome in ("asked", "secret"):
             missing |= dict.fromkeys(line.fields, f"{_source(line)}: {line.note}")
@@ -323,25 +352,11 @@ def _plain(nested: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _used(
-    manifest: Manifest,
-    given: Mapping[str, object],
-    own: Mapping[str, str],
-    read: Callable[[Mapping[str, object]], Mapping[str, Any]],
-) -> dict[str, tuple[str, ...]]:
-    """Return key -> the fields that it decides: without it they differ, or it is of their row."""
-    whole, used = dict(flatten(read(given))), {}
-    for key in given:
-        fewer = dict(flatten(read({k: v for k, v in given.items() if k != key})))
-        changed = [n for n in whole.keys() | fewer.keys() if whole.get(n) != fewer.get(n)]
-        rows = [row.field for row in manifest.rows if row.key == own[key] and row.field in whole]
-        used[key] = tuple(sorted({*changed, *rows}))
-    return used
-
-
-def _fields_of(manifest: Manifest, key: str) -> tuple[str, ...]:
-    names = dict.fromkeys(row.field for row in manifest.rows if row.key == key)
-    return tuple(names or filter(None, [manifest.fields_of_keys.get(key, "")]))
+def _changed(flat: Mapping[str, Any], nested: Mapping[str, Any]) -> set[str]:
+    """Return the fields in which `nested` differs; the section where `flat` has none of it."""
+    other = dict(flatten(nested))
+    names = {n for n in flat.keys() | other.keys() if flat.get(n, ASK) != other.get(n, ASK)}
+    return {n for n in names if n in flat or n.rpartition(".")[0] not in flat}
 
 
 def _line(
@@ -369,11 +384,14 @@ def _line(
         return KeyLine(key, value, "default")
     tables = (table, held.table, *held.others) if held is not None else (table,)
     if not any(each.has(unnumbered(n)) for each in tables for n in (key, name)):
-        return KeyLine(key, value, "foreign", note=f"no release of {reading.library}")
+        none = f"no release of {reading.library} that orch has read"
+        return KeyLine(key, value, "foreign", note=none)
     asked = tuple(field for field, own_key in ASKED.items() if own_key.search(key))
-    if not asked or value in OFF:
-        return KeyLine(key, value, "unheld")
-    return KeyLine(key, value, "asked", asked, "orch does not read it")
+    if asked and value not in OFF:
+        return KeyLine(key, value, "asked", asked, "orch does not read it")
+    if not any(table.has(unnumbered(each)) for each in (key, name)):
+        return KeyLine(key, value, "gone", note=f"{reading.library} {version}")
+    return KeyLine(key, value, "unheld")
 
 
 def _of_reading(
@@ -382,7 +400,7 @@ def _of_reading(
     """Put the audit's KL and what is around it into the fields, ask for what somebody's own code
     decides, and yield what no field says."""
     kl, was = _kl(launch, reading, missing), fields.get("kl") or {"estimator": "none"}
-    alike = ("placement", "beta")
+    alike = ("estimator", "placement", "beta")
     if kl is None or any(was.get(k) != kl.get(k) for k in alike if k in {*kl, *was}):
         fields["kl"] = kl or {"estimator": ASK}
     else:
@@ -391,11 +409,13 @@ def _of_reading(
         missing |= dict.fromkeys(OF_OWN[each.kind], own_code.why(launch.own, reading))
     if any(name.endswith("(callbacks)") for name in launch.names):
         yield "the script hands its trainer callbacks, which may change settings while it trains"
-    regime, parts = reading.regime, (fields.get("batch") or {}).get("num_minibatches")
+    regime, parts = reading.regime, (fields.get("batch") or {}).get("num_minibatches", 1)
     if regime.ahead and not fields.get("max_staleness_steps"):
         missing["max_staleness_steps"] = regime.why
-    elif regime.steps and parts and regime.steps != parts:
+    elif regime.steps and max(regime.steps, 1) != parts and "batch.num_minibatches" not in missing:
         yield f"the script makes {regime.because}, the spec's launch {parts}: another training"
+    if reading.held is not None and reading.held.fork:
+        yield reading.held.fork
     if reading.no_gradient:
         yield f"the script's KL in the loss has no gradient: {reading.no_gradient}"
     if reading.rollout_kl:
@@ -411,11 +431,14 @@ def _of_surroundings(fields: dict[str, Any], around: Surroundings) -> Iterator[s
     if around.moving_reference and "reset_reference_every_steps" not in fields["kl"]:
         yield f"the script's reference policy moves: {around.moving_reference}"
     weight, loss = around.engine_weight, fields.setdefault("loss", {})
-    if weight is not None and not loss.get("correction"):
+    if weight is not None:
         most = {"most": weight.most} if isfinite(weight.most) else {}
-        loss["correction"] = {"kind": weight.kind, "least": weight.least, **most}
+        known = {"kind": weight.kind, "least": weight.least, **most}
+        loss["correction"] = {**(loss.get("correction") or {}), **known}
     elif around.correction and not loss.get("correction"):
         yield f"the script corrects for the engine: {around.correction}"
+    elif not around.correction and not around.rejected and loss.get("correction"):
+        loss["correction"] = None
     if around.old_is_sampler:
         yield "the script's ratio is to the engine's probabilities, a cell's to the trainer's own"
     if around.entropy:
@@ -477,29 +500,32 @@ def _another_training(lines: list[KeyLine]) -> Iterator[str]:
         if line.outcome == "replaced":
             yield f"the script has {_source(line)}, orch's launches {line.note}: another training"
     rest = [x for x in lines if not REWARD.search(x.key) and not NOT_TRAINING.search(x.key)]
-    unheld = [x for x in rest if x.outcome == "unheld" and x.value not in OFF]
-    if named := [_source(x) for x in unheld if TRAINS.search(x.key)]:
+    trains = [x for x in rest if x.value not in OFF and TRAINS.search(x.key)]
+    if named := [_source(x) for x in trains if x.outcome == "unheld"]:
         yield f"no field holds {', '.join(named)}: pass on what you need in backend.extra"
-    if foreign := [x for x in rest if x.outcome == "foreign" and x.value not in (None, "")]:
-        named = [_source(x) for x in foreign]
-        yield f"{foreign[0].note} has {', '.join(named)}: the spec's launch is without them"
+    for outcome, lines_, has in (("gone", trains, "does not have"), ("foreign", rest, "has")):
+        if of := [x for x in lines_ if x.outcome == outcome and x.value not in (None, "")]:
+            named = [_source(x) for x in of]
+            yield f"{of[0].note} {has} {', '.join(named)}: the spec's launch is without them"
 
 
 def _as_read(lines: list[KeyLine], reading: LaunchReading) -> Iterator[KeyLine]:
-    """Yield the lines. A key that the audit read for the KL or the correction is in their field."""
+    """Yield the lines. A key that the audit read for the KL or the correction is in their field, or
+    in none where it has no effect."""
     idle = {each.flag: each.why for each in reading.inactive}
     read_keys = {each.key for each in reading.settings} - idle.keys()
     for line in lines:
         place: tuple[str, ...] = ()
-        free = line.outcome in ("unheld", "foreign", "default", "replaced")
-        if free and line.key in read_keys:
+        free = line.outcome in ("unheld", "gone", "foreign", "default", "replaced")
+        if free and (line.key in read_keys or "kl_estimator" in line.key):
             if "kl" in line.key.lower():
                 place = ("kl",)
-            elif re.search(r"tis_|_tis|rollout_is|is_correction", line.key):
+            elif re.search(r"tis_|_tis|rollout_is|is_correction|importance_sampling_c", line.key):
                 place = ("loss.correction",)
-        of_kl = all(name.startswith("kl.") for name in line.fields)
-        if line.outcome == "held" and of_kl and line.key in idle:
-            yield KeyLine(line.key, line.value, "idle", note=idle[line.key])
+        read = all(name.startswith(("kl.", "loss.correction")) for name in line.fields)
+        why = next((idle[key] for key in idle if read and line.key.startswith(key)), "")
+        if line.outcome == "held" and why:
+            yield KeyLine(line.key, line.value, "idle", note=why)
         else:
             yield KeyLine(line.key, line.value, "held", place) if place else line
 
@@ -522,9 +548,9 @@ def _source(line: KeyLine) -> str:
 
 
 def _shown(line: KeyLine, flat: Mapping[str, object]) -> str:
-    named = [f"{n}={flat[n]}" if n in flat and line.outcome == "held" else n for n in line.fields]
+    names = [f"{n}={flat[n]}" for n in line.fields if n in flat and line.outcome == "held"]
     return _WORDS[line.outcome].format(
-        source=_source(line), note=line.note, fields=", ".join(named)
+        source=_source(line), note=line.note, fields=", ".join(names or line.fields)
     )
 
 

@@ -496,7 +496,7 @@ def _asked(name: ast.expr, modules: Iterable[_Module], values: Container[str]) -
     """
     if isinstance(name, ast.Attribute):  # of an enum
         enum = ast.unparse(name.value).rpartition(".")[2]
-        found = filter(None, (_definition(enum, module) for module in modules))
+        found = filter(None, (_definitions(module.tree).get(enum) for module in modules))
         members = (e for each in found for e in ast.walk(each) if isinstance(e, ast.Assign))
         value = next((e.value for e in members if name.attr in names_of(e.targets[0])), None)
         return not isinstance(value, ast.Constant) or str(value.value).lower() in values

@@ -55,8 +55,7 @@ def findings(
     """Return the findings on a text; see orchestrator.audit.audit."""
     if not text.strip():
         raise UnreadableScript("this file is empty")
-    if name.endswith(NOTEBOOK):
-        text, name = notebook(text), f"{name}.py"
+    text, of_python = script_of(text, name)
     if len(text) > LARGEST:
         raise UnreadableScript(
             f"this file has {len(text):,} characters; a launch script has at most {LARGEST:,}"
@@ -64,25 +63,17 @@ def findings(
     # Bytes that are no UTF-8 were read as the replacement character; a few of them are allowed.
     if "\x00" in text or text.count("\ufffd") > len(text) // 50 + 8:
         raise UnreadableScript("this file is binary, not a script")
-    started, text = launches(text, name, files), plain(text)
-    name = name.removesuffix(".py") if name.endswith(f"{NOTEBOOK}.py") else name
-    releases = {**dict(_called_pins(text, files)), **dict(pins(text)), **versions}
     answers: list[AuditFinding] = []
     of_itself: list[AuditFinding] = []
-    for launch in started[: 4 * MOST_FINDINGS]:
-        if pair := _recognised(launch, text, files, releases):
-            program, reading = pair
-            program = with_own_code(program, reading, (name, text))
-            is_own = program.words is launch.words and program.documents is not launch.documents
-            finding = _finding(program, reading, name)
-            if finding.release_guessed:
-                finding = replace(finding, hint=hint(text, reading.library))
-            (of_itself if is_own and runs_file(program.words, name) else answers).append(finding)
+    for launch, reading, is_use in readings(text, of_python, files, versions):
+        program = with_own_code(launch, reading, (name, plain(text)))
+        finding = _finding(program, reading, name)
+        if finding.release_guessed:
+            finding = replace(finding, hint=hint(plain(text), reading.library))
+        (of_itself if is_use else answers).append(finding)
     # A file that tells how to run itself has the same launch twice: the command, and its call.
     known = {_outcome(each) for each in answers}
     merged = _merged(answers + [each for each in of_itself if _outcome(each) not in known])
-    if not merged:
-        raise UnreadableScript(_no_launch(text, name, started, files))
     return merged[:MOST_FINDINGS]
 
 
@@ -139,18 +130,30 @@ def _starts(line: str) -> bool:
     return not is_comment and runs and may_launch(line)
 
 
+def script_of(text: str, name: str) -> tuple[str, str]:
+    """Return text and name of a script; of a notebook, those of the Python file of its cells."""
+    return (notebook(text), f"{name}.py") if name.endswith(NOTEBOOK) else (text, name)
+
+
 def readings(
     text: str, name: str, files: Mapping[str, str], versions: Mapping[str, str]
-) -> Iterator[tuple[Launch, LaunchReading]]:
-    """Yield every launch of a text that a library recognises, with its reading.
+) -> Iterator[tuple[Launch, LaunchReading, bool]]:
+    """Yield every launch of a text that a library recognises, with its reading; and True if it is
+    a line by which the file tells its use. Raise UnreadableScript if it has none.
 
     versions: library -> release, which count more than those of the text.
     """
+    text, name = script_of(text, name)
     started, text = launches(text, name, files), plain(text)
     releases = {**dict(_called_pins(text, files)), **dict(pins(text)), **versions}
-    for launch in started:
+    none = True
+    for launch in started[: 4 * MOST_FINDINGS]:
         if pair := _recognised(launch, text, files, releases):
-            yield pair
+            none, program = False, pair[0]
+            own = program.words is launch.words and program.documents is not launch.documents
+            yield *pair, own and runs_file(program.words, name)
+    if none:
+        raise UnreadableScript(_no_launch(text, name, started, files))
 
 
 def _recognised(

@@ -486,6 +486,9 @@ class HeldKeys:
     """True if these are all keys that this parser takes."""
     opaque: str = ""
     """Why keys that are not given here may be given all the same; usually empty."""
+    fork: str = ""
+    """The program with the library's options that trains instead of it, and its own defaults of
+    keys that are not given, a clause; usually empty."""
 
 
 @dataclass(frozen=True, slots=True)

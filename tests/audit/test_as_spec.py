@@ -1,5 +1,6 @@
 """`orch init --from SCRIPT`: each key of a launch is in the spec, or in a comment."""
 
+import json
 import re
 from pathlib import Path
 
@@ -27,6 +28,10 @@ VERL = (
     f"python3 -m verl.trainer.main_ppo {GRPO} data.train_files=d.parquet data.train_batch_size=512 "
     "actor_rollout_ref.actor.ppo_mini_batch_size=128 actor_rollout_ref.model.path=M "
 )
+BYPASS = f"{VERL}async_training.staleness_threshold=0.5 " + " ".join(
+    f"algorithm.rollout_correction.{key}"
+    for key in ("bypass_mode=True", "rollout_rs=seq_mean_k1", "rollout_rs_threshold=0.9_1.1")
+)
 OPENRLHF = (
     "python3 -m openrlhf.cli.train_ppo_ray --pretrain M --prompt_data D --lr_scheduler constant "
     "--advantage_estimator group_norm --n_samples_per_prompt 8 --num_episodes 3 "
@@ -40,6 +45,12 @@ OWN_LOSS = f"{TRL}".replace("GRPOTrainer(", "T(").replace(
     "A =",
     "class T(GRPOTrainer):\n    def _compute_loss(self, model, inputs):\n        return 0\nA =",
 )
+VLLM = TRL.replace("epsilon=0.2", "use_vllm=True")
+OPEN = VLLM.replace("True", "c.x, warmup_ratio=c.y, max_steps=9")
+CAP = "vllm_importance_sampling_cap"
+RLOO = "accelerate launch rloo.py --num_mini_batches 2 --total_episodes 90 --rloo_k 4 --kl_coef 0.1"
+RLOO += " --response_length 512 --missing_eos_penalty 2 --own_flag 3"
+PRIME = "uv run rl @ rl.toml --trainer.model.lora.rank 16 --trainer.model.lora.alpha 32.0"
 FULLY = "skyrl.train.entrypoints.fully_async"
 SKYRL = (
     "uv run -m skyrl_train.entrypoints.main_base trainer.algorithm.advantage_estimator=grpo "
@@ -207,6 +218,23 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
             f"{OPENRLHF} --rollout_batch_size 8 --train_batch_size 2048",
             {"batch.num_minibatches": ASK, "data.num_prompts": ASK},
         ),
+        (
+            "openrlhf@0.6.0",
+            f"{OPENRLHF} --use_kl_loss --use_kl_estimator_k3",
+            {"kl.estimator": "k3"},
+        ),
+        # the correction is that of the release, and of the keys with an effect
+        ("trl@0.17.0", VLLM, {"loss.correction": None}),
+        ("trl@0.24.0", VLLM, {"loss.correction.kind": "tis_token", "loss.correction.most": 2.0}),
+        ("trl@1.9.2", VLLM.replace("True", f"True, {CAP}=2.5"), {"loss.correction.most": 2.5}),
+        ("verl@0.9.1", BYPASS, {"loss.correction": None, "max_staleness_steps": ASK}),
+        # former names, a fork's defaults, values that only a run shows
+        ("trl@0.14.0", RLOO, {"rollout.group_size": 4, "rollout.max_response_tokens": 512}),
+        ("trl@0.14.0", RLOO, {"num_train_steps": ASK, "batch.num_minibatches": ASK}),
+        ("trl@0.24.0", f"from unsloth import A\n{TRL}", {"seed": 3407, "loss.aggregation": ASK}),
+        ("trl@0.27.0", OPEN, {"optimizer.num_warmup_steps": ASK, "loss.correction": ASK}),
+        ("verl@0.9.1", VERL.replace("=d.parquet", "=/d/$"), {"data.path": ASK}),
+        ("prime_rl@0.5.0", PRIME, {"max_staleness_steps": ASK, "lora.alpha": 32}),
     ],
 )
 def test_a_field_is_what_the_script_trains(
@@ -250,11 +278,6 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
             f"{VERL}{EPOCHS}=2",
             f"the script has {EPOCHS}=2, orch's launches {EPOCHS}=1",
         ),
-        (
-            "openrlhf@0.9.7",
-            f"{OPENRLHF} --normalize_reward",
-            "no field holds normalize_reward=True",
-        ),
         ("openrlhf@0.9.7", f"{OPENRLHF} --lora_rank 8", "give lora.rank in s.yaml: lora_rank=8"),
         ("openrlhf@0.9.7", OPENRLHF.replace(" D ", " a,b "), "first of the script's 2 files"),
         (
@@ -268,7 +291,9 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
             f"{OPENRLHF} --max_samples 9",
             "give num_train_steps in s.yaml: max_samples=9",
         ),
-        ("verl@0.9.1", f"{VERL}algorithm.own=False", "no release of verl has algorithm.own=False"),
+        ("trl@0.14.0", RLOO, "orch has read has own_flag=3"),
+        ("trl@0.14.0", RLOO, "does not have missing_eos_penalty=2"),
+        ("verl@0.9.1", f"{VERL}algorithm.own=False", "orch has read has algorithm.own=False"),
     ],
 )
 def test_what_the_spec_trains_otherwise_is_said(
@@ -276,6 +301,14 @@ def test_what_the_spec_trains_otherwise_is_said(
 ) -> None:
     done = init(tmp_path, text, "--library", release)
     assert said in " ".join(done.stderr.split())
+
+
+def test_a_program_that_tells_its_use_is_one_launch_and_a_notebook_is_read() -> None:
+    used = f'"""Run:\n    python t.py\n    python t.py --lr 3\n"""\n{TRL}A(lr)\n'
+    assert launch_of(used, "t.py", {}, {})[2] == 1
+    cells = {"nbformat": 4, "cells": [{"cell_type": "code", "source": TRL.splitlines(True)}]}
+    (launch, reading, _) = launch_of(json.dumps(cells), "t.ipynb", {}, {})
+    assert at(spec_of(launch, reading), "loss.clip.high") == 0.2
 
 
 def test_a_coefficient_without_effect_is_no_weight() -> None:
@@ -288,7 +321,7 @@ def test_a_coefficient_without_effect_is_no_weight() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("echo hello\n", "has no launch that orch can write as a spec"),
+        ("echo hello\n", "no launch of "),
         ("python open_instruct/grpo_fast.py --beta 0.05\n", "trains with none"),
         ("uv run rl @ rl.toml --max-async-level 2\n", "--library prime_rl@"),
     ],

@@ -479,7 +479,7 @@ class _Reader(ReleaseReader):
             why = f"{key or STEPS_NAMES[0]} {steps:g}" if steps else "its servers sample ahead"
             return TrainingRegime(False, f"several train steps for each batch of rollouts ({why})")
         if self.at > LAST_LEVEL:
-            return TrainingRegime(False, "it samples one step ahead of the trainer")
+            return TrainingRegime(False, "it samples one step ahead of the trainer", ahead=True)
         key = self._find(*LEVEL_NAMES)
         level = keys.number(key) if key else 1
         if level is None:
@@ -487,7 +487,8 @@ class _Reader(ReleaseReader):
         if level == 0:
             return TrainingRegime(True, f"{key} 0: sampling waits for the trainer")
         given = key or f"{LEVEL_NAMES[0]}, its default,"
-        return TrainingRegime(False, f"rollouts lag by up to {level:g} steps ({given} {level:g})")
+        why = f"rollouts lag by up to {level:g} steps ({given} {level:g})"
+        return TrainingRegime(False, why, ahead=True)
 
     def _surroundings(self, *, pulls: bool) -> Surroundings:
         """Return the surroundings of teacher_tau. The loss masks and weighs both terms alike."""

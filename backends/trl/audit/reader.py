@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from backends.trl.options import (
+    OLD_NAMES,
     REDECLARED,
     VERSIONS,
     Script,
@@ -112,19 +113,11 @@ _COPIED = {"epsilon_low": "epsilon", "importance_sampling_level": "importance_sa
     name: name for name in ("beta", "epsilon_high", "loss_type", "num_iterations", "scale_rewards")
 }
 """Attribute of the trainer -> the option that it is copied from."""
-OLD_NAMES = {"kl_coef": "beta", "rloo_k": "num_generations", "num_ppo_epochs": "num_iterations"}
-"""RLOOConfig's names up to 0.21; 0.22 to 0.24 take both."""
-_MODES = {
-    "token_truncate": "token-level truncated importance sampling against vLLM",
-    "token_mask": "token-level importance masks against vLLM",
-    "sequence_truncate": "sequence-level truncated importance sampling against vLLM",
-    "sequence_mask": "sequence-level importance masks against vLLM",
-}
-_WEIGHTS: Mapping[str, Correction] = {
-    "token_truncate": "tis_token",
-    "token_mask": "mis_token",
-    "sequence_truncate": "tis_sequence",
-    "sequence_mask": "mis_sequence",
+_MODES: Mapping[str, tuple[Correction, str]] = {
+    "token_truncate": ("tis_token", "token-level truncated importance sampling"),
+    "token_mask": ("mis_token", "token-level importance masks"),
+    "sequence_truncate": ("tis_sequence", "sequence-level truncated importance sampling"),
+    "sequence_mask": ("mis_sequence", "sequence-level importance masks"),
 }
 MEAN_RATIO_KL = (
     "k3 in the loss, β = {beta}, times the response's geometric mean ratio: on-policy, of T "
@@ -161,7 +154,16 @@ UNSLOTH = Fork(
     "Unsloth",
     "unsloth_zoo/rl_replacements.py (grpo_compute_loss), unsloth/models/rl.py; it asks for TRL up "
     "to 0.24.0 (August 2026)",
-    {"beta": "0.001", "loss_type": "bnpo", "vllm_importance_sampling_correction": "False"},
+    {
+        "beta": "0.001",
+        "loss_type": "bnpo",
+        "vllm_importance_sampling_correction": "False",
+        "learning_rate": "5e-05",
+        "weight_decay": "0.01",
+        "warmup_ratio": "0.1",
+        "seed": "3407",
+        "optim": "adamw_8bit",
+    },
     ((0, 14), (0, 24)),
 )
 VERIFIERS = Fork(
@@ -600,14 +602,7 @@ def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]
     """Yield the options around the KL whose default differs between these releases."""
     own = own_options(request.script)
     given = {key for key, _ in request.options(releases[-1])}
-    for key in (
-        "loss_type",
-        "vllm_importance_sampling_correction",
-        "vllm_importance_sampling_mode",
-        "vllm_importance_sampling_cap",
-        "vllm_importance_sampling_clip_max",
-        "vllm_importance_sampling_clip_min",
-    ):
+    for key in ("loss_type", *(f"vllm_importance_sampling_{each}" for each in _OF_ENGINE)):
         values = {getattr(own[version].get(key), "default", None) for version in releases}
         if len(values) > 1 and key not in given and request.fork is None:
             last = releases[-1]
@@ -615,6 +610,7 @@ def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]
             yield f"{key} is {newest}, as in {last}: its default is another in {releases[0]}"
 
 
+_OF_ENGINE = ("correction", "mode", "cap", "clip_max", "clip_min")
 _DECIDING = (
     "beta",
     "kl_coef",
@@ -657,7 +653,9 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         whole = table.has(root) or root in more
         given.setdefault(root if whole else key, []).append(each)
     others = [v for v in own_options(request.script) if v not in releases]
-    of_fork = frozenset(request.fork.defaults) if request.fork is not None else frozenset()
+    fork = request.fork
+    of_fork = fork.defaults if fork is not None else {}
+    unsaid = [f"{key}={text}" for key, text in of_fork.items() if key not in given]
     ignores = request.runner == "script" or version_tuple(releases[-1]) < FIRST_STRICT
     return HeldKeys(
         given,
@@ -666,14 +664,19 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         "TRL" if not exact else f"TRL {releases[-1]}",
         exact=exact,
         others=(_table(request.script, tuple(others)),) if others else (),
-        defaults=_defaults(request.script, releases[-1]),
-        own=of_fork | more | {"output_dir"},
+        defaults={
+            "vllm_importance_sampling_correction": "False",  # of a release without it
+            **_defaults(request.script, releases[-1]),
+            **of_fork,
+        },
+        own=frozenset(of_fork) | more | {"output_dir"},
         in_files=request.ignored if ignores else frozenset(),
         flag="--" if request.grammar == "argparse" else "",
         refuses=_REFUSES.get(request.runner, ""),
         open=request.options_of_its_own is None,
         guessed=exact and request.entry.endswith((".yaml", ".yml")) and bool(request.assumes),
         opaque=request.opaque,
+        fork=f"{fork.title} trains it, by its own {', '.join(unsaid)}" if fork and unsaid else "",
     )
 
 
@@ -868,9 +871,8 @@ class _Reader(ReleaseReader):
             if iterations is None or minibatches is None:
                 return TrainingRegime(None, f"{name} or num_mini_batches is not known")
             count = iterations * minibatches
-            return TrainingRegime(
-                count <= 1, f"{count} updates of each batch ({name}, num_mini_batches)"
-            )
+            why = f"{count} updates of each batch ({name}, num_mini_batches)"
+            return TrainingRegime(count <= 1, why, steps=count)
         if iterations is None:
             return TrainingRegime(None, keys.why_unknown(name))
         if self.at < FIRST_MINIBATCHES:
@@ -892,6 +894,7 @@ class _Reader(ReleaseReader):
             updates <= 1,
             f"a rollout batch makes {updates} update{'s' if updates > 1 else ''} ({name} × "
             "steps_per_generation / gradient_accumulation_steps)",
+            steps=updates,
         )
 
     def _within(self, accumulated: int) -> bool:
@@ -913,9 +916,7 @@ class _Reader(ReleaseReader):
         return self._read(key, "False").strip().lower() in ("true", "1", "yes", "on")
 
     def _clip(self) -> tuple[float, float] | None:
-        old = self.request.script == "rloo" and self.at[:2] < FIRST_NEW_RLOO
-        low = self.keys.number("cliprange" if old else "epsilon")
-        high = None if old else self.keys.number("epsilon_high")
+        low, high = (self.keys.number(self._name(key)) for key in ("epsilon", "epsilon_high"))
         given = self.keys.last("epsilon_high")
         if low is None or (high is None and given is not None and UNKNOWN in given.text):
             return None
@@ -934,7 +935,7 @@ class _Reader(ReleaseReader):
         )
 
     def _around_rloo(self) -> Surroundings:
-        key = "normalize_advantages" if self.at[:2] >= FIRST_NEW_RLOO else "normalize_advantage"
+        key = self._name("normalize_advantages")
         divided = self._is_on(key)
         return Surroundings(
             advantage_divided_by="batch_std" if divided else "nothing",
@@ -992,20 +993,20 @@ class _Reader(ReleaseReader):
         mode, given = self.keys.text(key), self.keys.last(key)
         may_be = [text for _, text in given.choices] if given else []
         modes = may_be if not mode and key in self.keys.defaults else [mode or "token_truncate"]
-        words = " or ".join(_MODES.get(each, f"{each} against vLLM") for each in modes)
+        named = [_MODES[each][1] if each in _MODES else each for each in modes]
+        words = " or ".join(f"{each} against vLLM" for each in named)
         return words or "weights or masks against vLLM, whose kind is not known"
 
     def _engine_weight(self) -> EngineWeight | None:
         """Return the correction as the laboratory's weight; None without one or its bound."""
-        if not self._correction():
+        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
+        if not self._correction() or mode not in _MODES:
             return None
-        mode = self.keys.text("vllm_importance_sampling_mode") or "token_truncate"
-        names = [f"vllm_importance_sampling_{end}" for end in ("clip_max", "cap", "clip_min")]
-        read = [self.keys.number(name) for name in names if name in self.keys.defaults]
+        names = [f"vllm_importance_sampling_{end}" for end in _OF_ENGINE[2:]]
+        read = [self.keys.number(name) for name in names[:2] if name in self.keys.defaults]
         most = next((each for each in read if each), None)
         least = self.keys.number(names[2]) if names[2] in self.keys.defaults else None
-        kind = _WEIGHTS.get(mode)
-        return EngineWeight(kind, least or 0.0, most) if kind is not None and most else None
+        return EngineWeight(_MODES[mode][0], least or 0.0, most) if most else None
 
     def _bound_notes(self, named: str, level: str) -> Iterator[BoundNote]:
         """Yield where a bound of this release is not what its name says (_compute_loss)."""
