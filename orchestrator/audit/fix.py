@@ -234,7 +234,7 @@ def _add(lines: list[str], key: str, text: str, finding: AuditFinding) -> bool:
         word = f"--{setting.key}" if text.startswith("--") else f"{setting.key}="
         in_file = re.search(_in_file(setting.key), line)
         if word in line:
-            at, added = line.index(word), f"{text} "
+            at, added = _before(line, line.index(word), text)
         elif in_file is not None and setting.key.rpartition(".")[0] == section:
             at, quote = in_file.start(), in_file["quote"]
             is_alone = not line[:at].strip()
@@ -247,10 +247,35 @@ def _add(lines: list[str], key: str, text: str, finding: AuditFinding) -> bool:
     entry = finding.entry_point
     for number in range(finding.line, min(finding.line + 12, len(lines) + 1)) if entry else ():
         before, found, after = lines[number - 1].partition(entry or "")
+        if found and before[-1:] == after[:1] and after[:1] in ("'", '"'):
+            comma = after[1:2].replace(" ", "")
+            lines[number - 1] = (
+                f"{before}{found}{after[0]}{comma} {_in_quotes(text, after[0], comma)}{after[1:]}"
+            )
+            return True
         if found:
             lines[number - 1] = f"{before}{found} {text}{after}"
             return True
     return False
+
+
+_IN_QUOTES = re.compile(r"""(?<![=\w])(["'])(?:(?!\1)\S)*\1(,?)""")
+"""A word in quotes, and the comma of a list of Python; no text of several words."""
+
+
+def _before(line: str, at: int, text: str) -> tuple[int, str]:
+    """Return where a setting goes before the one at `at`, and its text, in the same quotes."""
+    at = len(line[:at].rstrip("+~"))
+    quoted = _IN_QUOTES.match(line, at - 1) if at else None
+    if quoted is None:
+        return at, f"{text} "
+    return at - 1, f"{_in_quotes(text, quoted[1], quoted[2])}{quoted[2]} "
+
+
+def _in_quotes(text: str, quote: str, comma: str) -> str:
+    """Return a setting as words in quotes: a flag and its value are two, an override is one."""
+    words = text.split(" ", 1) if text.startswith("--") else [text]
+    return f"{comma} ".join(f"{quote}{word}{quote}" for word in words)
 
 
 MOST = 6

@@ -474,16 +474,26 @@ class Interpreter(Expander):
         return None
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read one turn of a loop, unless its condition is known to be false at first."""
+        """Read a loop over known arguments turn by turn, and one turn of any other; none if its
+        condition is known to be false at first."""
         body = node.child_by_field_name("body")
         tests = [c for c in node.children if c.is_named and c.type not in ("do_group", "comment")]
         until = node.children[0].type == "until" if node.children else False
         if body is None or not tests:
             return None
-        if self._condition(tests[-1], source) is until:
-            return None
-        self.statements(tests, source)
-        return self._some_turns(node, body, source)
+        shifts = re.search(r"\bshift\b", source.text(body)) is not None
+        while (truth := self._condition(tests[-1], source)) is not until:
+            before = self.scope.arguments
+            self.statements(tests, source)
+            if truth is None or not shifts or not before:
+                return self._some_turns(node, body, source)
+            flow = self.statement(body, source)
+            self._land("break", "continue")
+            if flow in ("exit", "return"):
+                return flow
+            if flow == "break" or self.scope.arguments == before:
+                return None
+        return None
 
     # Commands
 
@@ -833,7 +843,9 @@ class Interpreter(Expander):
     def _shift(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
         count = known_text(arguments[0]) if arguments else None
         places = int(count) if count and re.fullmatch(r"\d{1,6}", count) else 1
-        self.scope.arguments = self.scope.arguments[places:]
+        for _ in range(places):
+            if is_counted(self.scope.arguments[:1]):
+                self.scope.arguments = self.scope.arguments[1:]
         return None
 
     def _eval(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:

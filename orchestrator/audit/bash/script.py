@@ -221,7 +221,7 @@ def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Laun
         return None
     opened = list(_open_words(words))
     pieces = [p for term in command.terms for part in term for p in part.value]
-    whole = {p.why for p in pieces if isinstance(p, Hole) and p.several and not p.arms}
+    whole = {p.why for p in pieces if isinstance(p, Hole) and _holds_any((p,))}
     own = [word for word in opened if word.why[0] in whole or _may_set_kl(word, run)]
     sourced = (f"{name} is read before it and may set variables" for name in command.sourced)
     return Launch(
@@ -233,6 +233,12 @@ def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Laun
         is_called=command.is_called,
         open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),
     )
+
+
+def _holds_any(value: ShellValue) -> bool:
+    """Return True if a value may hold any words, itself or in an arm of a condition."""
+    holes = [p for p in value if isinstance(p, Hole) and p.several]
+    return any(not p.arms or any(_holds_any(w) for a in p.arms for w in a.words) for p in holes)
 
 
 def _open_words(words: Sequence[CommandWord]) -> Iterator[CommandWord]:
