@@ -339,7 +339,8 @@ class _Reader(ReleaseReader):
         texts = [text for path in _STEPS if (text := self.launch.beside.get(path))]
         if texts and not any("torch.tensor([each_kl.mean()" in text for text in texts):
             return ""
-        return f"with --packing_samples it is torch.tensor([...]), a constant ({_STEPS[is_since(self.version, "0.6.3")]})"
+        source = _STEPS[is_since(self.version, "0.6.3")]
+        return f"with --packing_samples it is torch.tensor([...]), a constant ({source})"
 
     def _refused(self) -> None:
         """Note each size, and an entry point, with which OpenRLHF does not start."""
