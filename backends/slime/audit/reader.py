@@ -250,10 +250,12 @@ class _Reader(StockReader):
         return ""
 
     def _regime(self) -> TrainingRegime:
-        keys = self.keys
         ahead = self._ahead()
-        if ahead:
-            return TrainingRegime(False, ahead)
+        return TrainingRegime(False, ahead) if ahead else self._of_steps()
+
+    def _of_steps(self) -> TrainingRegime:
+        """Return the regime of the train steps alone, whoever sampled."""
+        keys = self.keys
         steps = keys.number("num-steps-per-rollout") if keys.has("num-steps-per-rollout") else None
         if steps is not None:
             return TrainingRegime.of_steps(steps, f"--num-steps-per-rollout {steps:g}")
@@ -319,6 +321,7 @@ class _Reader(StockReader):
             baseline_includes_kl=False,
             policy_loss=self.advantage if self.advantage in ("gspo", "cispo") else "ppo",
             ratio=ratio,
+            one_update=False if sampler else self._of_steps().on_policy,
             clip=clip_range(low, high, symmetric=True),
             correction=correction,
             engine_weight=weight,
