@@ -98,8 +98,9 @@ def own_code(
 def _is_apart(
     own: OwnCode, reading: LaunchReading, beside: Mapping[str, str], hooks: OwnHooks
 ) -> bool:
-    """Return True for an advantage that a setting names, and for a loop that hands its batches to
-    the library's loss, where no KL is in the reward and the code, if at hand, names none."""
+    """Return True for an advantage that a setting names, by its path beside a KL in the loss, and
+    for a loop that hands its batches to the library's loss, where no KL is in the reward and the
+    code, if at hand, names none."""
     nodes = ast.walk(parsed(beside.get(own.path) or "") or ast.Module([], []))
     found = (e for e in nodes if isinstance(e, _FUNCTIONS) and own.lines[:1] == (e.lineno,))
     code = next(found, None)
@@ -107,7 +108,7 @@ def _is_apart(
     names = names_in(_nodes(code, lambda each: _idle(each, off)) if code is not None else ())
     calls, ours = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
     is_loop = any(re.fullmatch(calls, each) for each in names)
-    is_named = own.how.startswith(REGISTERED) or own.how == _NO_RELEASE
+    is_named = own.how.startswith(REGISTERED) or own.how == _NO_RELEASE or reading.in_loss.active
     reads_kl = any(_OF_A_KL.search(each) and not re.fullmatch(ours, each) for each in names)
     is_hidden = bool(own.path) and code is None
     may_be = is_loop or (own.kind == "advantage" and is_named)
