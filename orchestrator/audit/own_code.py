@@ -31,7 +31,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.release_marks import OwnHooks, Replaced
 
-REGISTERED, _NO_RELEASE = "registered as", "that no release has"
+REGISTERED, NAMED, _NO_RELEASE = "registered as", "named by", "that no release has"
 MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
@@ -108,7 +108,8 @@ def _is_apart(
     names = names_in(_nodes(code, lambda each: _idle(each, off)) if code is not None else ())
     calls, ours = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
     is_loop = any(re.fullmatch(calls, each) for each in names)
-    is_named = own.how.startswith(REGISTERED) or own.how == _NO_RELEASE or reading.in_loss.active
+    ways = (REGISTERED, NAMED) if reading.in_loss.active else (REGISTERED,)
+    is_named = own.how.startswith(ways) or own.how == _NO_RELEASE
     reads_kl = any(_OF_A_KL.search(each) and not re.fullmatch(ours, each) for each in names)
     is_hidden = bool(own.path) and code is None
     may_be = is_loop or (own.kind == "advantage" and is_named)
@@ -246,7 +247,7 @@ def _named_functions(
         path = module if module.endswith(".py") else module.replace(".", "/") + ".py"
         known = functions(beside.get(path) or "").get(name)
         lines = known.lines if known is not None else ()
-        yield OwnCode(kind, name, path, lines, f"named by {key}")
+        yield OwnCode(kind, name, path, lines, f"{NAMED} {key}")
 
 
 def _extra_modules(hooks: OwnHooks, reading: LaunchReading) -> Iterator[str]:

@@ -247,15 +247,13 @@ def _without_value(command: ShellCommand) -> Iterator[str]:
     """
     terms = [(term, "".join(_known_part(part.value) for part in term)) for term in command.terms]
     programs = (i for i, (_, text) in enumerate(terms) if text.endswith(".py") or may_launch(text))
-    terms = terms[next(programs, 0) :]
+    terms = [*terms[next(programs, 0) :], ((), "--")]
     flags: dict[str, str] = {}
-    for (_, flag), (term, text), (_, after) in zip(
-        terms, terms[1:], [*terms[2:], ((), "--")], strict=False
-    ):
-        holes = [p for part in term if not part.quoted for p in part.value]
-        unset = [p.why for p in holes if isinstance(p, Hole) and p.unset]
-        if flag.startswith("--") and "=" not in flag and len(unset) == 1 and not text:
-            flags |= {flag: unset[0]} if after.startswith("--") and len(holes) == 1 else {}
+    for (_, flag), (term, _), (_, after) in zip(terms, terms[1:], terms[2:], strict=False):
+        pieces = [(p, part.quoted) for part in term for p in part.value]
+        match pieces if re.fullmatch("--[^=]+", flag) and after[:2] == "--" else ():
+            case [(Hole(why, unset=True), False)]:
+                flags[flag] = why
     if flags:
         names = ", ".join(dict.fromkeys(flags.values()))
         yield (
