@@ -248,7 +248,7 @@ def _is_text(node: object) -> bool:
 
 
 def may_decide(key: str, given: Given) -> bool:
-    """Return True if an unknown key's name says that it may change the KL or its samples, and it is on."""
+    """Return True if an unknown key's name says that it may change the KL or its samples, if on."""
     last = key.rpartition(".")[2]
     is_on = given.text.strip().lower() not in OFF
     return is_on and bool(DECIDES.search(last) or SEARCHES.search(last))

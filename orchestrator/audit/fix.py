@@ -247,12 +247,6 @@ def _add(lines: list[str], key: str, text: str, finding: AuditFinding) -> bool:
     entry = finding.entry_point
     for number in range(finding.line, min(finding.line + 12, len(lines) + 1)) if entry else ():
         before, found, after = lines[number - 1].partition(entry or "")
-        if found and before[-1:] == after[:1] and after[:1] in ("'", '"'):
-            comma = after[1:2].replace(" ", "")
-            lines[number - 1] = (
-                f"{before}{found}{after[0]}{comma} {_in_quotes(text, after[0], comma)}{after[1:]}"
-            )
-            return True
         if found:
             lines[number - 1] = f"{before}{found} {text}{after}"
             return True
@@ -269,13 +263,9 @@ def _before(line: str, at: int, text: str) -> tuple[int, str]:
     quoted = _IN_QUOTES.match(line, at - 1) if at else None
     if quoted is None:
         return at, f"{text} "
-    return at - 1, f"{_in_quotes(text, quoted[1], quoted[2])}{quoted[2]} "
-
-
-def _in_quotes(text: str, quote: str, comma: str) -> str:
-    """Return a setting as words in quotes: a flag and its value are two, an override is one."""
+    quote, comma = quoted[1], quoted[2]
     words = text.split(" ", 1) if text.startswith("--") else [text]
-    return f"{comma} ".join(f"{quote}{word}{quote}" for word in words)
+    return at - 1, "".join(f"{quote}{word}{quote}{comma} " for word in words)
 
 
 MOST = 6

@@ -567,14 +567,10 @@ class _Reader(ReleaseReader):
         if on is False:
             why = f"--{names['coefficient']} is not above 0, which switches every KL off"
             for name in ("in_loss", "estimator", "old_k3", "unbiased", "target"):
-                yield from self._inert(name, why)
+                yield from self.keys.inert(names[name], why, "--")
         elif not in_loss:
             why = f"it is for a KL in the loss, and --{names['in_loss']} is not given"
-            yield from self._inert("unbiased", why)
-
-    def _inert(self, name: str, why: str) -> Iterator[Inactive]:
-        for each in self.keys.inert(self.names[name], why):
-            yield Inactive(f"--{each.flag}", each.why, each.lines)
+            yield from self.keys.inert(names["unbiased"], why, "--")
 
     def _rules(self, in_loss: bool, straight: bool) -> None:
         names = self.names

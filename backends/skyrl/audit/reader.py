@@ -310,13 +310,8 @@ class _Reader(ReleaseReader):
         if distilled is not None:
             reward = InReward(True, "k1", 1.0)
         elif reward.active and self._is_stepwise():
-            decided = (
-                "other_objective",
-                (
-                    f"{STEPWISE} gives all turns the advantage of the last turn's rewards: the KL of "
-                    "the turns before is left out"
-                ),
-            )
+            why = "turns have the advantage of the last one's reward: the KL of others is left out"
+            decided = "other_objective", f"{STEPWISE}: {why}"
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
         self.notes += group_of_one(keys, ADVANTAGE, GROUP, ("grpo", "rloo"))
         self._rules(reward, loss, taught=distilled is not None)

@@ -213,14 +213,10 @@ class _Reader(StockReader):
         keys = self.keys
         if self.advantage in GROUPED and keys.number(COEFFICIENT):
             why = f"--{ADVANTAGE} {self.advantage} uses the KL in the reward for its shape alone"
-            yield from self._inert(COEFFICIENT, why)
+            yield from keys.inert(COEFFICIENT, why, "--")
         if not keys.switch(USE_LOSS):
-            yield from self._inert(LOSS_COEFFICIENT, f"--{USE_LOSS} is not given")
-            yield from self._inert(UNBIASED, f"it is for the KL in the loss; no --{USE_LOSS}")
-
-    def _inert(self, flag: str, why: str) -> Iterator[Inactive]:
-        for each in self.keys.inert(flag, why):
-            yield Inactive(f"--{each.flag}", each.why, each.lines)
+            yield from keys.inert(LOSS_COEFFICIENT, f"--{USE_LOSS} is not given", "--")
+            yield from keys.inert(UNBIASED, f"it is for the KL in the loss; no --{USE_LOSS}", "--")
 
     def _contradictions(self) -> Iterator[AuditNote]:
         keys = self.keys
