@@ -25,8 +25,12 @@ DECIDES = re.compile(
     re.IGNORECASE,
 )
 """Keys whose name says that they may change the KL, its reference, its size or the policy loss."""
+SEARCHES = re.compile(
+    r"(^|[_.-])(beams?|mcts|tree_search|search_(algo\w*|method|strategy))([_.-]|$)", re.IGNORECASE
+)
+"""Keys whose name says that responses are searched for, and not sampled from the policy."""
 MOST_LINES = 4
-OFF = ("false", "null", "none", "0", "0.0", "off", "no", "")
+OFF = ("false", "null", "none", "0", "0.0", "off", "no", "", "sampling")
 
 
 class Function(NamedTuple):
@@ -257,6 +261,7 @@ def _is_text(node: object) -> bool:
 
 
 def may_decide(key: str, given: Given) -> bool:
-    """Return True if an unknown key's name says that it may change the KL, and it is on."""
+    """Return True if an unknown key's name says that it may change the KL or its samples, if on."""
     last = key.rpartition(".")[2]
-    return given.text.strip().lower() not in OFF and DECIDES.search(last) is not None
+    is_on = given.text.strip().lower() not in OFF
+    return is_on and bool(DECIDES.search(last) or SEARCHES.search(last))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from orchestrator.analysis.text import few
-from orchestrator.audit.checkout import compared, known_code, places, that_count, uses
+from orchestrator.audit.checkout import SEARCHES, compared, known_code, places, that_count, uses
 from orchestrator.library.launches import Launch, LaunchChange, LaunchReading, Rule
 
 
@@ -50,9 +50,10 @@ class CodeBeside:
 
     def decides(self, key: str) -> bool:
         """Return True if a statement of the checkout that reads a key touches the KL, the
-        reference, the loss or (with a KL) the advantage, and does more than to divide by it; or if
-        none of this code is at hand."""
-        return not self._at_hand or any(
+        reference, the loss or (with a KL) the advantage, and does more than to divide by it; if a
+        search reads it in such a file; or if none of this code is at hand."""
+        searches = SEARCHES.search(key) and places([key], self._files, self._paths)
+        return bool(not self._at_hand or searches) or any(
             touches and not divides for _, touches, divides in self._uses(key)
         )
 

@@ -234,7 +234,7 @@ def _add(lines: list[str], key: str, text: str, finding: AuditFinding) -> bool:
         word = f"--{setting.key}" if text.startswith("--") else f"{setting.key}="
         in_file = re.search(_in_file(setting.key), line)
         if word in line:
-            at, added = line.index(word), f"{text} "
+            at, added = _before(line, line.index(word), text)
         elif in_file is not None and setting.key.rpartition(".")[0] == section:
             at, quote = in_file.start(), in_file["quote"]
             is_alone = not line[:at].strip()
@@ -251,6 +251,21 @@ def _add(lines: list[str], key: str, text: str, finding: AuditFinding) -> bool:
             lines[number - 1] = f"{before}{found} {text}{after}"
             return True
     return False
+
+
+_IN_QUOTES = re.compile(r"""(?<![=\w])(["'])(?:(?!\1)\S)*\1(,?)""")
+"""A word in quotes, and the comma of a list of Python; no text of several words."""
+
+
+def _before(line: str, at: int, text: str) -> tuple[int, str]:
+    """Return where a setting goes before the one at `at`, and its text, in the same quotes."""
+    at = len(line[:at].rstrip("+~"))
+    quoted = _IN_QUOTES.match(line, at - 1) if at else None
+    if quoted is None:
+        return at, f"{text} "
+    quote, comma = quoted[1], quoted[2]
+    words = text.split(" ", 1) if text.startswith("--") else [text]
+    return at - 1, "".join(f"{quote}{word}{quote}{comma} " for word in words)
 
 
 MOST = 6

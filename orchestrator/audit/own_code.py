@@ -32,7 +32,7 @@ from orchestrator.library.launches import (
 )
 from orchestrator.library.release_marks import OwnHooks, Replaced
 
-REGISTERED, _NO_RELEASE = "registered as", "that no release has"
+REGISTERED, NAMED, _NO_RELEASE = "registered as", "named by", "that no release has"
 MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
@@ -101,8 +101,9 @@ def own_code(
 def _is_apart(
     own: OwnCode, reading: LaunchReading, beside: Mapping[str, str], hooks: OwnHooks
 ) -> bool:
-    """Return True for an advantage that a setting names, and for a loop that hands its batches to
-    the library's loss, where no KL is in the reward; and for a reward: if the code names no KL."""
+    """Return True for an advantage that a setting names, by its path beside a KL in the loss, for a
+    loop that hands its batches to the library's loss, where no KL is in the reward, and for a
+    reward: if the code names no KL."""
     nodes = ast.walk(parsed(beside.get(own.path) or "") or ast.Module([], []))
     found = (e for e in nodes if isinstance(e, _FUNCTIONS) and own.lines[:1] == (e.lineno,))
     code = next(found, None)
@@ -112,7 +113,8 @@ def _is_apart(
     of_loop = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
     calls, ours = ("(?!)", r"\w*reference\w*") if is_reward else of_loop
     is_loop = any(re.fullmatch(calls, each) for each in names)
-    is_named = own.how.startswith(REGISTERED) or own.how == _NO_RELEASE
+    ways = (REGISTERED, NAMED) if reading.in_loss.active else (REGISTERED,)
+    is_named = own.how.startswith(ways) or own.how == _NO_RELEASE
     reads_kl = any(_OF_A_KL.search(each) and not re.fullmatch(ours, each) for each in names)
     is_hidden = bool(own.path) and code is None
     may_be = is_loop or (own.kind == "advantage" and is_named)
@@ -268,7 +270,7 @@ def _named_functions(
         path = module if module.endswith(".py") else module.replace(".", "/") + ".py"
         known = functions(beside.get(path) or "").get(name)
         lines = known.lines if known is not None else ()
-        yield OwnCode(kind, name, path, lines, f"named by {key}")
+        yield OwnCode(kind, name, path, lines, f"{NAMED} {key}")
 
 
 def _extra_modules(hooks: OwnHooks, reading: LaunchReading) -> Iterator[str]:

@@ -270,10 +270,10 @@ class Keys:
             texts = {k: lasts[k].text.replace(UNKNOWN, lasts[k].choices[at][1]) for k in same}
             yield Possibility(label, tuple(put(key, text) for key, text in texts.items()))
 
-    def inert(self, key: str, why: str) -> Iterator[Inactive]:
-        """Yield the key as a flag without effect, if it has a value."""
+    def inert(self, key: str, why: str, flag: str = "") -> Iterator[Inactive]:
+        """Yield the key as a flag without effect, if it has a value. flag: what it begins with."""
         if key in self.given:
-            yield Inactive(key, why, self.lines(key))
+            yield Inactive(f"{flag}{key}", why, self.lines(key))
 
     def doubled(self, keys: Iterable[str], called: int = 0) -> Iterator[AuditNote]:
         """Yield a note on each key that has several different values.

@@ -138,6 +138,8 @@ def test_a_certain_answer_names_the_defaults_of_variables_that_it_takes(tmp_path
         f"{VERL} {IN_REWARD}=True {USE_LOSS}=True {COEFFICIENT}=0.5 \\\n  {TYPE}='k2'",
         f"{OPENRLHF} \\\n  --use_kl_loss \\\n  --init_kl_coef 0.1 \\\n  --kl_estimator k3",
         f"{OPENRLHF} --kl_estimator k2 --gamma 1",
+        f'A=({OPENRLHF} "--init_kl_coef" "0.1" "--use_kl_loss")\n"${{A[@]}}"',
+        f'A=({SKYRL}\n "trainer.algorithm.use_kl_in_reward=${{ON:-true}}")\n"${{A[@]}}"',
         f"{OPENRLHF} --algo.kl.use_loss --algo.kl.estimator=k3 --algo.kl.unbiased_gradient",
         f"{SKYRL} generator.n_samples_per_prompt=5",
         f"{SKYRL} trainer.algorithm.use_kl_in_reward=true",

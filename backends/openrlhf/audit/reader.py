@@ -135,6 +135,8 @@ _ITS_OWN = re.compile(r"^(.*/)?openrlhf[./]cli[./]train_ppo(_ray)?(\.py)?$")
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
 _WITHOUT_RAY, LAST_WITHOUT_RAY = re.compile(r"train_ppo(\.py)?$"), "0.6.1.post1"
 """openrlhf/cli/train_ppo.py, and the last release that has it."""
+_STEPS = "openrlhf/trainer/ppo_trainer.py", "openrlhf/trainer/ray/ppo_actor.py"
+"""Where releases before 0.7 have the train step, until 0.6.2 and since 0.6.3."""
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
 
 
@@ -151,7 +153,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         return None
     written = written_flags(rest)
     dotted = any("." in name for name in written)
-    parser = launch.beside.get("openrlhf/cli/train_ppo_ray.py") or ""
+    parser = _parser(launch, entry)
     flags, abbreviated = _completed(
         written, own_tables()[NEWEST if dotted else LAST_FLAT], frozenset(parsed_flags(parser))
     )
@@ -172,6 +174,12 @@ def audit(launch: Launch) -> LaunchReading | None:
         held=_held(_whole(flags, rest), version, launch, entry),
         rules=(*reading.rules, *abbreviated),
     )
+
+
+def _parser(launch: Launch, entry: str) -> str:
+    """Return the text of the checkout's program that the launch starts, which has its parser."""
+    name = "train_ppo" if _WITHOUT_RAY.search(entry) else "train_ppo_ray"
+    return launch.beside.get(f"openrlhf/cli/{name}.py") or ""
 
 
 def _completed(
@@ -217,7 +225,7 @@ def _held(flags: dict[str, list[Given]], version: str, launch: Launch, entry: st
     own = own_tables().get(version)
     if own is None and version in releases().versions:
         own = releases().table(version)
-    parser = launch.beside.get("openrlhf/cli/train_ppo_ray.py") or ""
+    parser = _parser(launch, entry)
     beside = frozenset(parsed_flags(parser))
     taken = {name for name in flags if completed(name, beside)}
     # A checkout of another time, whose flags have other names, is not what the launch runs.
@@ -227,7 +235,7 @@ def _held(flags: dict[str, list[Given]], version: str, launch: Launch, entry: st
         "argparse",
         own or _all_flags(),
         f"OpenRLHF {version}" if own else "OpenRLHF",
-        exact=own is not None,
+        exact=own is not None and not _WITHOUT_RAY.search(entry),
         others=(*own_tables().values(), _all_flags()),
         flag="--",
         checkout=beside | taken,
@@ -319,9 +327,20 @@ class _Reader(ReleaseReader):
             settings=tuple(keys.settings),
             changes=tuple(self._changes(beta, estimator, bool(loss.active))),
             assumes=tuple(self._assumed()),
+            no_gradient=self._detached() if loss.active else "",
             regime=self._regime(),
             surroundings=self._surroundings(),
         )
+
+    def _detached(self) -> str:
+        """Return why the KL in the loss has no gradient, if it has none: 0.6.0 to 0.6.4."""
+        if not self.keys.has("packing_samples") or is_since(self.version, FIRST_TOKEN_MEAN):
+            return ""
+        texts = [text for path in _STEPS if (text := self.launch.beside.get(path))]
+        if texts and not any("torch.tensor([each_kl.mean()" in text for text in texts):
+            return ""
+        source = _STEPS[is_since(self.version, "0.6.3")]
+        return f"with --packing_samples it is torch.tensor([...]), a constant ({source})"
 
     def _refused(self) -> None:
         """Note each size, and an entry point, with which OpenRLHF does not start."""
@@ -548,14 +567,10 @@ class _Reader(ReleaseReader):
         if on is False:
             why = f"--{names['coefficient']} is not above 0, which switches every KL off"
             for name in ("in_loss", "estimator", "old_k3", "unbiased", "target"):
-                yield from self._inert(name, why)
+                yield from self.keys.inert(names[name], why, "--")
         elif not in_loss:
             why = f"it is for a KL in the loss, and --{names['in_loss']} is not given"
-            yield from self._inert("unbiased", why)
-
-    def _inert(self, name: str, why: str) -> Iterator[Inactive]:
-        for each in self.keys.inert(self.names[name], why):
-            yield Inactive(f"--{each.flag}", each.why, each.lines)
+            yield from self.keys.inert(names["unbiased"], why, "--")
 
     def _rules(self, in_loss: bool, straight: bool) -> None:
         names = self.names

@@ -274,7 +274,9 @@ def _is_trainer(values: Mapping[str, object]) -> bool:
     batches = all(key.startswith("data.fake.") for key in values if key.startswith("data."))
     trains = "optim" in heads or "loss" in heads or ("data" in heads and "max_async_level" in heads)
     whole = "model" in heads and trains and batches
-    return _is_loss(values) or (whole and all(map(_TRAINER_HEADS.fullmatch, heads)))
+    others = {head for head in heads if not _TRAINER_HEADS.fullmatch(head)}
+    of_fork = "max_async_level" in heads and not others & _MARKS
+    return _is_loss(values) or (whole and (not others or of_fork))
 
 
 def _is_loss(values: Mapping[str, object]) -> bool:
@@ -384,6 +386,10 @@ class _Reader(ReleaseReader):
     def _is_whole(self) -> bool:
         """Return True if an orchestrator's file came with the trainer's."""
         return any(key.startswith("trainer.") for key in self.keys.given)
+
+    def _is_alone(self) -> bool:
+        """Return True for the trainer's own file, whose keys have no `trainer.`."""
+        return self.entry == "trainer" or (not self._is_whole() and _is_trainer(self.keys.given))
 
     def reading(self) -> LaunchReading:
         keys = self.keys
@@ -751,9 +757,12 @@ class _Reader(ReleaseReader):
         if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
             edits, also = [], ["the KL to the policy that sampled is dropped"] if rollout else []
             for name, value in ((TEACHER, "teacher_tau = 0.001"), (TAU, "kl_tau = 0.0")):
-                key = self._find(f"trainer.{name}", name) or f"trainer.{name}"
+                section = "" if self._is_alone() else "trainer."
+                key = self._find(f"trainer.{name}", name) or f"{section}{name}"
                 edits.append(Edit(key, value, self.keys.lines(key)))
-            if not self._has_teacher():
+            if self._is_alone():
+                also.append("the orchestrator's file must have a teacher_model")
+            elif not self._has_teacher():
                 edits.append(Edit(*self._teacher_gpus()))
                 also.append("one GPU of the node holds the reference policy")
             yield LaunchChange("the reverse KL of each token", tuple(edits), "; ".join(also))
@@ -761,8 +770,8 @@ class _Reader(ReleaseReader):
     def _has_teacher(self) -> bool:
         """Return True if a teacher gives log-probabilities, which teacher_tau needs, or if the
         orchestrator's own file, which names it, is not part of this launch."""
-        given = self.keys.given
-        whole = self._is_whole() or not (_is_trainer(given) or _is_orchestrator(given))
+        is_part = self._is_alone() or _is_orchestrator(self.keys.given)
+        whole = self._is_whole() or not is_part
         named = self._find(*_TEACHER_NAMES, "orchestrator.teacher_model.client.base_url")
         gpus = self.keys.last(self._teacher_gpus()[0])
         has_gpus = gpus is not None and gpus.text not in ("0", "[]", "null")

@@ -138,6 +138,8 @@ OWN_BOUNDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
 """Policy losses that do not read eps_clip_low and _high -> their keys and defaults."""
 _ASYNC = re.compile(r"async")
 """Entry points that sample while the policy is updated: examples/train/{async,fully_async}."""
+STEPWISE = "generator.step_wise_trajectories"
+"""Each turn of a response is a sample of its own."""
 IN_BOTH = "orch.kl_in_loss_too"
 """An option of orch_skyrl.py: the loss has the KL of the reward as well."""
 _READ = (
@@ -174,7 +176,8 @@ _OURS = re.compile(r"^(\+\+|\+|~)?(trainer\.(algorithm|placement|policy)|generat
 _NOT_RL = re.compile(r"main_generate|serve|main_sft|sft_trainer")
 ESTIMATORS = MANIFEST.meanings(KL_TYPE, NEWEST)
 OLD_RELEASE, NEW_RELEASE, FIRST_GRADIENT = "train 0.1-0.4", "0.4.0", "0.2.0"
-LAST_WITH_OLD_KEYS = "0.2.0"
+LAST_WITH_OLD_KEYS = FIRST_BY_PROMPT = "0.2.0"
+"""FIRST_BY_PROMPT: the first release that splits the turns of a batch by their prompts."""
 DISTILLS = re.compile(r"on_policy_distill")
 """Entry points of examples/on_policy_distillation. The KL to the reference model, the teacher,
 replaces the reward token by token, whatever the estimator and the coefficient."""
@@ -303,8 +306,12 @@ class _Reader(ReleaseReader):
         ungraded = self.old or not is_since(self.version, FIRST_GRADIENT)
         dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
+        decided = distilled
         if distilled is not None:
             reward = InReward(True, "k1", 1.0)
+        elif reward.active and self._is_stepwise():
+            why = "turns have the advantage of the last one's reward: the KL of others is left out"
+            decided = "other_objective", f"{STEPWISE}: {why}"
         loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
         self.notes += group_of_one(keys, ADVANTAGE, GROUP, ("grpo", "rloo"))
         self._rules(reward, loss, taught=distilled is not None)
@@ -319,7 +326,7 @@ class _Reader(ReleaseReader):
             changes=() if distilled else tuple(self._changes(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)),
             no_gradient=dead,
-            decided=distilled,
+            decided=decided,
             regime=self._regime(),
             surroundings=None if distilled else self._surroundings(),
         )
@@ -409,7 +416,13 @@ class _Reader(ReleaseReader):
         elif keys.has(STALENESS) and not keys.has(ASYNC) and self.version != NEW_RELEASE:
             why = f"{STALENESS} is given, and {self.entry or 'the entry point'} says if it counts"
             return TrainingRegime(None, why)
+        if self._is_stepwise() and (self.old or not is_since(self.version, FIRST_BY_PROMPT)):
+            why = f"{STEPWISE} makes each turn a sample: the turns of a batch give its train steps"
+            return TrainingRegime(None, why)
         return regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
+
+    def _is_stepwise(self) -> bool:
+        return self.keys.has(STEPWISE) and bool(self.keys.switch(STEPWISE))
 
     def _controller(self) -> str:
         """Return the controller that moves the β of a KL in the reward. The loss has none."""

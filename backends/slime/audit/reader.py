@@ -213,14 +213,10 @@ class _Reader(StockReader):
         keys = self.keys
         if self.advantage in GROUPED and keys.number(COEFFICIENT):
             why = f"--{ADVANTAGE} {self.advantage} uses the KL in the reward for its shape alone"
-            yield from self._inert(COEFFICIENT, why)
+            yield from keys.inert(COEFFICIENT, why, "--")
         if not keys.switch(USE_LOSS):
-            yield from self._inert(LOSS_COEFFICIENT, f"--{USE_LOSS} is not given")
-            yield from self._inert(UNBIASED, f"it is for the KL in the loss; no --{USE_LOSS}")
-
-    def _inert(self, flag: str, why: str) -> Iterator[Inactive]:
-        for each in self.keys.inert(flag, why):
-            yield Inactive(f"--{each.flag}", each.why, each.lines)
+            yield from keys.inert(LOSS_COEFFICIENT, f"--{USE_LOSS} is not given", "--")
+            yield from keys.inert(UNBIASED, f"it is for the KL in the loss; no --{USE_LOSS}", "--")
 
     def _contradictions(self) -> Iterator[AuditNote]:
         keys = self.keys
@@ -250,10 +246,12 @@ class _Reader(StockReader):
         return ""
 
     def _regime(self) -> TrainingRegime:
-        keys = self.keys
         ahead = self._ahead()
-        if ahead:
-            return TrainingRegime(False, ahead)
+        return TrainingRegime(False, ahead) if ahead else self._of_steps()
+
+    def _of_steps(self) -> TrainingRegime:
+        """Return the regime of the train steps alone, whoever sampled."""
+        keys = self.keys
         steps = keys.number("num-steps-per-rollout") if keys.has("num-steps-per-rollout") else None
         if steps is not None:
             return TrainingRegime.of_steps(steps, f"--num-steps-per-rollout {steps:g}")
@@ -319,6 +317,7 @@ class _Reader(StockReader):
             baseline_includes_kl=False,
             policy_loss=self.advantage if self.advantage in ("gspo", "cispo") else "ppo",
             ratio=ratio,
+            one_update=False if sampler else self._of_steps().on_policy,
             clip=clip_range(low, high, symmetric=True),
             correction=correction,
             engine_weight=weight,

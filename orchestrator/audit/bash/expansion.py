@@ -259,6 +259,9 @@ class Expander:
             return EMPTY
         # `$#` and `$!` are variables. With a name after it, the sign is an operator.
         if children[0].type in ("#", "!", "##") and len(children) > 1:
+            counted = re.fullmatch(r"\$\{#(\w+)\[[@*]\]\}", source.text(node))
+            if counted is not None:
+                return self._count(self._all_elements(counted[1], line), line)
             return (Hole(source.text(node), line, several=True),)
         subject, operation = children[0], children[1:]
         text = source.text(subject)
@@ -389,6 +392,7 @@ class Expander:
         """Return the value of `$((text))`, or a Hole unless every variable in it is a number."""
         for names in ASSIGNS.findall(text):
             self.untracked["".join(names)] = "which arithmetic sets"
+        text = text.replace("$#", known_text(self.variable("#", line)) or "$#")
         # Numbers with a base, such as 16#1f and 0x1f, are not read.
         if len(text) > LONGEST_ARITHMETIC or re.search(r"\d[A-Za-z_#]", text):
             return (Hole("arithmetic", line),)

@@ -477,7 +477,7 @@ class Interpreter(Expander):
         return None
 
     def _while(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read the turns of a loop that shifts the arguments, one turn of another; none if its
+        """Read a loop over known arguments turn by turn, and one turn of any other; none if its
         condition is known to be false at first."""
         body = node.child_by_field_name("body")
         tests = [c for c in node.children if c.is_named and c.type not in ("do_group", "comment")]
@@ -489,20 +489,21 @@ class Interpreter(Expander):
                 if isinstance(value := self.scope.variables.get(name), tuple):
                     self.scope.variables[name] = default_of(name, value)
             return None
-        for _ in range(MOST_TURNS) if "shift" in source.text(body) else ():
-            left, holds = len(self.scope.arguments), self._condition(tests[-1], source)
-            if holds in (None, until) or not left:
+        shifts = re.search(r"\bshift\b", source.text(body)) is not None
+        for _ in range(MOST_TURNS):
+            if (truth := self._condition(tests[-1], source)) is until:
                 break
+            before = self.scope.arguments
+            self.statements(tests, source)
+            if truth is None or not shifts or not before:
+                return self._some_turns(node, body, source)
             flow = self.statement(body, source)
             self._land("break", "continue")
-            if flow is not None and flow != "continue":
-                return None
-            if len(self.scope.arguments) >= left:
+            if flow in ("exit", "return"):
+                return flow
+            if flow == "break" or self.scope.arguments == before:
                 break
-        if self._condition(tests[-1], source) is until:
-            return None
-        self.statements(tests, source)
-        return self._some_turns(node, body, source)
+        return None
 
     # Commands
 
@@ -852,7 +853,9 @@ class Interpreter(Expander):
     def _shift(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
         count = known_text(arguments[0]) if arguments else None
         places = int(count) if count and re.fullmatch(r"\d{1,6}", count) else 1
-        self.scope.arguments = self.scope.arguments[places:]
+        for _ in range(places):
+            if is_counted(self.scope.arguments[:1]):
+                self.scope.arguments = self.scope.arguments[1:]
         return None
 
     def _eval(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:

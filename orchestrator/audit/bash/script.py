@@ -221,18 +221,51 @@ def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Laun
         return None
     opened = list(_open_words(words))
     pieces = [p for term in command.terms for part in term for p in part.value]
-    whole = {p.why for p in pieces if isinstance(p, Hole) and p.several and not p.arms}
+    whole = {p.why for p in pieces if isinstance(p, Hole) and _holds_any((p,))}
     own = [word for word in opened if word.why[0] in whole or _may_set_kl(word, run)]
     sourced = (f"{name} is read before it and may set variables" for name in command.sourced)
     return Launch(
         words=words,
         line=command.line,
         case=", ".join(command.case) or None,
-        caveats=(*sorted(run.caveats), *sourced, *(_assumption(w, own) for w in opened)),
+        caveats=(
+            *_without_value(command),
+            *sorted(run.caveats),
+            *sourced,
+            *(_assumption(w, own) for w in opened),
+        ),
         cut_off=cut,
         is_called=command.is_called,
         open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),
     )
+
+
+def _without_value(command: ShellCommand) -> Iterator[str]:
+    """Yield the assumption that a caller sets the variables that are an option's whole value.
+
+    Unset and without quotes such a variable is no word, and the option has no value.
+    """
+    terms = [(term, "".join(_known_part(part.value) for part in term)) for term in command.terms]
+    programs = (i for i, (_, text) in enumerate(terms) if text.endswith(".py") or may_launch(text))
+    terms = [*terms[next(programs, 0) :], ((), "--")]
+    flags: dict[str, str] = {}
+    for (_, flag), (term, _), (_, after) in zip(terms, terms[1:], terms[2:], strict=False):
+        pieces = [(p, part.quoted) for part in term for p in part.value]
+        match pieces if re.fullmatch("--[^=]+", flag) and after[:2] == "--" else ():
+            case [(Hole(why, unset=True), False)]:
+                flags[flag] = why
+    if flags:
+        names = ", ".join(dict.fromkeys(flags.values()))
+        yield (
+            f"a caller sets {names}: without a value of {', '.join(flags)} the parser stops "
+            "('expected one argument')"
+        )
+
+
+def _holds_any(value: ShellValue) -> bool:
+    """Return True if a value may hold any words, itself or in an arm of a condition."""
+    holes = [p for p in value if isinstance(p, Hole) and p.several]
+    return any(not p.arms or any(_holds_any(w) for a in p.arms for w in a.words) for p in holes)
 
 
 def _open_words(words: Sequence[CommandWord]) -> Iterator[CommandWord]:
