@@ -79,7 +79,7 @@ def findings(
 
 def _called_pins(text: str, files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the releases that the one shell script names which a shell script calls."""
-    called = set(re.findall(r"(?m)^\s*(?:bash|sh|source|\.) +[\"']?([\w./-]+\.sh)\b", text))
+    called = set(re.findall(r"(?m)^[ \t]*(?:bash|sh|source|\.) +[\"']?([\w./-]+\.sh)\b", text))
     for name in called if len(called) == 1 else ():
         for library, why in pins(files.get(name.removeprefix("./"), "")):
             yield library, f"{why.partition(' ')[0]} {name} asks for it"
