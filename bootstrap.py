@@ -16,7 +16,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import venv
 from pathlib import Path
@@ -146,29 +145,11 @@ def with_pip(cuda: object, orch: "tuple[str, ...]") -> None:
 
 
 def shown(what: str, *argv: object, env: "dict[str, str] | None" = None) -> bool:
-    """Run a program and show its newest line every few seconds, or all lines if it fails."""
-    started, lines = time.monotonic(), []
-    process = subprocess.Popen(
-        [str(a) for a in argv],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=env,
-    )
-    reader = threading.Thread(target=lambda: lines.extend(process.stdout), daemon=True)
-    reader.start()
-    while True:
-        reader.join(5)
-        if not reader.is_alive():
-            break
-        newest = lines[-1].strip()[:70] if lines else "working"
-        say(f"{time.monotonic() - started:4.0f} s  {what}: {newest}")
-    if process.wait() == 0:
-        return True
-    print("".join(lines[-20:]), end="")
-    say(f"{what}: failed ({process.returncode})")
-    return False
+    """Run a program, with its output. Return whether it ended well."""
+    code = subprocess.run([str(a) for a in argv], check=False, env=env).returncode
+    if code:
+        say(f"{what}: failed ({code})")
+    return code == 0
 
 
 def test(arguments: list[str]) -> int:

@@ -56,13 +56,13 @@ def test_uv_gets_the_settings_of_pip(
     bootstrap: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", "/some/wheels /more/wheels")
     monkeypatch.setenv("PIP_INDEX_URL", "https://registry.example/simple")
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     uv = program(tmp_path / "uv", 'echo "$UV_FIND_LINKS|$UV_DEFAULT_INDEX|$*"; exit 1')
     assert not bootstrap.installed(str(uv), "thing")
-    printed = capsys.readouterr().out
+    printed = capfd.readouterr().out
     assert "/some/wheels,/more/wheels|https://registry.example/simple|pip install" in printed
     assert "uv: failed (1)" in printed

@@ -86,7 +86,7 @@ statistics, claims: orchestrator/ analysis/* tests/ analysis/* test_claims.py te
 report, figures, page: orchestrator/ report/* charts/* dashboards/ *
   tests/ dashboards/* test_report.py test_paper.py
 runs, pipeline: orchestrator/ runs/* pipeline/*
-  tests/ runs/* test_comedy.py test_results.py test_scale.py test_on_end.py
+  tests/ runs/* test_comedy.py test_results.py test_scale.py
 commands: orchestrator/ cli/* __main__.py tests/ cli/*
 core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orchestrator/
   __init__.py errors.py settings.py records.py identity.py files.py rundir.py version.py metrics/*

@@ -109,7 +109,6 @@ LARGEST = 400_000
 UPWARDS = 6
 """Maximum number of folders to search: the script's folder and the folders above it."""
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
-_SHELL = (".sh", ".slurm", ".sbatch")
 _LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 """Lock files in TOML that name each package and its version in two lines."""
 LARGEST_LOCK = 64_000_000
@@ -243,7 +242,6 @@ class Projects:
                 for library, bounds, requirement in _bounded(text):
                     why = f"{bounds} {name} asks for {requirement}"
                     releases.setdefault(f"{library}{BOUNDS}", why)
-            self._add_started(folder, releases)
         for library in marks().keys() - releases.keys():
             if why := release_of(NeighbourFiles(script, self), known_code(library)):
                 releases[library] = NamedRelease(why, "copy")
@@ -255,17 +253,6 @@ class Projects:
         text = uncommented(self.text(folder, name) or "")
         included = _INCLUDED.findall(text) if name.endswith(".txt") else []
         return "\n".join([text, *(uncommented(self.text(folder, each) or "") for each in included)])
-
-    def _add_started(self, folder: Path, releases: dict[str, str]) -> None:
-        """Add what the shell scripts of a folder install, where they agree."""
-        named: dict[str, dict[str, str]] = {}
-        for name in sorted(e for e in self.entries(folder) if e.endswith(_SHELL)):
-            for library, why in _named(self._requirements(folder, name)):
-                release = why.partition(" ")[0]
-                named.setdefault(library, {})[release] = f"{release} {name} asks for it"
-        for library, several in named.items():
-            if len(several) == 1:
-                releases.setdefault(library, *several.values())
 
     def _add_active(self, releases: dict[str, str]) -> None:
         for variable in _ACTIVE:

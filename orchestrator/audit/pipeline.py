@@ -77,14 +77,6 @@ def findings(
     return merged[:MOST_FINDINGS]
 
 
-def _called_pins(text: str, files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the releases that the one shell script names which a shell script calls."""
-    called = set(re.findall(r"(?m)^[ \t]*(?:bash|sh|source|\.) +[\"']?([\w./-]+\.sh)\b", text))
-    for name in called if len(called) == 1 else ():
-        for library, why in pins(files.get(name.removeprefix("./"), "")):
-            yield library, f"{why.partition(' ')[0]} {name} asks for it"
-
-
 def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, str]) -> str:
     """Return why no launch is read in a text."""
     named = (found_beside(entry_at(each.words)[1], files) for each in started)
@@ -145,7 +137,7 @@ def readings(
     """
     text, name = script_of(text, name)
     started, text = launches(text, name, files), plain(text)
-    releases = {**dict(_called_pins(text, files)), **dict(pins(text)), **versions}
+    releases = {**dict(pins(text)), **versions}
     none = True
     for launch in started[: 4 * MOST_FINDINGS]:
         if pair := _recognised(launch, text, files, releases):

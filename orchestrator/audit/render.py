@@ -3,7 +3,7 @@
 The short answer for people is in summary.py.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -21,7 +21,6 @@ from orchestrator.library.launches import (
     InLoss,
     InReward,
 )
-from orchestrator.version import __version__
 
 _NAMES = {"in_reward": "kl_in_reward", "in_loss": "kl_in_loss"}
 """Field of a finding -> its name in the JSON."""
@@ -206,79 +205,3 @@ def _numbers(lines: Sequence[int]) -> str:
 
 def _at(each: Inactive | AuditNote | KeyFinding) -> str:
     return f" (line {_numbers(each.lines)})" if each.lines else ""
-
-
-_LEVELS = {"a fault": "warning", "a KL": "none", "no KL": "note", "open": "note"}
-SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-
-
-def sarif(
-    findings: Iterable[AuditFinding], unreadable: Sequence[tuple[str, str]] = ()
-) -> dict[str, Any]:
-    """Return SARIF 2.1.0 with results for verdicts, inactive flags, conflicts and wrong keys.
-
-    `unreadable`: (file name, reason) of each file that could not be audited.
-    """
-    results = [each for finding in findings for each in _results(finding)]
-    results += [_result("unreadable", "note", text, name, 1) for name, text in unreadable]
-    rules: list[dict[str, Any]] = [
-        {"id": key, "shortDescription": {"text": f"The KL term optimises: {words.objective}"}}
-        for key, words in VERDICTS.items()
-    ]
-    rules += [
-        {"id": "inactive_flag", "shortDescription": {"text": "A KL flag that has no effect"}},
-        {"id": "contradiction", "shortDescription": {"text": "The launch contradicts itself"}},
-        {
-            "id": "wrong_key",
-            "shortDescription": {"text": "A key or value that the release refuses"},
-        },
-        {"id": "unreadable", "shortDescription": {"text": "A file that cannot be audited"}},
-    ]
-    driver = {"name": "orch audit", "version": __version__, "rules": rules}
-    return {
-        "version": "2.1.0",
-        "$schema": SCHEMA,
-        "runs": [{"tool": {"driver": driver}, "results": results}],
-    }
-
-
-def _results(finding: AuditFinding) -> Iterable[dict[str, Any]]:
-    level = _LEVELS[VERDICTS[finding.verdict].kind]
-    text = f"{finding.library} {finding.version}: {finding.why}."
-    name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
-    text += f" Regime: {name}: {finding.regime.because}."
-    text += "".join(f" If {conditional_text(each)}." for each in finding.conditional)
-    if finding.case:
-        text = f"Where {finding.case}: {text}"
-    edits = "; ".join(change(finding))
-    if edits and finding.problem:
-        text += f" For {goal(finding)}: {edits}."
-    yield _result(finding.verdict, level, text, finding.file, _where(finding))
-    more = [
-        ("inactive_flag", "note", f"{e.flag} has no effect: {e.why}.", e.lines)
-        for e in finding.inactive
-    ]
-    more += [("contradiction", "warning", f"{e.text}.", e.lines) for e in finding.contradictions]
-    for wrong in finding.key_findings:
-        level = "warning" if wrong.mistake else "note"
-        more.append(("wrong_key", level, f"{wrong.text} ({wrong.consequence}).", wrong.lines))
-    for rule, level, text, lines in more:
-        yield _result(rule, level, text, finding.file, lines[-1] if lines else finding.line)
-
-
-def _where(finding: AuditFinding) -> int:
-    """Return the line of the first KL setting in the file, or else the command's line."""
-    given = [each.lines[-1] for each in finding.settings if each.lines and "kl" in each.key]
-    return given[0] if given else finding.line
-
-
-def _result(rule: str, level: str, text: str, name: str, line: int) -> dict[str, Any]:
-    from urllib.parse import quote
-
-    place = {"artifactLocation": {"uri": quote(name)}, "region": {"startLine": max(line, 1)}}
-    return {
-        "ruleId": rule,
-        "level": level,
-        "message": {"text": text},
-        "locations": [{"physicalLocation": place}],
-    }

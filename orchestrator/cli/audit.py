@@ -11,7 +11,7 @@ import click
 from orchestrator.audit.fix import diff, diff_path, write_diff
 from orchestrator.audit.libraries import Projects, marks
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
-from orchestrator.audit.render import finding_as_json, rows, sarif
+from orchestrator.audit.render import finding_as_json, rows
 from orchestrator.audit.summary import equal_answers, one_line, summary
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
@@ -25,7 +25,7 @@ from orchestrator.pipeline import messages
 if TYPE_CHECKING:
     from orchestrator.audit.judge import AuditFinding
 
-FORMATS = ("concise", "full", "json", "sarif")
+FORMATS = ("concise", "full", "json")
 WIDTH = 80
 LABEL = 14
 
@@ -43,7 +43,7 @@ LABEL = 14
     "output",
     type=click.Choice(FORMATS),
     help="concise: one line for each launch (the default for folders, --hook and -q); full: six "
-    "lines for each (the default for files); sarif: SARIF 2.1.0, for code review.",
+    "lines for each (the default for files).",
 )
 @common.as_json
 @click.option(
@@ -122,8 +122,8 @@ def command(
             _write_diff(path, changes, by_hand)
     output = "json" if as_json else output
     shown = [each for each in findings if each.problem or not hook]
-    if output in ("json", "sarif"):
-        _print_data(findings, unreadable, output)
+    if output == "json":
+        _print_data(findings, unreadable)
     else:
         short = quiet or hook or any(path.is_dir() for path in paths)
         _print(shown, output or ("concise" if short else "full"), verbose)
@@ -190,12 +190,7 @@ def _write_diff(path: Path, changes: str, by_hand: list[str]) -> None:
         say(f"{path}: the change is in {target}; apply it with: patch {path.name} {target.name}")
 
 
-def _print_data(
-    findings: "list[AuditFinding]", unreadable: list[tuple[str, str]], output: str
-) -> None:
-    if output == "sarif":
-        print_json(sarif(findings, unreadable))
-        return
+def _print_data(findings: "list[AuditFinding]", unreadable: list[tuple[str, str]]) -> None:
     whys = [{"file": name, "why": why} for name, why in unreadable]
     print_json({"findings": [finding_as_json(each) for each in findings], "unreadable": whys})
 

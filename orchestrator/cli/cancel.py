@@ -5,8 +5,6 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
 from orchestrator.cli.conventions import set_next
-from orchestrator.pipeline.notify import notify
-from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.operations import cancel
 
 
@@ -18,17 +16,10 @@ from orchestrator.runs.operations import cancel
 def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> int:
     """Stop the chosen cells. What they trained is kept; `orch retry` lets them run again.
 
-    Cells that have succeeded or failed do not change. On a cluster, the program in
-    site.options.on_end is called.
+    Cells that have succeeded or failed do not change.
     """
 
     if pilot:
         set_next("orch retry {spec} --pilot")
-    operation = CellOperation(cancel, "cancelled", "would be cancelled", _notify_end)
+    operation = CellOperation(cancel, "cancelled", "would be cancelled")
     return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)
-
-
-def _notify_end(experiment: Experiment) -> None:
-    """Notify of the end of a run on a cluster. On this machine, the `orch run` that trains does."""
-    if experiment.where != "local":
-        notify(experiment, "cancelled")

@@ -174,8 +174,6 @@ class CellOperation(NamedTuple):
     """`cancelled`, as in `2 of 4 cells cancelled`."""
     future: str
     """`would be cancelled`."""
-    after: "Callable[[Experiment], None] | None" = None
-    """Called with the experiment once cells were changed."""
 
 
 def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_run: bool) -> int:
@@ -195,6 +193,4 @@ def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_r
             say(f"{count} {'cell' if count == 1 else 'cells'} left alone: {note}")
         words = operation.future if dry_run else operation.past
         click.echo(f"{len(changed)} of {len(results)} cells {words}")
-    if operation.after is not None and changed and not dry_run:
-        operation.after(experiment)
     return 0

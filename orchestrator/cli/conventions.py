@@ -54,8 +54,8 @@ NEXT: dict[str, dict[int, str]] = {
 `set_next`."""
 
 _KEY = "orch.next"
-_SHOWS_DATA = ("as_json", "as_sarif", "hook", "part")
-_FORMATS = ("json", "sarif", "md", "csv", "parquet")
+_SHOWS_DATA = ("as_json", "hook", "part")
+_FORMATS = ("json", "md", "csv", "parquet")
 
 
 def set_next(text: str) -> None:

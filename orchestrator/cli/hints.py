@@ -9,41 +9,11 @@ from orchestrator.spec.fields import FIELDS
 
 COMMANDS_ELSEWHERE: Mapping[str, str] = {
     "sweep": "tune",
-    "search": "tune",
     "train": "run",
     "launch": "run",
     "submit": "run",
-    "check": "plan",
-    "validate": "plan",
-    "list": "status",
     "stop": "cancel",
-    "kill": "cancel",
-    "rm": "prune",
-    "view": "show",
-    "serve": "dashboard",
-    "ui": "dashboard",
-    "score": "eval",
     "evaluate": "eval",
-    "prepare": "data prepare",
-    "port": "init --from",
-    "lint": "audit",
-}
-OPTIONS_ELSEWHERE: Mapping[str, str] = {
-    "seed": "'seeds=[0]'",
-    "seeds": "'seeds=[0,1,2]'",
-    "gpu": "base.resources.gpus_per_node=4",
-    "gpus": "base.resources.gpus_per_node=4",
-    "nodes": "base.resources.num_nodes=2",
-    "trials": "tune.trials=20",
-    "lr": "base.optimizer.learning_rate=1e-6",
-    "beta": "base.kl.beta=0.1",
-    "model": "model=NAME",
-    "backend": "backend=NAME@VERSION",
-    "library": "backend=NAME@VERSION",
-    "steps": "base.num_train_steps=100",
-    "workers": "site.workers=4",
-    "site": "site=NAME",
-    "dry-run": "orch plan SPEC",
 }
 
 
@@ -68,9 +38,6 @@ def _option_hint(error: click.NoSuchOption, context: click.Context | None) -> st
     options = [word for param in context.command.params for word in param.opts] if context else []
     if near := did_you_mean(error.option_name, options):
         return near
-    word = error.option_name.lstrip("-").replace("_", "-")
-    if word in OPTIONS_ELSEWHERE:
-        return f": write {OPTIONS_ELSEWHERE[word]}"
-    leaf = word.replace("-", "_")
+    leaf = error.option_name.lstrip("-").replace("-", "_")
     field = next((name for name in FIELDS if name.rpartition(".")[2] == leaf), None)
     return f": write base.{field}=VALUE" if field else ""

@@ -31,8 +31,7 @@ from orchestrator.spec.sentences import counted
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the plan, and on a cluster the job scripts (for Ray, a RayJob of KubeRay), and "
-    "stop.",
+    help="Print the plan, and on SLURM the job scripts, and stop.",
 )
 @click.option(
     "--wait", is_flag=True, help="On a cluster: wait until all jobs have ended, then report."
@@ -99,9 +98,7 @@ def _show(
     choice: CellChoice, everything: Experiment, chosen: Experiment, plan: Plan, *, as_json: bool
 ) -> None:
     """Print what a run would do, and the scripts that it would submit."""
-    arguments = [choice.spec, *choice.overrides]
-    arguments += [word for each in choice.where for word in ("--where", each)]
-    scripts = scripts_of(chosen, plan, arguments) if chosen.where != "local" else []
+    scripts = scripts_of(chosen, plan) if chosen.where != "local" else []
     if as_json:
         common.print_json(
             plan_data(chosen, plan, doubts(everything, chosen)) | {"scripts": scripts}

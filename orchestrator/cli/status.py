@@ -18,7 +18,6 @@ from orchestrator.runs.status import (
     counted_faults,
     status_data,
     status_lines,
-    stretches_without_gradient,
 )
 from orchestrator.runs.watch import keep_showing
 
@@ -89,7 +88,7 @@ def _show(
             cell_plan = plan_of(experiment.cells, experiment.folder).only(chosen)
             states.update(row.state for row in cell_plan.rows)
             if as_json:
-                plain.append(status_data(experiment, cell_plan, everything))
+                plain.append(status_data(experiment, cell_plan))
             else:
                 _print(experiment, cell_plan, everything)
     if as_json:
@@ -101,8 +100,6 @@ def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:
     for line in status_lines(experiment, plan):
         click.echo(line)
     for sentence in counted_faults(plan):
-        say(sentence)
-    for sentence in stretches_without_gradient(experiment, plan, everything):
         say(sentence)
     if rows := cell_rows(experiment, plan, everything):
         print_table(COLUMNS, rows)

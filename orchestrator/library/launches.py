@@ -502,7 +502,6 @@ class LaunchReading:
     in_reward: InReward
     in_loss: InLoss
     advantage_estimator: str | None = None
-    reference_policy_loaded: bool | None = None
     group_size: int | None = None
     rollout_kl: float | None = None
     """Weight of a KL to the policy that sampled, which is no KL to a reference policy."""

@@ -4,8 +4,7 @@ them all."""
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,6 @@ from orchestrator.evaluate import (
 from orchestrator.files import write_text
 from orchestrator.pipeline import training
 from orchestrator.pipeline.messages import say
-from orchestrator.pipeline.notify import RunEnd, notify
 from orchestrator.records import (
     DivergenceRequest,
     DivergenceTask,
@@ -321,8 +319,6 @@ class PipelineResult(NamedTuple):
     """The exit code: 130 after Ctrl-C, 1 if something failed, else 0."""
     review: Review | None = None
     """None if training is not over, only training was requested, or nothing had changed."""
-    ended: bool = False
-    """True if something was done and no chosen cell is with a scheduler any more."""
 
 
 def plan_of(experiment: Experiment, chosen: Experiment, where: Sequence[str]) -> Plan:
@@ -340,42 +336,16 @@ def run(
     wait: bool = False,
     budget: float | None = None,
 ) -> PipelineResult:
-    """Train the chosen cells that are missing, then evaluate, mirror, report, and notify.
+    """Train the chosen cells that are missing, then evaluate, mirror and report.
 
     experiment: every cell of the spec; the report shows all of them. plan: the plan of the chosen
     cells. wait: on a cluster, return only when all jobs have ended. budget: the limit of
     GPU-hours of training.
-
-    `site.options.on_end` is called once the scheduler has no chosen cell and none is left to
-    submit, if this run did anything.
     """
-    with _failure_notified(chosen):
-        code, over = training.train(experiment, chosen, plan, wait=wait, budget=budget)
-        if train_only or code == 130 or not over:
-            result = PipelineResult(code, ended=bool(plan.pending) and over)
-        else:
-            result = _after_training(experiment, chosen, plan, code)
-    if result.ended:
-        page = None if result.review is None else result.review.page
-        notify(chosen, _ENDS.get(result.code), page)
-    return result
-
-
-_ENDS: Mapping[int, RunEnd] = {130: "interrupted", 1: "failed"}
-"""Exit code -> the end of a run; for other codes the states of its cells decide."""
-
-
-@contextmanager
-def _failure_notified(chosen: Experiment) -> Iterator[None]:
-    """Notify of an interruption or of a failure, and raise it again."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        notify(chosen, "interrupted")
-        raise
-    except Exception:
-        notify(chosen, "failed")
-        raise
+    code, over = training.train(experiment, chosen, plan, wait=wait, budget=budget)
+    if train_only or code == 130 or not over:
+        return PipelineResult(code)
+    return _after_training(experiment, chosen, plan, code)
 
 
 def _after_training(
@@ -391,11 +361,11 @@ def _after_training(
     mirrored = store.shown, (store.database, store.artifacts)
     if is_up_to_date(experiment, after, *mirrored):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
-        return PipelineResult(code, ended=bool(plan.pending))
+        return PipelineResult(code)
     reviewed = review(experiment, chosen)
     if reviewed.code == 0:
         mark_complete(experiment, after, *mirrored)
-    return PipelineResult(max(code, reviewed.code), reviewed, ended=True)
+    return PipelineResult(max(code, reviewed.code), reviewed)
 
 
 def review(experiment: Experiment, chosen: Experiment) -> Review:

@@ -10,8 +10,6 @@ from orchestrator.errors import EnvironmentFault, OrchError, SelectionError
 from orchestrator.files import write_text
 from orchestrator.launch.local import launch
 from orchestrator.launch.ray.look import is_ray
-from orchestrator.launch.ray.manifest import rayjob_text
-from orchestrator.launch.ray.submit import expressible, shape_of
 from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.cluster import read_cluster
 from orchestrator.launch.slurm.submit import preview, submission_lock
@@ -125,8 +123,6 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
             "(site.options.max_submit_jobs): run again, or with --wait"
         )
     if not wait:
-        if options.on_end and sent.cells:
-            say(f"`orch run {source} --wait` calls site.options.on_end, which may follow")
         return _print_what_is_left(chosen, source)
     with watch(chosen.cells, chosen.folder, local=False) as show:
         done = cluster.wait(request._replace(on_event=show))
@@ -168,15 +164,13 @@ def refuse_over_budget(budget: float, wanted: "Plan", whole: "Plan", folder: "Ru
     )
 
 
-def scripts_of(chosen: Experiment, plan: "Plan", arguments: Sequence[str]) -> list[str]:
-    """Return the batch scripts that `orch run` would send now; on a Ray, a RayJob of KubeRay that
-    runs `orch run ARGUMENTS` there."""
+def scripts_of(chosen: Experiment, plan: "Plan") -> list[str]:
+    """Return the batch scripts that `orch run` would send now; none on a Ray."""
     options = cluster_options(chosen.spec.site)
     scored = options.evaluate and bool(chosen.spec.evaluation.tasks)
     cells = [row.cell for row in plan.pending if row.cell is not None]
     if isinstance(options, RayOptions):
-        shapes = [shape_of(c, p, options) for c, p in expressible(cells, chosen.folder)]
-        return [rayjob_text(chosen.folder, arguments, shapes, options)] if cells else []
+        return []
     return preview(cells, chosen.folder, options, evaluate=scored)
 
 

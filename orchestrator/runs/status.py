@@ -4,8 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from orchestrator.metrics.zero_gradient import zero_gradient_stretch
-from orchestrator.runs.collect import collect
 from orchestrator.runs.cost import (
     Total,
     evaluation_hours,
@@ -53,16 +51,6 @@ def counted_faults(plan: Plan) -> list[str]:
     ]
 
 
-def stretches_without_gradient(experiment: Experiment, plan: Plan, everything: bool) -> list[str]:
-    """Return sentences about listed cells without any gradient. The report has all cells."""
-    listed = [row.cell for row in _listed(plan, everything) if row.cell]
-    return [
-        stretch.sentence(f"{record.cell.slug} ({record.cell.id})")
-        for record in collect(listed, experiment.folder)
-        if (stretch := zero_gradient_stretch(record.metrics)) is not None
-    ]
-
-
 def cell_rows(experiment: Experiment, plan: Plan, everything: bool) -> list[tuple[str, ...]]:
     """Return a row for each cell that is not simply planned or done, or for every cell."""
     return [_cell_row(row, experiment.where) for row in _listed(plan, everything)]
@@ -107,7 +95,7 @@ def _is_collapsed(row: PlanRow) -> bool:
     return bool(row.exit and row.exit.outcome and row.exit.outcome.kind == "collapsed")
 
 
-def status_data(experiment: Experiment, plan: Plan, everything: bool) -> dict[str, object]:
+def status_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
     """Return the status of an experiment as plain data, with every cell."""
     return {
         "experiment": experiment.folder.experiment,
@@ -116,7 +104,6 @@ def status_data(experiment: Experiment, plan: Plan, everything: bool) -> dict[st
         "states": _states(plan),
         "collapsed": sum(map(_is_collapsed, plan.rows)),
         "cluster": cluster_standing(experiment, plan),
-        "without_gradient": stretches_without_gradient(experiment, plan, everything),
         "gpu_hours": {
             "used": _used_hours(experiment, plan),
             "remaining": _left(experiment, plan).gpu_hours,

@@ -48,7 +48,6 @@ class CellLine:
     step: int
     reward: float | None = None
     outcome: str = ""
-    detail: str = ""
 
     @property
     def total(self) -> int:
@@ -92,9 +91,8 @@ def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
             started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
             now = latest_metrics(started[-1].path) if started else LatestMetrics()
         outcome = look.exit.outcome if look.exit else None
-        message = look.exit.message if look.exit and look.state != "succeeded" else look.fault
         kind = outcome.kind if outcome else ""
-        lines.append(CellLine(cell, look.state, now.step, now.reward, kind, _first_line(message)))
+        lines.append(CellLine(cell, look.state, now.step, now.reward, kind))
     return ProgressSnapshot(tuple(lines))
 
 
@@ -256,24 +254,17 @@ Show = Callable[[Sequence[ProgressSnapshot], Sequence[str]], None]
 
 
 def _lines() -> Show:
-    """Print what became of each cell and, now and then, how far all are."""
-    states: dict[str, str] = {}
+    """Print, now and then, how far all are."""
     printed: dict[int, tuple[str, float]] = {}
 
     def show(snapshots: Sequence[ProgressSnapshot], texts: Sequence[str]) -> None:
         for i, (snapshot, summary) in enumerate(zip(snapshots, texts, strict=True)):
-            for line in snapshot.lines:
-                if states.get(line.cell.id, line.state) != line.state:
-                    detail = line.detail or (line.outcome if line.state == "succeeded" else "")
-                    why = f" ({detail})" if detail else ""
-                    sys.stdout.write(f"{line.cell.slug}: {line.state}{why}\n")
-                states[line.cell.id] = line.state
             before, at = printed.get(i, ("", float("-inf")))
             is_late = time.monotonic() - at >= QUIET_SECONDS
             if summary != before and (is_late or snapshot.over):
                 sys.stdout.write(f"{summary}\n")
+                sys.stdout.flush()
                 printed[i] = summary, time.monotonic()
-        sys.stdout.flush()
 
     return show
 

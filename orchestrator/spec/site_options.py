@@ -236,8 +236,6 @@ class ClusterOptions(NodeOptions):
     evaluate: bool = True
     """True: each cell's evaluation is a job that starts when the cell is trained."""
     evaluation: EvaluationJob = EvaluationJob()
-    on_end: tuple[str, ...] = Field(default=(), strict=False)
-    """A program with its arguments, called when a run has ended; its input is a message in JSON."""
     python: _FILE | None = None
     """The Python of orch's environment on the nodes; None: the one that submits."""
 
@@ -253,10 +251,6 @@ class RayOptions(ClusterOptions):
     """CPUs that a job claims. None: one; none at all for a trainer that itself asks Ray."""
     resources: dict[_WORD, PositiveFloat] = Field(default_factory=dict)
     """Further resources that a job claims, by the cluster's own names (`{trainers: 1}`)."""
-    image: _IMAGE | None = None
-    """The image of a KubeRay manifest, which `orch run --dry-run` prints."""
-    volume_claim: _WORD | None = None
-    """The volume claim that a KubeRay manifest mounts at the runs folder."""
 
 
 class SlurmOptions(ClusterOptions):

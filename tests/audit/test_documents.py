@@ -43,8 +43,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "Usage" not in done.stderr + done.stdout
     assert "not found" not in done.stderr
     answers = done.stdout.count("k3_of_old_samples") + done.stdout.count("You wrote")
-    assert answers >= block.count("orch audit ") - 2, "all but the table and the file"
-    assert "2.1.0" in (tmp_path / "orch.sarif").read_text(encoding="utf-8")
+    assert answers >= block.count("orch audit ") - 1, "all but the table"
     assert (tmp_path / "train.sh.orch.diff").exists()
 
 

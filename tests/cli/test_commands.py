@@ -90,22 +90,6 @@ def test_status_with_and_without_a_spec(finished: Path) -> None:
     assert [e["states"] for e in one] == [e["states"] for e in every] == [{"succeeded": 4}]
 
 
-def test_status_tells_of_a_cell_without_a_gradient(finished: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(finished, copy, symlinks=True)
-    assert "nothing was learnt" not in orch(copy, "status", SMOKE, "--all").stderr
-    log = next(iter(sorted(copy.glob("runs/*/cells/*/attempts/1/metrics.jsonl"))))
-    values = {"train/grad_norm": 0.0, "train/reward_mean": 0.01}
-    lines = [json.dumps({"step": n, "time": 1.0 * n, "values": values}) for n in range(1, 6)]
-    log.write_text("".join(f"{line}\n" for line in lines))
-    told = orch(copy, "status", SMOKE, "--all")
-    assert told.returncode == 0
-    assert "nothing was learnt from train step 1 to 5" in " ".join(told.stderr.split())
-    [experiment] = json.loads(orch(copy, "status", SMOKE, "--all", "--json").stdout)
-    assert len(experiment["without_gradient"]) == 1
-    assert experiment["states"] == {"succeeded": 4}
-
-
 def test_show_and_logs_take_the_start_of_an_id(finished: Path) -> None:
     cell = json.loads(orch(finished, "status", "--json").stdout)[0]["cells"][0]
     shown = orch(finished, "show", cell["id"][:6])

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import orch, own_variables
+from command_line import orch
 from lifeline import heed_ctrl_c
 
-from orchestrator.rundir import RunFolder
+from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.watch import Summary, progress_line, take_snapshot
-from tests.cluster.waiting import wait_for
-from tests.launch.kit import leave
 
 SPEC = "experiments/smoke.yaml"
 BUSY_SECONDS = 300
@@ -29,13 +27,43 @@ BUSY_SECONDS = 300
 dashboard that waits for MLflow's import to end."""
 
 
-def test_progress_and_time_left(synthetic: Any, tmp_path: Path) -> None:
-    cells = [record.cell for record in synthetic.grid({"k1.reward": [0.5] * 6}).records]
-    folder, summary = RunFolder.of(tmp_path, "w", "micro"), Summary()
-    with leave(folder, cells[0], None).take_claim() or pytest.fail("claimed"):
+# ---------------------------------------------------------------- what is known of cells
+
+
+@pytest.fixture
+def cells(synthetic: Any) -> list[Any]:
+    made = synthetic.grid({"k1.reward": [0.5] * 3, "k3.loss": [0.5] * 3})
+    return [record.cell for record in made.records]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder.of(tmp_path, "w", "micro")
+    made.open()
+    return made
+
+
+def begin(folder: RunFolder, cell: Any) -> AttemptDir:
+    folder.cell(cell).make(cell)
+    attempt = folder.cell(cell).new_attempt()
+    attempt.job.write_text('{"started": 1.0, "pid": 1, "argv": []}')
+    return attempt
+
+
+def write(attempt: AttemptDir, text: str) -> None:
+    with attempt.metrics.open("a") as file:
+        file.write(text)
+
+
+def line(step: int, **values: float) -> str:
+    return json.dumps({"step": step, "time": 1.0 + step, "values": values}) + "\n"
+
+
+def test_progress_and_time_left(folder: RunFolder, cells: list[Any]) -> None:
+    attempt, summary = begin(folder, cells[0]), Summary()
+    with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
         assert summary.seconds_left(take_snapshot(cells, folder), 0.0) is None
-        (attempt,) = folder.cell(cells[0]).attempts()
-        attempt.metrics.write_text('{"step": 60, "time": 61, "values": {"train/reward_mean": 1}}\n')
+        write(attempt, line(60, **{"train/reward_mean": 1.0}))
         seen = take_snapshot(cells, folder)
         left = summary.seconds_left(seen, 60.0)
     assert left == pytest.approx(6 * 100 - 60)
@@ -51,6 +79,7 @@ class Terminal:
 
     def __init__(self, folder: Path, *arguments: str, rows: int = 40, columns: int = 140):
         self.main, side = pty.openpty()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", *arguments],
             cwd=folder,
@@ -59,7 +88,7 @@ class Terminal:
             stderr=side,
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
-            env={**own_variables(), "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
+            env={**environment, "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
         )
         os.close(side)
         self.text = ""
@@ -134,13 +163,14 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
     started: list[Any] = []
 
     def start(*arguments: str) -> Any:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
             cwd=finished,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=own_variables(),
+            env=environment,
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
         )
@@ -167,12 +197,15 @@ def get(url: str) -> str:
         return str(answer.read().decode())
 
 
-def answer_of(url: str) -> str:
-    """What it answers; nothing before it is up."""
-    try:
-        return get(url)
-    except urllib.error.URLError:
-        return ""
+def until_it_answers(url: str) -> str:
+    """MLflow takes half a minute to start."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return get(url)
+        except urllib.error.URLError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
 
 
 @pytest.mark.slow
@@ -182,7 +215,7 @@ def test_dashboard_serves_the_report_and_mlflow_and_leaves_nothing(
 ) -> None:
     process = dashboard("--port", "0")
     url, (mlflow, _, shown) = address(process), address(process, "MLflow").partition("#")
-    assert "viewStateShareKey=orch-all" in shown, "the experiment's runs"
+    assert "compareRunsMode=CHART" in shown, "the experiment's runs"
     assert "Does everything work on this machine?" in get(url)
     assert get(f"{url}report.md").startswith("#")
     for path in ("figures/", "../../mlflow.db", "%2e%2e/%2e%2e/mlflow.db"):
@@ -192,19 +225,17 @@ def test_dashboard_serves_the_report_and_mlflow_and_leaves_nothing(
     with pytest.raises(urllib.error.HTTPError, match="421"):
         urllib.request.urlopen(rebound, timeout=60)  # noqa: S310  (our own server)
     if number == signal.SIGKILL:  # once: MLflow takes as long to start as all the rest
-        address_of_it = f"{mlflow}api/2.0/mlflow/experiments/get-by-name?{NAMED}"
-        found = wait_for(lambda: answer_of(address_of_it), BUSY_SECONDS, "MLflow is not up", 0.5)
+        found = until_it_answers(f"{mlflow}api/2.0/mlflow/experiments/get-by-name?{NAMED}")
         experiment = json.loads(found)["experiment"]
         assert experiment["artifact_location"] == "mlflow-artifacts:/smoke.micro"
     process.send_signal(number)
     assert process.wait(BUSY_SECONDS) == (-9 if number == signal.SIGKILL else 0)
     assert "Traceback" not in process.stdout.read()
     port = mlflow.rpartition(":")[2].strip("/")
-    wait_for(
-        lambda: not any(f"--port {port}" in line for line in command_lines()),
-        BUSY_SECONDS,
-        "MLflow is left",
-    )
+    deadline = time.monotonic() + BUSY_SECONDS
+    while any(f"--port {port}" in line for line in command_lines()):
+        assert time.monotonic() < deadline, "MLflow is left"
+        time.sleep(0.2)
 
 
 NAMED = "experiment_name=smoke.micro"

@@ -211,7 +211,6 @@ class _Reader(StockReader):
             loss,
             own_release=self.basis.is_own or bool(self.source),
             advantage_estimator=advantage,
-            reference_policy_loaded=on,
             group_size=keys.integer(GROUP),
             inactive=tuple(self._inactive(on, in_reward)),
             settings=tuple(keys.settings),

@@ -140,7 +140,6 @@ class _Reader(StockReader):
             loss,
             own_release=self.basis.is_own,
             advantage_estimator="grpo",
-            reference_policy_loaded=loaded,
             group_size=keys.integer(GROUP),
             settings=tuple(keys.settings),
             changes=tuple(self._changes(loss)),

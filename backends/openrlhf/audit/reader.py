@@ -321,7 +321,6 @@ class _Reader(ReleaseReader):
             reward,
             loss,
             advantage_estimator=keys.text(names["advantage"]),
-            reference_policy_loaded=on,
             group_size=keys.integer(names["group"]),
             inactive=tuple(self._inactive(on, in_loss)),
             settings=tuple(keys.settings),

@@ -427,7 +427,6 @@ class _Reader(ReleaseReader):
             in_reward,
             in_loss,
             advantage_estimator=None if sft else self._advantage(),
-            reference_policy_loaded=bool(in_loss.active or in_reward.active),
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),

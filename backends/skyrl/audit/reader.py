@@ -312,14 +312,12 @@ class _Reader(ReleaseReader):
         elif reward.active and self._is_stepwise():
             why = "turns have the advantage of the last one's reward: the KL of others is left out"
             decided = "other_objective", f"{STEPWISE}: {why}"
-        loaded = None if None in (in_reward, in_loss) else bool(in_reward or in_loss)
         self.notes += group_of_one(keys, ADVANTAGE, GROUP, ("grpo", "rloo"))
         self._rules(reward, loss, taught=distilled is not None)
         return self.found(
             reward,
             loss,
             advantage_estimator=keys.text(ADVANTAGE),
-            reference_policy_loaded=loaded,
             group_size=keys.integer(GROUP),
             inactive=tuple(self._inactive(reward, loss, dead)),
             settings=tuple(keys.settings),

@@ -125,7 +125,6 @@ class _Reader(StockReader):
             loss,
             own_release=self.basis.is_own,
             advantage_estimator=self.advantage,
-            reference_policy_loaded=keys.switch(USE_LOSS) or keys.number(COEFFICIENT) != 0,
             group_size=keys.integer("n-samples-per-prompt"),
             inactive=tuple(self._inactive()),
             contradictions=tuple(self._contradictions()),

@@ -777,7 +777,6 @@ class _Reader(ReleaseReader):
             reward,
             loss,
             advantage_estimator=self._advantage(),
-            reference_policy_loaded=on,
             group_size=group,
             settings=settings,
             changes=tuple(self._changes(loss)),
@@ -883,8 +882,6 @@ class _Reader(ReleaseReader):
             accumulated = accumulated or 1
         if keys.has("generation_batch_size") and not keys.has("steps_per_generation"):
             why = "generation_batch_size over the processes, which the launch does not say"
-            if iterations <= 1 and accumulated and self._within(accumulated):
-                return TrainingRegime(True, "generation_batch_size is within one update")
             return TrainingRegime(None if iterations <= 1 else False, why)
         if (keys.has("steps_per_generation") and per is None) or accumulated is None:
             why = keys.why_unknown("gradient_accumulation_steps" if per else "steps_per_generation")
@@ -896,13 +893,6 @@ class _Reader(ReleaseReader):
             "steps_per_generation / gradient_accumulation_steps)",
             steps=updates,
         )
-
-    def _within(self, accumulated: int) -> bool:
-        """Return True if each generation_batch_size is within one update, of any processes."""
-        rollouts = self.keys.integer("generation_batch_size") or 0
-        device = self.keys.integer("per_device_train_batch_size") or rollouts + 1
-        sizes = [each for each in range(device, rollouts + 1, device) if rollouts % each == 0]
-        return bool(sizes) and all(accumulated % (rollouts // each) == 0 for each in sizes)
 
     # ------------------------------------------------------------------- the surroundings of the KL
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from orchestrator.analysis.text import few
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
@@ -190,7 +189,7 @@ class _Reader(ReleaseReader):
         """Note words of a command that set no key (main.py: OmegaConf.from_cli and merge)."""
         is_open = "set_struct" in (self.launch.beside.get(MAIN) or "")
         why = " (OmegaConf.from_cli keeps a `+`)" if any(each[0] in "+~" for each in unread) else ""
-        text = f"{few([*unread])}: no key of its dataclasses{why}{', so no effect' * is_open}"
+        text = f"{', '.join(unread)}: no key of its dataclasses{why}{', so no effect' * is_open}"
         lines = tuple(sorted({n for each in unread.values() for n in each.lines}))
         self.notes.append(AuditNote(text, lines, stops=not is_open, apart=is_open))
 
@@ -244,7 +243,6 @@ class _Reader(ReleaseReader):
             loss,
             advantage_estimator=advantage,
             chosen=(("advantage", str(advantage)),) if own else (),
-            reference_policy_loaded=None if self.unknown else not off,
             group_size=keys.integer(GROUP),
             inactive=tuple(each for k in inert for each in keys.inert(k, f"{DISABLE} is true")),
             settings=tuple(keys.settings),

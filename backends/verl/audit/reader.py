@@ -573,13 +573,8 @@ class _Reader(ReleaseReader):
         advantage, group = keys.text(ADVANTAGE), keys.integer(GROUP)
         if self.own_group:
             group = None
-        in_loss, loaded_by_loss = self._loss()
-        in_reward, loaded_by_reward = self._reward(in_loss)
-        loaded = (
-            None
-            if None in (loaded_by_loss, loaded_by_reward)
-            else bool(loaded_by_loss or loaded_by_reward)
-        )
+        in_loss = self._loss()
+        in_reward = self._reward(in_loss)
         self.bypass = self._bypass()
         regime, around = self._regime(), self._surroundings(group, in_reward)
         self._refused_sizes()
@@ -597,7 +592,6 @@ class _Reader(ReleaseReader):
             in_reward,
             in_loss,
             advantage_estimator=advantage,
-            reference_policy_loaded=loaded,
             group_size=group,
             inactive=tuple(self._inactive(in_reward, in_loss)),
             settings=tuple(keys.settings),
@@ -760,19 +754,19 @@ class _Reader(ReleaseReader):
         if missing and not self.keys.opaque:
             yield f"{', '.join(missing)} (not here) leaves the KL as verl has it"
 
-    def _loss(self) -> tuple[InLoss, bool | None]:
+    def _loss(self) -> InLoss:
         keys = self.keys
         on = keys.switch(USE_LOSS)
         of = ("actor/dp_actor.py: update_policy", "utils/losses.py: ppo_loss")
         where = f"verl/workers/{of[self.at >= FIRST_LOSSES]}"
         self.rule(f"the loss has the KL where {USE_LOSS} is true", where)
         if on is None and keys.has(LOSS_BETA) and keys.number(LOSS_BETA) == 0:
-            return InLoss(False, None, 0.0), None
+            return InLoss(False, None, 0.0)
         if on is None:
             self.switch(USE_LOSS)
-            return InLoss(None), None
+            return InLoss(None)
         if not on:
-            return InLoss(False), False
+            return InLoss(False)
         if path := _never_in_loss(self.launch):
             self.rule("the checkout's own actor reads no kl_loss_coef", path)
             self.notes.append(
@@ -781,10 +775,10 @@ class _Reader(ReleaseReader):
                     keys.lines(USE_LOSS),
                 )
             )
-            return InLoss(False), True
+            return InLoss(False)
         estimator, straight = self._estimator(LOSS_TYPE)
         beta = self.number(LOSS_BETA)
-        return InLoss(None if beta is None else beta != 0, estimator, beta, straight), True
+        return InLoss(None if beta is None else beta != 0, estimator, beta, straight)
 
     def _estimator(self, key: str) -> tuple[str | None, bool]:
         name = self.keys.text(key)
@@ -814,7 +808,7 @@ class _Reader(ReleaseReader):
         self.rule(f"{key} {name} is {ESTIMATORS[plain]}", source)
         return ESTIMATORS[plain], straight and ESTIMATORS[plain] != "k2"
 
-    def _reward(self, in_loss: InLoss) -> tuple[InReward, bool | None]:
+    def _reward(self, in_loss: InLoss) -> InReward:
         keys = self.keys
         source = "verl/trainer/ppo/ray_trainer.py: fit"
         if self.at >= FIRST_WITH_SWITCH:
@@ -824,32 +818,32 @@ class _Reader(ReleaseReader):
                 keys.assumes.append(f"{USE_REWARD} is not true: {keys.opaque}")
             self.rule(f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source)
             if on is None and keys.has(REWARD_BETA) and keys.number(REWARD_BETA) == 0:
-                return InReward(False, None, 0.0), None
+                return InReward(False, None, 0.0)
             if on is None:
                 self.switch(USE_REWARD)
-                return InReward(None), None
+                return InReward(None)
         else:
             used = keys.switch(USE_LOSS)
             self.rule(f"before 0.4.0 the reward has the KL unless {USE_LOSS} is true", source)
             if used is None:
-                return InReward(None), None
+                return InReward(None)
             on = not used
         if on and self.entry and (dead := DEAD_REWARD.search(self.entry)):
             self.rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
-            return InReward(False), True
+            return InReward(False)
         if on and keys.text(ADVANTAGE) == PARTS:
             self.rule(PARTS_WHY, "verl/trainer/ppo/core_algos.py: compute_gdpo_outcome_advantage")
-            return InReward(False), True
+            return InReward(False)
         if self._ambiguous(on, in_loss):
-            return InReward(None), None
+            return InReward(None)
         if not on:
-            return InReward(False), self.at < FIRST_WITH_SWITCH
+            return InReward(False)
         estimator, _ = self._estimator(PENALTY)
         if keys.text(ADVANTAGE) in TO_GO.values():
             estimator = "k1_to_go"
             self.rule("its advantage estimator charges a token later k1 only", "orch_verl.py")
         beta = self.number(REWARD_BETA)
-        return InReward(None if beta is None else beta != 0, estimator, beta), True
+        return InReward(None if beta is None else beta != 0, estimator, beta)
 
     def _ambiguous(self, on: bool | None, in_loss: InLoss) -> bool:
         """Return True, and note why, if another fitting release would give another reading."""

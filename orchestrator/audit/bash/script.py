@@ -229,7 +229,6 @@ def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Laun
         line=command.line,
         case=", ".join(command.case) or None,
         caveats=(
-            *_without_value(command),
             *sorted(run.caveats),
             *sourced,
             *(_assumption(w, own) for w in opened),
@@ -238,28 +237,6 @@ def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Laun
         is_called=command.is_called,
         open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),
     )
-
-
-def _without_value(command: ShellCommand) -> Iterator[str]:
-    """Yield the assumption that a caller sets the variables that are an option's whole value.
-
-    Unset and without quotes such a variable is no word, and the option has no value.
-    """
-    terms = [(term, "".join(_known_part(part.value) for part in term)) for term in command.terms]
-    programs = (i for i, (_, text) in enumerate(terms) if text.endswith(".py") or may_launch(text))
-    terms = [*terms[next(programs, 0) :], ((), "--")]
-    flags: dict[str, str] = {}
-    for (_, flag), (term, _), (_, after) in zip(terms, terms[1:], terms[2:], strict=False):
-        pieces = [(p, part.quoted) for part in term for p in part.value]
-        match pieces if re.fullmatch("--[^=]+", flag) and after[:2] == "--" else ():
-            case [(Hole(why, unset=True), False)]:
-                flags[flag] = why
-    if flags:
-        names = ", ".join(dict.fromkeys(flags.values()))
-        yield (
-            f"a caller sets {names}: without a value of {', '.join(flags)} the parser stops "
-            "('expected one argument')"
-        )
 
 
 def _holds_any(value: ShellValue) -> bool:

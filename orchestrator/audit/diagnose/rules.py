@@ -33,7 +33,7 @@ from orchestrator.audit.diagnose.run import (
     Evidence,
     Run,
 )
-from orchestrator.audit.diagnose.term import KL, TERM, LoggedTerm, term_of
+from orchestrator.audit.diagnose.term import KL, TERM, term_of
 from orchestrator.audit.diagnose.trace import CUT, FEWEST_STEPS, Series, Trace, running_mean
 
 
@@ -53,7 +53,7 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
             beta=logged.beta if known.beta is None else known.beta,
             placement=known.placement or logged.place,
         )
-    notes = tuple(_notes(trace, known, logged))
+    notes = tuple(_notes(trace, known))
     if course is None:
         candidates = _ordered(_of_few_rows(trace))
         count = int(np.isfinite(trace.values(REWARD)).sum())
@@ -621,7 +621,7 @@ def _nothing_wrong(run: Run) -> Iterator[CauseFound]:
     yield CauseFound("nothing_wrong", "likely", evidence)
 
 
-def _notes(trace: Trace, facts: TrainingFacts, logged: LoggedTerm) -> Iterator[str]:
+def _notes(trace: Trace, facts: TrainingFacts) -> Iterator[str]:
     """Yield what people take for a fault and is none."""
     loss, ratio = trace.get("train/policy_loss"), trace.get(RATIO)
     if loss is None and not facts.has_kl:
@@ -639,12 +639,6 @@ def _notes(trace: Trace, facts: TrainingFacts, logged: LoggedTerm) -> Iterator[s
             f"The policy loss is 0 in {'each step' if zero == 1 else f'{zero:.0%} of the steps'}, "
             "as it should be: with one train step a batch the ratio is 1, and the advantages of a "
             "group sum to 0. Its gradient is not 0."
-        )
-    elif logged.is_whole_loss and logged.beta is not None and on_policy and learns:
-        yield (
-            f"The loss is {logged.beta:.3g} (beta) times the KL, as it should be: with one train "
-            "step a batch the policy-gradient part is 0, and its gradient is not. Of a policy that "
-            "begins as its reference the loss begins at 0 and grows."
         )
     moved = trace.get(KL)
     moved = trace.get(TERM) if moved is None else moved

@@ -25,8 +25,6 @@ class LoggedTerm:
     beta: float | None = None
     is_k1: bool = False
     """Several estimates are below 0: k1, or a variant with its value."""
-    is_whole_loss: bool = False
-    """The loss is beta times the KL, and nothing beside it."""
     is_bare_k1: bool = False
     """The term is k1, and no reward with the KL is logged; only known of a log in orch's own
     names."""
@@ -46,12 +44,11 @@ def term_of(trace: Trace) -> LoggedTerm:
         if np.nanmax(np.abs(penalty)) > 1e-6 * np.nanmax(np.abs(values)):
             return LoggedTerm("reward", _weight(penalty, moved), is_k1)
         place = "loss"
-    beta, is_whole = None, False
+    beta = None
     if place != "reward" and term is not None:
         loss, policy = trace.get("train/loss"), trace.get("train/policy_loss")
         if loss is not None and (policy is not None or trace.steps_a_batch == 1):
             beta = _weight(loss if policy is None else loss - policy, term)
-            is_whole = beta is not None and policy is None
         place = place if beta is None else "loss"
     if beta is None and (logged := trace.get("train/beta")) is not None:
         beta = float(np.nanmedian(logged))
@@ -62,7 +59,7 @@ def term_of(trace: Trace) -> LoggedTerm:
         and moved is not None
         and np.allclose(term, moved, 1e-3, 1e-6, equal_nan=True)
     )
-    return LoggedTerm(place, beta, is_k1, is_whole, is_bare)
+    return LoggedTerm(place, beta, is_k1, is_bare)
 
 
 def _is_signed(values: Series) -> bool:

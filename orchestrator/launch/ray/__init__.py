@@ -5,7 +5,6 @@ On the machine that submits:
     server          the job server's HTTP API, by the standard library: orch does not import ray
     look            the state of attempts that were submitted, by the run directory and the server
     submit          cells and evaluations to jobs, exactly once; cancelling
-    manifest        the RayJob of KubeRay for a job, as text
 
 In the job:
 
