@@ -88,8 +88,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "negative_beta": Cause(
         "beta is negative: it pays for leaving the reference policy",
-        "See in the trainer's code whether the KL is added to the loss (verl subtracted it before "
-        "February 2025); if it is, make beta positive.",
+        "See in the trainer's code whether the KL is added to the loss (some of "
+        "early 2025 subtracted it); if it is, make beta positive.",
     ),
     "entropy_growth": Cause(
         "the entropy grows: the policy becomes noise",

@@ -106,8 +106,8 @@ def test_a_site_that_gives_ray_too_few_is_named(tmp_path: Path) -> None:
     small = {"model.name": "qwen2.5-1.5b", "model.path": "Qwen/Qwen2.5-1.5B"}  # it fits one GPU
     chosen = [cell({"backend.version": "0.9.1", **small}, nodes=1, gpus=1)]
     (shortage,) = ray_shortages(chosen, folder, {"ray_cpus_per_node": 8})
-    assert "claims 13 CPUs" in shortage.sentence
-    assert "wait for ever" in shortage.sentence
-    assert "at least 13" in shortage.sentence
+    assert "claims 13 CPUs" in shortage
+    assert "wait for ever" in shortage
+    assert "at least 13" in shortage
     assert not ray_shortages(chosen, folder, {"ray_cpus_per_node": 13})
     assert not ray_shortages(chosen, folder, {})
