@@ -88,7 +88,7 @@ CAUSES: dict[str, Cause] = {
     ),
     "negative_beta": Cause(
         "beta is negative: it pays for leaving the reference policy",
-        "See in the trainer's code whether the KL is added to the loss (some of "
+        "See in the trainer's code whether the KL is added to the loss (some trainers of "
         "early 2025 subtracted it); if it is, make beta positive.",
     ),
     "entropy_growth": Cause(

@@ -67,7 +67,7 @@ def test_a_controller_that_crashes_loses_nothing(
     accounted: accounting has heard of its start, and lists it as RUNNING for ever.
     """
     # The new job may have the lost one's number: the node must have forgotten that by then.
-    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 20.0)
+    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 40.0)
     first, second = many(2, "slow", 120)
     site.start(first)
     site.until_units(first, 3)
