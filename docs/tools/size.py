@@ -29,7 +29,7 @@ laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py report/laboratory.
   orchestrator/kl/ laboratory.py objectives.py derivation.py surrogates.py questions.py
   figures.py shares.py tests/kl/ test_laboratory.py test_objectives.py
   test_surrogates.py test_questions.py test_figure.py test_ensemble.py
-  enumeration.py second.py
+  second.py
 adopt a release: orchestrator/ lab/adopt/* library/adopted.py cli/adopt.py backends/
   */lab/adoption.py */lab/describe.py */lab/resolve.py lab/ adopt/* */adoption.py */describe.py
   */resolve.py tests/ adopt/* lab/adopt/* lab/test_release_facts.py

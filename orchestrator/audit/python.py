@@ -65,7 +65,7 @@ _LOADS = (
 _ASKS = frozenset({"fields", "signature", "hasattr", "__dataclass_fields__", "__annotations__"})
 """What asks for the fields of a class."""
 _TARGET = "_target_"
-"""The key by which hydra is told what to make of a configuration."""
+"""The key that says what hydra makes of a configuration."""
 _KNOWN_BASES = frozenset({"BaseModel", "BaseSettings", "NamedTuple", "TypedDict", "ABC", "object"})
 """Classes that no trainer's configuration comes from, and that have no fields."""
 DEEPEST = 20
