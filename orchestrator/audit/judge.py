@@ -95,6 +95,10 @@ class AuditFinding(LaunchReading):
     """Keys and values that the release does not accept in the intended way."""
     release_guessed: bool = False
     """True if nothing names the release: the launch's keys led to it."""
+    of_release: str = ""
+    """`as in verl 0.9.1`, where the code that trains may not be that release's: nothing names
+    it, a fork's keys or functions are there, or a program that is not the library's. The number of
+    updates, the bound and the mistakes are then told as the release has them."""
     bias: tuple[float | None, float | None] | None = None
     """The distance of the KL's gradient from that of the reverse KL, near the reference policy and
     far from it, in lengths of the latter (kl.table). None: the laboratory has no number."""
@@ -245,6 +249,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
             *launch.caveats,
             *_mended(launch, contradictions),
             *beside.changed(),
+            *own_code.taken_for_granted(launch, reading),
             *_assumed(wrong_keys, beside),
             *(_unread(reading) if has_kl else ()),
             *_without_a_table(reading, launch),
@@ -274,6 +279,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         effective_beta=() if launch.own else effective_betas(reading),
         key_findings=wrong_keys,
         release_guessed=_is_guessed(reading, launch),
+        of_release=_of_release(reading, launch, beside, wrong_keys),
         bias=chosen.of_sum or _bias(chosen.measured),
         order=_order(chosen.measured),
         own=launch.own,
@@ -376,6 +382,17 @@ def _named_as(reading: LaunchReading, launch: Launch) -> str | None:
 def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
     """Return True if neither the script, nor its project, nor a person names the release."""
     return not reading.own_release and _named_as(reading, launch) is None
+
+
+def _of_release(
+    reading: LaunchReading, launch: Launch, beside: CodeBeside, keys: Iterable[KeyFinding]
+) -> str:
+    is_own = beside.changed_names or any(own_code.taken_for_granted(launch, reading))
+    has_fork = any(each.fork or each.consequence == "unknown" for each in keys)
+    if not (is_own or has_fork or _is_guessed(reading, launch)):
+        return ""
+    version = reading.version.strip("()")
+    return f"as in {reading.library} {version if version[:1].isdigit() else f'({version})'}"
 
 
 def _unread(reading: LaunchReading) -> tuple[str, ...]:

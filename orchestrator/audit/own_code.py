@@ -164,6 +164,15 @@ def _entry(launch: Launch) -> str:
     return found_beside(path, launch.beside) or path
 
 
+def taken_for_granted(launch: Launch, reading: LaunchReading) -> Iterator[str]:
+    """Yield what is assumed of a command's program, where it is not the library's own."""
+    mark, entry, library = marks().get(reading.library), _entry(launch), reading.library
+    if mark is None or not entry or launch.own or mark.configuration_classes:
+        return
+    if not re.search(mark.hooks.stock, entry):
+        yield f"{entry} is not {library}'s own: it hands these settings to {library}'s trainer"
+
+
 def entry_at(words: Sequence[CommandWord]) -> tuple[int, str]:
     """Return the place and the path of the program among a command's words; no path without one."""
     for i, (before, word) in enumerate(pairwise(("", *(word.text for word in words)))):

@@ -1,4 +1,4 @@
-"""Write findings with their facts: rows, JSON, SARIF.
+"""Write findings with their facts: rows and JSON.
 
 The short answer for people is in summary.py.
 """
@@ -62,7 +62,8 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     yield "why", finding.why
     yield from (("if", conditional_text(each)) for each in finding.conditional)
     name = {True: "on-policy", False: "off-policy", None: "not known"}[finding.regime.on_policy]
-    yield "regime", f"{name}: {finding.regime.because}"
+    of_release = f", {finding.of_release}" if finding.of_release else ""
+    yield "regime", f"{name}{of_release}: {finding.regime.because}"
     yield "in reward", term_text(finding.in_reward)
     whose = "the library's, which is replaced: " if called(finding.own) == "loss" else ""
     yield "in loss", f"{whose}{term_text(finding.in_loss)}"

@@ -79,7 +79,8 @@ def mark(finding: AuditFinding) -> str:
     if finding.verdict == "undetermined":
         return "not determined"
     if _mistakes(finding):
-        return "has a mistake"
+        whose = finding.of_release and not finding.release_guessed  # a guess is beside the mark
+        return f"has a mistake, {finding.of_release}" if whose else "has a mistake"
     if finding.problem:
         return "needs a look"
     if finding.unverified:
@@ -92,6 +93,8 @@ def mark(finding: AuditFinding) -> str:
         return "nothing wrong seen: orch has no table of its keys"
     if finding.changed_code:
         return "nothing wrong seen: the code beside it is in no release"
+    if _of_a_fork(finding):
+        return "nothing wrong seen: it has keys of a fork"
     return "fine but for its bound" if finding.bound_notes else "fine"
 
 
@@ -135,6 +138,8 @@ def _nothing(finding: AuditFinding) -> str:
         return "nothing, for the settings of the KL: orch does not know the others"
     if finding.changed_code:
         return f"nothing, if {few(finding.changed_code)} beside it does what the library's does"
+    if forks := _of_a_fork(finding):
+        return f"nothing, if the KL and the samples are the library's under {few(forks)}"
     return "nothing: each setting does what its name says"
 
 
@@ -151,7 +156,11 @@ def _what_decides(finding: AuditFinding, wrong: list[str]) -> str:
 
 def _is_of_a_fork(finding: AuditFinding) -> bool:
     """Return True if keys of a fork decide: its other defaults are not the release's either."""
-    return finding.verdict == "undetermined" and any(each.fork for each in finding.key_findings)
+    return finding.verdict == "undetermined" and bool(_of_a_fork(finding))
+
+
+def _of_a_fork(finding: AuditFinding) -> list[str]:
+    return [each.key for each in finding.key_findings if each.fork]
 
 
 def _for_a_kl(finding: AuditFinding) -> str:
@@ -227,13 +236,18 @@ def _plain(finding: AuditFinding) -> str:
         return f"That depends on what the file does not say: if {cases(finding)}."
     if finding.verdict in WITHOUT_KL and finding.bound is not None:
         why = f"{finding.why}. " if any(_terms(finding)) else ""
-        return f"{why}{VERDICTS[finding.verdict].effect} In one step: {finding.bound.step}."
+        step = f"I{_step(finding)[1:]}: {finding.bound.step}"
+        return f"{why}{VERDICTS[finding.verdict].effect} {step}."
     if finding.moving_reference:
         moves = f"The reference moves: {finding.moving_reference}"
         return (
             f"{VERDICTS[finding.verdict].effect} {moves}. Over the training no bound on the drift."
         )
     return VERDICTS[finding.verdict].effect
+
+
+def _step(finding: AuditFinding) -> str:
+    return ", ".join(filter(None, ("in one step", finding.of_release)))
 
 
 def _weight(finding: AuditFinding) -> str:
@@ -299,7 +313,7 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"known: {finding.bound.failure}"
     told = finding.bound is not None and not finding.own and not _is_of_a_fork(finding)
     if not unbounded and told and finding.bound is not None:
-        yield f"in one step: {finding.bound.step.partition('; ')[0].partition(': ')[0]}"
+        yield f"{_step(finding)}: {finding.bound.step.partition('; ')[0].partition(': ')[0]}"
     if finding.inactive and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:

@@ -325,7 +325,7 @@ class _Reader(ReleaseReader):
             inactive=tuple(self._inactive(on, in_loss)),
             settings=tuple(keys.settings),
             changes=tuple(self._changes(beta, estimator, bool(loss.active))),
-            assumes=tuple(self._assumed()),
+            assumes=tuple(self.keys.assumes),
             no_gradient=self._detached() if loss.active else "",
             regime=self._regime(),
             surroundings=self._surroundings(),
@@ -545,11 +545,6 @@ class _Reader(ReleaseReader):
             least, most = (0.0, *numbers)[-2:]
         mode = keys.text(LEVEL_MODE, "mask")
         return EngineWeight("tis_token" if mode == "clip" else "mis_token", least, most)
-
-    def _assumed(self) -> Iterator[str]:
-        yield from self.keys.assumes
-        if not re.match(r"openrlhf[./]cli[./]", self.entry.lstrip("./")):
-            yield f"{self.entry} is not OpenRLHF's own: that it reads these flags as its trainer"
 
     def _doubled(self) -> None:
         wanted = [self.names[k] for k in ("coefficient", "estimator", "in_loss")]

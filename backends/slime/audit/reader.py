@@ -339,8 +339,6 @@ class _Reader(StockReader):
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
-        if self.entry.rpartition("/")[2] not in ("train.py", "train_async.py"):
-            yield f"{self.entry} is not slime's own: that it reads these flags as its trainer"
         for flag in ("custom-config-path", "megatron-config-path"):
             if self.keys.has(flag):
                 yield f"--{flag} changes no key of the KL"

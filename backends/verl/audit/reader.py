@@ -744,11 +744,6 @@ class _Reader(ReleaseReader):
         return self.keys.has(DYNAMIC) and self.keys.switch(DYNAMIC) is not False
 
     def _assumed(self) -> Iterator[str]:
-        if self.entry and not is_entry_point(self.entry):
-            yield (
-                f"{shown(self.entry)} is not verl's own: that it hands these keys to verl's "
-                "trainer unchanged"
-            )
         files = {e: f"{STOCK_FOLDER}/{e}.yaml" for e in self.launch.missing}
         missing = [e for e, file in files.items() if file not in self.launch.beside]
         if missing and not self.keys.opaque:
