@@ -75,7 +75,7 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
 def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     for key, values in launch_keys.given.items():
         given = values[-1]
-        if _is_outside(key, given, launch_keys):
+        if _is_outside(key, launch_keys):
             continue
         if unnumbered(key) in launch_keys.checkout:
             if given.mark == "+" and key in launch_keys.with_values:
@@ -111,11 +111,11 @@ def _needs_a_plus(key: str, given: Given, launch_keys: HeldKeys) -> bool:
     return any(each in keys or each in _sections(keys) for each in within)
 
 
-def _is_outside(key: str, given: Given, launch_keys: HeldKeys) -> bool:
+def _is_outside(key: str, launch_keys: HeldKeys) -> bool:
     """Return True if a key is not part of the trainer's configuration."""
-    if given.mark == "~" or UNKNOWN in key or UNSET in key:
+    if UNKNOWN in key or UNSET in key or key in launch_keys.own:
         return True
-    if key in launch_keys.own or not _ENVIRONMENTS.isdisjoint(key.split(".")):
+    if not _ENVIRONMENTS.isdisjoint(key.split(".")):
         return True
     return launch_keys.grammar == "hydra" and (key.startswith("hydra.") or "/" in key or "@" in key)
 

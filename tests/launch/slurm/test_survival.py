@@ -157,9 +157,11 @@ def test_scancel_by_hand_is_a_cancellation(site: Site) -> None:
     assert site.start(running, waiting[1]).cells == (), "it waits for a person"
 
 
-def test_the_queue_takes_only_so_many(site: Site) -> None:
+@pytest.mark.parametrize(("most", "evaluate"), [(2, False), (5, True)])
+def test_the_queue_takes_only_so_many(site: Site, most: int, evaluate: bool) -> None:
+    """A cell that is evaluated has two jobs."""
     cells = many(5, "slow", 40)
-    site.set(max_submit_jobs=2, max_array_size=1, evaluate=False)
+    site.set(max_submit_jobs=most, max_array_size=1, evaluate=evaluate)
     sent = site.start(*cells)
     assert len(sent.cells) == 2
     assert len(sent.jobs) == 2
