@@ -18,11 +18,11 @@ from torch import Tensor
 
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
 from backends.micro.optimizer import rate_of
+from lab.cpu.orch_rollout_dump import RolloutBatch, Values
 from lab.prove.proof import BatchPrediction
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import weight_of, weights
 from orchestrator.kl.library_semantics import Dialect, in_loss, in_reward
-from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.settings import Settings
 
 

@@ -6,14 +6,14 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lab.cpu import orch_rollout_dump as rollout_dump
+from lab.cpu.orch_rollout_dump import RolloutBatch, Values
 from lab.libraries import part
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.estimators import NONE, entry
 from orchestrator.evaluate.baselines import base_model
 from orchestrator.kl.library_semantics import Dialect, precision_of
-from orchestrator.library import rollout_dump
-from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Settings
@@ -128,7 +128,7 @@ def prove(
         raise NotReplayed(f"orch cannot replay this cell: {'; '.join(reasons)}")
     if not batches:
         raise EnvironmentFault(
-            "the run left no rollouts: train with cadence.dump_rollouts=true to have them"
+            "the run left no rollouts: `python -m lab prove LIBRARY@VERSION --keep` leaves them"
         )
     if all(batch.observed.get("grad_norm") == 0 for batch in batches):
         rewards = sorted({reward for batch in batches for reward in batch.rewards})
@@ -347,7 +347,8 @@ def read_run(cell_dir: CellDir, policy: Path | None = None) -> Run:
         raise EnvironmentFault(f"{error}. Remove the file, or train the cell again") from None
     if not batches:
         raise EnvironmentFault(
-            f"{cell_dir.path} has no rollouts: train the cell with cadence.dump_rollouts=true"
+            f"{cell_dir.path} has no rollouts: only a run of the lab has them "
+            "(`python -m lab prove LIBRARY@VERSION --keep FOLDER`, `python -m lab rehearse SPEC`)"
         )
     weights = {}
     for folder in folders:

@@ -200,7 +200,7 @@ def test_what_cannot_be_proven_is_a_sentence(tmp_path: Path) -> None:
     shutil.rmtree(bare / "attempts")
     said = lab(tmp_path, "prove", bare)
     assert said.returncode == 1
-    assert "train the cell with cadence.dump_rollouts=true" in said.stderr
+    assert "has no rollouts: only a run of the lab has them" in said.stderr
     assert lab(tmp_path, "prove", "verl").returncode == 2
 
 
