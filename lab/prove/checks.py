@@ -134,10 +134,8 @@ def _reward_is_scorer(run: Run) -> Check:
     name = "the reward is the scorer's, of the decoded text"
     if run.batches[0].answers is None:
         return Check(name, None, "the library did not report what answers it was scored with")
-    if run.policy is None and run.batches[0].texts is None:
-        return Check(name, None, run.without_policy)
     score = scoring.reward_function(run.cell.settings.data.reward)
-    tokenizer: Any = None if run.policy is None else _tokenizer(run.policy)
+    tokenizer = _tokenizer(run.policy)
     wrong, count = [], 0
     for batch in run.batches:
         texts = batch.texts or [
