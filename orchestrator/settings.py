@@ -782,13 +782,11 @@ AS_SENT = System()
 
 
 class Cadence(Frozen):
-    """The steps at which a cell is evaluated and writes checkpoints, and whether it dumps rollouts.
-    Never part of a cell's identity.
+    """The steps at which a cell is evaluated and writes checkpoints. Never part of a cell's
+    identity.
     """
 
     checkpoint_every_steps: PositiveInt | None = None
     """None: only after the last train step."""
     evaluate_every_steps: PositiveInt | None = None
     """None: at the first and the last train step."""
-    dump_rollouts: bool = False
-    """Write every rollout batch with what the library computed of it, for `python -m lab prove`."""

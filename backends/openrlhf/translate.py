@@ -5,7 +5,7 @@ train: GPUs, batches, prompts and paths. Its parser accepts most of them. README
 would happen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from backends.openrlhf.checkpoints import FINAL_DIR, STEPS_DIR
 from backends.openrlhf.flags import (
     NEWEST,
-    READ,
     argv,
     dotted_names,
     is_read,
@@ -31,14 +30,14 @@ from backends.openrlhf.manifest import (
     num_copies,
 )
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, rollout_dump
+from orchestrator.library import loggers
 from orchestrator.library.manifest import Carried, validation
 from orchestrator.library.memory import micro_batch
 from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Resources, Settings, System
 
-REWARD, DUMP = "reward.py", "orch_openrlhf_rollouts.py"
+REWARD = "reward.py"
 NO_KEY = "of_the_environment"
 """OpenRLHF logs to W&B where it is given a key, and uses it only if the environment has none. A
 key does not belong into arguments."""
@@ -115,25 +114,17 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         constants=CONSTANTS,
         names=dotted_names(version),
     )
-    dump_files, dump_variables = _dump(cell, version, paths)
     extra = settings.backend.passed
     dotted = {dotted_names(version).get(name, name) for name in extra}
     program = argv({k: v for k, v in options.items() if k not in {*extra, *dotted}}, version, extra)
-    if dump_files:
-        program = (program[0], str(paths.plan_dir / DUMP), *program[1:])
     return LaunchPlan(
         cell_id=cell.id,
         backend="openrlhf",
         version=version,
         argv=program,
-        files={
-            REWARD: reward_file(),
-            **shared_files(cell, PROMPTS_FORMAT, needed),
-            **dump_files,
-        },
+        files={REWARD: reward_file(), **shared_files(cell, PROMPTS_FORMAT, needed)},
         env={
             **({"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {}),
-            **dump_variables,
             **loggers.variables(cell, paths),
         },
         ledger=MANIFEST.ledger(settings, {**options, NEEDS: needed}, carried)
@@ -141,27 +132,6 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         + (_validation(cell, options, version),),
         bring_up="ray",
     )
-
-
-def _dump(
-    cell: Cell, version: str, paths: AttemptPaths
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the files and variables that write a launch's rollouts, both empty if it writes none.
-
-    Raise UnsupportedSetting for a release whose hook was never run.
-    """
-    if not cell.cadence.dump_rollouts:
-        return {}, {}
-    if not is_read(version):
-        raise UnsupportedSetting(
-            "openrlhf",
-            "cadence.dump_rollouts",
-            True,
-            (False,),
-            f"The hook that writes rollouts is for {READ} and later: set backend.version={NEWEST}.",
-        )
-    files = rollout_dump.launched(Path(__file__).parent / "launch" / DUMP, DUMP)
-    return files, rollout_dump.variables(paths.attempt_dir)
 
 
 def _carried(settings: Settings) -> tuple[Carried, ...]:

@@ -5,7 +5,6 @@ which finds it by the environment's id and calls `load_environment` with its `ar
 the scorer, `orch_scoring/`, and a link to the prompts, `data/`.
 """
 
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 
 PLAN = Path(__file__).resolve().parent
 PROMPTS = "data/{}.jsonl"
-ROLLOUTS = "ORCH_ROLLOUT_DUMP"
-"""Environment variable: the folder for rollouts, of a launch that was asked to write them."""
 
 
 def load_environment(
@@ -42,9 +39,6 @@ def load_environment(
         raise ValueError(f"{file} has {len(rows)} prompts of {path}, not {num_prompts}")
     if str(PLAN) not in sys.path:
         sys.path.append(str(PLAN))
-    if part == "train" and ROLLOUTS in os.environ:
-        rollouts = import_module("orch_prime_rl_rollouts")
-        rollouts.watch_orchestrator(Path(os.environ[ROLLOUTS]))
     score = import_module("orch_scoring").reward_function(reward)
 
     def reward_of(completion: Any, answer: str) -> float:

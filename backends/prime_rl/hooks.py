@@ -5,17 +5,10 @@ and nothing of orch. Prime-RL calls `loss` once a sequence and divides the sum o
 response tokens of the trainer rank.
 """
 
-import os
-import sys
-from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-ROLLOUTS = "ORCH_ROLLOUT_DUMP"
-"""Environment variable: the folder for rollouts, of a launch that was asked to write them."""
 
 
 class Outputs(NamedTuple):
@@ -130,9 +123,3 @@ def plain(inputs: Any) -> Advantages:
 
 def _mean(values: Tensor) -> Tensor:
     return values.sum() / max(values.numel(), 1)
-
-
-if ROLLOUTS in os.environ:
-    import_module("orch_prime_rl_rollouts").watch_trainer(
-        sys.modules[__name__], Path(os.environ[ROLLOUTS])
-    )

@@ -13,13 +13,12 @@ from backends.prime_rl.config import INFERENCE, RL
 from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, rollout_dump
+from orchestrator.library import loggers
 from orchestrator.library.manifest import Carried, validation
 from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 
 PROMPTS_FORMAT = "questions"
-ROLLOUTS, HOOK = "orch_prime_rl_rollouts", Path(__file__).with_name("rollouts.py")
 
 
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
@@ -37,9 +36,6 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         *("backend.version", "loss.aggregation", "loss.constant_tokens"),
         *("precision.training", "precision.checkpoint"),
     )
-    dumps = cell.cadence.dump_rollouts
-    if dumps and version != OLD:
-        raise _no_dump(cell)
     return LaunchPlan(
         cell_id=cell.id,
         backend=NAME,
@@ -55,14 +51,10 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         files={
             **config.files(cell, version, keys),
             **sources(),
-            **(rollout_dump.launched(HOOK, f"{ROLLOUTS}.py") if dumps else {}),
             **shared_files(cell, PROMPTS_FORMAT, needed),
         },
-        env={
-            **(rollout_dump.variables(paths.attempt_dir) if dumps else {}),
-            # its trainer and its orchestrator log to a run each
-            **loggers.variables(cell, paths, one_run=False),
-        },
+        # its trainer and its orchestrator log to a run each
+        env=loggers.variables(cell, paths, one_run=False),
         ledger=MANIFEST.ledger(cell.settings, keys | {NEEDS: needed}, carried)
         + own
         + (_validation(cell, version, keys),),
@@ -125,17 +117,6 @@ def sources() -> dict[str, str]:
         f"{target}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
         for name, target in names.items()
     }
-
-
-def _no_dump(cell: Cell) -> UnsupportedSetting:
-    return refuse(
-        cell,
-        "cadence.dump_rollouts",
-        True,
-        (False,),
-        f"The hook is written for the trainer and the orchestrator of {OLD}; this release has "
-        "others.",
-    )
 
 
 def check(cell: Cell) -> None:

@@ -2,4 +2,4 @@
 
 from orchestrator.library.protocol import of_modules
 
-BACKEND = of_modules(__name__, title="SkyRL", dumps_rollouts=True)
+BACKEND = of_modules(__name__, title="SkyRL")

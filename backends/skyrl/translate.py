@@ -25,14 +25,14 @@ from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
 from backends.skyrl.system import MICRO
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, rollout_dump
+from orchestrator.library import loggers
 from orchestrator.library.manifest import validation
 from orchestrator.library.memory import micro_batch
 from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Resources, Settings, System
 
-ENTRY, REWARD, DUMP = "orch_skyrl.py", "reward.py", "orch_skyrl_dump.py"
+ENTRY, REWARD = "orch_skyrl.py", "reward.py"
 LAUNCH = Path(__file__).parent / "launch"
 PROMPTS_FORMAT = "chat"
 PYTHON = "python"
@@ -103,12 +103,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             ENTRY: _text(ENTRY),
             REWARD: _text(REWARD),
             **shared_files(cell, PROMPTS_FORMAT, needed),
-            **(rollout_dump.launched(LAUNCH / DUMP, DUMP) if cell.cadence.dump_rollouts else {}),
         },
-        env={
-            "TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates)),
-            **(rollout_dump.variables(paths.attempt_dir) if cell.cadence.dump_rollouts else {}),
-        },
+        env={"TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates))},
         ledger=MANIFEST.ledger(settings, {**overrides, NEEDS: needed}, carried)
         + own
         + _of_cadence(cell, version, overrides),

@@ -28,7 +28,7 @@ from backends.trl.manifest import (
 )
 from backends.trl.options import script_table
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, quiet_kl, rollout_dump
+from orchestrator.library import loggers, quiet_kl
 from orchestrator.library.key_tables import is_since
 from orchestrator.library.manifest import ManifestError, Values, validation
 from orchestrator.library.memory import micro_batch
@@ -38,7 +38,7 @@ from orchestrator.settings import AS_SENT, Cadence, Resources, Settings, System
 
 PROMPTS_FORMAT = "labelled"
 PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
-DUMP, KL = "orch_trl_dump.py", "orch_trl_kl.py"
+KL = "orch_trl_kl.py"
 EVALUATES = "eval_steps"
 CONFIG = "{}.yaml"
 MODEL_LINK = "model"
@@ -83,8 +83,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             "loss.correction",
             settings.loss.correction.kind,
             "none, where the policy itself samples",
-            "TRL weighs against vLLM, which samples where the cell has GPUs and "
-            "cadence.dump_rollouts is off: leave one of them out.",
+            "TRL weighs against vLLM, which samples where the cell has GPUs: leave it out.",
         )
     version, script = MANIFEST.version_of(settings), script_of(settings)
     carried = MANIFEST.carry(settings)
@@ -130,14 +129,13 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             CONFIG.format(script): yaml.safe_dump(
                 dict(options), allow_unicode=True, width=math.inf
             ),
-            **shipped(cell.cadence.dump_rollouts, bool(kl)),
+            **shipped(bool(kl)),
             **shared_files(cell, PROMPTS_FORMAT, needed),
         },
         env={
             # From the folder of the plan, where a launch starts: datasets makes one file name of
             # the path, and a whole path may be too long for one.
             "HF_DATASETS_CACHE": os.path.relpath(paths.attempt_dir / "datasets", paths.plan_dir),
-            **_dump(cell.cadence, paths, layout, has_adapter=settings.lora is not None),
             **loggers.variables(cell, paths),
         },
         ledger=MANIFEST.ledger(settings, launch, carried) + own + _of_cadence(cell),
@@ -170,8 +168,8 @@ def moves_reference(settings: Settings) -> bool:
 
 
 def samples_by_engine(cell: Cell) -> bool:
-    """Return True if vLLM samples. Where rollouts are dumped, the policy itself does."""
-    return cell.resources.gpus_per_node > 0 and not cell.cadence.dump_rollouts
+    """Return True if vLLM samples. Without a GPU the policy itself does."""
+    return cell.resources.gpus_per_node > 0
 
 
 def _argv(
@@ -316,38 +314,14 @@ def _of_cadence(cell: Cell) -> tuple[LedgerEntry, ...]:
 
 
 @cache
-def shipped(dumps: bool, kl: bool) -> Mapping[str, str]:
-    """Return name -> text of orch's programs in a launch.
-
-    `dumps`: the launch writes its rollouts. `kl`: orch adds its KL to TRL.
-    """
+def shipped(kl: bool) -> Mapping[str, str]:
+    """Return name -> text of orch's programs in a launch. `kl`: orch adds its KL to TRL."""
     folder = Path(__file__).parent / "launch"
     names = (PROGRAM, REWARD_FILE, *[KL] * kl)
     texts = {name: (folder / name).read_text("utf-8") for name in names}
-    if dumps:
-        texts |= rollout_dump.launched(folder / DUMP, DUMP)
     if kl:
         texts[f"{quiet_kl.MODULE}.py"] = quiet_kl.source()
     return texts
-
-
-def _dump(
-    cadence: Cadence, paths: AttemptPaths, layout: ProcessShares, *, has_adapter: bool
-) -> Mapping[str, str]:
-    """Return the environment variable that makes orch_trl.py write rollouts, if the cell asks.
-
-    Raise UnsupportedSetting for several processes and for an adapter.
-    """
-    if not cadence.dump_rollouts:
-        return {}
-    why = ""
-    if layout.processes > 1:
-        why = "Of several processes none has a whole batch: set resources.gpus_per_node to 0 or 1."
-    elif has_adapter:
-        why = "The hook tells policy and reference by their models, and an adapter's are one."
-    if why:
-        raise UnsupportedSetting("trl", "cadence.dump_rollouts", True, (False,), why)
-    return rollout_dump.variables(paths.attempt_dir)
 
 
 def rank_layout(

@@ -2,8 +2,4 @@
 
 from orchestrator.library.protocol import of_modules
 
-BACKEND = of_modules(
-    __name__,
-    estimator_names={"kl": "k1", "mse": "k2", "low_var_kl": "k3"},
-    dumps_rollouts=True,
-)
+BACKEND = of_modules(__name__, estimator_names={"kl": "k1", "mse": "k2", "low_var_kl": "k3"})

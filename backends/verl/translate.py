@@ -13,7 +13,6 @@ from backends.verl import extension
 from backends.verl.manifest import (
     ACTOR,
     MANIFEST,
-    READ,
     REJECTED,
     REWARD,
     ROLLOUT,
@@ -24,7 +23,7 @@ from backends.verl.manifest import (
 )
 from backends.verl.overrides import write
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.library import loggers, rollout_dump
+from orchestrator.library import loggers
 from orchestrator.library.manifest import validation
 from orchestrator.library.needs import NEEDS, needs, shared_files
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -36,8 +35,6 @@ SCORER = "reward.py"
 PROMPTS_FORMAT = "chat"
 MODULE = "orch_verl"
 EXTENSION = f"extension/{MODULE}.py"
-ROLLOUT_MODULE = "orch_verl_rollouts"
-HOOK = Path(__file__).with_name("rollout_hook.py")
 CPUS_PER_GPU, QUEUE_ACTORS = 3, 9
 SEQUENCES, MOST_SEQUENCES = f"{ROLLOUT}.max_num_seqs", 1024
 """The key of an engine's sequences, and the most that orch asks for: verl's default up to 0.8.0."""
@@ -68,9 +65,6 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     files = {SCORER: _text("reward.py"), **shared_files(cell, PROMPTS_FORMAT, needed)}
     if needs_extension(settings):
         files[EXTENSION] = _text("extension.py")
-    if cell.cadence.dump_rollouts:
-        _refuse_dump(version)
-        files |= rollout_dump.launched(HOOK, f"{ROLLOUT_MODULE}.py", "extension/")
     return LaunchPlan(
         cell_id=cell.id,
         backend="verl",
@@ -125,26 +119,10 @@ def needs_extension(settings: Settings) -> bool:
 def environment(cell: Cell, paths: AttemptPaths) -> dict[str, str]:
     """Return the environment variables of the driver and of all Ray workers."""
     env = {"VERL_FILE_LOGGER_PATH": str(paths.attempt_dir / metrics_file(cell.settings))}
-    modules = [MODULE] if needs_extension(cell.settings) else []
-    if cell.cadence.dump_rollouts:
-        modules.append(ROLLOUT_MODULE)
-        env |= rollout_dump.variables(paths.attempt_dir)
-    if modules:
-        env["VERL_USE_EXTERNAL_MODULES"] = ",".join(modules)
+    if needs_extension(cell.settings):
+        env["VERL_USE_EXTERNAL_MODULES"] = MODULE
         env["PYTHONPATH"] = str((paths.plan_dir / EXTENSION).parent)
     return env | loggers.variables(cell, paths)
-
-
-def _refuse_dump(version: str) -> None:
-    if not is_read(version):
-        raise UnsupportedSetting(
-            "verl",
-            "cadence.dump_rollouts",
-            True,
-            (False,),
-            f"The hook is written for the trainer of verl {READ} and later, and {version} has "
-            "another.",
-        )
 
 
 def metrics_file(settings: Settings) -> str:

@@ -18,6 +18,7 @@ in its folder `cpu/`, which lies on PYTHONPATH.
     orch_cpu_device     code that names CUDA runs on the CPU, NCCL is gloo
     orch_cpu_sampler    samples responses with transformers
     orch_cpu_server     answers HTTP requests with a sampler
+    orch_rollout_dump   the form in which rollouts are written, by `lab/<library>/rollouts.py`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +26,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from lab.libraries import part
-from orchestrator.library.rollout_dump import PASSES
+from lab.cpu import orch_rollout_dump as rollout_dump
+from lab.cpu.orch_rollout_dump import PASSES
+from lab.libraries import folder, part
 from orchestrator.records import AttemptPaths, LaunchPlan
 
 ENGINE_ROUNDS = "ORCH_CPU_ENGINE_ROUNDS"
@@ -117,13 +119,13 @@ FOLDER = "cpu"
 
 
 @cache
-def files(backend_folder: Path) -> Mapping[str, str]:
-    """Return the stand-ins as files of a plan, name -> text: the shared ones and a backend's."""
-    shared, own = Path(__file__).parent, backend_folder / FOLDER
+def files(*folders: Path) -> Mapping[str, str]:
+    """Return the stand-ins as files of a plan, name -> text: the shared ones and those of folders
+    of a library."""
     return {
         f"{FOLDER}/{path.name}": path.read_text(encoding="utf-8")
-        for folder in (shared, own)
-        for path in sorted(folder.glob("*.py"))
+        for each in (Path(__file__).parent, *folders)
+        for path in sorted(each.glob("*.py"))
         if path.name != "__init__.py"
     }
 
@@ -167,3 +169,32 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     module = part(plan.backend, "cpu_launch")
     launch: CpuLaunch | None = None if module is None else module.cpu_launch(plan, paths)
     return launch
+
+
+HOOK = "orch_rollout_hook.py"
+"""Name of `lab/<library>/rollouts.py` in a launch."""
+
+
+def recording(launch: CpuLaunch, paths: AttemptPaths) -> CpuLaunch:
+    """Return a launch of `cpu_launch` that writes its rollouts, for `python -m lab prove`.
+
+    The library and its launch know nothing of it: `sitecustomize` loads the hook, from the folder
+    of the stand-ins, or from another one that the launch has on PYTHONPATH.
+    """
+    plan = launch.plan
+    place = Path(plan.env.get("PYTHONPATH", FOLDER)).name
+    shared = {name.replace(FOLDER, place, 1): text for name, text in files().items()}
+    hook = (folder(plan.backend) / "rollouts.py").read_text(encoding="utf-8")
+    recorded = plan.model_copy(
+        update={
+            "files": {**plan.files, **shared, f"{place}/{HOOK}": hook},
+            "env": {
+                **plan.env,
+                "PYTHONPATH": str(paths.plan_dir / place),
+                rollout_dump.VARIABLE: str(paths.attempt_dir / rollout_dump.FOLDER),
+            },
+        }
+    )
+    why = dict.fromkeys(recorded.env, "the proof replays its rollouts")
+    more = differences(plan, recorded, lambda _: {}, why)
+    return launch._replace(plan=recorded, deviations=(*launch.deviations, *more))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 After = Callable[[Any], None]
-_AFTER: dict[str, After] = {}
+_AFTER: dict[str, list[After]] = {}
 _STAND_INS: set[str] = set()
 """Packages that are not there: importing a part without a stand-in says that of the package."""
 
@@ -36,15 +36,19 @@ NO_BYTES = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_
 def install() -> None:
     """Have torch changed as soon as it is imported in this process."""
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # inductor asks for the GPU's properties
-    sys.meta_path.insert(0, _Finder())
     after("torch", _torch)
     after("torch.distributed", _distributed)
     after("torch.distributed.device_mesh", _mesh)
 
 
 def after(module: str, change: After) -> None:
-    """Have `change(module)` called once a module of that name was imported."""
-    _AFTER[module] = change
+    """Have `change(module)` called once a module of that name was imported: now, if it was."""
+    if module in sys.modules:
+        change(sys.modules[module])
+        return
+    if not _AFTER:
+        sys.meta_path.insert(0, _Finder())
+    _AFTER.setdefault(module, []).append(change)
 
 
 def stand_in(name: str, **members: object) -> None:
@@ -86,21 +90,20 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if (package := name.partition(".")[0]) in _STAND_INS:
             raise ModuleNotFoundError(f"No module named {name!r} on a CPU", name=package)
-        change = _AFTER.get(name)
-        if change is None:
+        if name not in _AFTER:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
                 loader: Any = spec.loader
-                loader.exec_module = functools.partial(_run, loader.exec_module, change)
+                loader.exec_module = functools.partial(_run, loader.exec_module, _AFTER[name])
                 return spec
         return None
 
 
-def _run(run: After, change: After, module: types.ModuleType) -> None:
-    run(module)
-    change(module)
+def _run(run: After, changes: Sequence[After], module: types.ModuleType) -> None:
+    for change in (run, *changes):
+        change(module)
 
 
 def _cpu(device: Any) -> Any:

@@ -1,10 +1,8 @@
 """Replay the rollouts of a library's run through this trainer's objective, in the run's dialect.
 
-The replay uses only the library's rollouts: tokens, rewards, groups and minibatches. With the
+The replay uses only the library's rollouts: tokens, rewards, groups and minibatches. From the
 policy that the run started from, it computes log-probabilities, loss, gradient and AdamW for each
-train step, so that an error in the first step also shows in the last. Without that policy it takes
-the run's log-probabilities and predicts advantages, KL, and the loss of a batch with one train
-step.
+train step, so that an error in the first step also shows in the last.
 
 Shapes: R rollouts of a batch, T tokens of its longest response.
 """
@@ -18,11 +16,11 @@ from torch import Tensor
 
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
 from backends.micro.optimizer import rate_of
+from lab.cpu.orch_rollout_dump import RolloutBatch, Values
 from lab.prove.proof import BatchPrediction
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import weight_of, weights
 from orchestrator.kl.library_semantics import Dialect, in_loss, in_reward
-from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.settings import Settings
 
 
@@ -40,42 +38,16 @@ class Rows(NamedTuple):
 
 
 def replay(
-    settings: Settings, dialect: Dialect, batches: Iterable[RolloutBatch], policy: Path | None
+    settings: Settings, dialect: Dialect, batches: Iterable[RolloutBatch], policy: Path
 ) -> Iterator[BatchPrediction]:
     """Yield the prediction of each batch, in order. The first must be the run's first.
 
-    policy: the Hugging Face folder that the run started from, or None to use the run's
-    log-probabilities.
+    policy: the Hugging Face folder that the run started from.
     """
-    if policy is None:
-        for batch in batches:
-            yield _from_logps(settings, dialect, batch)
-        return
     torch.set_num_threads(1)
     trainer = _Trainer(settings, dialect, policy)
     for batch in batches:
         yield trainer.train(batch)
-
-
-def _from_logps(settings: Settings, dialect: Dialect, batch: RolloutBatch) -> BatchPrediction:
-    """Return the prediction of a batch from the log-probabilities that the run reported."""
-    rows = _rows(batch)
-    logp = _padded(batch.logp_policy or batch.logp_rollout, rows)
-    reference = _padded(batch.logp_reference, rows)
-    if logp is None:
-        return BatchPrediction(batch.step, {"reward": rows.reward.mean().item()})
-    if reference is None and (in_reward(settings.kl) or in_loss(settings.kl)):
-        return BatchPrediction(batch.step, {"reward": rows.reward.mean().item()})
-    reference = logp if reference is None else reference
-    rollout = _padded(batch.logp_rollout, rows)
-    advantage, observed = _advantages(settings, dialect, rows, logp, reference, rollout)
-    if len(_minibatches(batch)) == 1:
-        old = _denominator(settings, dialect, logp, rollout)
-        weight = _weight(settings, rows, logp, rollout)
-        observed |= _loss(settings, dialect, rows, logp, old, reference, advantage, weight=weight)[
-            1
-        ]
-    return BatchPrediction(batch.step, observed, _lists(advantage, batch))
 
 
 class _Trainer:

@@ -37,7 +37,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     changed = plan.model_copy(
         update={
             "argv": (*(word for word in plan.argv if word not in _NEEDS_GPU), *_ADDED),
-            "files": {**plan.files, **cpu.files(Path(__file__).parent)},
+            "files": {**plan.files, **cpu.files(Path(__file__).with_name("cpu"))},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, STAND_IN),

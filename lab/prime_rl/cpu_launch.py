@@ -34,9 +34,10 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
         return None
     before = sent({RL: tomllib.loads(plan.files[RL])})
     after = _on_cpu(before, _port(paths))
+    stand_ins = cpu.files(Path(__file__).with_name("cpu"))
     changed = plan.model_copy(
         update={
-            "files": {**plan.files, RL: config.dumps(after), **cpu.files(Path(__file__).parent)},
+            "files": {**plan.files, RL: config.dumps(after), **stand_ins},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, MODULE),

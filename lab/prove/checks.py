@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lab.cpu.orch_rollout_dump import FOLDER, RolloutBatch, Values
 from lab.prove.proof import Proof, Run, passes_of
 from orchestrator import plugins, scoring
 from orchestrator.errors import OrchError
 from orchestrator.kl.library_semantics import in_loss, in_reward, relevant
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.export import export
-from orchestrator.library import rollout_dump
-from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import Cell, Checkpoint
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import NodeOptions
@@ -59,7 +58,7 @@ def failures(
 
 
 def leavings(cell: Cell, cell_dir: CellDir) -> Iterator[Check]:
-    """Yield the checks of a run whose rollouts cannot be replayed: of its log and checkpoints."""
+    """Yield the checks of a run with an adapter, which is not replayed: log and checkpoints."""
     backend = plugins.load(cell.settings.backend.name)
     name, steps = "orch reads the library's log", set()
     try:
@@ -74,9 +73,7 @@ def leavings(cell: Cell, cell_dir: CellDir) -> Iterator[Check]:
     yield Check(
         "the last checkpoint is complete", last in checkpoint_steps, f"of train steps: {shown}"
     )
-    why = f"orch has no hook that writes the rollouts of {backend.title}"
-    if cell.settings.lora is not None:
-        why = "lora trains an adapter, and the replay the whole model"
+    why = "lora trains an adapter, and the replay the whole model"
     yield Check("what the dialect predicts", None, why)
 
 
@@ -137,10 +134,8 @@ def _reward_is_scorer(run: Run) -> Check:
     name = "the reward is the scorer's, of the decoded text"
     if run.batches[0].answers is None:
         return Check(name, None, "the library did not report what answers it was scored with")
-    if run.policy is None and run.batches[0].texts is None:
-        return Check(name, None, run.without_policy)
     score = scoring.reward_function(run.cell.settings.data.reward)
-    tokenizer: Any = None if run.policy is None else _tokenizer(run.policy)
+    tokenizer = _tokenizer(run.policy)
     wrong, count = [], 0
     for batch in run.batches:
         texts = batch.texts or [
@@ -205,7 +200,7 @@ def _grad_norms(batch: RolloutBatch) -> Iterator[float]:
 
 def _dumped(attempt: Path) -> list[int]:
     """Return the train steps after which an attempt wrote rollouts."""
-    return [int(path.stem) for path in (attempt / rollout_dump.FOLDER).glob("[0-9]*.json")]
+    return [int(path.stem) for path in (attempt / FOLDER).glob("[0-9]*.json")]
 
 
 def _checkpoints(run: Run, cell_dir: CellDir, options: NodeOptions) -> Iterator[Check]:

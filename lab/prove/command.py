@@ -78,9 +78,9 @@ def command(
     """Compute a run again from its own rollouts, in the dialect of its library, and compare:
     advantages, KL, loss, gradient norm, and the weights after the last train step.
 
-    CELL_DIRECTORY is a finished run of any size that was trained with cadence.dump_rollouts=true.
     LIBRARY@VERSION trains small cells on this machine without a GPU, in the environment that
-    `orch env create LIBRARY@VERSION --cpu` makes.
+    `orch env create LIBRARY@VERSION --cpu` makes. CELL_DIRECTORY is a run that `prove --keep` or
+    `rehearse` left.
 
     Exit code 1: a difference is larger than its tolerance, or something went wrong.
     """

@@ -6,14 +6,14 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lab.cpu import orch_rollout_dump as rollout_dump
+from lab.cpu.orch_rollout_dump import RolloutBatch, Values
 from lab.libraries import part
 from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.estimators import NONE, entry
 from orchestrator.evaluate.baselines import base_model
 from orchestrator.kl.library_semantics import Dialect, precision_of
-from orchestrator.library import rollout_dump
-from orchestrator.library.rollout_dump import RolloutBatch, Values
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Settings
@@ -26,7 +26,7 @@ of a number, and the two policies drift apart: up to 0.11 after 8 train steps. A
 wrong objective only if its error exceeds that rounding.
 """
 TOLERANCE_LATER: Mapping[str, float] = {**TOLERANCE, "fp32": 1e-3}
-"""The same for batches after the first, if the replay trains a policy of its own.
+"""The same for batches after the first.
 
 Each update adds the rounding of both trainers to their weights, and Adam moves a weight with a tiny
 gradient as far as any other. In seven runs of one verl script, 16 train steps each, the gradient
@@ -63,12 +63,12 @@ class BatchPrediction(NamedTuple):
     observed: Mapping[str, float]
     """Quantity (rollout_dump.OBSERVED) -> its mean over the batch's train steps. A quantity that
     cannot be predicted is absent."""
-    advantages: Values | None = None
+    advantages: Values
     """The advantage of each token, from the log-probabilities that the trainer reported, if any."""
-    logp_policy: Values | None = None
-    """Log-probabilities before the batch's first train step. None without a policy."""
-    weights: Mapping[str, Any] | None = None
-    """The policy after the batch, Hugging Face name -> tensor. None without a policy."""
+    logp_policy: Values
+    """Log-probabilities before the batch's first train step."""
+    weights: Mapping[str, Any]
+    """The policy after the batch, Hugging Face name -> tensor."""
 
 
 class Quantity(NamedTuple):
@@ -113,22 +113,20 @@ def prove(
     settings: Settings,
     dialect: Dialect,
     batches: Sequence[RolloutBatch],
-    policy: Path | None,
+    policy: Path,
     weights: Mapping[int, Path] | None = None,
-    because: str = "",
 ) -> Proof:
     """Return the comparison of a run with its dialect.
 
-    policy: the folder that the run started from. Without it, quantities that need the policy are
-    not compared, and `because` is the reason. weights: train step -> the policy that the library
-    saved, a torch file or a Hugging Face folder. Raise EnvironmentFault for rollouts that cannot be
-    replayed, NotReplayed for a cell that cannot.
+    policy: the folder that the run started from. weights: train step -> the policy that the library
+    saved, a torch file or a Hugging Face folder. Raise EnvironmentFault for a run without rollouts,
+    NotReplayed for one that cannot be replayed.
     """
     if reasons := list(_not_replayed(settings, batches)):
         raise NotReplayed(f"orch cannot replay this cell: {'; '.join(reasons)}")
     if not batches:
         raise EnvironmentFault(
-            "the run left no rollouts: train with cadence.dump_rollouts=true to have them"
+            "the run left no rollouts: `python -m lab prove LIBRARY@VERSION --keep` leaves them"
         )
     if all(batch.observed.get("grad_norm") == 0 for batch in batches):
         rewards = sorted({reward for batch in batches for reward in batch.rewards})
@@ -138,21 +136,20 @@ def prove(
             "so, and nothing is shown. Train with prompts that the policy sometimes solves"
         )
     first = batches[0]
-    if policy is not None and first.step != len(first.updates or [[]]):
-        policy, because = None, f"the first rollouts are those of train step {first.step}"
-    if policy is not None and settings.batch.num_minibatches > 1 and first.updates is None:
-        policy, because = None, "the library did not say which rollouts made which train step"
+    if settings.batch.num_minibatches > 1 and first.updates is None:
+        raise NotReplayed("the library did not say which rollouts made which train step")
+    if first.step != len(first.updates or [[]]):
+        raise NotReplayed(f"the first rollouts are those of train step {first.step}")
     precision = passes_of(settings, dialect, batches)
     replay = part("micro", "replay")
     if replay is None:
         raise EnvironmentFault("the embedded trainer has no replay")
     predictions: list[BatchPrediction] = list(replay.replay(settings, dialect, batches, policy))
-    later = TOLERANCE if policy is None else TOLERANCE_LATER
-    comparisons = list(_compared(batches, predictions, precision, later))
-    if policy is not None and weights:
+    comparisons = list(_compared(batches, predictions, precision))
+    if weights:
         comparisons += _weights(predictions, weights, policy, precision)
     present = {each.name for each in comparisons}
-    left_out = [f"not replayed with the policy: {because}"] if policy is None and because else []
+    left_out = []
     if missing := [name for name in QUANTITIES if name not in present]:
         left_out.append(f"not reported by the run, or not predicted: {', '.join(missing)}")
     return Proof(
@@ -199,10 +196,11 @@ def _compared(
     batches: Sequence[RolloutBatch],
     predictions: Sequence[BatchPrediction],
     precision: str,
-    later: Mapping[str, float],
 ) -> Iterator[Quantity]:
     """Yield the largest difference of each quantity, or the largest of those that do not pass."""
-    in_first, after = (table.get(precision, table["bf16"]) for table in (TOLERANCE, later))
+    in_first, after = (
+        table.get(precision, table["bf16"]) for table in (TOLERANCE, TOLERANCE_LATER)
+    )
     sizes = [abs(x) for batch in batches for row in batch.advantages or () for x in row]
     typical = sum(sizes) / len(sizes) if sizes else 1.0
     for name in QUANTITIES:
@@ -244,7 +242,7 @@ def _advantages(
     each = [
         (batch.step, _farthest(prediction.advantages, batch.advantages, batch.mask))
         for batch, prediction in zip(batches, predictions, strict=True)
-        if batch.advantages is not None and prediction.advantages is not None
+        if batch.advantages is not None
     ]
     if not each:
         return None
@@ -254,14 +252,12 @@ def _advantages(
     return Quantity("advantages", distance / max(largest, FLOOR), step, 0, 0, tolerance)
 
 
-def _farthest(
-    predicted: Values | None, observed: Values | None, mask: list[list[int]] | None
-) -> float:
-    masks: Iterable[list[int]] = mask or [[1] * len(row) for row in observed or ()]
+def _farthest(predicted: Values, observed: Values, mask: list[list[int]] | None) -> float:
+    masks: Iterable[list[int]] = mask or [[1] * len(row) for row in observed]
     return max(
         (
             _distance(one, other)
-            for ours, theirs, counted in zip(predicted or (), observed or (), masks, strict=True)
+            for ours, theirs, counted in zip(predicted, observed, masks, strict=True)
             for one, other, counts in zip(ours, theirs, counted, strict=True)
             if counts
         ),
@@ -279,8 +275,8 @@ def _weights(
     import torch
     from safetensors.torch import load_file
 
-    last = max((p for p in predictions if p.step in saved and p.weights), default=None)
-    if last is None or last.weights is None:
+    last = next((each for each in reversed(predictions) if each.step in saved), None)
+    if last is None:
         return
     begin, path = load_file(policy / "model.safetensors"), saved[last.step]
     if path.is_dir():
@@ -302,20 +298,14 @@ def _weights(
 # A run on disk: its cell, its rollouts, and the policy that it started from.
 
 
-LARGEST_BYTES = 400_000_000
-"""Bytes of weights. A larger policy is trained again only if the user names its folder."""
-
-
 class Run(NamedTuple):
     """A run with rollouts."""
 
     cell: Cell
     dialect: Dialect
     batches: tuple[RolloutBatch, ...]
-    policy: Path | None
-    """Folder of the policy it started from, or None if it is not on this machine or too large."""
-    without_policy: str
-    """Why `policy` is None; empty if it is not."""
+    policy: Path
+    """Folder of the policy that it started from."""
     weights: dict[int, Path]
     """Train step -> the policy that the run saved with its rollouts."""
     exports: dict[int, Path]
@@ -329,7 +319,6 @@ class Run(NamedTuple):
             self.batches,
             self.policy,
             self.exports | self.weights,
-            self.without_policy,
         )
 
 
@@ -337,7 +326,7 @@ def read_run(cell_dir: CellDir, policy: Path | None = None) -> Run:
     """Return a run from its cell's directory.
 
     policy: the folder of the policy that it started from, if that was moved. Raise EnvironmentFault
-    for a run without rollouts or with damaged ones.
+    for a run without rollouts or with damaged ones, and for a policy that is not there.
     """
     cell = cell_dir.read_cell()
     folders = [attempt.path / rollout_dump.FOLDER for attempt in cell_dir.attempts()]
@@ -347,7 +336,8 @@ def read_run(cell_dir: CellDir, policy: Path | None = None) -> Run:
         raise EnvironmentFault(f"{error}. Remove the file, or train the cell again") from None
     if not batches:
         raise EnvironmentFault(
-            f"{cell_dir.path} has no rollouts: train the cell with cadence.dump_rollouts=true"
+            f"{cell_dir.path} has no rollouts: only a run of the lab has them "
+            "(`python -m lab prove LIBRARY@VERSION --keep FOLDER`, `python -m lab rehearse SPEC`)"
         )
     weights = {}
     for folder in folders:
@@ -362,8 +352,7 @@ def read_run(cell_dir: CellDir, policy: Path | None = None) -> Run:
         if not each.needs_export and _formats(each.path) == {"F32"}
     }
     dialect = plugins.load(library.name).semantics(library.version).dialect
-    start, why = (policy, "") if policy is not None else _start(cell)
-    return Run(cell, dialect, batches, start, why, weights, exports)
+    return Run(cell, dialect, batches, policy or _start(cell), weights, exports)
 
 
 def _formats(folder: Path) -> set[str]:
@@ -378,18 +367,11 @@ def _formats(folder: Path) -> set[str]:
     return formats
 
 
-def _start(cell: Cell) -> tuple[Path | None, str]:
+def _start(cell: Cell) -> Path:
     path = cell.settings.model.path
     try:
-        folder = base_model(path)
+        return base_model(path)
     except CheckpointError:
-        return None, f"{path} is not on this machine; --policy names its folder"
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    if size > LARGEST_BYTES:
-        return (
-            None,
-            f"{path} has {size / 1e9:.1f} GB of weights; --policy trains it here all the same",
-        )
-    if not (folder / "model.safetensors").is_file():
-        return None, f"{folder} has no model.safetensors"
-    return folder, ""
+        raise EnvironmentFault(
+            f"{path} is not on this machine; --policy names its folder"
+        ) from None

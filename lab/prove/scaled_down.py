@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from backends.micro.skills import EOS, VOCABULARY
-from lab.cpu import ENGINE_ROUNDS, CpuLaunch, Deviation, cpu_launch
+from lab.cpu import ENGINE_ROUNDS, CpuLaunch, Deviation, cpu_launch, recording
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.environments.lock import Environment, find_installed, lock_of
@@ -96,10 +96,7 @@ def scaled_down(declared: Cell, folder: Path, *, batches: int, **changes: object
             "id": fingerprint(chosen),
             "settings": chosen,
             "resources": Resources(num_nodes=1, gpus_per_node=1),
-            "cadence": Cadence(
-                checkpoint_every_steps=max(1, batches // 2) * updates,
-                dump_rollouts=plugins.load(settings.backend.name).dumps_rollouts,
-            ),
+            "cadence": Cadence(checkpoint_every_steps=max(1, batches // 2) * updates),
         }
     )
     few = _in_fp32(cell) or on_few_gpus(cell)
@@ -155,7 +152,6 @@ def _differences(declared: Cell, chosen: Cell) -> Iterator[Deviation]:
 
 
 _WHY: Mapping[str, str] = {
-    "cadence.dump_rollouts": "the proof replays them",
     "data.reward": "the small policy knows digits only",
     "precision.training": "so that a difference is the library's, and no rounding",
     "max_staleness_steps": "one process samples and trains in turn",
@@ -264,8 +260,9 @@ def options_of(library: str, version: str, environment: Environment) -> NodeOpti
 def on_cpu(cell: Cell, paths: AttemptPaths, *, processes: bool = False) -> CpuLaunch:
     """Return a cell's launch on a CPU, in fp32 if the library or its stand-ins can.
 
-    processes: with the library's own processes, also where stand-ins could hold them in one. Raise
-    UnsupportedSetting if the library has no launch on a CPU.
+    It writes its rollouts, unless it trains an adapter, which is not replayed. processes: with the
+    library's own processes, also where stand-ins could hold them in one. Raise UnsupportedSetting
+    if the library has no launch on a CPU.
     """
     backend = plugins.load(cell.settings.backend.name)
     plan = backend.translate(cell, paths)
@@ -280,6 +277,8 @@ def on_cpu(cell: Cell, paths: AttemptPaths, *, processes: bool = False) -> CpuLa
         )
     if processes:
         launch = launch.in_processes()
+    if cell.settings.lora is None:
+        launch = recording(launch, paths)
     semantics = backend.semantics(cell.settings.backend.version)
     if precision_of(cell.settings, semantics.dialect)[0] != "fp32":
         launch = launch.in_fp32()
@@ -390,14 +389,8 @@ _LOSSES: tuple[dict[str, object], ...] = (
 def cells_of(library: str, version: str) -> Iterator[tuple[str, Cell]]:
     """Yield name and cell for each of WANTED that a release accepts, in fp32 if the release can.
 
-    Raise EnvironmentFault if the release accepts none, or if orch has no hook for its rollouts.
+    Raise EnvironmentFault if the release accepts none.
     """
-    if not plugins.load(library).dumps_rollouts:
-        raise EnvironmentFault(
-            f"orch has no hook that writes the rollouts of {plugins.load(library).title}, so there "
-            "is nothing to replay; `python -m lab rehearse SPEC` trains it and checks what it "
-            "leaves"
-        )
     count = 0
     refused = ""
     for name, settings in WANTED.items():

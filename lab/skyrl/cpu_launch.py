@@ -39,7 +39,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     changed = plan.model_copy(
         update={
             "argv": (*plan.argv, *overrides),
-            "files": {**plan.files, **cpu.files(Path(__file__).parent)},
+            "files": {**plan.files, **cpu.files(Path(__file__).with_name("cpu"))},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, MODULE),

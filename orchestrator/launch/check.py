@@ -39,12 +39,6 @@ def check_launchable(
     refused: dict[str, list[str]] = {}
     for cell, plan in translations(cells, folder):
         try:
-            backend = plugins.load(cell.settings.backend.name)
-            if cell.cadence.dump_rollouts and not backend.dumps_rollouts:
-                raise EnvironmentFault(
-                    f"cadence.dump_rollouts: orch has no hook that writes the rollouts of "
-                    f"{backend.title}; leave it out"
-                )
             if isinstance(plan, OrchError):
                 raise plan
             recipe = plan.files.get(PLAN_FILE, "")

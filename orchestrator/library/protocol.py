@@ -125,9 +125,6 @@ class Backend(ABC):
     METRIC@LIBRARY`). None: orch does not know them."""
     semantics_of_releases: Mapping[str, Semantics] = MappingProxyType({})
     """Release -> the meaning of equal settings in it."""
-    dumps_rollouts: bool = False
-    """True if `translate` honours `cadence.dump_rollouts`: the launch then writes every rollout
-    batch under `attempt_dir/rollouts/`, in the format of orchestrator.library.rollout_dump."""
 
     def __init__(self) -> None:
         self.title = self.title or self.name

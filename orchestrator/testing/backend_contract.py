@@ -39,7 +39,6 @@ from orchestrator import estimators
 from orchestrator.errors import LogFault, UnsupportedSetting
 from orchestrator.identity import fingerprint, flatten
 from orchestrator.kl.library_semantics import parse as parse_dialect
-from orchestrator.library import rollout_dump
 from orchestrator.library.launches import CommandWord, ConfigDocument, Given, Launch
 from orchestrator.library.protocol import Backend
 from orchestrator.metrics.names import is_canonical
@@ -189,26 +188,6 @@ class BackendContract:
         second = [self.backend.translate(cell, place) for cell in self._cells[:20]]
         assert first == second
         assert not list(tmp_path.iterdir()), "translate wrote something"
-
-    def test_rollouts_are_dumped_where_it_says_so(self) -> None:
-        """Check that a launch that dumps its rollouts has the format's module and its folder."""
-        dumped = 0
-        for cell, plan in self._plans[:20]:
-            cadence = cell.cadence.model_copy(update={"dump_rollouts": True})
-            try:
-                other = self.backend.translate(cell.model_copy(update={"cadence": cadence}), _PLACE)
-            except UnsupportedSetting:
-                continue
-            has_module = any(name.endswith(f"{rollout_dump.MODULE}.py") for name in other.files)
-            assert has_module == self.backend.dumps_rollouts
-            if not has_module:
-                assert rollout_dump.VARIABLE not in other.env
-                continue
-            dumped += 1
-            folder = str(_PLACE.attempt_dir / rollout_dump.FOLDER)
-            assert other.env[rollout_dump.VARIABLE] == folder
-            assert other.ledger == plan.ledger
-        assert dumped or not self.backend.dumps_rollouts
 
     def test_only_the_seed_of_a_launch_depends_on_the_seed(self) -> None:
         """Check the rule that lets `plan` translate one seed for all."""

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from lab.cpu.orch_rollout_dump import VARIABLE
 from lab.prove.checks import checks
 from lab.prove.proof import Run, read_run
 from lab.prove.scaled_down import cell_of, cells_of, on_few_gpus, scaled_down, train
 from orchestrator import plugins
 from orchestrator.environments.lock import Environment
-from orchestrator.library.rollout_dump import VARIABLE
 from orchestrator.records import Cell
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions

@@ -19,9 +19,8 @@ from lab.cpu import Deviation, cpu_launch
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.identity import fingerprint
-from orchestrator.library import prompt_recipe, rollout_dump
+from orchestrator.library import prompt_recipe
 from orchestrator.library.protocol import Backend
-from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
 from orchestrator.settings import Cadence, Resources, Settings, System
@@ -62,16 +61,6 @@ class Trained(NamedTuple):
     def values(self, name: str) -> list[float]:
         """A metric of every step."""
         return [point.values[name] for point in self.points]
-
-    def rollouts(self) -> list[RolloutBatch]:
-        """What the launch wrote of every rollout batch."""
-        return list(rollout_dump.read([self.place.attempt_dir / rollout_dump.FOLDER]))
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, without those that are no text."""
-        vocabulary = json.loads((self.policy / "tokenizer.json").read_text())["model"]["vocab"]
-        words = {number: word for word, number in vocabulary.items()}
-        return "".join(words[one] for one in ids if len(words[one]) == 1)
 
 
 def policy(folder: Path, template: str) -> Path:
@@ -132,11 +121,7 @@ def cell(
         axes={},
         settings=validated,
         resources=Resources(num_nodes=1, gpus_per_node=_gpus(validated)),
-        cadence=Cadence(
-            checkpoint_every_steps=STEPS // 2,
-            evaluate_every_steps=evaluate_every,
-            dump_rollouts=plugins.load(library).dumps_rollouts and validated.lora is None,
-        ),
+        cadence=Cadence(checkpoint_every_steps=STEPS // 2, evaluate_every_steps=evaluate_every),
     )
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from lab import cpu
 from lab.cpu import cpu_launch
+from lab.cpu.orch_rollout_dump import PASSES
 from orchestrator import plugins
-from orchestrator.library.rollout_dump import PASSES
 from orchestrator.records import AttemptPaths, LaunchPlan
 from orchestrator.settings import Cadence
 from tests.lab import real

@@ -78,10 +78,7 @@ def planned(library: str, version: str, rule: str, folder: Path) -> LaunchPlan:
         advantage = asked.settings.advantage.model_copy(update={"estimator": "dr_grpo"})
         changes |= {"advantage": advantage, "max_staleness_steps": 1}
     settings = asked.settings.model_copy(update=changes)
-    cadence = asked.cadence.model_copy(update={"dump_rollouts": False})
-    return plugins.load(library).translate(
-        asked.model_copy(update={"settings": settings, "cadence": cadence}), place
-    )
+    return plugins.load(library).translate(asked.model_copy(update={"settings": settings}), place)
 
 
 @pytest.mark.thorough  # in a library's environment

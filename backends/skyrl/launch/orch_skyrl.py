@@ -120,10 +120,8 @@ def environment(reward_file: Path) -> type:
         def __init__(self, extras: Mapping[str, Any], **_: Any):
             super().__init__()
             self.answer = extras["reward_spec"]["ground_truth"]
-            self.heard = extras.get("orch_heard", [])  # a list of orch_skyrl_dump.py
 
         def step(self, action: str) -> Any:
-            self.heard.append(action)
             reward = score(action, self.answer)
             return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={})
 
@@ -181,17 +179,13 @@ def train(config: Any, options: Mapping[str, str], folder: Path, tensorboard: st
 
         def get_trainer(self, *args: Any, **kwargs: Any) -> Any:
             if options["asynchronous"] != "true":
-                trainer = super().get_trainer(*args, **kwargs)
-            else:
-                from skyrl.train.fully_async_trainer import (
-                    FullyAsyncRayPPOTrainer,
-                )
+                return super().get_trainer(*args, **kwargs)
+            from skyrl.train.fully_async_trainer import (
+                FullyAsyncRayPPOTrainer,
+            )
 
-                trainer = FullyAsyncRayPPOTrainer(*args, **kwargs)
-                number_last_export(trainer)
-            if rollouts := options.get("rollouts"):
-                sys.path.append(str(folder))
-                importlib.import_module("orch_skyrl_dump").record(trainer, Path(rollouts))
+            trainer = FullyAsyncRayPPOTrainer(*args, **kwargs)
+            number_last_export(trainer)
             return trainer
 
     Experiment(config).run()
@@ -214,7 +208,6 @@ def main() -> None:
         # SkyRL's validator refuses both; its reward and its loss read one flag each.
         config.trainer.algorithm.use_kl_loss = True
     initialize_ray(config)
-    options["rollouts"] = os.environ.get("ORCH_ROLLOUT_DUMP", "")  # a folder, if they are asked for
     folder = Path(__file__).resolve().parent
     tensorboard = str(Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log")).resolve())
     ray.get(ray.remote(num_cpus=1)(train).remote(config, options, folder, tensorboard))

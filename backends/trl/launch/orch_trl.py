@@ -119,12 +119,6 @@ def _install(
     callback: Any = importlib.import_module("transformers").TrainerCallback
     name = {"grpo": "GRPOTrainer", "rloo": "RLOOTrainer"}[script]
     library = _with_kl(getattr(trl, name), kl)
-    methods: dict[str, Any] = {}
-    begin_batches: Any = None
-    write_batch: Any = None
-    if rollouts := os.environ.get("ORCH_ROLLOUT_DUMP"):
-        dump = importlib.import_module("orch_trl_dump")
-        methods, begin_batches, write_batch = dump.recorded(library, rollouts)
 
     class StepLog(callback):  # type: ignore[misc]  # a class of the launch's environment
         """A line of JSON for each train step and each evaluation."""
@@ -137,8 +131,8 @@ def _install(
                 _restore_reference(self.trainer, checkpoint / REFERENCE)
 
         def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:
-            trained = "learning_rate" in (logs or {})
-            if not state.is_world_process_zero or not (trained or "eval_loss" in (logs or {})):
+            known = {"learning_rate", "eval_loss"} & (logs or {}).keys()
+            if not state.is_world_process_zero or not known:
                 return
             values = {key: value for key, value in logs.items() if isinstance(value, (int, float))}
             line = {
@@ -149,22 +143,22 @@ def _install(
             }
             with open(metrics, "a", encoding="utf-8") as file:  # noqa: PTH123
                 file.write(json.dumps(line) + "\n")
-            if write_batch is not None and trained:
-                write_batch(self.trainer, state.global_step, values)
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:
         if chat:
             kwargs |= {rows: _as_messages(kwargs.get(rows)) for rows in PROMPTS}
-        if begin_batches is not None:
-            begin_batches(self)
         library.__init__(self, *args, **kwargs)
         self.add_callback(StepLog(self))
 
     def train(self: Any, *_: Any, **__: Any) -> Any:
         return library.train(self, resume_from_checkpoint=checkpoint and str(checkpoint))
 
-    methods |= {"__init__": begin, "train": train, "evaluate": _evaluating(library)}
-    methods |= {"_save_checkpoint": _saving(library)}
+    methods = {
+        "__init__": begin,
+        "train": train,
+        "evaluate": _evaluating(library),
+        "_save_checkpoint": _saving(library),
+    }
     trainer_class = type(name, (library,), methods)
     trainer_class.__module__ = library.__module__
     setattr(trl, name, trainer_class)

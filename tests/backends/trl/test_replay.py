@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from backends.trl import BACKEND
+from lab.cpu import CpuLaunch, recording
+from lab.cpu.orch_rollout_dump import RolloutBatch, read
 from lab.prove.proof import prove
 from orchestrator import plugins
 from orchestrator.kl.library_semantics import PLAIN, Dialect
-from orchestrator.library.rollout_dump import RolloutBatch, read
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import AttemptPaths, Cell, MetricPoint
 from orchestrator.settings import Clip, Kl, Loss, Model, ReferencePolicy
@@ -66,6 +67,11 @@ os.environ.update(json.load(sys.stdin))
 datasets.config.HF_DATASETS_CACHE = pathlib.Path(os.environ["HF_DATASETS_CACHE"])
 """
 """Before the plan's program: a launch is a fork of a process that has imported the library."""
+HOOKED = """
+sys.path.insert(0, os.environ["PYTHONPATH"])
+__import__("orch_rollout_hook").install(pathlib.Path(os.environ["ORCH_ROLLOUT_DUMP"]))
+"""
+"""What `sitecustomize` does where a launch is a process of its own."""
 FP32 = 2e-4
 """Relative: sums of fp32 in another order, over a few updates."""
 
@@ -83,7 +89,7 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     place = AttemptPaths(
         folder / "plan", folder / "attempts" / str(attempt), folder / "checkpoints"
     )
-    plan = BACKEND.translate(made, place)
+    plan = recording(CpuLaunch(BACKEND.translate(made, place), ()), place).plan
     for each in (place.plan_dir / "data", place.attempt_dir):
         each.mkdir(parents=True, exist_ok=True)
     write(plan, place.plan_dir)
@@ -98,7 +104,7 @@ def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     python = cpu_python("trl", str(made.settings.backend.version))
     parent = child.Imported(python, IMPORTED)
     variables = json.dumps(dict(plan.env))
-    program = LAUNCH + child.RUN_AS_SCRIPT
+    program = LAUNCH + HOOKED + child.RUN_AS_SCRIPT
     done = child.forked(parent, program, plan.argv[1:], place.plan_dir, variables)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return place.attempt_dir
@@ -116,8 +122,7 @@ def trained(name: str, folder: Path) -> Trained:
     """Train a cell with the library for two rollout batches, and keep its rollouts."""
     version, kl, changes = CELLS[name]
     made = cell(kl, version=version, steps=2 * changes.get("minibatches", 1), **changes)  # type: ignore[arg-type]  # one dictionary holds changes of several types
-    cadence = made.cadence.model_copy(update={"dump_rollouts": True})
-    dump = launched(made.model_copy(update={"cadence": cadence}), folder) / "rollouts"
+    dump = launched(made, folder) / "rollouts"
     return Trained(made, list(read([dump])), dump)
 
 
@@ -198,8 +203,6 @@ def test_an_averaged_reference_is_the_declared_average_and_survives_a_resume(hom
 
     averaged = ReferencePolicy(kind="ema", share=0.25, every_steps=1)
     made = cell(K1.but(reference=averaged), steps=3, every=2)
-    cadence = made.cadence.model_copy(update={"dump_rollouts": True})
-    made = made.model_copy(update={"cadence": cadence})
     folder = home / "averaged"
     dump = launched(made, folder) / "rollouts"
     reference = AutoModelForCausalLM.from_pretrained(plugins.shipped_policy("micro:elder"))

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from lab.cpu.orch_rollout_dump import RolloutBatch
 from lab.micro.replay import replay
 from lab.prove.proof import NotReplayed, Proof, prove, read_run
 from lab.prove.scaled_down import RESPONSE_TOKENS, cell_of, policy
 from orchestrator.kl.library_semantics import PLAIN, Dialect, parse, relevant
-from orchestrator.library.rollout_dump import RolloutBatch
 from orchestrator.rundir import CellDir
 from orchestrator.settings import Settings
 

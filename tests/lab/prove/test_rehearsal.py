@@ -3,11 +3,13 @@
 That the real library trains it is tested beside the library (tests/lab/verl/test_real.py).
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lab.cpu import CpuLaunch
+from lab.cpu import HOOK, CpuLaunch
+from lab.cpu.orch_rollout_dump import VARIABLE
 from lab.prove import real
 from lab.prove.scaled_down import (
     NOWHERE,
@@ -16,9 +18,9 @@ from lab.prove.scaled_down import (
     cells_of,
     environment_of,
     on_cpu,
+    on_few_gpus,
     scaled_down,
 )
-from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, UnsupportedSetting
 from orchestrator.launch.endings import Ending
 from orchestrator.settings import Kl
@@ -68,7 +70,6 @@ def test_a_release_that_cannot_be_run_here_is_refused(tmp_path: Path) -> None:
         on_cpu(old, NOWHERE)
     with pytest.raises(EnvironmentFault):
         environment_of("verl", "0.8.0")
-    assert not plugins.load("micro").dumps_rollouts
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,11 @@ def test_every_library_is_rehearsed_through_the_protocol(
     assert chosen.cell.settings.kl == Kl(estimator="k3", placement="loss", beta=0.05)
     launch = on_cpu(chosen.cell, NOWHERE)
     assert launch.plan.argv
-    assert launch.deviations
+    assert {"cpu/sitecustomize.py", f"cpu/{HOOK}"} <= launch.plan.files.keys()
+    assert VARIABLE in {each.name for each in launch.deviations}
+    adapted = cell_of(library, version, {**settings, "lora": {"rank": 8, "alpha": 16}})
+    with suppress(UnsupportedSetting):  # OpenRLHF, and Prime-RL of all layers
+        assert VARIABLE not in on_cpu(on_few_gpus(adapted), NOWHERE).plan.env, "none is replayed"
 
 
 def test_a_second_rehearsal_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

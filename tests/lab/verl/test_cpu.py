@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 
 from backends.verl import BACKEND
-from lab.cpu import CpuLaunch
+from lab.cpu import CpuLaunch, recording
 from lab.verl.cpu_launch import cpu_launch, split
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import LaunchPlan
 from orchestrator.rundir import RunFolder
 from orchestrator.site.forecast import ray_shortages
 from tests.backends.verl.cells import NASTY, PLACE, cell
 
-
-def dumping(version: str = "0.9.1") -> Cell:
-    return cell({"backend.version": version}, dump_rollouts=True)
+EXTENDED = {"advantage.estimator": "reinforce"}
+"""A cell that orch's own module lets verl train."""
 
 
 def on_cpu(plan: LaunchPlan) -> CpuLaunch:
@@ -27,8 +26,8 @@ def on_cpu(plan: LaunchPlan) -> CpuLaunch:
 
 
 def test_every_difference_is_listed_once_and_has_a_reason() -> None:
-    plan = BACKEND.translate(dumping(), NASTY)
-    launch = on_cpu(plan)
+    plan = BACKEND.translate(cell(EXTENDED), NASTY)
+    launch = recording(on_cpu(plan), NASTY)
     before, after = split(plan.argv), split(launch.plan.argv)
     differs = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     listed = [each.name for each in launch.deviations if each.kind == "argument"]
@@ -42,16 +41,16 @@ def test_every_difference_is_listed_once_and_has_a_reason() -> None:
     unexplained = [
         str(each)
         for each in launch.deviations
-        if each.kind != "part" and not each.why and "env_vars" not in each.name
+        if each.kind not in ("part", "file") and not each.why and "env_vars" not in each.name
     ]
     assert not unexplained
 
 
 def test_with_processes_ray_is_real_and_its_workers_get_the_stand_ins() -> None:
-    plan = BACKEND.translate(dumping(), NASTY)
+    plan = BACKEND.translate(cell(EXTENDED), NASTY)
     launch = on_cpu(plan).in_processes()
     assert launch.in_processes() is launch
-    modules = "orch_verl_cpu,orch_verl_rollouts"
+    modules = "orch_verl_cpu,orch_verl"
     workers = "ray_kwargs.ray_init.runtime_env.env_vars"
     arguments = split(launch.plan.argv)
     assert launch.plan.env["VERL_USE_EXTERNAL_MODULES"] == modules
@@ -65,7 +64,7 @@ def test_with_processes_ray_is_real_and_its_workers_get_the_stand_ins() -> None:
 
 
 def test_what_the_launch_optimises_is_untouched() -> None:
-    plan = BACKEND.translate(dumping(), PLACE)
+    plan = BACKEND.translate(cell(), PLACE)
     launch = cpu_launch(plan, PLACE)
     assert launch is not None
     asked = BACKEND.parse(plan.argv, plan.files)
@@ -79,13 +78,15 @@ def test_other_releases_and_asynchrony_have_no_way_on_the_cpu() -> None:
         cpu_launch(BACKEND.translate(stale, PLACE), PLACE)
 
 
-def test_rollouts_are_refused_where_no_hook_fits() -> None:
-    with pytest.raises(UnsupportedSetting, match=r"cadence\.dump_rollouts"):
-        BACKEND.translate(dumping("0.8.0"), PLACE)
-    plan = BACKEND.translate(dumping(), PLACE)
-    assert plan.env["ORCH_ROLLOUT_DUMP"] == "/runs/e/attempts/1/rollouts"
-    assert plan.env["VERL_USE_EXTERNAL_MODULES"] == "orch_verl_rollouts"
-    assert {"extension/orch_verl_rollouts.py", "extension/orch_rollout_dump.py"} <= set(plan.files)
+def test_rollouts_are_written_by_the_workers_too() -> None:
+    """An argument gives Ray's workers the folder of the extension: the hook lies there."""
+    launch = on_cpu(BACKEND.translate(cell(EXTENDED), NASTY)).in_processes()
+    recorded = recording(launch, NASTY)
+    assert recorded.plan.argv == launch.plan.argv
+    assert recorded.plan.env["PYTHONPATH"] == launch.plan.env["PYTHONPATH"]
+    assert recorded.plan.env["ORCH_ROLLOUT_DUMP"] == f"{NASTY.attempt_dir}/rollouts"
+    names = ("sitecustomize", "orch_cpu_device", "orch_rollout_dump", "orch_rollout_hook")
+    assert {f"extension/{name}.py" for name in names} <= recorded.plan.files.keys()
 
 
 def test_ray_is_given_the_cpus_that_verls_actors_claim() -> None:

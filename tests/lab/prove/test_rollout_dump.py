@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.library.rollout_dump import RolloutBatch, read, write
+from lab.cpu.orch_rollout_dump import RolloutBatch, read, write
 
 
 def batch(step: int = 4, **entries: object) -> RolloutBatch:
@@ -61,11 +61,9 @@ def test_a_hook_that_mixes_lists_up_is_told(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"format": 1, "step"', "is no rollout batch"),
+        ('{"step"', "is no rollout batch"),
         ("[]", "is no rollout batch"),
-        ('{"format": 9}', "has format 9; this orch reads format 1"),
-        ('{"format": 1, "step": 1, "logps": []}', "unknown entries: logps"),
-        ('{"format": 1, "step": 1}', "missing 4 required"),
+        ('{"step": 1}', "missing 4 required"),
     ],
 )
 def test_a_file_that_cannot_be_understood_is_named(text: str, said: str, tmp_path: Path) -> None:

@@ -1,29 +1,40 @@
-"""Writes TRL's rollout batches as files: see orchestrator/library/rollout_dump.py.
+"""Writes TRL's rollout batches as files: see lab/cpu/orch_rollout_dump.py.
 
-orch_trl.py mixes `recorded` into the trainer of a launch that was asked for its rollouts. Nothing
-is computed: what the library's own functions received and returned is kept. One process only.
+Once it trains, a trainer becomes one of a subclass, above all that a launch has added to it. One
+process only, whose policy itself samples. Written for TRL 1.9.2 and 1.16.0.
 """
 
+import functools
+from pathlib import Path
 from typing import Any
 
-from orch_rollout_dump import (
-    SMALL_POLICY,
-    RolloutBatch,
-    weights_path,
-    write,
-)
+from orch_cpu_device import after
+from orch_rollout_dump import RolloutBatch, save_weights, weights_path, write
 
 INDEX = "orch_index"
 """A tensor in the library's batch that tells which rollouts an update has, once shuffled."""
 
 
-def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
-    """Return methods for a subclass of the library's trainer, and what to call with each log."""
-    import torch
+def install(folder: Path) -> None:
+    """Have transformers' trainer changed as soon as it is imported in this process."""
+    after("transformers.trainer", functools.partial(_trainer, folder=folder))
 
-    def begin(self: Any) -> None:
-        self.orch_batch = {"updates": [], "logs": [], "texts": []}
-        self.orch_phase = ""
+
+def _trainer(transformers: Any, folder: Path) -> None:
+    own = transformers.Trainer.train
+
+    @functools.wraps(own)
+    def train(self: Any, *arguments: Any, **named: Any) -> Any:
+        library = type(self)
+        self.__class__ = type(library.__name__, (library,), _recorded(library, folder))
+        return own(self, *arguments, **named)
+
+    transformers.Trainer.train = train
+
+
+def _recorded(library: Any, folder: Path) -> dict[str, Any]:
+    """Return methods for a subclass of the library's trainer that records each batch."""
+    import torch
 
     def rewards(
         self: Any, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
@@ -38,7 +49,7 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
         return returned
 
     def score(self: Any, inputs: Any) -> Any:
-        begin(self)
+        self.orch_batch = {"updates": [], "logs": [], "first": []}
         self.orch_phase = "score"
         output = library._generate_and_score_completions(self, inputs)  # noqa: SLF001  TRL's own step
         self.orch_phase = ""
@@ -54,8 +65,8 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
             self.orch_batch[whose] = returned[0].detach().clone()
         # Only in a batch's first train step is the policy still the one before the batch.
         elif self.orch_phase == "loss" and len(self.orch_batch["updates"]) == 1:
-            parts = self.orch_batch.setdefault("first", [])
-            parts.append((self.orch_indices, returned[0].detach().clone()))
+            indices = self.orch_batch["updates"][0][-len(returned[0]) :]
+            self.orch_batch["first"] += zip(indices, returned[0].detach().clone(), strict=True)
         return returned
 
     def loss(self: Any, model: Any, inputs: Any) -> Any:
@@ -63,34 +74,34 @@ def recorded(library: Any, folder: str) -> tuple[dict[str, Any], Any, Any]:
         # A train step begins once the one before it is logged.
         if len(updates) == len(self.orch_batch["logs"]):
             updates.append([])
-        self.orch_indices = inputs[INDEX].tolist()
-        updates[-1] += self.orch_indices
+        updates[-1] += inputs[INDEX].tolist()
         self.orch_phase = "loss"
         value = library._compute_loss(self, model, inputs)  # noqa: SLF001  TRL's own step
         self.orch_phase = ""
         return value
 
-    def on_log(self: Any, step: int, values: dict[str, Any]) -> None:
-        """Write the batch if `step` is its last train step."""
-        kept = self.orch_batch
-        kept["logs"].append(values)
-        accumulated = self.args.gradient_accumulation_steps
-        if len(kept["logs"]) < self.args.steps_per_generation // accumulated:
+    def log(self: Any, logs: Any, *more: Any) -> None:
+        """Write the batch if this train step is its last."""
+        library.log(self, logs, *more)
+        if "learning_rate" not in logs:  # the run's last report
             return
-        model = self.accelerator.unwrap_model(self.model)
-        if sum(each.numel() for each in model.parameters()) <= SMALL_POLICY:
-            path = weights_path(folder, step)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({k: v.detach().clone() for k, v in model.state_dict().items()}, path)
-        write(folder, _batch(self, step, kept))
+        kept = self.orch_batch
+        kept["logs"].append({k: v for k, v in logs.items() if isinstance(v, int | float)})
+        accumulated = self.args.gradient_accumulation_steps
+        if len(kept["logs"]) == self.args.steps_per_generation // accumulated:
+            step = self.state.global_step
+            model = self.accelerator.unwrap_model(self.model)
+            save_weights(weights_path(folder, step), model.state_dict())
+            write(folder, _batch(self, step, kept))
 
     methods = {
         "_calculate_rewards": rewards,
         "_generate_and_score_completions": score,
         "_get_per_token_logps_and_entropies": log_probabilities,
         "_compute_loss": loss,
+        "log": log,
     }
-    return {n: _in_training(getattr(library, n), m) for n, m in methods.items()}, begin, on_log
+    return {name: _in_training(getattr(library, name), each) for name, each in methods.items()}
 
 
 def _in_training(own: Any, method: Any) -> Any:
@@ -102,46 +113,37 @@ def _in_training(own: Any, method: Any) -> Any:
     return call
 
 
-def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> Any:
-    output = kept["output"]
+def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> RolloutBatch:
+    output, logs = kept["output"], kept["logs"]
     lengths = output["completion_mask"].sum(1).int().tolist()
-    count = len(lengths)
 
     def values(rows: Any) -> Any:
-        return None if rows is None else [row[:n].tolist() for row, n in zip(rows, lengths)]  # noqa: B905  no strict= before 3.10
+        if rows is None:
+            return None
+        return [row[:n].tolist() for row, n in zip(rows, lengths, strict=True)]
 
-    policy = values(kept.get("policy"))
+    policy = kept.get("policy")
     if policy is None and len(kept["updates"]) == 1:
-        policy = [[] for _ in range(count)]
-        for indices, rows in kept["first"]:
-            for index, row in zip(indices, rows):  # noqa: B905  no strict= before 3.10
-                policy[index] = row[: lengths[index]].tolist()
-    sampled = values(output.get("sampling_per_token_logps"))  # where an engine or a program samples
-    if sampled is not None and any(x != x for row in sampled for x in row):
-        sampled = None  # a token that the engine could not score
-    logs = kept["logs"]
+        policy = [row for _, row in sorted(kept["first"], key=lambda pair: pair[0])]
     observed = {
         name: sum(each[name] for each in logs) / len(logs) for name in ("loss", "grad_norm")
     }
     observed["learning_rate"] = logs[-1]["learning_rate"]
-    observed["reward"] = sum(kept["rewards"]) / count
+    observed["reward"] = sum(kept["rewards"]) / len(lengths)
+    prompts = zip(output["prompt_ids"], output["prompt_mask"].bool(), strict=True)
     return RolloutBatch(
         step=step,
-        prompts=[
-            row[mask.bool()].tolist()
-            for row, mask in zip(output["prompt_ids"], output["prompt_mask"])  # noqa: B905  no strict= before 3.10
-        ],
-        responses=[row[:n].tolist() for row, n in zip(output["completion_ids"], lengths)],  # noqa: B905  no strict= before 3.10
+        prompts=[row[mask].tolist() for row, mask in prompts],
+        responses=values(output["completion_ids"]),
         rewards=kept["rewards"],
-        groups=[str(i // trainer.num_generations) for i in range(count)],
+        groups=[str(i // trainer.num_generations) for i in range(len(lengths))],
         texts=kept["texts"],
         temperature=trainer.temperature,
-        logp_rollout=sampled,
-        logp_policy=policy,
+        logp_policy=values(policy),
         logp_reference=values(kept.get("reference")),
         advantages=[
             a[:n] if isinstance(a, list) else [a] * n
-            for a, n in zip(output["advantages"].tolist(), lengths)  # noqa: B905  no strict= before 3.10
+            for a, n in zip(output["advantages"].tolist(), lengths, strict=True)
         ],
         updates=kept["updates"],
         observed=observed,

@@ -1,0 +1,286 @@
+"""Writes Prime-RL's rollout batches as files: see lab/cpu/orch_rollout_dump.py.
+
+Two processes have a part of a batch each:
+
+- the orchestrator leaves what it sends to the trainer: tokens, rewards, answers;
+- the trainer, where our loss is loaded, adds what the loss received and returned and what was
+  logged. It writes the batch when it broadcasts the weights after that train step, so each batch
+  has its weights.
+
+Written for Prime-RL 0.5.0, whose batch is one train step, and for one process that trains.
+"""
+
+import functools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orch_cpu_device import after
+from orch_rollout_dump import RolloutBatch, numbers, replace, save_weights, weights_path, write
+
+SENT = "sent-{}.json"
+"""What the orchestrator sent for the batch of a train step, counted from 1, until it is written."""
+LOADER, BROADCAST = "prime_rl.trainer.rl.data", "prime_rl.trainer.rl.broadcast.filesystem"
+Row = dict[str, Any]
+SAMPLED: list[Row] = []
+"""In the orchestrator: group, answer and text of each rollout of the batch that it made last."""
+
+
+def install(folder: Path) -> None:
+    """Have the modules changed as soon as they are imported in this process."""
+    after("prime_rl.orchestrator.scheduler", _scheduler)
+    after("prime_rl.transport.filesystem", functools.partial(_sender, folder=folder))
+    after("orch_prime_rl_hooks", functools.partial(_trainer, folder=folder))
+
+
+def _scheduler(module: Any) -> None:
+    own = module.Scheduler.generate_batch
+
+    @functools.wraps(own)
+    async def generate_batch(self: Any, *given: Any, **named: Any) -> Any:
+        rollouts = await own(self, *given, **named)
+        size = self.rollouts_per_example
+        SAMPLED[:] = [
+            {
+                "group": f"{number // size}-{each['example_id']}",
+                "answer": str(each["answer"]),
+                "text": _text(each["completion"]),
+            }
+            for number, each in enumerate(rollouts)
+        ]
+        return rollouts
+
+    module.Scheduler.generate_batch = generate_batch
+
+
+def _text(completion: Any) -> str:
+    """Return a response as the reward function of our environment gets it."""
+    return str(completion if isinstance(completion, str) else completion[-1]["content"])
+
+
+def _sender(module: Any, folder: Path) -> None:
+    """Write what the trainer will be sent, before it is sent."""
+    sender = module.FileSystemTrainingBatchSender
+    own = sender.send
+
+    @functools.wraps(own)
+    def send(self: Any, batch: Any) -> Any:
+        if len(batch.examples) != len(SAMPLED):
+            raise ValueError(
+                f"step {batch.step} sends {len(batch.examples)} samples of {len(SAMPLED)} "
+                "rollouts: which belongs to which cannot be written"
+            )
+        rows = [
+            {
+                **each,
+                "prompt": sample.prompt_ids,
+                "response": sample.completion_ids,
+                "mask": [int(x) for x in sample.completion_mask],
+                "rollout": sample.completion_logprobs,
+                "reference": sample.teacher_logprobs,
+                "advantage": sample.advantage,
+                "reward": sample.reward,
+                "temperature": sample.completion_temperatures[0],
+            }
+            for each, sample in zip(SAMPLED, batch.examples, strict=True)
+        ]
+        folder.mkdir(parents=True, exist_ok=True)
+        replace(folder / SENT.format(batch.step + 1), rows)
+        return own(self, batch)
+
+    sender.send = send
+
+
+class _Step:
+    """What the trainer knows of the train step that is under way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ids: list[int] = []
+        """Of all sequences of its micro batches, one after the other."""
+        self.num_micro_batches = 0
+        self.calls: list[Row] = []
+        """What the loss received and returned, sequence after sequence."""
+        self.reported: dict[str, float] = {}
+        self.rate: float | None = None
+        """The learning rate that the train step before logged: that of this one."""
+
+    def begin(self, micro_batches: Sequence[Mapping[str, Any]]) -> None:
+        """Take the micro batches."""
+        self.ids = [x for each in micro_batches for x in each["input_ids"][0].tolist()]
+        self.num_micro_batches = len(micro_batches)
+        self.calls, self.reported = [], {}
+
+
+def _trainer(hooks: Any, folder: Path) -> None:
+    """Make this process write each batch that it trains on; nothing where it is no trainer.
+
+    hooks: our loss, whose functions are replaced in it by ones that are watched.
+    """
+    if LOADER in sys.modules:
+        current = _Step(folder)
+        _watch_loss(hooks, current)
+        _watch_library(current)
+
+
+def _watch_loss(hooks: Any, current: _Step) -> None:
+    own, surrogate, token_kl = hooks.loss, hooks.surrogate, hooks.token_kl
+    call: Row = {}
+
+    @functools.wraps(own)
+    def loss(inputs: Any, **named: Any) -> Any:
+        call.clear()
+        outputs = own(inputs, **named)
+        call.update(
+            logp=inputs.trainer_logprobs.detach().tolist(),
+            mask=inputs.loss_mask.tolist(),
+            advantage=inputs.advantages[0].item(),
+            placement=named.get("placement", ""),
+        )
+        current.calls.append(dict(call))
+        return outputs
+
+    @functools.wraps(surrogate)
+    def watched_surrogate(ratio: Any, advantages: Any, *more: Any) -> Any:
+        gain = surrogate(ratio, advantages, *more)
+        call.update(advantages=advantages.tolist(), gain=gain.detach().tolist())
+        return gain
+
+    @functools.wraps(token_kl)
+    def watched_kl(*given: Any) -> Any:
+        kl = token_kl(*given)
+        call.update(kl=kl.detach().tolist())
+        return kl
+
+    vars(hooks).update(loss=loss, surrogate=watched_surrogate, token_kl=watched_kl)
+
+
+def _watch_library(current: _Step) -> None:
+    loader = sys.modules[LOADER].DataLoader
+    broadcast = sys.modules[BROADCAST].FileSystemWeightBroadcast
+    monitor = sys.modules["prime_rl.utils.monitor"].get_monitor()
+    get_batch, send, log = loader.get_batch, broadcast.broadcast_weights, monitor.log
+
+    @functools.wraps(get_batch)
+    def watched_batch(self: Any) -> Any:
+        micro_batches = get_batch(self)
+        current.begin(micro_batches)
+        return micro_batches
+
+    @functools.wraps(log)
+    def watched_log(metrics: Mapping[str, Any], *more: Any, **named: Any) -> Any:
+        current.reported |= numbers(metrics)
+        return log(metrics, *more, **named)
+
+    @functools.wraps(send)
+    def watched_broadcast(self: Any, model: Any, step: int) -> Any:
+        if current.calls:  # none at the broadcast of a step that an earlier attempt trained
+            _write(current, model, step)
+            current.calls = []
+        return send(self, model, step=step)
+
+    loader.get_batch, broadcast.broadcast_weights = watched_batch, watched_broadcast
+    monitor.log = watched_log
+
+
+def _write(current: _Step, model: Any, step: int) -> None:
+    """Write the batch of a train step, and before it the weights."""
+    save_weights(weights_path(current.folder, step), _weights(model))
+    batch_file, reported = current.folder / SENT.format(step), current.reported
+    rows = json.loads(batch_file.read_text(encoding="utf-8"))
+    calls = _by_row(rows, current)
+    observed = {
+        "reward": sum(row["reward"] for row in rows) / len(rows),
+        "grad_norm": reported["optim/grad_norm"],
+        # each micro batch's loss is its part of the sum, and the mean of them is logged
+        "loss": reported["loss/mean"] * current.num_micro_batches,
+        **_sums(calls),
+    }
+    if "kl_reward" in observed:
+        observed["kl_reward_per_token"] = reported["ref_kl/mean"]
+    if current.rate is not None:  # what Prime-RL logs is the rate of the next train step
+        observed["learning_rate"] = current.rate
+    current.rate = reported.get("optim/lr")
+    starts = [len(row["prompt"]) for row in rows]
+    write(
+        current.folder,
+        RolloutBatch(
+            step=step,
+            prompts=[row["prompt"] for row in rows],
+            responses=[row["response"] for row in rows],
+            rewards=[row["reward"] for row in rows],
+            groups=[row["group"] for row in rows],
+            mask=[row["mask"] for row in rows],
+            answers=[row["answer"] for row in rows],
+            texts=[row["text"] for row in rows],
+            temperature=rows[0]["temperature"],
+            logp_rollout=[row["rollout"] for row in rows],
+            logp_policy=[call["logp"][at:] for call, at in zip(calls, starts, strict=True)],
+            logp_reference=_references(rows),
+            advantages=[_spread(call)[at:] for call, at in zip(calls, starts, strict=True)],
+            observed=observed,
+            reported=reported,
+        ),
+    )
+    batch_file.unlink()
+
+
+def _weights(model: Any) -> Any:
+    """Return the weights in fp32 by their Hugging Face names."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    gather = sys.modules["prime_rl.trainer.weights"].gather_weights_on_master
+    return revert_weight_conversion(model, gather(model, True, dtype=sys.modules["torch"].float32))
+
+
+def _by_row(rows: Sequence[Row], current: _Step) -> list[Row]:
+    """Return the loss's call of each row.
+
+    The trainer sorts and packs sequences; a row is known by its tokens and its advantage. Raise
+    ValueError for a row that the loss never got.
+    """
+    calls: dict[tuple[object, ...], list[Row]] = {}
+    at = 0
+    for call in current.calls:
+        ids = current.ids[at : at + len(call["logp"])]
+        at += len(ids)
+        calls.setdefault((*ids, call["advantage"]), []).append(call)
+    ordered = []
+    for row in rows:
+        # As a tensor, since the trainer's numbers are rounded to float32.
+        advantage = sys.modules["torch"].tensor(row["advantage"]).item()
+        same = calls.get((*row["prompt"], *row["response"], advantage))
+        if not same:
+            raise ValueError("the trainer got other sequences than the orchestrator sent")
+        # Rows with equal keys are alike; each call is used once.
+        ordered.append(same.pop())
+    return ordered
+
+
+def _spread(call: Row) -> list[float]:
+    """Return the advantages of the trained tokens at their places; 0 at the others."""
+    values = iter(call["advantages"])
+    return [next(values) if trained else 0.0 for trained in call["mask"]]
+
+
+def _sums(calls: Sequence[Row]) -> dict[str, float]:
+    """Return the parts of the loss: the sums that the loss made, over the batch's tokens."""
+    tokens = max(sum(sum(call["mask"]) for call in calls), 1)
+    sums = {"policy_loss": -sum(sum(call["gain"]) for call in calls) / tokens}
+    if "loss" in calls[0]["placement"]:
+        sums["kl_loss"] = sum(sum(call["kl"]) for call in calls) / tokens
+    if "reward" in calls[0]["placement"]:
+        sums["kl_reward"] = sum(sum(call["kl"]) for call in calls) / len(calls)
+    return sums
+
+
+def _references(rows: Sequence[Row]) -> list[list[float]] | None:
+    """Return the reference policy's values of each response; None if there is none.
+
+    Prime-RL has them of the whole sequence.
+    """
+    if any(row["reference"] is None for row in rows):
+        return None
+    return [row["reference"][len(row["prompt"]) :][: len(row["response"])] for row in rows]
