@@ -16,7 +16,6 @@ from lab.adopt import keys
 from lab.adopt.adoption import Adoption, adoption_of
 from lab.libraries import folder
 from lab.probes.measure import REGIMES, measure
-from lab.probes.protocol import ProbeTarget
 from lab.prove.real import release_runs
 from lab.prove.text import store
 from orchestrator import plugins
@@ -71,8 +70,7 @@ def measured(question: ReleaseQuestion) -> MeasuredRelease:
     adoption, own = adoption_of(library), plugins.folder(library)
     plans = list(_plans(library, version))
     refused = tuple(_refused(question, adoption, plans))
-    where = ProbeTarget(Path(sys.executable), Path(question.package))
-    evidence = measure(library, version, where)
+    evidence = measure(library, version, Path(question.package))
     files = [own / "evidence" / f"{version}.json"]
     _write(files[0], evidence)
     known = set(_errors(stored.read(library, question.neighbour) or {}))

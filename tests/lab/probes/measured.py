@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lab.probes.measure import measure
-from lab.probes.protocol import ProbeSource, sources
+from lab.probes.protocol import sources
 from orchestrator.environments.lock import lock_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence import stored
@@ -22,15 +22,11 @@ def measured(library: str, version: str) -> dict[str, Any]:
         contract_python(library, version)
     try:
         with sources(library, version, within=root()) as found:
-            return _measured(library, version, found)
+            return measure(library, version, found.folder, found.commit)
     except EnvironmentFault as fault:
         if not commits or "point" not in str(fault):
             raise
         pytest.skip(str(fault))
-
-
-def _measured(library: str, version: str, found: ProbeSource) -> dict[str, Any]:
-    return measure(library, version, found.where, found.commit)
 
 
 def same_as_committed(library: str, version: str) -> None:

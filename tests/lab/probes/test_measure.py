@@ -28,15 +28,14 @@ def changed(tmp_path: Path) -> Changed:
         contract_python("verl", "0.9.1")
         copied = tmp_path / "verl"
         with sources("verl", "0.9.1", within=root()) as found:
-            assert found.where.folder is not None
             for part in ("trainer/ppo", "workers/utils", "utils"):
-                shutil.copytree(found.where.folder / part, copied / part, dirs_exist_ok=True)
+                shutil.copytree(found.folder / part, copied / part, dirs_exist_ok=True)
         for file, old, new in changes:
             text = (copied / file).read_text(encoding="utf-8")
             assert text.count(old) == 1, "verl's source is not the one this test changes"
             (copied / file).write_text(text.replace(old, new), encoding="utf-8")
         with sources("verl", "0.9.1", source=copied) as found:
-            return measure("verl", "0.9.1", found.where)
+            return measure("verl", "0.9.1", found.folder)
 
     return change
 

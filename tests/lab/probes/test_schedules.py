@@ -144,8 +144,7 @@ def release(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, Sources]
         contract_python(library, version)
     try:
         with sources(library, version, within=root()) as found:
-            assert found.where.folder is not None
-            yield library, version, Sources(found.where.folder)
+            yield library, version, Sources(found.folder)
     except EnvironmentFault as fault:
         if "point" not in str(fault):
             raise
