@@ -15,16 +15,14 @@ from typing import Any, NamedTuple
 from lifeline import held, let_go
 
 from backends.prime_rl.releases import NAME as PRIME_RL
-from lab.cpu import Deviation, cpu_launch
+from lab.cpu import cpu_launch
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.identity import fingerprint
-from orchestrator.library import prompt_recipe, rollout_dump
-from orchestrator.library.protocol import Backend
-from orchestrator.library.rollout_dump import RolloutBatch
+from orchestrator.library import prompt_recipe
 from orchestrator.metrics.names import VALIDATION
-from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
-from orchestrator.settings import Cadence, Resources, Settings, System
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, MetricPoint
+from orchestrator.settings import Cadence, Resources, Settings
 from tests.backends import child
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
@@ -39,15 +37,10 @@ class Trained(NamedTuple):
     """A run that ended."""
 
     cell: Cell
-    backend: Backend
-    launch: LaunchPlan
-    """As orch emits it."""
-    deviations: tuple[Deviation, ...]
     place: AttemptPaths
     policy: Path
     logged: list[MetricPoint]
     checkpoints: list[Checkpoint]
-    stdout: str
 
     @property
     def points(self) -> list[MetricPoint]:
@@ -62,16 +55,6 @@ class Trained(NamedTuple):
     def values(self, name: str) -> list[float]:
         """A metric of every step."""
         return [point.values[name] for point in self.points]
-
-    def rollouts(self) -> list[RolloutBatch]:
-        """What the launch wrote of every rollout batch."""
-        return list(rollout_dump.read([self.place.attempt_dir / rollout_dump.FOLDER]))
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, without those that are no text."""
-        vocabulary = json.loads((self.policy / "tokenizer.json").read_text())["model"]["vocab"]
-        words = {number: word for word, number in vocabulary.items()}
-        return "".join(words[one] for one in ids if len(words[one]) == 1)
 
 
 def policy(folder: Path, template: str) -> Path:
@@ -103,7 +86,6 @@ def cell(
     model: Path,
     data: Path,
     changes: Mapping[str, Any],
-    evaluate_every: int | None = None,
 ) -> Cell:
     """RLOO on words to copy; `changes`: fields of Settings, of the model only those that differ."""
     settings = {
@@ -134,7 +116,6 @@ def cell(
         resources=Resources(num_nodes=1, gpus_per_node=_gpus(validated)),
         cadence=Cadence(
             checkpoint_every_steps=STEPS // 2,
-            evaluate_every_steps=evaluate_every,
             dump_rollouts=plugins.load(library).dumps_rollouts and validated.lora is None,
         ),
     )
@@ -155,19 +136,12 @@ def train(
     changes: Mapping[str, Any],
     *,
     reward_code: str = "",
-    system: System | None = None,
-    replaced: Mapping[str, str] | None = None,
-    evaluate_every: int | None = None,
 ) -> Trained:
-    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails.
-
-    replaced: words of the launch on a CPU, and those in their place.
-    """
+    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
     is_plain = changes.get("model", {}).get("chat_template") == "none"
     model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
-    trained = cell(library, version, model, prompts(folder / "prompts"), changes, evaluate_every)
-    update = {"reward_code": reward_code, "system": system or trained.system}
-    trained = trained.model_copy(update=update)
+    trained = cell(library, version, model, prompts(folder / "prompts"), changes)
+    trained = trained.model_copy(update={"reward_code": reward_code})
     place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
     for each in place:
         each.mkdir(parents=True)
@@ -186,7 +160,7 @@ def train(
     variables = _environment(python, folder) | dict(changed.plan.env)
     with log.open("w") as out:
         process = held(
-            [(replaced or {}).get(each, each) for each in changed.plan.argv],
+            changed.plan.argv,
             env=variables,
             cwd=folder,
             stdout=out,
@@ -198,17 +172,8 @@ def train(
             let_go(process)  # servers that the run started end with it, also after the time limit
     said = log.read_text(errors="replace")
     assert code == 0, f"{said[-6000:]}{_last_lines(place.attempt_dir)}"
-    return Trained(
-        trained,
-        backend,
-        launch,
-        changed.deviations,
-        place,
-        model,
-        list(backend.read_metrics(place.attempt_dir)),
-        backend.find_checkpoints(place.checkpoints_dir),
-        said,
-    )
+    logged = list(backend.read_metrics(place.attempt_dir))
+    return Trained(trained, place, model, logged, backend.find_checkpoints(place.checkpoints_dir))
 
 
 def _environment(python: Path, folder: Path) -> dict[str, str]:
