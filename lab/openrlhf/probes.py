@@ -153,15 +153,10 @@ class OpenRlhfProbes:
             sources.uses(LOSS, "aggregate_loss")
         self.step: ModuleType = load(ACTOR, ["ActorPPOTrainer.training_step"], **own)
         self.own = own
-        for file, name in (
-            (UTILS, "compute_approx_kl"),
-            (UTILS, "compute_reward"),
-            (LOSS, "PolicyLoss"),
-            (MAKER, "RemoteExperienceMaker.make_experience"),
-            (MAKER, "RemoteExperienceMaker.compute_advantages_and_returns"),
-            (MAKER, "RemoteExperienceMaker.get_cumulative_returns"),
-        ):
-            sources.uses(file, name)
+        sources.uses(UTILS, "compute_approx_kl", "compute_reward")
+        sources.uses(LOSS, "PolicyLoss")
+        made = ("make_experience", "compute_advantages_and_returns", "get_cumulative_returns")
+        sources.uses(MAKER, *(f"RemoteExperienceMaker.{name}" for name in made))
 
     def read(self, argv: Sequence[str], _files: Mapping[str, str]) -> Any:
         """Return the namespace that the library's own parser makes of a launch and checks."""
@@ -246,8 +241,7 @@ class OpenRlhfProbes:
             **{**self.own, **stand_ins},
         )
         control = self.sources.load(KL_CONTROL)
-        for name in ("AdaptiveKLController", "FixedKLController"):
-            self.sources.uses(KL_CONTROL, name)
+        self.sources.uses(KL_CONTROL, "AdaptiveKLController", "FixedKLController")
         base = "BasePPOTrainer."
         trainer = self.sources.load(
             TRAINER,

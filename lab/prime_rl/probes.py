@@ -146,14 +146,12 @@ class PrimeRlProbes:
             import_object=self._hook,
         )
         torch.compile = own_compile
-        for name in ("default_loss_fn", "compute_loss"):
-            sources.uses(LOSS, name)
+        sources.uses(LOSS, "default_loss_fn", "compute_loss")
         if self.old:
             self.credit: ModuleType = sources.load(
                 ADVANTAGE, CustomAdvantageConfig=Custom, import_object=self._hook
             )
-            for name in ("default_advantage_fn", "compute_advantages"):
-                sources.uses(ADVANTAGE, name)
+            sources.uses(ADVANTAGE, "default_advantage_fn", "compute_advantages")
         else:
             sources.uses(LOSS, "ref_kl_loss_fn")
             self.credit = sources.load(GRPO, ["GRPOAlgorithm.score_group"], torch=torch)

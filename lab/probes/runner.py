@@ -80,8 +80,7 @@ class Sources:
         code, absent = self._compiled(file, tuple(only or ()), frozenset(within))
         module.__dict__.update((name, type(name, (StandIn,), {})) for name in absent)
         exec(code, module.__dict__)  # noqa: S102  (the installed library)
-        for name in only or ():
-            self.uses(file, name)
+        self.uses(file, *(only or ()))
         return module
 
     def _compiled(
@@ -123,14 +122,13 @@ class Sources:
                 return eval(code, dict(within))  # noqa: S307  (the installed library)
         raise LookupError(f"{file}: {method} assigns no self.{attribute}")
 
-    def uses(self, file: str, name: str) -> None:
-        """Record a definition in `used`."""
-        if f"{file}:{name}" in self.used:
-            return
-        node = _find(self._tree(file), name, file)
-        segment = _text_of(node, self._lines[file])
-        digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
-        self.used[f"{file}:{name}"] = {"line": node.lineno, "sha256": digest}
+    def uses(self, file: str, *names: str) -> None:
+        """Record definitions in `used`."""
+        for name in names:
+            node = _find(self._tree(file), name, file)
+            segment = _text_of(node, self._lines[file])
+            digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
+            self.used[f"{file}:{name}"] = {"line": node.lineno, "sha256": digest}
 
 
 def _text_of(node: Any, lines: list[bytes]) -> str:

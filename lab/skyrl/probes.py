@@ -165,14 +165,14 @@ class SkyRlProbes:
             **own,
         )
         self.worker: ModuleType = load(WORKER, ["PolicyWorkerBase._forward_backward_micro"], **own)
-        for name in (
+        sources.uses(
+            UTILS,
             "compute_approx_kl",
             "ppo_policy_loss",
             "compute_rloo_outcome_advantage",
             "compute_grpo_outcome_advantage",
-            "apply_loss_reduction_to_advantages_minibatch",
-        ):
-            sources.uses(UTILS, name)
+            reduction,
+        )
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
         """Return SkyRL's configuration with a launch's overrides; register our functions."""

@@ -156,15 +156,15 @@ class VerlProbes:
         self.plain = self._modules()
         self.correction: ModuleType | None = None
         self.taught: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {}
-        for file, name in (
-            (CORE, "kl_penalty"),
-            (CORE, "kl_penalty_forward"),
-            (CORE, "agg_loss"),
-            (CORE, "compute_policy_loss_vanilla"),
-            (CORE, "compute_grpo_outcome_advantage"),
-            (CORE, "compute_rloo_outcome_advantage"),
-        ):
-            sources.uses(file, name)
+        sources.uses(
+            CORE,
+            "kl_penalty",
+            "kl_penalty_forward",
+            "agg_loss",
+            "compute_policy_loss_vanilla",
+            "compute_grpo_outcome_advantage",
+            "compute_rloo_outcome_advantage",
+        )
 
     def _modules(self) -> tuple[ModuleType, ModuleType, ModuleType]:
         load = self.sources.load
@@ -259,15 +259,9 @@ class VerlProbes:
     def controlled(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
         """Return beta after apply_kl_penalty of a batch, with the launch's controller."""
         core, _, trainer = self._of(config)
-        prefix = "algorithm.kl_ctrl."
-        given = {
-            key.removeprefix(prefix): value
-            for key, value in config.items()
-            if key.startswith(prefix)
-        }
+        given = _section(config, "algorithm.kl_ctrl.")
         control = core.get_kl_controller(SimpleNamespace(**given))
-        for name in ("get_kl_controller", "AdaptiveKLController"):
-            self.sources.uses(CORE, name)
+        self.sources.uses(CORE, "get_kl_controller", "AdaptiveKLController")
         trainer.apply_kl_penalty(
             self._scored(batch, 0 * batch["mask"]),
             kl_ctrl=control,
@@ -321,11 +315,7 @@ class VerlProbes:
 
     def _weighted(self, config: Mapping[str, Any], batch: PaddedBatch) -> PaddedBatch:
         """Return the batch as the trainer corrects it: with weights, or with a smaller mask."""
-        own = {
-            key.removeprefix(CORRECT): value
-            for key, value in config.items()
-            if key.startswith(CORRECT)
-        }
+        own = _section(config, CORRECT)
         if own.get("rollout_is") is None and own.get("rollout_rs") is None:
             return batch
         if self.correction is None:
@@ -334,22 +324,26 @@ class VerlProbes:
             functional = self.sources.load(FUNCTIONAL, ["masked_sum", "masked_mean"], torch=torch)
             proto = SimpleNamespace(from_dict=lambda tensors: PaddedBatch(tensors))
             self.correction = self.sources.load(CORRECTION, verl_F=functional, DataProto=proto)
-            for name in (
+            self.sources.uses(
+                CORRECTION,
                 "compute_rollout_correction_and_add_to_batch",
                 "compute_rollout_correction_weights",
                 "compute_rollout_rejection_mask",
-            ):
-                self.sources.uses(CORRECTION, name)
+            )
         weighted, _ = self.correction.compute_rollout_correction_and_add_to_batch(batch, own)
         return PaddedBatch(weighted)
 
 
-def _actor(config: Mapping[str, Any]) -> ActorConfig:
-    """Return actor_rollout_ref.actor, with its policy_loss."""
-    prefix = f"{ACTOR}."
-    plain = {
+def _section(config: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the keys below a section, without its name."""
+    return {
         key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)
     }
+
+
+def _actor(config: Mapping[str, Any]) -> ActorConfig:
+    """Return actor_rollout_ref.actor, with its policy_loss."""
+    plain = _section(config, f"{ACTOR}.")
     mode = plain.pop("policy_loss.loss_mode", "vanilla")
     return ActorConfig(global_batch_info={}, policy_loss={"loss_mode": mode}, **plain)
 
