@@ -125,7 +125,7 @@ def adopt(
             say,
         )
     watched = {*watched_options, *_watched_before(adoption, own, neighbour, place.package)}
-    compared = changes(library, (neighbour, version), watched, measured)
+    compared = changes(library, (neighbour, version), watched, measured.sent)
     compared = compared._replace(rows=(*compared.rows, *place.unfit))
     files = (*tables, *code, *map(Path, measured.files))
     return Adopted(library, version, neighbour, compared, measured, files)

@@ -1,10 +1,9 @@
 """What differs between an adopted release and the nearest known one: the rows to look at."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lab.adopt import loss_code
-from lab.adopt.child import MeasuredRelease
 from orchestrator import plugins
 from orchestrator.evidence import stored
 from orchestrator.evidence.stored import objective_text
@@ -34,23 +33,27 @@ class ReleaseChanges(NamedTuple):
 
 
 def changes(
-    library: str, pair: tuple[str, str], own: Collection[str], measured: MeasuredRelease
+    library: str, pair: tuple[str, str], own: Collection[str], sent: Collection[str]
 ) -> ReleaseChanges:
     """Return what differs between two releases of a library that have tables.
 
-    own: the keys in which a difference is a row to look at.
+    own, sent: the keys in which a difference is a row to look at; those that orch sends.
     """
     releases = load_options(plugins.folder(library) / "options.json")
     before, after = (releases[each] for each in pair)
     stored.read.cache_clear()
     evidence = [stored.read(library, each) or {"sources": {}} for each in pair]
     differing = list(differing_keys(before, after))
-    matter = [row for row in differing if _matters(row.what, own, measured.sent)]
+    matter = [
+        row
+        for row in differing
+        if row.what in own or row.what in sent or row.what.rpartition(".")[2] in sent
+    ]
     return ReleaseChanges(
         (
             *_of_code(library, *pair),
-            *sorted(of_evidence(*evidence), key=_sort_key),
-            *_together(matter),
+            *sorted(of_evidence(*evidence), key=lambda row: row.what.startswith("corrections")),
+            *matter,
         ),
         tuple(
             name
@@ -61,10 +64,6 @@ def changes(
     )
 
 
-def _matters(key: str, own: Collection[str], sent: Sequence[str]) -> bool:
-    return key in own or key.rpartition(".")[2] in sent or key in sent
-
-
 def differing_keys(before: Options, after: Options) -> Iterator[ChangedRow]:
     """Yield the keys that differ, or that one release has alone."""
     for key in sorted(before.keys() | after.keys()):
@@ -73,30 +72,11 @@ def differing_keys(before: Options, after: Options) -> Iterator[ChangedRow]:
             yield ChangedRow("key", key, _shown(old), _shown(new))
 
 
-def _together(rows: Sequence[ChangedRow]) -> Iterator[ChangedRow]:
-    """Yield rows of keys; those that differ alike in two scripts (`grpo.beta`) are one."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
-        owner, _, name = row.what.rpartition(".")
-        alike.setdefault((name, row.before, row.after), []).append(owner)
-    for (name, before, after), owners in alike.items():
-        yield ChangedRow(
-            "key", " and ".join(f"{owner}.{name}".lstrip(".") for owner in owners), before, after
-        )
-
-
 def _shown(option: Option | None) -> str:
     if option is None:
         return "not there"
     among = "" if not option.values else f" of {', '.join(map(str, option.values))}"
     return f"{option.kind}{among} = {option.default}"
-
-
-def _sort_key(row: ChangedRow) -> tuple[bool, bool]:
-    """Return the key that sorts measurements: corrections go last, and after them what orch sends
-    none of."""
-    refused = any(text.startswith("refused ") for text in (row.before, row.after))
-    return refused, row.what.startswith("corrections")
 
 
 def _of_code(library: str, old: str, new: str) -> Iterator[ChangedRow]:
@@ -111,87 +91,70 @@ def _of_code(library: str, old: str, new: str) -> Iterator[ChangedRow]:
 
 
 _LABEL = (
-    "kind",
-    "subject",
-    "place",
-    "name",
-    "estimator",
-    "placement",
-    "on_policy",
-    "least",
-    "most",
+    *("kind", "subject", "place", "name", "estimator", "placement"),
+    *("on_policy", "least", "most"),
 )
-"""What names an entry of a list in the evidence."""
-_ASIDE = {"sources", "version", "library", "verdict", *stored.VOLATILE}
-"""Fields that no row shows: numbers whose last digits differ, and what is compared elsewhere.
-
-A field of these that holds a word is shown all the same: the `gradient` of an estimator is a name.
-"""
-_OF_AN_OBJECTIVE = ("objective", "scale", "towards", "agrees")
+"""What names an entry of a list in the evidence, where it is a plain value."""
+_PLAIN = (str, float, bool)
+_ASIDE = ("sources", "version", "library", "commit", "verdict", "deviation")
+"""Fields that no row shows: numbers whose last digits differ, and what is compared elsewhere."""
+_OF_AN_OBJECTIVE = ("objective", "terms", "scale", "towards", "agrees", "gradient")
 """Fields of an objective: `objective_text` puts what matters of them into words."""
-_NUMBERS = ("moved", "policy_weights", "kl_weights")
-"""Fields that are shown rounded."""
 
 
 def of_evidence(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedRow]:
     """Yield what two documents of evidence measured otherwise."""
-    old, new = (_said(each) for each in (before, after))
+    old, new = (dict(measurements(each)) for each in (before, after))
     for what in dict.fromkeys([*old, *new]):
         if old.get(what) != new.get(what):
             was, now = (each.get(what, NOT_MEASURED) for each in (old, new))
             yield ChangedRow("measured", what, was, now)
 
 
-def _said(evidence: Mapping[str, Any]) -> dict[str, str]:
-    """Return what was measured, in words, by its place."""
-    phrases: dict[str, str] = {}
-    measured = {key: each for key, each in evidence.items() if isinstance(each, Mapping | list)}
-    for place, text in _leaves(measured, ""):
-        at = place.removeprefix("natives: ").replace("_", "-")
-        phrases[at] = "; ".join(filter(None, [phrases.get(at), text]))
-    return phrases
+def unmeasured(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return what could not be measured any more, and the exception."""
+    known, failed = (
+        {at: text for at, text in measurements(each) if "error " in text}
+        for each in (before, after)
+    )
+    return [f"{at}: {text}" for at, text in failed.items() if at not in known]
 
 
-def _leaves(evidence: Any, at: str) -> Iterator[tuple[str, str]]:
-    """Yield what was measured, with its place in words; what has an objective is its name."""
-    if isinstance(evidence, Mapping):
-        if "objective" in evidence:
-            yield at, objective_text(evidence)
-        plain = {
-            key: value
-            for key, value in evidence.items()
-            if not isinstance(value, Mapping | list)
-            and key not in _OF_AN_OBJECTIVE
-            and (key not in _ASIDE or isinstance(value, str))
-        }
-        plain |= {key: _rounded(evidence[key]) for key in _NUMBERS if key in evidence}
-        if evidence.get("objective") == ObjectiveKind.UNKNOWN:
-            plain["gradient"] = _rounded(evidence["gradient"])
-        if plain:
-            yield at, ", ".join(f"{key} {value}" for key, value in plain.items())
-        for key, value in evidence.items():
-            if isinstance(value, Mapping | list) and key not in _ASIDE:
-                yield from _leaves(value, f"{at}, {key}".lstrip(", "))
-    elif isinstance(evidence, list) and all(isinstance(each, Mapping) for each in evidence):
-        for value in evidence:
-            named = {key: value[key] for key in _LABEL if _names(value.get(key))}
-            rest = {key: each for key, each in value.items() if key not in named}
-            yield from _leaves(rest, f"{at}: {_label(named)}")
+def measurements(evidence: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what was measured, in words, with its place; what has an objective is its name."""
+    aside, words = list(_ASIDE), list[str]()
+    if "objective" in evidence:
+        aside += _OF_AN_OBJECTIVE
+        words.append(objective_text(evidence))
+        if evidence["objective"] == ObjectiveKind.UNKNOWN:
+            words.append(f"gradient {_rounded(evidence['gradient'])}")
+    for key, value in evidence.items():
+        place = f"{at}, {key}".lstrip(", ")
+        if key in aside:
+            continue
+        if isinstance(value, Mapping):
+            yield from measurements(value, place)
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            for each in value:
+                # `on_policy` of a launch that no cell has is a measurement of its own
+                label = {name: each[name] for name in _LABEL if isinstance(each.get(name), _PLAIN)}
+                rest = {name: part for name, part in each.items() if name not in label}
+                title = " ".join(map(_word, label.values()))
+                yield from measurements(rest, f"{place}: {title}")
+        else:
+            words.append(f"{key} {_rounded(value)}")
+    if words:
+        yield at, ", ".join(words)
 
 
-def _rounded(numbers: Any) -> Any:
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on-policy" if value else "off-policy"
+    return str(value)
+
+
+def _rounded(value: Any) -> Any:
     """Return numbers to 4 digits, where releases that do the same do not differ."""
-    if isinstance(numbers, list):
-        return [_rounded(each) for each in numbers]
-    return round(numbers, 4) + 0.0
-
-
-def _names(value: object) -> bool:
-    return value is not None and not isinstance(value, Mapping | list)
-
-
-def _label(named: Mapping[str, object]) -> str:
-    words = [str(value) for key, value in named.items() if key != "on_policy"]
-    if "on_policy" in named:
-        words.append("on-policy" if named["on_policy"] else "off-policy")
-    return " ".join(words)
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return round(value, 4) + 0.0 if isinstance(value, float) else value

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from lab.adopt import keys
 from lab.adopt.adoption import Adoption, adoption_of
+from lab.adopt.changes import unmeasured
 from lab.libraries import folder
 from lab.probes.measure import REGIMES, measure
-from lab.probes.protocol import ProbeTarget
 from lab.prove.real import release_runs
 from lab.prove.text import store
 from orchestrator import plugins
@@ -71,16 +71,14 @@ def measured(question: ReleaseQuestion) -> MeasuredRelease:
     adoption, own = adoption_of(library), plugins.folder(library)
     plans = list(_plans(library, version))
     refused = tuple(_refused(question, adoption, plans))
-    where = ProbeTarget(Path(sys.executable), Path(question.package))
-    evidence = measure(library, version, where)
+    evidence = measure(library, version, Path(question.package))
     files = [own / "evidence" / f"{version}.json"]
     _write(files[0], evidence)
-    known = set(_errors(stored.read(library, question.neighbour) or {}))
     outcome = MeasuredRelease(
         len(plans),
         refused,
         tuple(sorted({key for plan in plans for key in adoption.sent(plan)})),
-        tuple(each for each in _errors(evidence) if each not in known),
+        tuple(unmeasured(stored.read(library, question.neighbour) or {}, evidence)),
         tuple(map(str, files)),
     )
     return _trained(question, outcome) if question.train else outcome
@@ -147,28 +145,6 @@ def _holds(sent: object, resolved: object) -> bool:
     if isinstance(sent, list) and isinstance(resolved, list):
         return len(sent) == len(resolved) and all(map(_holds, sent, resolved))
     return sent == resolved
-
-
-def _errors(evidence: Any, at: str = "") -> Iterator[str]:
-    """Yield what could not be measured, with its place in the evidence."""
-    if isinstance(evidence, Mapping):
-        if "error" in evidence:
-            yield f"{at}: {evidence['error']}"
-        for key, value in evidence.items():
-            yield from _errors(value, f"{at}.{key}".lstrip("."))
-    elif isinstance(evidence, list):
-        for value in evidence:
-            yield from _errors(value, f"{at} {_name(value)}".strip())
-
-
-def _name(entry: Any) -> str:
-    """Return what names an entry of a list in the evidence, whatever its place in the list."""
-    if not isinstance(entry, Mapping):
-        return ""
-    return " ".join(str(entry[key]) for key in _NAMES if isinstance(entry.get(key), str))
-
-
-_NAMES = ("kind", "subject", "place", "name", "estimator", "placement")
 
 
 def _trained(question: ReleaseQuestion, outcome: MeasuredRelease) -> MeasuredRelease:

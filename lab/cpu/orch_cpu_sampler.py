@@ -29,8 +29,8 @@ class Sampler:
         self._torch = import_module("torch")
         transformers = import_module("transformers")
         self._torch.manual_seed(seed)
-        in_fp32 = import_module("orch_cpu_device").in_fp32()
-        self.dtype = self._torch.float32 if in_fp32 else getattr(self._torch, dtype)
+        rounds = dtype != "float32" and not import_module("orch_cpu_device").in_fp32()
+        self.dtype = getattr(self._torch, dtype) if rounds else self._torch.float32
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
             str(model), dtype=self.dtype, attn_implementation="eager"
         ).eval()

@@ -1,8 +1,8 @@
 """OpenRLHF's own parser, KL, experience, advantages, loss, for lab/probes/runner.py.
 
-A Python with torch runs it on OpenRLHF's installed source, without an import of orch. Parser,
-RemoteExperienceMaker and ActorPPOTrainer.training_step are the library's. Ray, DeepSpeed and the
-models are stand-ins: a forward pass returns the batch's log-probabilities.
+It runs on OpenRLHF's installed source. Parser, RemoteExperienceMaker and
+ActorPPOTrainer.training_step are the library's. Ray, DeepSpeed and the models are stand-ins: a
+forward pass returns the batch's log-probabilities.
 """
 
 import sys
@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
+
+from backends.openrlhf.flags import FLAT_NAMES, is_flat
+from lab.probes.protocol import LEAST, MOST, OwnLaunch
+from lab.probes.shared import check_groups, loss_of, stop_at_backward
 
 PACKAGE = "openrlhf"
 UTILS, LOSS, CLI = "models/utils.py", "models/loss.py", "cli/train_ppo_ray.py"
@@ -28,152 +32,94 @@ TYPICAL = {"reward": "k1", "loss": "k3"}
 """Place -> an estimator that orch can send to OpenRLHF. The arguments of `names` replace it."""
 
 
+def _flag(version: str, name: str) -> str:
+    """Return a flag of a release by its dotted name."""
+    flat = FLAT_NAMES.get(name, name.replace("algo.kl.", "kl_"))
+    return f"--{flat if is_flat(version) else name}"
+
+
 def names(version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     """Return place, name and further arguments of every estimator that has a name here."""
-    flat = _flat(version)
-    flag = "--kl_estimator" if flat else "--algo.kl.estimator"
+    flag, more = _flag(version, "algo.kl.estimator"), "--algo.kl.unbiased_gradient"
     known = ("k1", "k2", "k3")
-    known_names: list[tuple[str, str, tuple[str, ...]]] = [
-        (place, name, (flag, name)) for place in ("reward", "loss") for name in known
-    ]
-    if not flat:
-        more = "--algo.kl.unbiased_gradient"
-        known_names += [("loss", f"{name} {more}", (flag, name, more)) for name in known]
-    return known_names
+    plain = [(place, name, (flag, name)) for place in ("reward", "loss") for name in known]
+    if is_flat(version):
+        return [*plain]
+    return [*plain, *(("loss", f"{name} {more}", (flag, name, more)) for name in known)]
 
 
-def words(program: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-    """Return the flags of a launch, as its command has them, but only those that are `given`."""
-    kept: list[str] = []
-    keeping = False
-    for word in _arguments(program):
-        if word.startswith("--"):
-            keeping = word.removeprefix("--").partition("=")[0] in given
-        if keeping:
-            kept.append(word)
-    return kept
-
-
-def natives(_version: str) -> dict[str, Any]:
-    """Return no launches: cells reach every KL term of the library."""
-    return {}
-
-
-def silent(version: str) -> dict[str, Any]:
+def silent(version: str) -> OwnLaunch:
     """Return a launch that sets nothing about KL."""
-    if _flat(version):
-        argv = [
-            "--pretrain",
-            "m",
-            "--remote_rm_url",
-            "r.py",
-            "--advantage_estimator",
-            "rloo",
-            "--n_samples_per_prompt",
-            "4",
-        ]
-    else:
-        argv = [
-            "--actor.model_name_or_path",
-            "m",
-            "--reward.remote_url",
-            "r.py",
-            "--algo.advantage.estimator",
-            "rloo",
-            "--rollout.n_samples_per_prompt",
-            "4",
-        ]
-    return {"argv": argv, "files": {}}
+    given = {
+        "actor.model_name_or_path": "m",
+        "reward.remote_url": "r.py",
+        "algo.advantage.estimator": "rloo",
+        "rollout.n_samples_per_prompt": "4",
+    }
+    words = ((_flag(version, name), value) for name, value in given.items())
+    return OwnLaunch([word for pair in words for word in pair])
 
 
-LEAST, MOST = 0.5, 3.0
-"""Bounds of a ratio in the corrections that are asked about."""
-
-
-def corrections(version: str) -> dict[str, Any]:
+def corrections(version: str) -> dict[str, OwnLaunch]:
     """Return launches with each correction of the engine's mismatch, in the library's own words."""
-    plain = _corrected(version, (), (None, None))
-    by_options: dict[str, Any] = {"nothing set": {**plain, "silent": True}}
     both = (str(LEAST), str(MOST))
-    for kind in ("tis", "icepop", "seq-mask-tis") if _flat(version) else ():
-        words = (
-            "--enable_vllm_is_correction",
-            "--vllm_is_correction_type",
-            kind,
-            "--vllm_is_truncated_threshold",
-            *both,
-        )
-        by_options[" ".join(words)] = _corrected(version, words, (LEAST, MOST))
-    if _flat(version):
-        return by_options
-    for level, mode, gating, numbers in (
-        ("token", "clip", "ratio", (str(MOST),)),
-        ("token", "clip", "ratio", both),
-        ("token", "mask", "ratio", both),
-        ("seq", "mask", "ratio", both),
-        ("token", "mask", "binary_kl", ("0.05",)),
-        ("seq", "mask", "binary_kl", ("0.05",)),
-        ("token", "mask", "tv", ("0.2",)),
-        ("seq", "mask", "tv", ("0.2",)),
-    ):
-        named = {"level": level, "mode": mode, "gating": gating}
-        options: tuple[str, ...] = tuple(
-            word
-            for key, value in named.items()
-            for word in (f"--algo.advantage.is_correction_{key}", value)
-        )
-        options += ("--algo.advantage.is_correction_threshold", *numbers)
-        bounds = (float(numbers[0]) if len(numbers) > 1 else None, float(numbers[-1]))
-        by_options[" ".join(options)] = _corrected(version, options, bounds)
+    asked: list[list[str]] = []
+    if is_flat(version):
+        for kind in ("tis", "icepop", "seq-mask-tis"):
+            words = ["--enable_vllm_is_correction", "--vllm_is_correction_type", kind]
+            asked.append([*words, "--vllm_is_truncated_threshold", *both])
+    else:
+        for named, *numbers in (
+            ("token clip ratio", str(MOST)),
+            ("token clip ratio", *both),
+            ("token mask ratio", *both),
+            ("seq mask ratio", *both),
+            ("token mask binary_kl", "0.05"),
+            ("seq mask binary_kl", "0.05"),
+            ("token mask tv", "0.2"),
+            ("seq mask tv", "0.2"),
+        ):
+            keys = zip(("level", "mode", "gating"), named.split(), strict=True)
+            words = [word for key, value in keys for word in (f"{_CORRECTION}{key}", value)]
+            asked.append([*words, f"{_CORRECTION}threshold", *numbers])
+    by_options = {"nothing set": _corrected(version)._replace(is_silent=True)}
+    for words in asked:
+        least = float(words[-2]) if words[-2] == both[0] else None
+        launch = _corrected(version, *words)
+        by_options[" ".join(words)] = launch._replace(bounds=(least, float(words[-1])))
     return by_options
 
 
-def _corrected(
-    version: str, words: Sequence[str], bounds: tuple[float | None, float | None]
-) -> Any:
-    """Return a launch with a correction and k2 in the loss, and the bounds of the correction."""
-    flat = "--use_kl_loss --init_kl_coef 0.5 --kl_estimator k2"
-    nested = "--algo.kl.use_loss --algo.kl.init_coef 0.5 --algo.kl.estimator k2"
-    kl = (flat if _flat(version) else f"{nested} --actor.loss_agg_mode token-mean").split()
-    argv = [*silent(version)["argv"], *kl, *words]
-    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
+_CORRECTION = "--algo.advantage.is_correction_"
 
 
-def ratio_levels(version: str) -> dict[str, Any]:
+def _corrected(version: str, *words: str) -> OwnLaunch:
+    """Return a launch with further words, and k2 in the loss."""
+    given = (("use_loss",), ("init_coef", "0.5"), ("estimator", "k2"))
+    kl = [word for name, *value in given for word in (_flag(version, f"algo.kl.{name}"), *value)]
+    mean = [] if is_flat(version) else ["--actor.loss_agg_mode", "token-mean"]
+    return OwnLaunch([*silent(version).argv, *kl, *mean, *words], estimator="k2")
+
+
+def ratio_levels(version: str) -> dict[str, OwnLaunch]:
     """Return launches with each level of the importance ratio, in the library's own words."""
-    flag = "--policy_loss_type" if _flat(version) else "--actor.policy_loss_type"
-    return {
-        f"{flag} {kind}": _corrected(version, (flag, kind), (None, None))
-        for kind in ("ppo", "gspo")
-    }
+    flag = _flag(version, "actor.policy_loss_type")
+    return {f"{flag} {kind}": _corrected(version, flag, kind) for kind in ("ppo", "gspo")}
 
 
 CONTROLLER = "--algo.kl.target (--kl_target before 0.10.2)"
 
 
-def controller(version: str, target: float, horizon: int, beta: float) -> dict[str, Any]:
+def controller(version: str, target: float, horizon: int, beta: float) -> OwnLaunch:
     """Return a launch with the adaptive controller of a KL in the reward, and 2 prompts a batch."""
-    numbers = {"target": target, "horizon": horizon, "init_coef": beta}
-    if _flat(version):
-        flags = {"target": "--kl_target", "horizon": "--kl_horizon", "init_coef": "--init_kl_coef"}
-        batch = "--rollout_batch_size"
-    else:
-        flags = {name: f"--algo.kl.{name}" for name in numbers}
-        batch = "--rollout.batch_size"
-    words = [word for name, value in numbers.items() for word in (flags[name], str(value))]
-    return {"argv": [*silent(version)["argv"], *words, batch, "2"], "files": {}}
-
-
-def _flat(version: str) -> bool:
-    """Return True for a release whose flags have no dots: up to 0.10.1.post2."""
-    return version.startswith(("0.8", "0.9", "0.10.0", "0.10.1"))
-
-
-class LossReached(BaseException):
-    """Raised when training_step reaches its backward pass."""
-
-    def __init__(self, value: Any):
-        self.value = value
+    given = {
+        "algo.kl.target": target,
+        "algo.kl.horizon": horizon,
+        "algo.kl.init_coef": beta,
+        "rollout.batch_size": 2,
+    }
+    words = ((_flag(version, name), str(value)) for name, value in given.items())
+    return OwnLaunch([*silent(version).argv, *(word for pair in words for word in pair)])
 
 
 class OpenRlhfProbes:
@@ -207,15 +153,10 @@ class OpenRlhfProbes:
             sources.uses(LOSS, "aggregate_loss")
         self.step: ModuleType = load(ACTOR, ["ActorPPOTrainer.training_step"], **own)
         self.own = own
-        for file, name in (
-            (UTILS, "compute_approx_kl"),
-            (UTILS, "compute_reward"),
-            (LOSS, "PolicyLoss"),
-            (MAKER, "RemoteExperienceMaker.make_experience"),
-            (MAKER, "RemoteExperienceMaker.compute_advantages_and_returns"),
-            (MAKER, "RemoteExperienceMaker.get_cumulative_returns"),
-        ):
-            sources.uses(file, name)
+        sources.uses(UTILS, "compute_approx_kl", "compute_reward")
+        sources.uses(LOSS, "PolicyLoss")
+        made = ("make_experience", "compute_advantages_and_returns", "get_cumulative_returns")
+        sources.uses(MAKER, *(f"RemoteExperienceMaker.{name}" for name in made))
 
     def read(self, argv: Sequence[str], _files: Mapping[str, str]) -> Any:
         """Return the namespace that the library's own parser makes of a launch and checks."""
@@ -249,17 +190,14 @@ class OpenRlhfProbes:
 
     def _experience(self, config: "Arguments", batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return token rewards [N, T] and the experience that training_step gets."""
-        size = config.group_size
-        groups = batch["groups"]
-        if any(groups[i] != groups[i - i % size] for i in range(len(groups))):
-            raise ValueError(f"the launch has groups of {size}, and the batch has not")
+        check_groups(batch["groups"], config.group_size)
         maker = self._maker(config, batch)
         experience = SimpleNamespace(
             sequences=batch["old"],
             attention_mask=None,
             action_mask=batch["mask"],
             rewards=batch["rewards"].clone(),
-            index=list(range(len(groups))),
+            index=list(range(len(batch["groups"]))),
             info={},
             mm_train_inputs=None,
             response_length=batch["mask"].sum(-1),
@@ -303,8 +241,7 @@ class OpenRlhfProbes:
             **{**self.own, **stand_ins},
         )
         control = self.sources.load(KL_CONTROL)
-        for name in ("AdaptiveKLController", "FixedKLController"):
-            self.sources.uses(KL_CONTROL, name)
+        self.sources.uses(KL_CONTROL, "AdaptiveKLController", "FixedKLController")
         base = "BasePPOTrainer."
         trainer = self.sources.load(
             TRAINER,
@@ -382,7 +319,7 @@ class OpenRlhfProbes:
     def loss(self, config: "Arguments", batch: Mapping[str, Any]) -> Any:
         """Return training_step's loss of one micro-batch that is the whole minibatch."""
         fake = self._worker(config, batch)
-        fake.strategy.backward = _stop
+        fake.strategy.backward = stop_at_backward
         experience = SimpleNamespace(
             sequences=None,
             attention_mask=None,
@@ -393,13 +330,7 @@ class OpenRlhfProbes:
             base_action_log_probs=batch["ref"],
             rollout_log_probs=batch.get("engine", batch["old"]),
         )
-        try:
-            # The backward pass is the first place that has the whole loss, and nothing after it is
-            # needed.
-            self.step.training_step(fake, experience, config.beta, 0)
-        except LossReached as reached:
-            return reached.value
-        raise RuntimeError("training_step never called backward")
+        return loss_of(self.step.training_step, fake, experience, config.beta, 0)
 
 
 def _length_penalties(sources: Any) -> dict[str, Any]:
@@ -418,10 +349,6 @@ class _Experiences(list[Any]):
 def _flattened(refs: Any, _: int) -> list[Any]:
     """Return the answers of a group of models; None for a model that the launch does not have."""
     return refs if isinstance(refs, list) else [None]
-
-
-def _stop(loss: Any, *_: Any) -> None:
-    raise LossReached(loss)
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:

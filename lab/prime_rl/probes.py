@@ -1,17 +1,19 @@
 """Prime-RL's own loss and advantages, for lab/probes/runner.py.
 
-A Python with torch runs it on a checkout's src/prime_rl, without an import of orch. compute_loss
-and the advantages are the library's, with the hooks that a launch names. Namespaces with the
-defaults of the release stand in for its pydantic classes.
+It runs on a checkout's src/prime_rl. compute_loss and the advantages are the library's, with the
+hooks that a launch names. Namespaces with the defaults of the release stand in for its pydantic
+classes.
 """
 
 import asyncio
-import json
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from lab.probes.protocol import NativeTerm, OwnLaunch
+from lab.probes.shared import at_last_token
 
 PACKAGE = "prime_rl"
 LOSS, ADVANTAGE = "trainer/rl/loss.py", "orchestrator/advantage.py"
@@ -42,119 +44,69 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     return []
 
 
-def _toml(version: str, loss: str, size: int) -> str:
-    """Return rl.toml with the default loss, its masks open: only the KL shapes a gradient."""
-    masks = (
-        ("ipo_mask_low", "ipo_mask_high") if old(version) else ("dppo_mask_low", "dppo_mask_high")
-    )
-    lines = [
-        "[trainer.loss]",
-        'type = "default"',
-        *(f"{mask} = 1.0" for mask in masks),
-        loss,
-        "[orchestrator]",
-        f"{'rollouts_per_example' if old(version) else 'group_size'} = {size}",
-    ]
-    if old(version):
-        lines += ["[orchestrator.teacher_model.model]", 'name = "org/policy"']
-    return "\n".join(lines)
+def _launch(version: str, size: int, *loss: str, argv: Sequence[str] = ()) -> OwnLaunch:
+    """Return a launch with the default loss, its masks open: only the KL shapes a gradient."""
+    masks = [f"{mask} = 1.0" for mask in _masks(version)]
+    lines = ["[trainer.loss]", 'type = "default"', *masks, *loss, *_orchestrator(version, size)]
+    return OwnLaunch(argv, {"rl.toml": "\n".join(lines)})
 
 
-def natives(version: str) -> dict[str, Any]:
+def _masks(version: str) -> tuple[str, str]:
+    kind = "ipo" if old(version) else "dppo"
+    return f"{kind}_mask_low", f"{kind}_mask_high"
+
+
+def _orchestrator(version: str, size: int) -> list[str]:
+    """Return the lines with a size of groups, and a reference policy if the loss can use one."""
+    if not old(version):
+        return ["[orchestrator]", f"group_size = {size}"]
+    teacher = ["[orchestrator.teacher_model.model]", 'name = "org/policy"']
+    return ["[orchestrator]", f"rollouts_per_example = {size}", *teacher]
+
+
+def natives(version: str) -> dict[str, NativeTerm]:
     """Return launches of KL terms that no cell reaches, by name.
 
     They are the terms of the default loss and, since 0.6.0, that of on-policy distillation.
     """
-    losses = {"kl_tau": f"kl_tau = {BETA}" + ("\nteacher_tau = 0.0" if old(version) else "")}
+    losses: dict[str, tuple[str, ...]] = {"kl_tau": (f"kl_tau = {BETA}",)}
     if old(version):
-        losses["teacher_tau"] = f"kl_tau = 0.0\nteacher_tau = {BETA}"
-    losses_by_name: dict[str, Any] = {}
-    for label, loss in losses.items():
-        pair, four = (
-            {"argv": [], "files": {"rl.toml": _toml(version, loss, size)}} for size in (2, 4)
-        )
-        losses_by_name[label] = {**pair, "beta": BETA, "groups_of_four": four}
+        losses = {
+            "kl_tau": (f"kl_tau = {BETA}", "teacher_tau = 0.0"),
+            "teacher_tau": ("kl_tau = 0.0", f"teacher_tau = {BETA}"),
+        }
+    terms = {
+        label: NativeTerm(_launch(version, 2, *loss), _launch(version, 4, *loss), BETA)
+        for label, loss in losses.items()
+    }
     if not old(version):
-        pair, four = (
-            {"argv": ["distil"], "files": {"rl.toml": _toml(version, "", size)}} for size in (2, 4)
-        )
-        losses_by_name["ref_kl (algo opd)"] = {**pair, "beta": 1.0, "groups_of_four": four}
-    return losses_by_name
+        pair, four = (_launch(version, size, argv=["distil"]) for size in (2, 4))
+        terms["ref_kl (algo opd)"] = NativeTerm(pair, four, 1.0)
+    return terms
 
 
-def corrections(version: str) -> dict[str, Any]:
+def corrections(version: str) -> dict[str, OwnLaunch]:
     """Return the default loss: it has no policy but the engine's to correct for.
 
     Its mask is on the difference of two probabilities. Since 0.6.0 it depends on the advantage's
     sign; the advantages asked about are above 0.
     """
-    masks = ("ipo_mask_low", "ipo_mask_high")
-    bounds: tuple[float | None, float] = (-0.2, 0.2)
-    if not old(version):
-        masks, bounds = ("dppo_mask_low", "dppo_mask_high"), (None, 0.2)
-    text = "\n".join(
-        [
-            "[trainer.loss]",
-            'type = "default"',
-            "kl_tau = 0.0",
-            *(f"{mask} = 0.2" for mask in masks),
-            "[orchestrator]",
-            f"{'rollouts_per_example' if old(version) else 'group_size'} = 2",
-        ]
-    )
-    launch: dict[str, Any] = {
-        "argv": [],
-        "files": {"rl.toml": text},
-        "bounds": bounds,
-        "estimator": None,
-        "silent": True,
-    }
-    return {f"default loss, {masks[0]} = {masks[1]} = 0.2": launch}
+    low, high = _masks(version)
+    loss = ['type = "default"', "kl_tau = 0.0", f"{low} = 0.2", f"{high} = 0.2"]
+    lines = ["[trainer.loss]", *loss, *_orchestrator(version, 2)]
+    bounds = (-0.2 if old(version) else None, 0.2)
+    launch = OwnLaunch([], {"rl.toml": "\n".join(lines)}, bounds, is_silent=True)
+    return {f"default loss, {low} = {high} = 0.2": launch}
 
 
-def ratio_levels(version: str) -> dict[str, Any]:
+def ratio_levels(version: str) -> dict[str, OwnLaunch]:
     """Return the default loss: it has one importance ratio, to the policy that sampled."""
-    return dict(corrections(version))
+    return corrections(version)
 
 
-NEUTRAL: Mapping[str, float] = {
-    "trainer.loss.kl_tau": 0.0,
-    "trainer.loss.dppo_mask_low": 1.0,
-    "trainer.loss.dppo_mask_high": 1.0,
-    "trainer.loss.ipo_mask_low": 1.0,
-    "trainer.loss.ipo_mask_high": 1.0,
-}
-"""Key of the loss -> the value with which it does nothing. Without the key it has its default."""
-
-
-def files(given: Mapping[str, object], without: str = "") -> dict[str, str]:
-    """Return rl.toml with the keys that these functions read: of the loss, of the advantages and of
-    the group. `without` has the value with which it does nothing."""
-    kept = {key: value for key, value in given.items() if key.startswith(_READ)}
-    if without in NEUTRAL:
-        kept[without] = NEUTRAL[without]
-    tables: dict[str, list[str]] = {}
-    for key, value in kept.items():
-        table, _, name = key.rpartition(".")
-        tables.setdefault(table, []).append(f"{name} = {json.dumps(value)}")
-    lines = [line for table in sorted(tables) for line in (f"[{table}]", *tables[table])]
-    return {"rl.toml": "\n".join(lines)}
-
-
-_READ = (
-    "trainer.loss.",
-    "orchestrator.advantage.",
-    "orchestrator.teacher_model.",
-    "orchestrator.group_size",
-    "orchestrator.rollouts_per_example",
-)
-
-
-def silent(version: str) -> dict[str, Any]:
+def silent(version: str) -> OwnLaunch:
     """Return a launch without KL options. It has a reference policy if the loss can use one."""
-    size = "rollouts_per_example = 4" if old(version) else "group_size = 4"
-    teacher = '\n[orchestrator.teacher_model.model]\nname = "org/policy"' if old(version) else ""
-    return {"argv": [], "files": {"rl.toml": f"[orchestrator]\n{size}{teacher}\n"}}
+    return OwnLaunch([], {"rl.toml": "\n".join(_orchestrator(version, 4))})
 
 
 def old(version: str) -> bool:
@@ -174,26 +126,6 @@ class Other(SimpleNamespace):
     """The stand-in for configurations that no launch here has."""
 
 
-def load_losses(sources: Any, import_object: Any) -> ModuleType:
-    """Return the module of the losses; `import_object` finds the hooks that a launch names."""
-    import torch
-
-    # The library decorates functions with torch.compile; the probe runs them as they are.
-    own_compile, torch.compile = torch.compile, _decorator
-    module: ModuleType = sources.load(
-        LOSS,
-        CustomLossConfig=Custom,
-        DefaultLossConfig=Default,
-        SFTLossConfig=Other,
-        IPOLossConfig=Other,
-        typechecker=lambda function: function,
-        jaxtyped=_decorator,
-        import_object=import_object,
-    )
-    torch.compile = own_compile
-    return module
-
-
 class PrimeRlProbes:
     """Prime-RL's functions, and the hooks that a launch ships."""
 
@@ -201,15 +133,25 @@ class PrimeRlProbes:
         import torch
 
         self.old = old(version)
-        self.losses: ModuleType = load_losses(sources, self._hook)
-        for name in ("default_loss_fn", "compute_loss"):
-            sources.uses(LOSS, name)
+        # The library decorates functions with torch.compile; the probe runs them as they are.
+        own_compile, torch.compile = torch.compile, _decorator
+        self.losses: ModuleType = sources.load(
+            LOSS,
+            CustomLossConfig=Custom,
+            DefaultLossConfig=Default,
+            SFTLossConfig=Other,
+            IPOLossConfig=Other,
+            typechecker=lambda function: function,
+            jaxtyped=_decorator,
+            import_object=self._hook,
+        )
+        torch.compile = own_compile
+        sources.uses(LOSS, "default_loss_fn", "compute_loss")
         if self.old:
             self.credit: ModuleType = sources.load(
                 ADVANTAGE, CustomAdvantageConfig=Custom, import_object=self._hook
             )
-            for name in ("default_advantage_fn", "compute_advantages"):
-                sources.uses(ADVANTAGE, name)
+            sources.uses(ADVANTAGE, "default_advantage_fn", "compute_advantages")
         else:
             sources.uses(LOSS, "ref_kl_loss_fn")
             self.credit = sources.load(GRPO, ["GRPOAlgorithm.score_group"], torch=torch)
@@ -268,9 +210,8 @@ class PrimeRlProbes:
             flat = self.credit.compute_advantages(rewards, lengths.tolist(), size, config.advantage)
         else:
             flat = self._scored(rewards, size)
-        task_rewards = torch.zeros_like(mask)
-        task_rewards[torch.arange(len(mask)), lengths - 1] = batch["rewards"]
-        return task_rewards, torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
+        gains = torch.tensor(flat).unsqueeze(-1).expand_as(mask) * mask
+        return at_last_token(batch["rewards"], mask), gains
 
     def _scored(self, rewards: Sequence[float], size: int) -> list[float]:
         """Return the scores of GRPOAlgorithm.score_group for each group."""

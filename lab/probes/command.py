@@ -5,18 +5,15 @@ from pathlib import Path
 import click
 
 from lab.adopt import loss_code
-from lab.probes.measure import measure_again
+from lab.probes.measure import measure
+from lab.probes.protocol import sources
 from orchestrator.cli.common import say
 from orchestrator.evidence.cells import releases
+from orchestrator.evidence.stored import write
 
 
 @click.command()
 @click.argument("wanted", nargs=-1, metavar="[LIBRARY[@VERSION]]...")
-@click.option(
-    "--python",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A Python that has torch (default: orch's own).",
-)
 @click.option(
     "--source",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -28,9 +25,7 @@ from orchestrator.evidence.cells import releases
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder of the environments.",
 )
-def command(
-    wanted: tuple[str, ...], python: Path | None, source: Path | None, environments: Path | None
-) -> None:
+def command(wanted: tuple[str, ...], source: Path | None, environments: Path | None) -> None:
     """Measure these releases, or all, in each library's own functions, and write the evidence."""
     if source and len(wanted) == 1:
         library, _, version = wanted[0].partition("@")
@@ -39,5 +34,7 @@ def command(
     chosen = releases(wanted)
     if source and len(chosen) != 1:
         raise click.UsageError("--source is the source of one release: name it LIBRARY@VERSION")
-    for file in measure_again(chosen, python, source, environments, say):
-        click.echo(file)
+    for library, version in chosen:
+        say(f"{library} {version}: asking its own functions")
+        with sources(library, version, source=source, within=environments) as found:
+            click.echo(write(measure(library, version, found.folder, found.commit)))

@@ -2,14 +2,15 @@
 
 `measure` asks everything and returns the evidence. Its parts follow: the value and gradient of an
 estimator's name (`classify`); which tokens a KL in the reward moves, and how a loss is averaged;
-which objective a whole update has (`measured_objective`); the KL terms of a launch that sets none.
+which objective a whole update has (`objective`); the KL terms of a launch that sets none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,28 +22,20 @@ from lab.probes.protocol import (
     NEAR,
     SIZE,
     STEP,
-    AnswersByKey,
-    Inquiry,
-    ProbeBatch,
-    ProbeTarget,
-    as_array,
+    AskedRelease,
+    NativeTerm,
+    OwnLaunch,
+    ProbeLaunch,
     curve,
     every_group,
     expected_gradient,
-    first_error,
+    or_error,
     probes_of,
     ragged,
     ratios,
-    scaled,
-    sources,
     two_groups,
 )
-from lab.probes.surroundings import (
-    ask_about_surroundings,
-    ask_about_weights,
-    measured_surroundings,
-    measured_weights,
-)
+from lab.probes.surroundings import measured_surroundings, measured_weights
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import TABLE, entry, plain_names
 from orchestrator.evidence.cells import (
@@ -58,7 +51,7 @@ from orchestrator.evidence.cells import (
     terms,
     translated,
 )
-from orchestrator.evidence.stored import EstimatorCurve, write
+from orchestrator.evidence.stored import EstimatorCurve
 from orchestrator.exact.laboratory import FloatTable, LabSetting, exact
 from orchestrator.exact.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.catalogue import ObjectiveKind
@@ -66,10 +59,8 @@ from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import clamped_value, slope
 from orchestrator.kl.verdicts import verdict
 from orchestrator.records import LaunchPlan
-from orchestrator.settings import Kl, RatioLevel, Settings
+from orchestrator.settings import Kl, RatioLevel
 
-Key = tuple[Any, ...]
-"""The key of a question and of its answer."""
 WEIGHTS: Mapping[str, float | None] = {"on": None, "off": 0.7, "far": 5.0}
 """Curve -> log pi / pi_rollout of its tokens. In `far` a bounded weight is at its bound."""
 _AMONG = np.isin(CURVE, NEAR)
@@ -84,22 +75,26 @@ FORMS = tuple(
 """The estimators whose value and gradient are compared with a library's function."""
 
 
-def measure(library: str, version: str, where: ProbeTarget, commit: str = "") -> dict[str, Any]:
+def measure(library: str, version: str, folder: Path, commit: str = "") -> dict[str, Any]:
     """Return the evidence on a release. Raise EnvironmentFault if its functions cannot be run.
 
-    `commit`: of the source, where a release is not a published package.
+    folder: of its package. commit: of the source, where a release is not a published package.
     """
     probes = probes_of(library)
-    inquiry = Inquiry(library, version)
-    add_models(inquiry)
-    cells = list(ask_about_cells(inquiry))
-    refused, units = ask_about_terms(inquiry)
-    names = _names(inquiry, probes)
-    natives = _natives(inquiry, probes)
-    ask_about_silence(inquiry, inquiry.add_own_launch(probes.silent(version)))
-    weighted = ask_about_weights(inquiry)
-    beside = ask_about_surroundings(inquiry)
-    answers, definitions = inquiry.send(where)
+    with closing(AskedRelease(library, version, folder)) as release:
+        cells = list(_cells(release))
+        measured = {
+            "silent": silent_terms(release, probes.silent(version)),
+            "names": list(_names(release, probes)),
+            "reward": {each: _in_reward(release, each) for each in ADVANTAGES},
+            "loss": {each: _in_loss(release, each) for each in AGGREGATIONS},
+            "ratio": ratio_bound(release),
+            "natives": list(_natives(release, probes)),
+            "corrections": measured_weights(release),
+            "beside": measured_surroundings(release),
+            "cells": cells,
+        }
+        definitions = release.sources()
     return {
         "library": library,
         "version": version,
@@ -107,119 +102,59 @@ def measure(library: str, version: str, where: ProbeTarget, commit: str = "") ->
         "arithmetic": "float64, CPU",
         "stood_in": probes.STOOD_IN,
         "sources": {key: dict(value) for key, value in sorted(definitions.items())},
-        "silent": silent_terms(answers),
-        "names": [_name(each, answers) for each in names],
-        "reward": {
-            advantage: {"refused": refused[advantage]}
-            if advantage in refused
-            else reward_effect(answers, ("advantage", advantage), BETA * units[advantage])
-            for advantage in ADVANTAGES
-        },
-        "loss": {
-            aggregation: {"refused": refused[aggregation]}
-            if ("aggregation", aggregation, None) not in answers
-            else loss_weights(answers, aggregation)
-            for aggregation in AGGREGATIONS
-        },
-        "ratio": ratio_bound(answers),
-        "natives": [_native(each, answers) for each in natives],
-        "corrections": measured_weights(weighted, answers),
-        "beside": measured_surroundings(beside, answers),
-        "cells": list(_cells(cells, answers)),
+        **measured,
     }
 
 
-def measure_again(
-    releases: Sequence[tuple[str, str]],
-    python: Path | None,
-    source: Path | None,
-    within: Path | None,
-    say: Callable[[str], None],
-) -> Iterator[Path]:
-    """Measure releases in their own functions, and keep the evidence. Yield each file.
-
-    python: with torch; None: orch's own. source: the folder of the package of one release; None:
-    its environment, in the folder `within`.
-    """
-    for library, version in releases:
-        say(f"{library} {version}: asking its own functions")
-        with sources(library, version, python=python, source=source, within=within) as folder:
-            yield write(measure(library, version, folder.where, folder.commit))
-
-
-def _names(inquiry: Inquiry, probes: Any) -> list[tuple[str, str]]:
-    """Add the questions about every estimator's name of the library. Return place and name."""
-    for at, weight in WEIGHTS.items():
-        inquiry.add_batch(f"curve {at}", curve(weight))
-    questions = []
-    for place, name, more in probes.names(inquiry.version):
+def _names(release: AskedRelease, probes: Any) -> Iterator[dict[str, Any]]:
+    """Yield one entry for every estimator's name of the library."""
+    for place, name, more in probes.names(release.version):
         kl = term(probes.TYPICAL[place], place)
-        plan = translated(fitting(inquiry.library, inquiry.version, kl))
-        launch = inquiry.add_launch(plan, *more)
-        for at in WEIGHTS:
-            inquiry.add_question(
-                ("name", place, name, at), "kl", launch, f"curve {at}", place=place
-            )
-        questions.append((place, name))
-    return questions
+        plan = translated(fitting(release.library, release.version, kl))
+        launch = OwnLaunch((*plan.argv, *more), plan.files)
+        yield {"place": place, "name": name, **_classified(release, launch, place)}
 
 
-def _name(question: tuple[str, str], answers: AnswersByKey) -> dict[str, Any]:
-    place, name = question
-    replies = {at: answers[("name", place, name, at)] for at in WEIGHTS}
-    error = first_error(replies.values())
-    classified = {"error": error} if error else asdict(classify(replies))
-    return {"place": place, "name": name, **classified}
+@or_error
+def _classified(release: AskedRelease, launch: ProbeLaunch, place: str) -> dict[str, Any]:
+    replies = {at: release.ask("kl", launch, curve(by), place) for at, by in WEIGHTS.items()}
+    return asdict(classify(replies))
 
 
-def _natives(inquiry: Inquiry, probes: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Add the questions about launches that no cell is translated into. Return name and launch."""
-    natives = []
-    for label, native in probes.natives(inquiry.version).items():
-        launch = inquiry.add_own_launch(native)
-        for on_policy in (True, False):
-            ask_for_update(inquiry, ("native", label, on_policy), launch, on_policy)
-        larger = native.get("groups_of_four", native)
-        launch = inquiry.add_own_launch(larger)
-        ask_about_reward(inquiry, ("native reward", label), launch)
-        natives.append((label, native))
-    return natives
+def _natives(release: AskedRelease, probes: Any) -> Iterator[dict[str, Any]]:
+    """Yield one entry for every KL term that no cell is translated into."""
+    terms: Mapping[str, NativeTerm] = getattr(probes, "natives", lambda _: {})(release.version)
+    for label, native in terms.items():
+        tokens, of_sequence = (TOKENS_A_RESPONSE, NUM_TOKENS) if native.sums_a_response else (1, 1)
+        beta = native.beta * of_sequence
+        yield {
+            "name": label,
+            "reward": reward_effect(release, native.of_four, native.beta * tokens),
+            **{
+                name: _rounded(objective(release, native.launch, on, beta))
+                for name, on in REGIMES.items()
+            },
+        }
 
 
-def _native(question: tuple[str, Mapping[str, Any]], answers: AnswersByKey) -> dict[str, Any]:
-    label, native = question
-    beta, summed = native["beta"], native.get("of_responses")
-    tokens, of_sequence = (TOKENS_A_RESPONSE, NUM_TOKENS) if summed else (1, 1)
-    return {
-        "name": label,
-        "reward": reward_effect(answers, ("native reward", label), beta * tokens),
-        **{
-            name: _rounded(
-                measured_objective(answers, ("native", label, on), on, beta * of_sequence)
-            )
-            for name, on in REGIMES.items()
-        },
-    }
-
-
-def _cells(questions: list["AskedCell"], answers: AnswersByKey) -> Iterator[dict[str, Any]]:
+def _cells(release: AskedRelease) -> Iterator[dict[str, Any]]:
     """Yield one entry for every KL term, on- and off-policy."""
-    for kl, on_policy, key, summed in questions:
+    for kl, on_policy in product(terms(), REGIMES.values()):
         entry: dict[str, Any] = {
             "estimator": kl.estimator,
             "placement": kl.placement,
             "on_policy": on_policy,
         }
-        if isinstance(key, str):
-            yield {**entry, "refused": key}
+        wanted = accepted(release.library, release.version, kl, on_policy)
+        if isinstance(wanted, str):
+            yield {**entry, "refused": wanted}
             continue
+        beta = BETA
+        if sums_a_response(wanted):
+            beta, entry["loss"] = BETA * NUM_TOKENS, "sum over a response"
         over = [kl.estimator] * TABLE[kl.estimator].is_of_vocabulary
-        beta = BETA * (NUM_TOKENS if summed else 1)
-        cell = measured_objective(answers, key, on_policy, beta, over)
-        if summed:
-            entry["loss"] = "sum over a response"
-        comparison = compared_with_verdict(kl, on_policy, cell)
-        yield {**entry, **_rounded(cell), **comparison}
+        cell = objective(release, translated(wanted), on_policy, beta, over)
+        yield {**entry, **_rounded(cell), **compared_with_verdict(kl, on_policy, cell)}
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,8 +170,8 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def classify(answers: Mapping[str, Mapping[str, Any]]) -> EstimatorCurve:
     """Return the curve of an estimator, from the answers to `kl` on curve(WEIGHTS[name])."""
-    value = {name: as_array(each, "value")[0] for name, each in answers.items()}
-    gradient = {name: as_array(each, "slope")[0] for name, each in answers.items()}
+    value = {name: each["value"][0] for name, each in answers.items()}
+    gradient = {name: each["slope"][0] for name, each in answers.items()}
     bound_of, (below, above) = value["on"], flat_beyond(gradient["on"])
     value["on"], gradient["on"] = value["on"][_AMONG], gradient["on"][_AMONG]
     whose, off = _nearest(value, _values)
@@ -347,97 +282,41 @@ CLOSE_WEIGHTS = 1e-4
 IN_LOSS = ("k1", "k3")
 """Estimators for which the weights of tokens in the loss are measured: the first that a library
 has."""
-BATCHES = {
-    "as it is": two_groups(),
-    "raised": two_groups(STEP),
-    "lowered": two_groups(-STEP),
-    "ten times": scaled(two_groups(), 10.0, 10.0),
-}
-
-
-def ask_about_terms(inquiry: Inquiry) -> tuple[dict[str, str], dict[str, float]]:
-    """Add the questions about k1 in the reward and a KL in the loss.
-
-    The former are asked with each advantage, the latter with each aggregation. Return two mappings:
-    advantage or aggregation -> the field that the backend refuses in it; and advantage -> the
-    factor from the unit of its loss to that of a mean over tokens, which `reward_effect` needs.
-    """
-    for name, batch in BATCHES.items():
-        inquiry.add_batch(name, batch)
-    inquiry.add_batch("ragged", ragged())
-    inquiry.add_batch("ratios", ratios())
-    refused: dict[str, str] = {}
-    units: dict[str, float] = {}
-    release = (inquiry.library, inquiry.version)
-    for advantage in ADVANTAGES:
-        try:
-            wanted = fitting(*release, term("k1", "reward"), advantage=advantage, group_size=SIZE)
-        except UnsupportedSetting as error:
-            refused[advantage] = error.field
-            continue
-        units[advantage] = TOKENS_A_RESPONSE if sums_a_response(wanted) else 1.0
-        ask_about_reward(inquiry, ("advantage", advantage), inquiry.add_launch(translated(wanted)))
-    for aggregation in AGGREGATIONS:
-        for key, kl in _averaged(aggregation):
-            wanted = settings(
-                *release, kl, advantage="dr_grpo", aggregation=aggregation, group_size=GROUP
-            )
-            plan = _plan(wanted, aggregation, refused)
-            if plan:
-                what = "update" if kl.placement else "loss"
-                inquiry.add_question(key, what, inquiry.add_launch(plan), "ragged")
-    stale = translated(fitting(*release, term("none", None), on_policy=False, advantage="dr_grpo"))
-    inquiry.add_question(("ratios",), "loss", inquiry.add_launch(stale), "ratios")
-    return refused, units
-
-
-def _averaged(aggregation: str) -> Iterator[tuple[Key, Kl]]:
-    """Yield key and KL term for the weights of tokens: no KL, then each of IN_LOSS in the loss."""
-    yield ("aggregation", aggregation, None), term("none", None)
-    for estimator in IN_LOSS:
-        yield ("aggregation", aggregation, estimator), term(estimator, "loss")
-
-
 TOKENS_A_RESPONSE = sum(LENGTHS) / len(LENGTHS)
 """Mean tokens of a response of `two_groups`: the factor from a sum over its tokens to a mean."""
 
 
-def ask_about_reward(inquiry: Inquiry, key: tuple[Any, ...], launch: int) -> None:
-    """Add the questions about a KL in the reward of a launch, one for each of BATCHES."""
-    for batch in BATCHES:
-        inquiry.add_question((*key, batch), "update", launch, batch)
-
-
-def _plan(wanted: Settings, what: str, refused: dict[str, str]) -> LaunchPlan | None:
-    """Return the launch, or None and note the refused field.
-
-    A library that is never on-policy gets a staleness of one step.
-    """
+def _in_reward(release: AskedRelease, advantage: Any) -> dict[str, Any]:
+    """Return the effect of k1 in the reward with an advantage, or the refused field."""
+    kl = term("k1", "reward")
     try:
-        return translated(wanted)
+        wanted = fitting(release.library, release.version, kl, advantage=advantage, group_size=SIZE)
     except UnsupportedSetting as error:
-        if error.field == "max_staleness_steps" and not wanted.max_staleness_steps:
-            return _plan(wanted.model_copy(update={"max_staleness_steps": 1}), what, refused)
-        refused[what] = error.field
-        return None
+        return {"refused": error.field}
+    unit = TOKENS_A_RESPONSE if sums_a_response(wanted) else 1.0
+    return reward_effect(release, translated(wanted), BETA * unit)
 
 
-def reward_effect(
-    answers: AnswersByKey, key: tuple[Any, ...], beta: float = BETA
-) -> dict[str, Any]:
+@or_error
+def reward_effect(release: AskedRelease, launch: ProbeLaunch, beta: float = BETA) -> dict[str, Any]:
     """Return which tokens the KL of one token moves through the reward.
 
     `within`, in its own rollout: response (all tokens), to_go (the token and those before it),
     token (itself), none. `others`, in other rollouts: leave_one_out or group_mean (the KL is inside
     that baseline), batch (inside a whitening), none (outside).
     """
-    if error := first_error(answers[*key, batch] for batch in BATCHES):
-        return {"error": error}
-    raised, lowered = (_advantages(answers[(*key, name)]) for name in ("raised", "lowered"))
+    plain = two_groups()
+    ten_times = plain._replace(
+        ref=plain.logp + 10 * (plain.ref - plain.logp), rewards=10 * plain.rewards
+    )
+    # On-policy the gradient is the factor of each token's score. The loss is a token mean.
+    raised, lowered, as_it_is, large = (
+        -release.ask("update", launch, batch)["gradient"] * sum(LENGTHS)
+        for batch in (two_groups(STEP), two_groups(-STEP), plain, ten_times)
+    )
     # A central difference in the KL of one token. The minus: a KL is a cost in the reward.
     moved = -(raised - lowered) / (2 * STEP * beta)
-    plain, large = (_advantages(answers[(*key, name)]) for name in ("as it is", "ten times"))
-    bounded = bool(np.abs(large).max() < 5 * np.abs(plain).max())
+    bounded = bool(np.abs(large).max() < 5 * np.abs(as_it_is).max())
     own, group = moved[AT[0]], moved[1:SIZE]
     return {
         "within": _within(own),
@@ -445,11 +324,6 @@ def reward_effect(
         "divided_by_deviation": bounded,
         "moved": [[float(f"{x:.4g}") for x in row] for row in moved[:SIZE]],
     }
-
-
-def _advantages(answer: Mapping[str, Any]) -> FloatTable:
-    """Return the factor of each token's score, [N, T], on-policy. The loss is a token mean."""
-    return -as_array(answer, "gradient") * sum(LENGTHS)
 
 
 def _within(own: FloatTable) -> str:
@@ -472,49 +346,71 @@ def _others(own: FloatTable, group: FloatTable, elsewhere: FloatTable) -> str:
     strongest = float(np.abs(own).max())
     if strongest < CLOSE_WEIGHTS or np.abs(group).max() < CLOSE_WEIGHTS:
         return "none"
-    share = float(group[0, 0]) / strongest
-    names = {
-        -1 / (SIZE - 1): "leave_one_out" if abs(strongest - 1) < CLOSE_WEIGHTS else "group_mean"
+    if abs(float(group[0, 0]) / strongest + 1 / (SIZE - 1)) >= CLOSE_WEIGHTS:
+        return "group"
+    return "leave_one_out" if abs(strongest - 1) < CLOSE_WEIGHTS else "group_mean"
+
+
+def _in_loss(release: AskedRelease, aggregation: Any) -> dict[str, Any]:
+    """Return the weights of tokens with an aggregation of the loss, or the refused field."""
+    plans = {
+        estimator: _averaged(release, aggregation, kl)
+        for estimator, kl in (
+            (None, term("none", None)),
+            *((each, term(each, "loss")) for each in IN_LOSS),
+        )
     }
-    return next(
-        (name for value, name in names.items() if abs(share - value) < CLOSE_WEIGHTS), "group"
+    refused = [plan for plan in plans.values() if isinstance(plan, str)]
+    policy = plans.pop(None)
+    if isinstance(policy, str):
+        return {"refused": refused[-1]}
+    launches = {name: plan for name, plan in plans.items() if not isinstance(plan, str)}
+    return loss_weights(release, policy, launches)
+
+
+def _averaged(release: AskedRelease, aggregation: Any, kl: Kl) -> LaunchPlan | str:
+    """Return a launch, or the refused field. A library that is never on-policy lags one step."""
+    wanted = settings(
+        release.library,
+        release.version,
+        kl,
+        advantage="dr_grpo",
+        aggregation=aggregation,
+        group_size=GROUP,
     )
+    refused = ""
+    for staleness in (0, 1):
+        try:
+            return translated(wanted.model_copy(update={"max_staleness_steps": staleness}))
+        except UnsupportedSetting as error:
+            refused = error.field
+        if refused != "max_staleness_steps":
+            break
+    return refused
 
 
-def loss_weights(answers: AnswersByKey, aggregation: str) -> dict[str, Any]:
+@or_error
+def loss_weights(
+    release: AskedRelease, policy: LaunchPlan, with_kl: Mapping[Any, LaunchPlan]
+) -> dict[str, Any]:
     """Return the weights of tokens in the policy loss and in a KL in the loss.
 
-    The batch is `ragged`: two responses of 3 and 1 tokens.
+    The batch is `ragged`: two responses of 3 and 1 tokens. with_kl: estimator -> its launch.
     """
-    keys = [("aggregation", aggregation, each) for each in IN_LOSS]
-    questions = {
-        "policy": answers[("aggregation", aggregation, None)],
-        "kl": next((answers[each] for each in keys if each in answers), None),
-    }
-    estimator = next((each[-1] for each in keys if each in answers), IN_LOSS[0])
     batch = ragged()
-    x = np.asarray(batch["logp"]) - np.asarray(batch["ref"])
-    unit = np.where(np.asarray(batch["mask"]) > 0, slope(estimator, x), 1.0)
-    measured: dict[str, Any] = {}
-    for what, answer in questions.items():
-        if answer is None:
-            measured[what] = "refused"
-            continue
-        if "error" in answer:
-            return {"error": answer["error"]}
-        weights = as_array(answer, "gradient") / (BETA * unit if what == "kl" else -1.0)
-        measured[what] = _aggregation(weights)
-        measured[f"{what}_weights"] = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
-    return measured
+    gradient = release.ask("loss", policy, batch)["gradient"]
+    measured = _weighted("policy", -gradient)
+    if not with_kl:
+        return {**measured, "kl": "refused"}
+    estimator, launch = next(iter(with_kl.items()))
+    unit = np.where(batch.mask > 0, slope(estimator, batch.logp - batch.ref), 1.0)
+    gradient = release.ask("update", launch, batch)["gradient"]
+    return measured | _weighted("kl", gradient / (BETA * unit))
 
 
-def ratio_bound(answers: AnswersByKey) -> dict[str, Any]:
-    """Return `flat_above`: the log pi / pi_rollout above which an unclipped policy loss is flat.
-
-    It is None if the loss has a gradient up to 30.
-    """
-    gradient = as_array(answers[("ratios",)], "gradient")[0]
-    return {"flat_above": flat_beyond(gradient)[1]}
+def _weighted(what: str, weights: FloatTable) -> dict[str, Any]:
+    rows = [[float(f"{x:.6g}") for x in row] for row in weights + 0.0]
+    return {what: _aggregation(weights), f"{what}_weights": rows}
 
 
 def _aggregation(weights: FloatTable) -> str:
@@ -530,6 +426,17 @@ def _aggregation(weights: FloatTable) -> str:
     return "other"
 
 
+def ratio_bound(release: AskedRelease) -> dict[str, Any]:
+    """Return `flat_above`: the log pi / pi_rollout above which an unclipped policy loss is flat.
+
+    It is None if the loss has a gradient up to 30.
+    """
+    none = term("none", None)
+    wanted = fitting(release.library, release.version, none, on_policy=False, advantage="dr_grpo")
+    gradient = release.ask("loss", translated(wanted), ratios())["gradient"][0]
+    return {"flat_above": flat_beyond(gradient)[1]}
+
+
 # Identify the objective of a library's whole update by its exact expected gradient.
 
 
@@ -543,71 +450,25 @@ def models(on_policy: bool) -> Sequence[LabSetting]:
     return generic_settings(on_policy=on_policy, num_tokens=NUM_TOKENS)
 
 
-def batch_name(on_policy: bool, index: int) -> str:
-    """Return the name of a model's batch."""
-    return f"{'on' if on_policy else 'off'}-policy {index}"
-
-
-def add_models(inquiry: Inquiry) -> None:
-    """Add the batch of every model to the inquiry."""
-    for on_policy in (True, False):
-        for index, setting in enumerate(models(on_policy)):
-            inquiry.add_batch(batch_name(on_policy, index), every_group(setting))
-
-
-def ask_for_update(
-    inquiry: Inquiry, key: Key, launch: int, on_policy: bool, what: str = "update"
-) -> None:
-    """Add the questions for a launch's update at every model. `what="loss"`: for its loss alone."""
-    for index in range(len(models(on_policy))):
-        inquiry.add_question(
-            (*key, index), what, launch, batch_name(on_policy, index), only="gradient"
-        )
-
-
-class AskedCell(NamedTuple):
-    """A KL term that was asked about, on- or off-policy."""
-
-    kl: Kl
-    on_policy: bool
-    key: Key | str
-    """The key of its answers, or, as a text, the field that the backend refuses."""
-    summed: bool = False
-    """True if the loss sums a response's tokens; False if it is a mean over tokens."""
-
-
-def ask_about_cells(inquiry: Inquiry) -> Iterator[AskedCell]:
-    """Add the questions about every KL term, on- and off-policy. Yield each term."""
-    for kl in terms():
-        for on_policy in (True, False):
-            wanted = accepted(inquiry.library, inquiry.version, kl, on_policy)
-            if isinstance(wanted, str):
-                yield AskedCell(kl, on_policy, wanted)
-                continue
-            key = ("cell", kl.label, on_policy)
-            ask_for_update(inquiry, key, inquiry.add_launch(translated(wanted)), on_policy)
-            yield AskedCell(kl, on_policy, key, sums_a_response(wanted))
-
-
-def measured_objective(
-    answers: AnswersByKey,
-    key: Key,
+@or_error
+def objective(
+    release: AskedRelease,
+    launch: ProbeLaunch,
     on_policy: bool,
     beta: float = BETA,
     over: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the objective whose gradient the library's update has, or the library's error.
+    """Return the objective whose gradient the library's update has.
 
     `over`: estimators over the vocabulary, whose objectives are then candidates too.
     """
     settings_ = models(on_policy)
-    replies = [answers[(*key, index)] for index in range(len(settings_))]
-    if error := first_error(replies):
-        return {"error": error}
     gradient = np.stack(
         [
-            expected_gradient(setting, each["gradient"], beta)
-            for setting, each in zip(settings_, replies, strict=True)
+            expected_gradient(
+                setting, release.ask("update", launch, every_group(setting))["gradient"], beta
+            )
+            for setting in settings_
         ]
     )
     candidates = [gradients(each, over) for each in settings_]
@@ -682,54 +543,27 @@ def _deviation(
 # Measure the KL terms of a launch without KL options.
 
 
-SILENCE_CLOSE = 1e-6
-
-
-def _batches() -> dict[str, ProbeBatch]:
-    """Return batches with a KL to the reference policy, without KL, and to the rollout policy.
-
-    Task rewards and advantages are 0.
-    """
-    some = ProbeBatch(**{**two_groups(), "rewards": [0.0] * 8})
-    some["mask"] = [[1.0] * 3] * 8
-    some["advantages"] = [[0.0] * 3] * 8
-    none = ProbeBatch(**{**some, "ref": some["logp"]})
-    old = (np.asarray(some["ref"]) * 0.6 + np.asarray(some["logp"]) * 0.4).tolist()
-    return {
-        "silent": some,
-        "silent, none": none,
-        "silent, stale": ProbeBatch(**{**none, "old": old}),
-    }
-
-
-def ask_about_silence(inquiry: Inquiry, launch: int) -> None:
-    """Add the questions about a launch without KL options."""
-    for name, batch in _batches().items():
-        inquiry.add_batch(name, batch)
-        inquiry.add_question(("silent", "reward", name), "advantages", launch, name)
-        inquiry.add_question(("silent", "loss", name), "loss", launch, name)
-
-
-def silent_terms(answers: AnswersByKey) -> dict[str, Any]:
+def silent_terms(release: AskedRelease, launch: ProbeLaunch) -> dict[str, Any]:
     """Return the active KL terms: `reward`, `loss`, and `proximal` (in the loss, to the rollout
     policy). Each is an estimator and its beta, or None.
+
+    Task rewards and advantages are 0. The batches have a KL to the reference policy, none, and one
+    to the rollout policy.
     """
-    batches = _batches()
-    some, stale = batches["silent"], batches["silent, stale"]
-    x = np.asarray(some["logp"]) - np.asarray(some["ref"])
-    lag = np.asarray(stale["logp"]) - np.asarray(stale["old"])
-    rewards = {name: answers[("silent", "reward", name)] for name in ("silent", "silent, none")}
-    penalty = as_array(rewards["silent, none"], "rewards") - as_array(rewards["silent"], "rewards")
-    size = x.size
+    zero, one = np.zeros((8, 3)), np.ones((8, 3))
+    some = two_groups()._replace(rewards=np.zeros(8), mask=one, advantages=zero)
+    none = some._replace(ref=some.logp)
+    stale = none._replace(old=some.ref * 0.6 + some.logp * 0.4)
+    x, lag = some.logp - some.ref, stale.logp - stale.old
+    rewards, plain = (release.ask("advantages", launch, batch)["rewards"] for batch in (some, none))
+    in_loss, proximal = (
+        release.ask("loss", launch, batch)["gradient"] * x.size for batch in (some, stale)
+    )
     return {
-        "reward": _fitted(penalty, x, clamped_value),
-        "loss": _fitted(_gradient(answers, "silent") * size, x, slope),
-        "proximal": _fitted(_gradient(answers, "silent, stale") * size, lag, slope),
+        "reward": _fitted(plain - rewards, x, clamped_value),
+        "loss": _fitted(in_loss, x, slope),
+        "proximal": _fitted(proximal, lag, slope),
     }
-
-
-def _gradient(answers: AnswersByKey, name: str) -> FloatTable:
-    return as_array(answers[("silent", "loss", name)], "gradient")
 
 
 def _fitted(gradient: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] | None:
@@ -737,11 +571,11 @@ def _fitted(gradient: FloatTable, x: FloatTable, closed: Any) -> dict[str, Any] 
 
     closed: a function of an estimator's name and x.
     """
-    if np.abs(gradient).max() <= SILENCE_CLOSE * 1e-2:
+    if np.abs(gradient).max() <= CLOSE * 1e-2:
         return None
     for form in plain_names():
         shape = closed(form, x)
         beta = float((gradient * shape).sum() / (shape * shape).sum())
-        if np.abs(gradient - beta * shape).max() <= SILENCE_CLOSE * max(1.0, abs(beta)):
+        if np.abs(gradient - beta * shape).max() <= CLOSE * max(1.0, abs(beta)):
             return {"estimator": form, "beta": float(f"{beta:.6g}")}
     return {"estimator": "?", "beta": None}

@@ -1,243 +1,204 @@
-"""Run a library's own functions in one process of its Python, for many questions.
+"""Ask a library's own functions, in a process of their own.
 
-The protocol (JSON; runner.py answers it with a backend's probes.py):
+`runner.py` answers there, with the library's `probes.py`, from a launch and a batch. The launch is
+one as `translate` makes it. It decides which functions run: names and defaults are the library's
+own. The answers hold plain numbers and NumPy arrays:
 
-asked
-    launches   [{"argv": [...], "files": {name: text}}]: launches as `translate` makes them. They
-               decide which functions run: names and defaults are the library's own.
-    batches    {name: Batch}
-    questions  [{"ask", "launch": index, "batch": name, "place": only for kl,
-               "only": the parts of the answer that are wanted}]
-answers, one a question, in order
-    kl          {"value": [N, T], "slope": [N, T] = d sum(value) / d logp}, with "place" `reward` or
-                `loss`: the function and the estimator that the launch uses there. No mask applied.
-    advantages  {"rewards": [N, T], "advantages": [N, T]}: rewards of tokens after a KL in the
-                reward was subtracted (as the library keeps them), and the advantages that follow.
-                The KL is of `old`.
-    loss        {"loss": number, "gradient": [N, T] = d loss / d logp}: policy loss, and a KL in the
-                loss, of the batch as one micro-batch on one device.
-    update      `advantages`, then `loss` with those advantages. The KL in the reward is of `old`,
-                that in the loss of `logp`.
-    controller  {"beta": number}: beta after the trainer's step with the batch, by its controller.
-    reference   {"reference": [4]}: a weight of the reference policy after each of four train steps;
-                it begins at 0, and the policy's stays 1.
-    functions   {"functions": {name: {"value": ..., "gradient": [N, T]}}}: every function of the
-                library around the KL, with the library's defaults (functions.py); "error" in place
-                of both where it raised an exception.
-    any         {"error": "Kind: sentence"}: the exception that the library raised.
+kl          {"value": [N, T], "slope": [N, T] = d sum(value) / d logp}, with the place `reward` or
+            `loss`: the function and the estimator that the launch uses there. No mask applied.
+advantages  {"rewards": [N, T], "advantages": [N, T]}: rewards of tokens after a KL in the reward
+            was subtracted (as the library keeps them), and the advantages that follow. The KL is of
+            `old`.
+loss        {"loss": number, "gradient": [N, T] = d loss / d logp}: policy loss, and a KL in the
+            loss, of the batch as one micro-batch on one device.
+update      `advantages`, then `loss` with those advantages. The KL in the reward is of `old`, that
+            in the loss of `logp`.
+controller  {"beta": number}: beta after the trainer's step with the batch, by its controller.
+reference   {"reference": [4]}: a weight of the reference policy after each of four train steps; it
+            begins at 0, and the policy's stays 1.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import wraps
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple, TypedDict
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from lab.libraries import folder, part
+from lab.libraries import part
+from lab.probes import runner
 from orchestrator.environments.lock import find_installed, lock_of
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.cells import libraries
 from orchestrator.exact.laboratory import FloatTable, LabSetting, Sequences, tables
-from orchestrator.records import LaunchPlan
 
-NumberRows = Sequence[Sequence[float]]
+Answer = Mapping[str, Any]
+AnsweredSources = Mapping[str, Mapping[str, Any]]
+"""Of the library's source, `file:definition` -> its line and the sha256 of its text."""
+Bounds = tuple[float | None, float | None]
+"""The lower and the upper bound of a launch's correction; None: it has none."""
+LEAST, MOST = 0.5, 3.0
+"""Bounds of the ratio in the corrections that are measured. 1 / MOST is not LEAST: a library that
+bounds the inverse ratio is seen."""
 
 
-class ProbeBatch(TypedDict, total=False):
-    """Arrays of N rollouts of at most T tokens. An array is [N, T] unless its text has a shape."""
+class ProbeBatch(NamedTuple):
+    """N rollouts of at most T tokens. An array is [N, T] unless its text has a shape."""
 
-    logp: NumberRows
+    logp: FloatTable
     """log pi of the sampled tokens, by the policy being trained."""
-    ref: NumberRows
+    ref: FloatTable
     """log pi of the sampled tokens, by the reference policy."""
-    old: NumberRows
+    old: FloatTable
     """log pi of the sampled tokens, by the rollout policy, as the trainer has it. Constant."""
-    engine: NumberRows
-    """log pi of the sampled tokens, by the engine that sampled them; without it `old`."""
-    mask: NumberRows
+    mask: FloatTable
     """1 for tokens of the response, 0 for padding at the end."""
-    rewards: Sequence[float]
+    rewards: FloatTable
     """[N]: the task's reward of each response."""
     groups: Sequence[int]
     """[N]: the number of each rollout's prompt. Rollouts of one prompt are consecutive."""
-    advantages: NumberRows
+    advantages: FloatTable | None = None
     """Only for the question `loss`."""
+    engine: FloatTable | None = None
+    """log pi of the sampled tokens, by the engine that sampled them; without it `old`."""
 
 
-class ProbeQuestion(TypedDict, total=False):
-    """One question of the protocol above."""
-
-    ask: str
-    launch: int
-    batch: str
-    place: str
-    only: Sequence[str]
-
-
-class ProbeLaunch(TypedDict):
+class ProbeLaunch(Protocol):
     """The input that starts a library: its arguments and the files beside them."""
 
+    @property
+    def argv(self) -> Sequence[str]:
+        """The program and its arguments."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """Name -> text."""
+
+
+class OwnLaunch(NamedTuple):
+    """A launch in a library's own words."""
+
     argv: Sequence[str]
-    files: Mapping[str, str]
+    files: Mapping[str, str] = MappingProxyType({})
+    bounds: Bounds = (None, None)
+    """Of its correction of the engine's mismatch."""
+    estimator: str | None = None
+    """That of the KL in the loss; None: the launch has none, or one that is not compared."""
+    is_silent: bool = False
+    """True: the launch says nothing about a correction."""
 
 
-AnswersByKey = Mapping[Any, Mapping[str, Any]]
-"""The key of a question -> its answer."""
-AnsweredSources = Mapping[str, Mapping[str, Any]]
-"""Of the library's source, `file:definition` -> its line and the sha256 of its text."""
+class NativeTerm(NamedTuple):
+    """A KL term that no cell is translated into."""
+
+    launch: OwnLaunch
+    """With groups of two rollouts."""
+    of_four: OwnLaunch
+    """The same with groups of four."""
+    beta: float
+    sums_a_response: bool = False
+    """True if the loss sums a response's tokens; False if it is a mean over tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeTarget:
-    """The place where a library's code runs: a Python that has torch, and the folder of the
-    package.
-
-    Folder None: the package is where that Python finds it.
-    """
-
-    python: Path
-    folder: Path | None = None
-
-
-def probes_file(library: str) -> Path:
-    """Return the module of a backend that runs its library's functions.
+def probes_of(library: str) -> ModuleType:
+    """Return the module that runs a library's functions, and states facts about the library.
 
     Raise EnvironmentFault if the backend has none, as the embedded trainer has none.
     """
-    path = folder(library) / "probes.py"
-    if not path.exists():
+    module = part(library, "probes")
+    if module is None:
         raise EnvironmentFault(
             f"backend '{library}' has no library whose functions could be asked (there are: "
             f"{', '.join(libraries())})"
         )
-    return path
-
-
-def probes_of(library: str) -> ModuleType:
-    """Import the module of `probes_file`, for the facts that it states about its library."""
-    probes_file(library)
-    module = part(library, "probes")
-    if module is None:
-        raise EnvironmentFault(f"backend '{library}' is no package: its probes cannot be imported")
     return module
 
 
-class Inquiry:
-    """Questions to one release, which `send` sends to one process. A key finds each answer."""
+class AskedRelease:
+    """A release whose functions answer, until `close`. Raise EnvironmentFault if they cannot.
 
-    def __init__(self, library: str, version: str) -> None:
+    folder: of the library's package.
+    """
+
+    def __init__(self, library: str, version: str, folder: Path) -> None:
         self.library, self.version = library, version
-        self._launches: list[ProbeLaunch] = []
-        self._batches: dict[str, ProbeBatch] = {}
-        self._questions: dict[Hashable, ProbeQuestion] = {}
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["torch"])  # importing it takes most of a process's time
+        self._process = ProcessPoolExecutor(1, context)
+        module = probes_of(library).__name__
+        begun = self._process.submit(runner.begin, module, version, folder)
+        if fault := begun.result():
+            self.close()
+            raise EnvironmentFault(f"{library} {version} cannot be asked, in {folder}: {fault}")
 
-    def add_launch(self, plan: LaunchPlan, *more: str) -> int:
-        """Add a launch with further arguments. Return its number for questions."""
-        return self.add_own_launch({"argv": [*plan.argv, *more], "files": dict(plan.files)})
+    def ask(self, what: str, launch: ProbeLaunch, batch: ProbeBatch, place: str = "") -> Answer:
+        """Return the answer to a question. Raise LibraryFault if the library raises an exception.
 
-    def add_own_launch(self, launch: Mapping[str, Any]) -> int:
-        """Add a launch in the library's own words. Return its number for questions.
-
-        Of the launch only `argv` and `files` are used.
+        place: of `kl`, the place of the estimator.
         """
-        self._launches.append({"argv": launch["argv"], "files": launch["files"]})
-        return len(self._launches) - 1
+        given = {name: value for name, value in batch._asdict().items() if value is not None}
+        question = (what, tuple(launch.argv), dict(launch.files), given, place)
+        answer: Answer = self._process.submit(runner.answer, *question).result()
+        return answer
 
-    def add_batch(self, name: str, batch: ProbeBatch) -> None:
-        """Add a batch under a name for questions."""
-        self._batches[name] = batch
+    def sources(self) -> AnsweredSources:
+        """Return the definitions that were run."""
+        used: AnsweredSources = self._process.submit(runner.used).result()
+        return used
 
-    def add_question(
-        self,
-        key: Hashable,
-        what: str,
-        launch: int,
-        batch: str,
-        *,
-        place: str = "",
-        only: str = "",
-    ) -> None:
-        """Add a question. `key`: of its answer. `only`: the one part of the answer to keep."""
-        fresh: ProbeQuestion = {"ask": what, "launch": launch, "batch": batch, "place": place}
-        if only:
-            fresh["only"] = [only]
-        self._questions[key] = fresh
+    def close(self) -> None:
+        """End the process."""
+        self._process.shutdown()
 
-    def send(
-        self, where: ProbeTarget, probes: Path | None = None
-    ) -> tuple[AnswersByKey, AnsweredSources]:
-        """Run the functions through the library's probes.py, or through the file `probes`.
 
-        Return key -> answer, and the definitions that were run. Raise EnvironmentFault if they
-        cannot run there.
-        """
-        inquiry = {
-            "launches": self._launches,
-            "batches": self._batches,
-            "questions": list(self._questions.values()),
-        }
-        folder = [str(where.folder)] if where.folder else []
-        runner = Path(__file__).with_name("runner.py")
-        file = probes or probes_file(self.library)
-        done = subprocess.run(
-            [str(where.python), str(runner), str(file), self.version, *folder],
-            input=json.dumps(inquiry),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise EnvironmentFault(
-                f"{self.library} {self.version} cannot be asked with {where.python}: it needs "
-                "torch and NumPy, and the library's installed source. It said: "
-                f"{done.stderr.strip()[-600:]}"
-            )
-        reply = json.loads(done.stdout)
-        return dict(zip(self._questions, reply["answers"], strict=True)), reply["sources"]
+_Measuring = Callable[..., dict[str, Any]]
+
+
+def or_error(how: _Measuring) -> _Measuring:
+    """Have a function return the exception that the library raised, as the entry `error`."""
+
+    @wraps(how)
+    def measured(*given: Any, **named: Any) -> dict[str, Any]:
+        try:
+            return how(*given, **named)
+        except runner.LibraryFault as fault:
+            return {"error": fault.said}
+
+    return measured
 
 
 # Locate a release's source: in an environment of `orch env`, or in a checkout.
 
 
 class ProbeSource(NamedTuple):
-    """Where to run a release's code, and the commit of a checkout."""
+    """The folder of a release's package, and the commit of a checkout."""
 
-    where: ProbeTarget
-    commit: str
+    folder: Path
+    commit: str = ""
 
 
 @contextlib.contextmanager
 def sources(
-    library: str,
-    version: str,
-    *,
-    python: Path | None = None,
-    source: Path | None = None,
-    within: Path | None = None,
+    library: str, version: str, *, source: Path | None = None, within: Path | None = None
 ) -> Iterator[ProbeSource]:
     """Yield where a release can be probed. The place exists until the caller goes on.
 
-    `python`: a Python with torch (default: this one). `source`: the folder of the library's
-    package. Without it the package is that of the contract environment (in `within`, or in the
-    folder of environments), else that of the repository in the library's variable. Raise
-    EnvironmentFault if none of them has it.
+    `source`: the folder of the library's package. Without it the package is that of the contract
+    environment (in `within`, or in the folder of environments), else that of the repository in the
+    library's variable. Raise EnvironmentFault if none of them has it.
     """
-    with_torch = python or Path(sys.executable)
     if source:
-        if not source.is_dir():
-            raise EnvironmentFault(f"--source {source} is not a folder")
-        yield ProbeSource(ProbeTarget(with_torch, source.resolve()), "")
+        yield ProbeSource(source.resolve())
         return
     package = probes_of(library).PACKAGE
     environment = find_installed(library, version, "contract", within)
@@ -245,7 +206,7 @@ def sources(
         sorted(environment.path.glob(f"lib/python*/site-packages/{package}")) if environment else []
     )
     if packages:
-        yield ProbeSource(ProbeTarget(with_torch, packages[0]), "")
+        yield ProbeSource(packages[0])
         return
     commits = lock_of(library, version, "gpu").words("checkout")
     if not commits:
@@ -256,7 +217,7 @@ def sources(
         )
     with tempfile.TemporaryDirectory() as folder:
         checkout = _extracted(library, version, commits[0], Path(folder))
-        yield ProbeSource(ProbeTarget(with_torch, checkout / package), commits[0])
+        yield ProbeSource(checkout / package, commits[0])
 
 
 def _extracted(library: str, version: str, commit: str, folder: Path) -> Path:
@@ -292,20 +253,18 @@ def every_group(setting: LabSetting) -> ProbeBatch:
     """Return every ordered pair of rollouts that a policy can write, as a group. Rewards are 0."""
     batch = Sequences(setting)
     rows = _rows(len(batch.tokens))
-    old = batch.logp_old[:, :-1]
+    old = batch.logp_old[:, :-1][rows]
     return ProbeBatch(
-        logp=batch.logp_of(setting.policy)[:, :-1][rows].tolist(),
-        ref=batch.logp_ref[:, :-1][rows].tolist(),
-        old=old[rows].tolist(),
-        mask=np.ones_like(old)[rows].tolist(),
-        rewards=[0.0] * len(rows),
+        logp=batch.logp_of(setting.policy)[:, :-1][rows],
+        ref=batch.logp_ref[:, :-1][rows],
+        old=old,
+        mask=np.ones_like(old),
+        rewards=np.zeros(len(rows)),
         groups=[i // GROUP for i in range(len(rows))],
     )
 
 
-def expected_gradient(
-    setting: LabSetting, gradient: Sequence[Sequence[float]], beta: float
-) -> FloatTable:
+def expected_gradient(setting: LabSetting, gradient: FloatTable, beta: float) -> FloatTable:
     """Return the expected gradient [2 parameters] of a loss, per sequence and unit of beta.
 
     It comes from the loss's gradient in the log-probabilities of every_group. The loss counts as a
@@ -316,7 +275,7 @@ def expected_gradient(
     # The probability of a group: the product of its sequences, at each of its rows.
     probability = batch.probability[rows].reshape(-1, GROUP).prod(1).repeat(GROUP)
     score = batch.taken(tables(setting).score)[:, rows]
-    per_token = np.asarray(gradient) * len(rows) * setting.num_tokens
+    per_token = gradient * len(rows) * setting.num_tokens
     return np.asarray((score * per_token * probability[:, None]).sum((1, 2)) / GROUP / beta)
 
 
@@ -338,26 +297,21 @@ def curve(log_weight: float | None = None) -> ProbeBatch:
 
     With `log_weight` it has a token at each point of NEAR, all with this log pi / pi_rollout.
     """
-    points = CURVE if log_weight is None else NEAR
-    old = points - (log_weight or 0.0)
-    one = [1.0] * len(points)
+    points = (CURVE if log_weight is None else NEAR)[None]
     return ProbeBatch(
-        logp=[points.tolist()],
-        ref=[[0.0] * len(points)],
-        old=[old.tolist()],
-        mask=[one],
-        rewards=[0.0],
+        logp=points,
+        ref=np.zeros_like(points),
+        old=points - (log_weight or 0.0),
+        mask=np.ones_like(points),
+        rewards=np.zeros(1),
         groups=[0],
     )
 
 
 def ratios() -> ProbeBatch:
     """Return one rollout with advantages 1 whose tokens have log pi / pi_rollout = CURVE."""
-    full_curve = curve()
-    old = [[0.0] * len(CURVE)]
-    return ProbeBatch(
-        **{**full_curve, "old": old, "ref": full_curve["logp"], "advantages": full_curve["mask"]}
-    )
+    plain = curve()
+    return plain._replace(old=plain.ref, ref=plain.logp, advantages=plain.mask)
 
 
 SIZE = 4
@@ -373,46 +327,26 @@ def two_groups(changed: float = 0.0) -> ProbeBatch:
     logp = -rng.uniform(0.2, 2.0, (len(LENGTHS), max(LENGTHS)))
     ref = logp - rng.uniform(-0.5, 0.5, logp.shape)
     ref[AT] -= changed
-    mask = np.array([[float(t < n) for t in range(max(LENGTHS))] for n in LENGTHS])
-    return ProbeBatch(
-        logp=logp.tolist(),
-        ref=ref.tolist(),
-        old=logp.tolist(),
-        mask=mask.tolist(),
-        rewards=[1.0, 0.0, 0.5, 0.0, 1.0, 1.0, 0.0, 0.25],
-        groups=[i // SIZE for i in range(len(LENGTHS))],
-    )
-
-
-def scaled(batch: ProbeBatch, reward: float, kl: float) -> ProbeBatch:
-    """Return the rollouts with all rewards and all KLs (k1) multiplied by a factor."""
-    ref = np.asarray(batch["logp"]) + kl * (np.asarray(batch["ref"]) - np.asarray(batch["logp"]))
-    rewards = [reward * each for each in batch["rewards"]]
-    return ProbeBatch(**{**batch, "ref": ref.tolist(), "rewards": rewards})
-
-
-def ragged() -> ProbeBatch:
-    """Return two rollouts of 3 and 1 tokens, on-policy, advantages 1, task rewards 0."""
-    logp = [[-1.0, -0.5, -2.0], [-0.7, -1.0, -1.0]]
-    ref = [[-1.2, -0.9, -1.5], [-0.9, -1.0, -1.0]]
     return ProbeBatch(
         logp=logp,
         ref=ref,
         old=logp,
-        mask=[[1.0] * 3, [1.0, 0.0, 0.0]],
-        rewards=[0.0, 0.0],
-        groups=[0, 0],
-        advantages=[[1.0] * 3, [1.0, 0.0, 0.0]],
+        mask=np.array([[float(t < n) for t in range(max(LENGTHS))] for n in LENGTHS]),
+        rewards=np.array([1.0, 0.0, 0.5, 0.0, 1.0, 1.0, 0.0, 0.25]),
+        groups=[i // SIZE for i in range(len(LENGTHS))],
     )
 
 
-def first_error(answers: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the first exception that the library raised in these answers, or None."""
-    return next((each["error"] for each in answers if "error" in each), None)
-
-
-def as_array(answer: Mapping[str, Any], key: str) -> FloatTable:
-    """Return an array of an answer. Raise EnvironmentFault if the library raised an error."""
-    if "error" in answer:
-        raise EnvironmentFault(f"the library's own functions raised {answer['error']}")
-    return np.asarray(answer[key], dtype=float)
+def ragged() -> ProbeBatch:
+    """Return two rollouts of 3 and 1 tokens, on-policy, advantages 1, task rewards 0."""
+    logp = np.array([[-1.0, -0.5, -2.0], [-0.7, -1.0, -1.0]])
+    mask = np.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    return ProbeBatch(
+        logp=logp,
+        ref=np.array([[-1.2, -0.9, -1.5], [-0.9, -1.0, -1.0]]),
+        old=logp,
+        mask=mask,
+        rewards=np.zeros(2),
+        groups=[0, 0],
+        advantages=mask,
+    )

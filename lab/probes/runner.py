@@ -1,11 +1,7 @@
-"""Call a library's own functions. Runs under any Python with torch; orch never imports it.
+"""Call a library's own functions, in a process that does nothing else (protocol.py).
 
-    python runner.py PROBES VERSION [FOLDER] < asked.json
-
-PROBES is a backend's probes.py; FOLDER holds the library's package (default: where this Python
-finds it). The protocol is in protocol.py. The library is not imported: single definitions run from
-its installed source files. Imports that torch arithmetic does not need (Ray, vLLM, DeepSpeed, ...)
-are stand-ins.
+The library is not imported: single definitions run from its source files. Imports that torch
+arithmetic does not need (Ray, vLLM, DeepSpeed, ...) are stand-ins.
 """
 
 import __future__
@@ -13,14 +9,14 @@ import __future__
 import ast
 import contextlib
 import hashlib
-import importlib
-import importlib.util
-import json
 import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from orchestrator.errors import EnvironmentFault
 
 KNOWN = frozenset(sys.stdlib_module_names) | {"torch", "numpy"}
 """Packages whose imports in a library's file are real; all others are stand-ins."""
@@ -84,8 +80,7 @@ class Sources:
         code, absent = self._compiled(file, tuple(only or ()), frozenset(within))
         module.__dict__.update((name, type(name, (StandIn,), {})) for name in absent)
         exec(code, module.__dict__)  # noqa: S102  (the installed library)
-        for name in only or ():
-            self.uses(file, name)
+        self.uses(file, *(only or ()))
         return module
 
     def _compiled(
@@ -127,14 +122,13 @@ class Sources:
                 return eval(code, dict(within))  # noqa: S307  (the installed library)
         raise LookupError(f"{file}: {method} assigns no self.{attribute}")
 
-    def uses(self, file: str, name: str) -> None:
-        """Record a definition in `used`."""
-        if f"{file}:{name}" in self.used:
-            return
-        node = _find(self._tree(file), name, file)
-        segment = _text_of(node, self._lines[file])
-        digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
-        self.used[f"{file}:{name}"] = {"line": node.lineno, "sha256": digest}
+    def uses(self, file: str, *names: str) -> None:
+        """Record definitions in `used`."""
+        for name in names:
+            node = _find(self._tree(file), name, file)
+            segment = _text_of(node, self._lines[file])
+            digest = hashlib.sha256(segment.encode()).hexdigest()[:16]
+            self.used[f"{file}:{name}"] = {"line": node.lineno, "sha256": digest}
 
 
 def _text_of(node: Any, lines: list[bytes]) -> str:
@@ -176,49 +170,94 @@ def _real_imports(
             absent.append(bound)
 
 
-def answers(
-    probes: Any, sources: Sources, version: str, inquiry: Mapping[str, Any]
-) -> Iterator[Any]:
-    """Yield one answer for each question, in order. An exception of the library is an answer."""
+# The process that answers.
+
+
+class LibraryFault(EnvironmentFault):
+    """Raised for an exception of a library's own code; `said` is its kind and its sentence."""
+
+    @property
+    def said(self) -> str:
+        """Return the exception in words."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return f"the library's own functions raised {self.said}"
+
+
+class _Open(NamedTuple):
+    """The library whose functions this process runs."""
+
+    probes: Any
+    sources: Sources
+    read: dict[str, Any]
+    """Launch -> what the library read of it."""
+
+
+_OPEN: list[_Open] = []
+
+
+def begin(module: str, version: str, folder: Path) -> str:
+    """Open a library in this process, which asks functions and ends: no training sees its torch.
+
+    Return a sentence if its functions cannot be run, else an empty one.
+    """
     import torch
 
-    own_float = torch.Tensor.float
-    library = probes.open_library(sources, version)
-    read: dict[int, Any] = {}
-    batches = {
-        name: {key: _tensor(key, value) for key, value in batch.items()}
-        for name, batch in inquiry["batches"].items()
-    }
-    # Libraries call .float() in some places. In double precision that must not round. This process
-    # asks functions and ends: no training sees it.
+    torch.set_num_threads(1)
+    sources = Sources(folder)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            probes = import_module(module).open_library(sources, version)
+    except Exception as error:
+        return _said(error)
+    # Libraries call .float() in some places. In double precision that must not round.
     setattr(torch.Tensor, "float", lambda self: self.double())  # noqa: B010  (mypy: no method is assigned to)
     torch.set_default_dtype(torch.float64)
-    for each in inquiry["questions"]:
-        batch = dict(batches[each["batch"]])
-        try:
-            at = each["launch"]
-            if at not in read:
-                launch = inquiry["launches"][at]
-                read[at] = library.read(launch["argv"], launch["files"])
-            reply = _answer(library, each, read[at], batch)
-            reply = {key: reply[key] for key in each.get("only", reply)}
-        except Exception as error:  # the library's own: report it as the answer
-            reply = {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
-        yield reply
-    setattr(torch.Tensor, "float", own_float)  # noqa: B010  (mypy: no method is assigned to)
+    _OPEN.append(_Open(probes, sources, {}))
+    return ""
 
 
-def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str, Any]) -> Any:
+def answer(
+    what: str,
+    argv: Sequence[str],
+    files: Mapping[str, str],
+    batch: Mapping[str, Any],
+    place: str,
+) -> dict[str, Any]:
+    """Return the answer to a question. Prints of the library go to stderr."""
     import torch
 
-    what = each["ask"]
-    if what == "kl":
-        logp = batch["logp"].clone().requires_grad_()
-        value = library.kl(config, each["place"], {**batch, "logp": logp})
-        slope = _gradient(value.sum(), logp)
-        return {"value": value.tolist(), "slope": slope.tolist()}
-    if what == "functions":
-        return {"functions": dict(_functions(library, batch))}
+    (library,) = _OPEN
+    tensors = {
+        name: value if name == "groups" else torch.tensor(value, dtype=torch.float64)
+        for name, value in batch.items()
+    }
+    launch = repr((argv, files))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            if launch not in library.read:
+                library.read[launch] = library.probes.read(argv, files)
+            return _answer(library.probes, what, library.read[launch], tensors, place)
+    except Exception as error:
+        raise LibraryFault(_said(error)) from None
+
+
+def used() -> dict[str, dict[str, Any]]:
+    """Return the definitions that this process ran."""
+    (library,) = _OPEN
+    return library.sources.used
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().rstrip(":")
+
+
+def _answer(
+    library: Any, what: str, config: Any, batch: dict[str, Any], place: str
+) -> dict[str, Any]:
+    import torch
+
     if what == "controller":
         return {"beta": float(library.controlled(config, batch))}
     if what == "reference":
@@ -227,85 +266,24 @@ def _answer(library: Any, each: Mapping[str, Any], config: Any, batch: dict[str,
     if what in ("advantages", "update"):
         with torch.no_grad():
             rewards, advantages = library.advantages(config, batch)
-        reply = {"rewards": rewards.tolist(), "advantages": advantages.tolist()}
+        reply = {"rewards": rewards.numpy(), "advantages": advantages.numpy()}
         batch = {**batch, "advantages": advantages}
-    if what in ("loss", "update"):
-        logp = batch["logp"].clone().requires_grad_()
-        value = library.loss(config, {**batch, "logp": logp})
-        reply |= {"loss": value.item(), "gradient": _gradient(value, logp).tolist()}
-    return reply
-
-
-def _functions(library: Any, batch: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of each function, and its value and gradient in logp, or its exception.
-
-    A function is in the library's `file`, or in the file that is named with it, `FILE:NAME`.
-    """
-    import torch
-
     logp = batch["logp"].clone().requires_grad_()
-    for name, defined, call in library.functions({**batch, "logp": logp}):
-        torch.manual_seed(0)  # some losses choose tokens at random
-        try:
-            value = call()
-        except Exception as error:  # the library's own: report it as the answer
-            yield name, {"error": f"{type(error).__name__}: {error}".strip().rstrip(":")}
-            continue
-        file, _, name_there = defined.rpartition(":")
-        library.sources.uses(file or library.file, name_there)
-        reply = {"function": name_there, "value": value.tolist()}
-        if value.requires_grad:
-            reply["gradient"] = _gradient(value.sum(), logp).tolist()
-        yield name, reply
+    batch = {**batch, "logp": logp}
+    if what == "kl":
+        value = library.kl(config, place, batch)
+        reply = {"value": value.detach().numpy(), "slope": _gradient(value.sum(), logp)}
+    elif what in ("loss", "update"):
+        value = library.loss(config, batch)
+        reply |= {"loss": value.item(), "gradient": _gradient(value, logp)}
+    return reply
 
 
 def _gradient(value: Any, logp: Any) -> Any:
     """Return d value / d logp, [N, T]; zero where the value does not depend on logp."""
     import torch
 
-    if not value.requires_grad:
-        return torch.zeros_like(logp)
-    (gradient,) = torch.autograd.grad(value, logp, allow_unused=True)
-    return torch.zeros_like(logp) if gradient is None else gradient
-
-
-def _tensor(key: str, value: Any) -> Any:
-    import torch
-
-    if key == "groups":
-        return list(value)
-    return torch.tensor(value, dtype=torch.float64)
-
-
-def main() -> None:
-    """Read questions on stdin and write answers on stdout. Prints of libraries go to stderr."""
-    import torch
-
-    torch.set_num_threads(1)
-    file, version, *folder = sys.argv[1:]
-    probes = _module(Path(file))
-    sources = Sources(Path(folder[0]) if folder else _installed(probes.PACKAGE))
-    inquiry = json.load(sys.stdin)
-    with contextlib.redirect_stdout(sys.stderr):
-        replies = list(answers(probes, sources, version, inquiry))
-    result = {"answers": replies, "sources": sources.used}
-    sys.stdout.write(json.dumps(result) + "\n")
-
-
-def _module(file: Path) -> types.ModuleType:
-    """Return a backend's file as a module that can import the files beside it."""
-    package = types.ModuleType("_lab")
-    package.__path__ = [str(file.parent)]
-    sys.modules[package.__name__] = package
-    return importlib.import_module(f"{package.__name__}.{file.stem}")
-
-
-def _installed(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        sys.exit(f"{package} is not installed for {sys.executable}, and no folder was given")
-    return Path(spec.submodule_search_locations[0])
-
-
-if __name__ == "__main__":
-    main()
+    gradient = None
+    if value.requires_grad:
+        (gradient,) = torch.autograd.grad(value, logp, allow_unused=True)
+    return (torch.zeros_like(logp) if gradient is None else gradient).detach().numpy()

@@ -11,19 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from lab.probes.protocol import (
-    AnswersByKey,
-    Inquiry,
+    LEAST,
+    MOST,
+    AskedRelease,
+    Bounds,
+    OwnLaunch,
     ProbeBatch,
-    as_array,
-    first_error,
+    ProbeLaunch,
+    or_error,
     probes_of,
     two_groups,
 )
+from lab.probes.runner import LibraryFault
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import entry
 from orchestrator.evidence.cells import BETA, accepted, fitting, term, translated
@@ -39,13 +43,7 @@ from orchestrator.settings import (
     Settings,
 )
 
-Bounds = tuple[float | None, float | None]
-"""The lower and the upper bound of a launch's correction; None: it has none."""
-
 KINDS: tuple[CorrectionKind, ...] = get_args(CorrectionKind)
-LEAST, MOST = 0.5, 3.0
-"""Bounds of the ratio in the corrections that are measured. 1 / MOST is not LEAST: a library that
-bounds the inverse ratio is seen."""
 CLOSE = 1e-6
 """The largest difference of a weight from its closed form, in units of the largest weight."""
 ESTIMATORS_IN_LOSS = ("k2", "k3")
@@ -103,28 +101,32 @@ def rollouts() -> MismatchedRollouts:
     )
 
 
-def batches() -> dict[str, ProbeBatch]:
-    """Return the rollouts before and after a train step, and with a KL to the reference alone."""
+def _batch() -> ProbeBatch:
+    """Return the rollouts before a train step, with advantages 1 and without a KL."""
     sample = rollouts()
     count = len(sample.mask)
-    plain = ProbeBatch(
-        logp=sample.proximal.tolist(),
-        ref=sample.proximal.tolist(),
-        old=sample.proximal.tolist(),
-        engine=sample.engine.tolist(),
-        mask=sample.mask.tolist(),
-        rewards=[0.0] * count,
+    return ProbeBatch(
+        logp=sample.proximal,
+        ref=sample.proximal,
+        old=sample.proximal,
+        engine=sample.engine,
+        mask=sample.mask,
+        rewards=np.zeros(count),
         groups=[i // 2 for i in range(count)],
-        advantages=sample.mask.tolist(),
+        advantages=sample.mask,
     )
-    moved = sample.moved.tolist()
-    return {
-        "weights": plain,
-        "weights, moved": ProbeBatch(**{**plain, "logp": moved, "ref": moved}),
-        "weights, KL": ProbeBatch(
-            **{**plain, "ref": sample.reference.tolist(), "advantages": (0 * sample.mask).tolist()}
-        ),
-    }
+
+
+def _moved() -> ProbeBatch:
+    """Return the rollouts after a train step."""
+    moved = rollouts().moved
+    return _batch()._replace(logp=moved, ref=moved)
+
+
+def _with_kl(batch: ProbeBatch) -> ProbeBatch:
+    """Return a batch in which only a KL to the reference policy has a gradient."""
+    sample = rollouts()
+    return batch._replace(ref=sample.reference, advantages=0 * sample.mask)
 
 
 # Hypotheses: every weight that is looked for, in closed form.
@@ -299,52 +301,20 @@ def _divisors(weight: FloatTable, mask: FloatTable) -> dict[str, FloatTable | fl
 # Ask and compare.
 
 
-def ask_about_weights(inquiry: Inquiry) -> list["AskedWeight"]:
-    """Add the questions about every correction: of cells, then in the library's own words."""
-    for name, batch in batches().items():
-        inquiry.add_batch(name, batch)
-    launches = [*_of_cells(inquiry), *_own(inquiry)]
-    for each in launches:
-        if each.launch is not None:
-            for name in batches():
-                inquiry.add_question(("weights", each.name, name), "loss", each.launch, name)
-    return launches
+def measured_weights(release: AskedRelease) -> dict[str, Any]:
+    """Return the evidence on the corrections: of cells by kind, and in the library's own words."""
+    own = probes_of(release.library).corrections(release.version)
+    return {
+        "cells": [
+            _of_cell(release, EngineCorrection(kind=kind, least=least, most=MOST))
+            for kind in KINDS
+            for least in (0.0, LEAST)
+        ],
+        "own": [_entry(release, launch, {"name": name})[0] for name, launch in own.items()],
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class AskedWeight:
-    """A launch whose correction is measured."""
-
-    name: str
-    """The correction of a cell, or else the library's own words."""
-    bounds: Bounds
-    estimator: str | None
-    """The estimator of the KL in the loss; None: the launch has none."""
-    cell: EngineCorrection | None = None
-    launch: int | None = None
-    """The number of the launch; None: the backend refuses the cell."""
-    is_silent: bool = False
-    """True: the launch says nothing about a correction."""
-    refused: str = ""
-    """The field that the backend refuses."""
-
-
-def _of_cells(inquiry: Inquiry) -> Iterator[AskedWeight]:
-    for kind in KINDS:
-        for least in (0.0, LEAST):
-            correction = EngineCorrection(kind=kind, least=least, most=MOST)
-            name = f"loss.correction {kind} {least:g} {MOST:g}"
-            bounds = (least or None, MOST)
-            wanted = _with(inquiry.library, inquiry.version, correction)
-            if isinstance(wanted, str):
-                yield AskedWeight(name, bounds, None, correction, refused=wanted)
-            else:
-                launch = inquiry.add_launch(translated(wanted))
-                estimator = wanted.kl.estimator if wanted.kl.placement else None
-                yield AskedWeight(name, bounds, estimator, correction, launch)
-
-
-def _with(library: str, version: str, correction: EngineCorrection) -> Settings | str:
+def corrected(library: str, version: str, correction: EngineCorrection) -> Settings | str:
     """Return a cell with that correction and a KL in the loss, or the field that is refused."""
     fields: list[str] = []
     accepted = None
@@ -362,77 +332,63 @@ def _with(library: str, version: str, correction: EngineCorrection) -> Settings 
     return accepted or next(of_correction, fields[-1])
 
 
-def _own(inquiry: Inquiry) -> Iterator[AskedWeight]:
-    probes = probes_of(inquiry.library)
-    for label, own in getattr(probes, "corrections", lambda _: {})(inquiry.version).items():
-        launch = inquiry.add_own_launch(own)
-        silent = "silent" in own
-        yield AskedWeight(label, own["bounds"], own["estimator"], None, launch, silent)
-
-
-def measured_weights(launches: Sequence[AskedWeight], answers: AnswersByKey) -> dict[str, Any]:
-    """Return the evidence on the corrections: of cells by kind, and in the library's own words."""
-    return {
-        "cells": [_cell(each, each.cell, answers) for each in launches if each.cell],
-        "own": [_entry(each, answers) for each in launches if not each.cell],
-    }
-
-
-def _cell(
-    launch: AskedWeight, correction: EngineCorrection, answers: AnswersByKey
-) -> dict[str, Any]:
+def _of_cell(release: AskedRelease, correction: EngineCorrection) -> dict[str, Any]:
     """Return the measurement of a cell, and whether it has the meaning of its settings."""
-    row: dict[str, Any] = {
-        "kind": correction.kind,
-        "least": correction.least,
-        "most": correction.most,
-    }
-    if launch.launch is None:
-        return {**row, "refused": launch.refused}
-    identified = _entry(launch, answers)
-    identified.pop("name")
+    kind, least, most = correction.kind, correction.least, MOST
+    row: dict[str, Any] = {"kind": kind, "least": least, "most": most}
+    wanted = corrected(release.library, release.version, correction)
+    if isinstance(wanted, str):
+        return {**row, "refused": wanted}
+    plan = translated(wanted)
+    estimator = wanted.kl.estimator if wanted.kl.placement else None
+    launch = OwnLaunch(plan.argv, plan.files, (least or None, most), estimator)
+    identified, measured = _entry(release, launch, row)
+    if measured is None:
+        return {**identified, "agrees": False}
     sample = rollouts()
-    unit = EngineWeight(correction.kind, correction.least, correction.most or inf)
+    unit = EngineWeight(kind, least, most)
     closed = weights(unit, sample.proximal - sample.engine, sample.mask) * sample.mask
-    policy = identified.get("policy", {})
     alone = identified.get("kl", {}).get("weight") in (None, "1")
-    agrees = (
-        "error" not in identified
-        and policy.get("of") == "proximal"
-        and _off(_weights(answers, launch, "weights"), np.asarray(closed)) <= CLOSE
-        and alone
-    )
-    return {**row, **identified, "agrees": agrees}
+    of_proximal = identified["policy"].get("of") == "proximal"
+    agrees = alone and of_proximal and _off(measured, np.asarray(closed)) <= CLOSE
+    return {**identified, "agrees": agrees}
 
 
-def _entry(launch: AskedWeight, answers: AnswersByKey) -> dict[str, Any]:
-    """Return the weight of the policy loss and of a KL in the loss."""
-    row: dict[str, Any] = {"name": launch.name, "bounds": list(launch.bounds)}
+def _entry(
+    release: AskedRelease, launch: OwnLaunch, row: dict[str, Any]
+) -> tuple[dict[str, Any], FloatTable | None]:
+    """Return the weight of the policy loss and of a KL in the loss, after what `row` has.
+
+    Beside it the weights of the policy loss, or None where the library raised an exception.
+    """
+    row = {**row, "bounds": list(launch.bounds)}
     if launch.is_silent:
         row["silent"] = True
-    replies = [answers["weights", launch.name, name] for name in batches()]
-    if error := first_error(replies):
-        return {**row, "error": error}
-    sample = rollouts()
-    hypothesis, divisor, off = _nearest(
-        _weights(answers, launch, "weights"), sample.proximal, launch.bounds
-    )
-    policy = _described(hypothesis, divisor, off, launch.bounds)
+    plain = _batch()
+    try:
+        measured, moved, of_kl = (
+            _weights(release, launch, batch) for batch in (plain, _moved(), _with_kl(plain))
+        )
+    except LibraryFault as fault:
+        return {**row, "error": fault.said}, None
+    sample, bounds = rollouts(), launch.bounds
+    hypothesis, divisor, off = _nearest(measured, sample.proximal, bounds)
+    policy = _described(hypothesis, divisor, off, bounds)
     if hypothesis is not None:
-        policy["of"] = _whose(hypothesis, divisor, launch, answers)
+        policy["of"] = _whose(hypothesis, divisor, bounds, moved)
     row["policy"] = policy
     if launch.estimator is not None:
         unit = np.where(
             sample.mask > 0, slope(launch.estimator, sample.proximal - sample.reference), 1.0
         )
-        in_loss = _weights(answers, launch, "weights, KL") / -(BETA * unit)
-        row["kl"] = _described(*_nearest(in_loss, sample.proximal, launch.bounds), launch.bounds)
-    return row
+        nearest = _nearest(of_kl / -(BETA * unit), sample.proximal, bounds)
+        row["kl"] = _described(*nearest, bounds)
+    return row, measured
 
 
-def _weights(answers: AnswersByKey, launch: AskedWeight, batch: str) -> FloatTable:
+def _weights(release: AskedRelease, launch: ProbeLaunch, batch: ProbeBatch) -> FloatTable:
     """Return the measured weights [N, T]: the gradient, of a mean over tokens and advantages 1."""
-    gradient = as_array(answers["weights", launch.name, batch], "gradient")
+    gradient: FloatTable = release.ask("loss", launch, batch)["gradient"]
     return -gradient * rollouts().tokens
 
 
@@ -473,17 +429,17 @@ def _described(
     }
 
 
-def _whose(hypothesis: Hypothesis, divisor: str, launch: AskedWeight, answers: AnswersByKey) -> str:
+def _whose(hypothesis: Hypothesis, divisor: str, bounds: Bounds, values: FloatTable) -> str:
     """Return the numerator of the weight's ratio: `proximal`, `policy`, or `?` for another.
 
     With `proximal` the loss has the importance ratio policy / proximal policy beside the weight.
-    With `policy` the weight is of the policy itself, and the loss has no other ratio.
+    With `policy` the weight is of the policy itself, and the loss has no other ratio. values: the
+    weights after a train step.
     """
     sample = rollouts()
-    values = _weights(answers, launch, "weights, moved")
     ratio = np.exp(sample.moved - sample.proximal)
     for whose, p, beside in (("proximal", sample.proximal, ratio), ("policy", sample.moved, 1.0)):
-        closed = hypothesis.on(p, sample.engine, sample.mask, launch.bounds)
+        closed = hypothesis.on(p, sample.engine, sample.mask, bounds)
         factor = _divisors(closed, sample.mask).get(divisor, 1.0)
         if _off(values, closed * factor * beside) <= CLOSE:
             return whose
@@ -496,94 +452,57 @@ def _whose(hypothesis: Hypothesis, divisor: str, launch: AskedWeight, answers: A
 HORIZON, SHARE, EVERY, STEPS = 100, 0.6, 2, 4
 
 
-class AskedSurrounding(NamedTuple):
-    """A launch whose ratio level, controller or reference is measured."""
+def measured_surroundings(release: AskedRelease) -> list[dict[str, Any]]:
+    """Return one entry for each ratio level, controller and reference that moves.
 
-    subject: str
-    """level, controller or reference."""
-    name: str
-    is_cell: bool
-    estimator: str | None = None
-    """For a ratio level: the estimator of the KL in the loss."""
+    `cell`: it is that of a cell, and not in the library's own words.
+    """
+    return [*_levels(release), *_controllers(release), *_references(release)]
 
 
-def ask_about_surroundings(inquiry: Inquiry) -> list[AskedSurrounding]:
-    """Add the questions about all three. Return what was asked."""
-    named = batches()
-    moved = named["weights, moved"]
-    at_old = {key: value for key, value in moved.items() if key != "engine"}
-    inquiry.add_batch("level", ProbeBatch(**at_old))  # type: ignore[typeddict-item]  # a batch less a key
-    of_kl = {
-        **at_old,
-        "ref": rollouts().reference.tolist(),
-        "advantages": (0 * rollouts().mask).tolist(),
-    }
-    inquiry.add_batch("level, KL", ProbeBatch(**of_kl))  # type: ignore[typeddict-item]  # as above
-    inquiry.add_batch("controlled", _controlled())
-    return [*_levels(inquiry), *_controllers(inquiry), *_references(inquiry)]
+def _levels(release: AskedRelease) -> Iterator[dict[str, Any]]:
+    own = probes_of(release.library).ratio_levels(release.version)
+    for label, launch in own.items():
+        entry = {"subject": "level", "name": label, "cell": False}
+        yield {**entry, **_level(release, launch)}
 
 
-def _levels(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
-    probes = probes_of(inquiry.library)
-    for label, own in getattr(probes, "ratio_levels", lambda _: {})(inquiry.version).items():
-        launch = inquiry.add_own_launch(own)
-        for batch in ("level", "level, KL")[: 1 + (own["estimator"] is not None)]:
-            inquiry.add_question(("level", label, batch), "loss", launch, batch)
-        yield AskedSurrounding("level", label, False, own["estimator"])
-
-
-def _controllers(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
-    probes = probes_of(inquiry.library)
+def _controllers(release: AskedRelease) -> Iterator[dict[str, Any]]:
+    probes = probes_of(release.library)
     own = getattr(probes, "controller", None)
-    for i, target in enumerate(targets()):
+    launches: list[ProbeLaunch] = []
+    is_cell = False
+    for target in targets():
         kl = Kl(
             estimator="k1",
             placement="reward",
             beta=BETA,
             controller=BetaController(target=target, horizon=HORIZON),
         )
-        wanted = accepted(inquiry.library, inquiry.version, kl)
+        wanted = accepted(release.library, release.version, kl)
+        is_cell = isinstance(wanted, Settings)
         if isinstance(wanted, Settings):
-            launch = inquiry.add_launch(translated(wanted))
+            launches.append(translated(wanted))
         elif own is not None:
-            launch = inquiry.add_own_launch(own(inquiry.version, target, HORIZON, BETA))
+            launches.append(own(release.version, target, HORIZON, BETA))
         else:
             return
-        inquiry.add_question(("controller", i), "controller", launch, "controlled")
-    is_cell = isinstance(wanted, Settings)
     name = "kl.controller" if is_cell else probes.CONTROLLER
-    yield AskedSurrounding("controller", name, is_cell)
+    entry = {"subject": "controller", "name": name, "cell": is_cell}
+    yield {**entry, **_controller(release, launches)}
 
 
-def _references(inquiry: Inquiry) -> Iterator[AskedSurrounding]:
+def _references(release: AskedRelease) -> Iterator[dict[str, Any]]:
     for label in ("k3", "k2"):
         kl = term(label, "loss").model_copy(
             update={"reference": ReferencePolicy(kind="ema", share=SHARE, every_steps=EVERY)}
         )
-        wanted = accepted(inquiry.library, inquiry.version, kl)
-        if isinstance(wanted, str):
-            continue
-        launch = inquiry.add_launch(translated(wanted))
-        inquiry.add_question(("reference",), "reference", launch, "controlled")
-        name = f"kl.reference ema, share {SHARE:g}, every {EVERY} steps"
-        yield AskedSurrounding("reference", name, True)
-        return
-
-
-def measured_surroundings(
-    subjects: Sequence[AskedSurrounding], answers: AnswersByKey
-) -> list[dict[str, Any]]:
-    """Return one entry for each subject."""
-    how = {"level": _level, "controller": _controller, "reference": _reference}
-    return [
-        {
-            "subject": each.subject,
-            "name": each.name,
-            "cell": each.is_cell,
-            **how[each.subject](each, answers),
-        }
-        for each in subjects
-    ]
+        wanted = accepted(release.library, release.version, kl)
+        if isinstance(wanted, Settings):
+            name = f"kl.reference ema, share {SHARE:g}, every {EVERY} steps"
+            entry = {"subject": "reference", "name": name, "cell": True}
+            yield {**entry, **_reference(release, translated(wanted))}
+            return
 
 
 # The level of the importance ratio, of the policy loss and of a KL in the loss.
@@ -601,16 +520,13 @@ def ratios_of_levels() -> dict[str, FloatTable]:
     }
 
 
-def _level(subject: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
-    sample = rollouts()
-    replies = {key: each for key, each in answers.items() if key[:2] == ("level", subject.name)}
-    if error := first_error(replies.values()):
-        return {"error": error}
-    policy = -as_array(replies["level", subject.name, "level"], "gradient") * sample.tokens
-    row = {"policy": _fitted(policy, ratios_of_levels())}
-    if subject.estimator is not None:
-        gradient = as_array(replies["level", subject.name, "level, KL"], "gradient") * sample.tokens
-        row["kl"] = _fitted(gradient / BETA, kl_gradients(subject.estimator))
+@or_error
+def _level(release: AskedRelease, launch: OwnLaunch) -> dict[str, Any]:
+    moved = _moved()._replace(engine=None)
+    row = {"policy": _fitted(_weights(release, launch, moved), ratios_of_levels())}
+    if launch.estimator is not None:
+        gradient = -_weights(release, launch, _with_kl(moved))
+        row["kl"] = _fitted(gradient / BETA, kl_gradients(launch.estimator))
     return row
 
 
@@ -648,17 +564,16 @@ def _fitted(values: FloatTable, closed: Mapping[str, FloatTable]) -> dict[str, A
 
 def _controlled() -> ProbeBatch:
     """Return rollouts whose policy gives every token more than the reference policy."""
-    rng = np.random.default_rng(6)
     batch = two_groups()
-    ref = np.asarray(batch["old"]) - rng.uniform(0.0, 0.5, np.asarray(batch["old"]).shape)
-    return ProbeBatch(**{**batch, "ref": ref.tolist()})
+    lag = np.random.default_rng(6).uniform(0.0, 0.5, batch.old.shape)
+    return batch._replace(ref=batch.old - lag)
 
 
 def followed_kls() -> dict[str, float]:
     """Return the KLs that a controller may follow."""
     batch = _controlled()
-    mask = np.asarray(batch["mask"])
-    kl = (np.asarray(batch["old"]) - np.asarray(batch["ref"])) * mask
+    mask = batch.mask
+    kl = (batch.old - batch.ref) * mask
     return {
         "the mean over responses of their mean over tokens": float(
             (kl.sum(1) / mask.sum(1)).mean()
@@ -673,14 +588,12 @@ def targets() -> list[float]:
     return [1e-3, 1e3, *(round(1.1 * each, 6) for each in followed_kls().values())]
 
 
-def _controller(_: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
-    replies = [answers["controller", i] for i in range(len(targets()))]
-    if error := first_error(replies):
-        return {"error": error}
-    betas = np.array([each["beta"] for each in replies])
-    mask = np.asarray(_controlled()["mask"])
+@or_error
+def _controller(release: AskedRelease, launches: Sequence[ProbeLaunch]) -> dict[str, Any]:
+    batch = _controlled()
+    betas = np.array([release.ask("controller", each, batch)["beta"] for each in launches])
     for words, current in followed_kls().items():
-        for unit, count in (("responses", len(mask)), ("tokens", float(mask.sum()))):
+        for unit, count in (("responses", len(batch.mask)), ("tokens", float(batch.mask.sum()))):
             steps = np.clip(current / np.array(targets()) - 1, -0.2, 0.2)
             off = float(np.abs(betas - BETA * (1 + steps * count / HORIZON)).max())
             if off <= CLOSE:
@@ -691,13 +604,16 @@ def _controller(_: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
 # A reference policy that moves.
 
 
-def _reference(_: AskedSurrounding, answers: AnswersByKey) -> dict[str, Any]:
-    reply = answers[("reference",)]
-    if "error" in reply:
-        return {"error": reply["error"]}
+@or_error
+def _reference(release: AskedRelease, launch: ProbeLaunch) -> dict[str, Any]:
+    return moved_as_asked(release.ask("reference", launch, _controlled())["reference"])
+
+
+def moved_as_asked(reference: Sequence[float]) -> dict[str, Any]:
+    """Return whether a weight of the reference policy, after each step, is as the cell says."""
     expected, at = [], 0.0
     for step in range(1, STEPS + 1):
         at += SHARE * (1 - at) * (step % EVERY == 0)
         expected.append(at)
-    off = float(np.abs(np.array(reply["reference"]) - np.array(expected)).max())
+    off = float(np.abs(np.array(reference) - np.array(expected)).max())
     return {"agrees": off <= CLOSE, "deviation": float(f"{off:.1g}")}

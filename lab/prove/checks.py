@@ -1,9 +1,10 @@
 """Check the invariants of a run, which no dialect changes. Each check reports its observation."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lab.cpu.orch_cpu_sampler import Sampler
 from lab.cpu.orch_rollout_dump import FOLDER, RolloutBatch, Values
 from lab.prove.proof import Proof, Run, passes_of
 from orchestrator import plugins, scoring
@@ -234,29 +235,14 @@ def _scores(run: Run, checkpoint: Checkpoint, name: str) -> Check:
             tuple(p): a for p, a in zip(other.prompts, other.answers or [], strict=True)
         }
     chosen = list(answer_by_prompt.items())[:SAMPLES]
-    texts = _answers(checkpoint.path, [list(prompt) for prompt, _ in chosen], batch)
-    rewards = [score(text, answer) for text, (_, answer) in zip(texts, chosen, strict=True)]
+    policy, longest = Sampler(checkpoint.path), max(map(len, batch.responses))
+    responses = policy.sample([prompt for prompt, _ in chosen], longest, temperature=0)
+    rewards = [
+        score(policy.tokenizer.decode(response.ids, skip_special_tokens=True), answer)
+        for response, (_, answer) in zip(responses, chosen, strict=True)
+    ]
     mean = sum(rewards) / len(rewards)
     return Check(name, True, f"step {checkpoint.step}: greedy reward {mean:.3f} of {len(rewards)}")
-
-
-def _answers(folder: Path, prompts: Sequence[list[int]], batch: RolloutBatch) -> list[str]:
-    """Return the greedy answers of a saved policy, as text."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer = _tokenizer(folder)
-    longest = max(map(len, batch.responses))
-    width = max(map(len, prompts))
-    # Padded on the left, because generation goes on at the right end.
-    ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts])
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
-    with torch.no_grad():
-        tokens = model.generate(
-            ids, attention_mask=mask, do_sample=False, max_new_tokens=longest, pad_token_id=0
-        )
-    return [tokenizer.decode(row[width:], skip_special_tokens=True) for row in tokens.tolist()]
 
 
 def _weights(saved: Path, checkpoint: Checkpoint) -> Check:

@@ -1,16 +1,18 @@
 """SkyRL's own KL, rewards, advantages and policy loss, for lab/probes/runner.py.
 
-A Python with torch runs it on SkyRL's installed source, without an import of orch. The methods of
-trainer and policy worker are SkyRL's. Ray and the model are stand-ins: a forward pass returns the
-batch's log-probabilities. One minibatch, one micro-batch, one device.
+It runs on SkyRL's installed source. The methods of trainer and policy worker are SkyRL's. Ray and
+the model are stand-ins: a forward pass returns the batch's log-probabilities. One minibatch, one
+micro-batch, one device.
 """
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
+
+from lab.probes.protocol import LEAST, MOST, Bounds, OwnLaunch
+from lab.probes.shared import at_last_token, loss_of, overrides, stop_at_backward, value_of
 
 PACKAGE = "skyrl"
 UTILS = "backends/skyrl_train/utils/ppo_utils.py"
@@ -38,95 +40,62 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     ]
 
 
-def natives(_version: str) -> dict[str, Any]:
-    """Return no launches: cells reach every KL term of the library."""
-    return {}
-
-
-def silent(_version: str) -> dict[str, Any]:
+def silent(_version: str) -> OwnLaunch:
     """Return a launch that sets nothing about KL."""
-    return {"argv": [], "files": {}}
+    return OwnLaunch([])
 
 
 OFF_POLICY = f"{ALGORITHM}off_policy_correction."
-LEAST, MOST = 0.5, 3.0
-"""Bounds of a ratio in the corrections that are asked about."""
 
 
-def corrections(_version: str) -> dict[str, Any]:
+def corrections(_version: str) -> dict[str, OwnLaunch]:
     """Return launches with each correction of the engine's mismatch, in SkyRL's own words."""
-    both = (LEAST, MOST)
-    by_options: dict[str, Any] = {"nothing set": {**_corrected({}, (None, None)), "silent": True}}
-    for options, bounds in (
-        ({"tis_ratio_type": "token", "token_tis_ratio_clip_high": MOST}, (None, MOST)),
-        ({"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": MOST}, (None, MOST)),
-        ({"token_mask_is_threshold_low": LEAST, "token_mask_is_threshold_high": MOST}, both),
-        (
-            {
-                "tis_ratio_type": "token",
-                "token_tis_ratio_clip_high": MOST,
-                "token_mask_is_threshold_low": LEAST,
-                "token_mask_is_threshold_high": MOST,
-            },
-            both,
-        ),
-        (
-            {
-                "sequence_mask_metric": "geometric",
-                "geo_mask_low": LEAST,
-                "geo_mask_high": MOST,
-            },
-            both,
-        ),
-        (
-            {
-                "sequence_mask_metric": "product",
-                "product_mask_low": LEAST,
-                "product_mask_high": MOST,
-            },
-            both,
-        ),
-        (
-            {"outlier_token_is_threshold_low": LEAST, "outlier_token_is_threshold_high": MOST},
-            both,
-        ),
+    by_options = {"nothing set": _corrected({}, (None, None))._replace(is_silent=True)}
+    token = {"tis_ratio_type": "token", "token_tis_ratio_clip_high": MOST}
+    for options in (
+        token,
+        {"tis_ratio_type": "sequence", "sequence_tis_ratio_clip_high": MOST},
+        _within("token_mask_is_threshold"),
+        {**token, **_within("token_mask_is_threshold")},
+        {"sequence_mask_metric": "geometric", **_within("geo_mask")},
+        {"sequence_mask_metric": "product", **_within("product_mask")},
+        _within("outlier_token_is_threshold"),
     ):
-        by_options[_words(options)] = _corrected(options, bounds)
+        least = LEAST if LEAST in options.values() else None
+        by_options[" ".join(overrides(options))] = _corrected(options, (least, MOST))
     loss = {"policy_loss_type": "rollout_is", "eps_clip_low": 1 - LEAST, "eps_clip_high": MOST - 1}
-    own = [f"{ALGORITHM}{key}={value}" for key, value in loss.items()]
-    by_options[_words(loss)] = _corrected({}, both, *own)
+    own = overrides(loss, ALGORITHM)
+    by_options[" ".join(overrides(loss))] = _corrected({}, (LEAST, MOST), *own)
     return by_options
 
 
-def _words(options: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in options.items())
+def _within(option: str) -> dict[str, Any]:
+    return {f"{option}_low": LEAST, f"{option}_high": MOST}
 
 
-def _corrected(
-    options: Mapping[str, Any], bounds: tuple[float | None, float | None], *more: str
-) -> Any:
-    """Return a launch with a correction and k2 in the loss, and the bounds of the correction."""
-    kl = {"use_kl_in_reward": "false", "use_kl_loss": "true", "kl_estimator_type": "k2"}
-    argv = [f"{ALGORITHM}{key}={value}" for key, value in {**kl, "kl_loss_coef": 0.5}.items()]
-    own = [f"{OFF_POLICY}{key}={value}" for key, value in options.items()]
-    argv += [f"{ALGORITHM}loss_reduction=token_mean", *own, *more]
-    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
-
-
-def ratio_levels(_version: str) -> dict[str, Any]:
-    """Return launches with each level of the importance ratio, in SkyRL's own words."""
-    return {
-        f"policy_loss_type={kind}": _corrected(
-            {}, (None, None), f"{ALGORITHM}policy_loss_type={kind}"
-        )
-        for kind in ("regular", "gspo")
+def _corrected(options: Mapping[str, Any], bounds: Bounds, *more: str) -> OwnLaunch:
+    """Return a launch with a correction and k2 in the loss."""
+    plain = {
+        "use_kl_in_reward": "false",
+        "use_kl_loss": "true",
+        "kl_estimator_type": "k2",
+        "kl_loss_coef": 0.5,
+        "loss_reduction": "token_mean",
     }
+    argv = [*overrides(plain, ALGORITHM), *overrides(options, OFF_POLICY), *more]
+    return OwnLaunch(argv, bounds=bounds, estimator="k2")
+
+
+def ratio_levels(_version: str) -> dict[str, OwnLaunch]:
+    """Return launches with each level of the importance ratio, in SkyRL's own words."""
+    losses = (f"policy_loss_type={kind}" for kind in ("regular", "gspo"))
+    return {loss: _corrected({}, (None, None), f"{ALGORITHM}{loss}") for loss in losses}
 
 
 CONTROLLER = "kl_ctrl.type=adaptive"
 
 
-def controller(_version: str, target: float, horizon: int, beta: float) -> dict[str, Any]:
+def controller(_version: str, target: float, horizon: int, beta: float) -> OwnLaunch:
     """Return a launch with the adaptive controller of a KL in the reward."""
     options = {
         "kl_ctrl.type": "adaptive",
@@ -137,8 +106,7 @@ def controller(_version: str, target: float, horizon: int, beta: float) -> dict[
         "use_kl_in_reward": "true",
         "use_kl_loss": "false",
     }
-    argv = [f"{ALGORITHM}{key}={value}" for key, value in options.items()]
-    return {"argv": argv, "files": {}}
+    return OwnLaunch(overrides(options, ALGORITHM))
 
 
 class TrainingBatch(dict[str, Any]):
@@ -154,36 +122,6 @@ class TrainingBatch(dict[str, Any]):
         return super().__getitem__(key)
 
 
-class BackwardReached(BaseException):
-    """Raised when the worker reaches its backward pass."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-
-def load_losses(sources: Any) -> SimpleNamespace:
-    """Return the modules `config` and `utils` of a release, and `shared`, what both need."""
-    import torch
-
-    sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
-    torch_utils = sources.load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
-    shared = {"masked_mean": torch_utils.masked_mean, "safe_exp_delta": torch_utils.safe_exp_delta}
-    correction = sources.load(CORRECTION, **shared)
-    sources.uses(CORRECTION, "apply_off_policy_correction")
-    config: ModuleType = sources.load(CONFIG)
-    # Ray's decorator would make actors of the classes.
-    ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
-    utils: ModuleType = sources.load(
-        UTILS,
-        ray=ray,
-        logger=MagicMock(),
-        AlgorithmConfig=config.AlgorithmConfig,
-        apply_off_policy_correction=correction.apply_off_policy_correction,
-        **shared,
-    )
-    return SimpleNamespace(config=config, utils=utils, shared=shared)
-
-
 class SkyRlProbes:
     """SkyRL's functions and its typed configuration, of the algorithm."""
 
@@ -192,10 +130,23 @@ class SkyRlProbes:
         import torch
 
         torch.cuda.current_device = lambda: 0
+        sys.modules.setdefault("loguru", MagicMock())  # imported inside its functions
         load = sources.load
-        loaded = load_losses(sources)
-        self.config, self.utils = loaded.config, loaded.utils
-        shared = loaded.shared
+        torch_utils = load(TORCH_UTILS, ["masked_mean", "safe_exp_delta"], torch=torch)
+        shared = {name: getattr(torch_utils, name) for name in ("masked_mean", "safe_exp_delta")}
+        correction = load(CORRECTION, **shared)
+        sources.uses(CORRECTION, "apply_off_policy_correction")
+        self.config: ModuleType = load(CONFIG)
+        # Ray's decorator would make actors of the classes.
+        ray = SimpleNamespace(remote=lambda function: function, is_initialized=lambda: False)
+        self.utils: ModuleType = load(
+            UTILS,
+            ray=ray,
+            logger=MagicMock(),
+            AlgorithmConfig=self.config.AlgorithmConfig,
+            apply_off_policy_correction=correction.apply_off_policy_correction,
+            **shared,
+        )
         reduction = "apply_loss_reduction_to_advantages_minibatch"
         own = {
             "compute_approx_kl": self.utils.compute_approx_kl,
@@ -214,14 +165,14 @@ class SkyRlProbes:
             **own,
         )
         self.worker: ModuleType = load(WORKER, ["PolicyWorkerBase._forward_backward_micro"], **own)
-        for name in (
+        sources.uses(
+            UTILS,
             "compute_approx_kl",
             "ppo_policy_loss",
             "compute_rloo_outcome_advantage",
             "compute_grpo_outcome_advantage",
-            "apply_loss_reduction_to_advantages_minibatch",
-        ):
-            sources.uses(UTILS, name)
+            reduction,
+        )
 
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> Any:
         """Return SkyRL's configuration with a launch's overrides; register our functions."""
@@ -239,7 +190,7 @@ class SkyRlProbes:
                 at = getattr(at, name)
             if not hasattr(at, leaf):
                 raise ValueError(f"SkyRL's configuration has no {key}")
-            setattr(at, leaf, _value(value))
+            setattr(at, leaf, value_of(value))
         algorithm.temperature = 1.0  # what its validation takes from the sampling parameters
         if both:
             algorithm.use_kl_loss = True
@@ -269,26 +220,8 @@ class SkyRlProbes:
 
     def advantages(self, config: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return token rewards and advantages [N, T], before SkyRL scales them for the loss."""
-        import torch
-
         mask = batch["mask"]
-        scores = torch.zeros_like(mask)
-        scores[torch.arange(len(mask)), mask.sum(-1).long() - 1] = batch["rewards"]
-        data = TrainingBatch(
-            {
-                "loss_mask": mask,
-                "response_mask": mask,
-                "rewards": scores,
-                "values": None,
-                "base_action_log_probs": batch["ref"],
-                "action_log_probs": batch["old"],
-            },
-            batch["groups"],
-        )
-        trainer = MagicMock()
-        trainer.cfg, trainer.reward_kl_controller, trainer.all_metrics = config, None, {}
-        if config.trainer.algorithm.use_kl_in_reward:
-            data = self.trainer.apply_reward_kl_penalty(trainer, data)
+        data = self._rewarded(config, batch, at_last_token(batch["rewards"], mask), None)
         rewards = data["rewards"]
         advantages, _ = self.utils.compute_advantages_and_returns(
             token_level_rewards=rewards,
@@ -305,22 +238,33 @@ class SkyRlProbes:
 
     def controlled(self, config: Any, batch: Mapping[str, Any]) -> float:
         """Return beta after apply_reward_kl_penalty of a batch, with the launch's controller."""
-        mask = batch["mask"]
+        control = self.utils.get_kl_controller(config.trainer.algorithm)
+        self._rewarded(config, batch, 0 * batch["mask"], control)
+        return float(control.value)
+
+    def _rewarded(
+        self, config: Any, batch: Mapping[str, Any], scores: Any, control: Any
+    ) -> TrainingBatch:
+        """Return a batch with the rewards of tokens [N, T], less a KL if the launch has it there.
+
+        control: the controller of its beta, or None.
+        """
         data = TrainingBatch(
             {
-                "loss_mask": mask,
-                "response_mask": mask,
-                "rewards": 0 * mask,
+                "loss_mask": batch["mask"],
+                "response_mask": batch["mask"],
+                "rewards": scores,
+                "values": None,
                 "base_action_log_probs": batch["ref"],
                 "action_log_probs": batch["old"],
             },
             batch["groups"],
         )
         trainer = MagicMock()
-        control = self.utils.get_kl_controller(config.trainer.algorithm)
         trainer.cfg, trainer.reward_kl_controller, trainer.all_metrics = config, control, {}
-        self.trainer.apply_reward_kl_penalty(trainer, data)
-        return float(control.value)
+        if config.trainer.algorithm.use_kl_in_reward:
+            data = self.trainer.apply_reward_kl_penalty(trainer, data)
+        return data
 
     def loss(self, config: Any, batch: Mapping[str, Any]) -> Any:
         """Return the worker's loss of one micro-batch, which is the whole minibatch."""
@@ -344,31 +288,14 @@ class SkyRlProbes:
         entropy = torch.zeros(size, mask.shape[1] + 1)
         worker.model = lambda *_, **__: (batch["logp"], {"entropy": entropy})
         worker.model.train = lambda: None
-        worker.strategy.backward = _stop
+        worker.strategy.backward = stop_at_backward
         experience = MagicMock()
         experience.action_log_probs, experience.base_action_log_probs = batch["old"], batch["ref"]
         experience.advantages, experience.num_actions = scaled, mask.shape[1]
         experience.loss_mask = experience.response_mask = experience.action_mask = mask
         experience.rollout_logprobs = batch.get("engine", batch["old"])
-        try:
-            self.worker._forward_backward_micro(worker, experience, 1.0)  # noqa: SLF001  (the library's own function is what is asked)
-        except BackwardReached as reached:
-            return reached.value
-        raise RuntimeError("_forward_backward_micro never called backward")
-
-
-def _stop(loss: Any, *_: Any) -> None:
-    raise BackwardReached(loss)
-
-
-def _value(text: str) -> Any:
-    words = {"null": None, "true": True, "false": False}
-    if text in words:
-        return words[text]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        micro = self.worker._forward_backward_micro  # noqa: SLF001  (the library's own function is what is asked)
+        return loss_of(micro, worker, experience, 1.0)
 
 
 def open_library(sources: Any, _version: str) -> SkyRlProbes:

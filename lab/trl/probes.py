@@ -1,6 +1,6 @@
 """TRL's own rewards, advantages and loss of both trainers, for lab/probes/runner.py.
 
-A Python with torch runs it on TRL's source, without an import of orch or TRL. The configuration,
+It runs on TRL's source, without an import of TRL. The configuration,
 `_generate_and_score_completions`, `_calculate_rewards` and `_compute_loss` are the library's.
 Stand-ins are generation, which returns the batch's rollouts, and the forward pass, which returns
 their log-probabilities. The KL that orch ships runs from a launch's files.
@@ -15,7 +15,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+from lab.probes.protocol import LEAST, MOST, Bounds, NativeTerm, OwnLaunch
+from lab.probes.shared import at_last_token, check_groups
 
 PACKAGE = "trl"
 UTILS = "trainer/utils.py"
@@ -43,76 +46,54 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     ]
 
 
-def words(program: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-    """Return a launch with these options, of a command or of a program that builds a trainer."""
-    script = "rloo" if "rloo" in " ".join(program).lower() else "grpo"
-    return [script, *(word for key, value in given.items() for word in (f"--{key}", str(value)))]
-
-
-def natives(_version: str) -> dict[str, Any]:
+def natives(_version: str) -> dict[str, NativeTerm]:
     """Return launches with the options that shape the objective, in TRL's own words."""
-    corrected, plain = (CORRECTED, "true"), (CORRECTED, "false")
-    by_token = {"": plain, f" {CORRECTED}": corrected}
-    launches: dict[str, Any] = {"grpo --beta": _native("grpo")}
-    for label, more in by_token.items():
+    corrected = (CORRECTED, "true")
+    terms = {"grpo --beta": _native("grpo")}
+    for label, switch in (("", "false"), (f" {CORRECTED}", "true")):
         level = ("--importance_sampling_level", "sequence")
-        launches[f"grpo {' '.join(level)}{label}"] = _native("grpo", *level, *more)
-    for loss_type in ("grpo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo"):
-        launches[f"grpo --loss_type {loss_type} {CORRECTED}"] = _native(
-            "grpo", "--loss_type", loss_type, *corrected
+        terms[f"grpo {' '.join(level)}{label}"] = _native("grpo", *level, CORRECTED, switch)
+    for loss_type in ("grpo", "bnpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo"):
+        terms[f"grpo --loss_type {loss_type} {CORRECTED}"] = _native(
+            "grpo", "--loss_type", loss_type, *corrected, of_responses=loss_type == "luspo"
         )
-    launches[f"grpo --loss_type luspo {CORRECTED}"] = _native(
-        "grpo", "--loss_type", "luspo", *corrected, of_responses=True
-    )
-    for kind in ("batch", "none"):
-        launches[f"grpo --scale_rewards {kind} {CORRECTED}"] = _native(
-            "grpo", "--scale_rewards", kind, *corrected
-        )
-    launches[f"grpo {' '.join(STALE)} {CORRECTED}"] = _native("grpo", *corrected, *STALE)
-    launches["rloo"] = _native("rloo", beta=None, of_responses=True)
-    launches["rloo --normalize_advantages true"] = _native(
-        "rloo", "--normalize_advantages", "true", of_responses=True
-    )
-    return launches
+    for more in (("--scale_rewards", "batch"), ("--scale_rewards", "none"), STALE):
+        terms[f"grpo {' '.join(more)} {CORRECTED}"] = _native("grpo", *more, *corrected)
+    terms["rloo"] = _native("rloo", beta=None, of_responses=True)
+    normalized = ("--normalize_advantages", "true")
+    terms[f"rloo {' '.join(normalized)}"] = _native("rloo", *normalized, of_responses=True)
+    return terms
 
 
-LEAST, MOST = "0.5", "3.0"
-"""Bounds of a ratio in the corrections that are asked about."""
-
-
-def corrections(_version: str) -> dict[str, Any]:
+def corrections(_version: str) -> dict[str, OwnLaunch]:
     """Return launches with vLLM and each correction of its mismatch, in TRL's own words."""
     prefix = "--vllm_importance_sampling_"
     by_options = {
-        "grpo --use_vllm true": {**_corrected("grpo", (None, 3.0)), "silent": True},
-        f"grpo {prefix}correction false": _corrected(
-            "grpo", (None, None), f"{prefix}correction", "false"
-        ),
+        "grpo --use_vllm true": _corrected((None, 3.0))._replace(is_silent=True),
+        f"grpo {prefix}correction false": _corrected((None, None), f"{prefix}correction", "false"),
     }
     for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"):
         for least in (None, LEAST):
-            words: tuple[str, ...] = (f"{prefix}mode", mode, f"{prefix}clip_max", MOST)
-            words += () if least is None else (f"{prefix}clip_min", least)
-            bounds = (None if least is None else float(least), float(MOST))
-            by_options[f"grpo {' '.join(words)}"] = _corrected("grpo", bounds, *words)
+            words = [f"{prefix}mode", mode, f"{prefix}clip_max", str(MOST)]
+            words += [] if least is None else [f"{prefix}clip_min", str(least)]
+            by_options[f"grpo {' '.join(words)}"] = _corrected((least, MOST), *words)
     return by_options
 
 
-def _corrected(script: str, bounds: tuple[float | None, float | None], *more: str) -> Any:
+def _corrected(bounds: Bounds, *more: str) -> OwnLaunch:
     """Return a launch with vLLM and k3 in the loss, and the bounds of its correction."""
-    argv = _native(script, "--use_vllm", "true", CORRECTED, "false", *more)["argv"]
-    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k3"}
+    launch = _native("grpo", "--use_vllm", "true", CORRECTED, "false", *more).launch
+    return launch._replace(bounds=bounds, estimator="k3")
 
 
-def ratio_levels(_version: str) -> dict[str, Any]:
+def ratio_levels(_version: str) -> dict[str, OwnLaunch]:
     """Return launches with each level of the importance ratio, in TRL's own words."""
-    launches: dict[str, Any] = {}
+    launches = {}
     for level in ("token", "sequence"):
         for switch in ("false", "true"):
             words = ("--importance_sampling_level", level, CORRECTED, switch)
-            argv = _native("grpo", *words, *STALE)["argv"]
-            label = f"grpo {' '.join(words)}"
-            launches[label] = {"argv": argv, "files": {}, "estimator": "k3"}
+            launch = _native("grpo", *words, *STALE).launch
+            launches[f"grpo {' '.join(words)}"] = launch._replace(estimator="k3")
     return launches
 
 
@@ -122,26 +103,20 @@ RLOO_BETA = 0.05
 
 def _native(
     script: str, *more: str, beta: float | None = 0.5, of_responses: bool = False
-) -> dict[str, Any]:
+) -> NativeTerm:
     """Return a launch without a clip, whose rollouts make two minibatches."""
     own = [] if beta is None else ["--beta", str(beta)]
     clip = ["--epsilon", ".inf"] if script == "rloo" else []
     batch = ["--per_device_train_batch_size", "4", "--steps_per_generation", "2"]
     longest = ["--max_completion_length", "3"]
     argv = [script, *own, *more, *clip, *batch, *longest, "--num_generations"]
-    return {
-        "argv": [*argv, "2"],
-        "files": {},
-        "beta": RLOO_BETA if beta is None else beta,
-        "of_responses": of_responses,
-        "groups_of_four": {"argv": [*argv, "4"], "files": {}},
-    }
+    pair, four = (OwnLaunch([*argv, size]) for size in ("2", "4"))
+    return NativeTerm(pair, four, RLOO_BETA if beta is None else beta, of_responses)
 
 
-def silent(_version: str) -> dict[str, Any]:
+def silent(_version: str) -> OwnLaunch:
     """Return a launch of `grpo` that sets nothing about KL."""
-    argv = ["grpo", "--per_device_train_batch_size", "4", "--num_generations", "4"]
-    return {"argv": argv, "files": {}}
+    return OwnLaunch(["grpo", "--per_device_train_batch_size", "4", "--num_generations", "4"])
 
 
 class Factor(float):
@@ -155,14 +130,16 @@ class Factor(float):
         return float(self) * other
 
 
-class AskedLaunch:
-    """A launch's script and options, and the module of the KL that orch ships, or None."""
+class AskedLaunch(NamedTuple):
+    """A launch as its script reads it."""
 
-    def __init__(self, script: str, options: Any, shipped: "tuple[Any, str, str] | None"):
-        self.script, self.options, self.shipped = script, options, shipped
+    script: str
+    options: Any
+    shipped: tuple[Any, str, str] | None
+    """The module of the KL that orch ships, its estimator and its place; None: it ships none."""
 
 
-NOT_SCORED: "tuple[None, dict[str, Any], None, dict[str, Any]]" = (None, {}, None, {})
+NOT_SCORED: tuple[None, dict[str, Any], None, dict[str, Any]] = (None, {}, None, {})
 
 
 class TrlProbes:
@@ -254,9 +231,7 @@ class TrlProbes:
 
     def advantages(self, launch: AskedLaunch, batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return rewards at the last token of a response, and token advantages, from `old`."""
-        size, groups = launch.options.num_generations, batch["groups"]
-        if any(groups[i] != groups[i - i % size] for i in range(len(groups))):
-            raise ValueError(f"the launch has groups of {size}, and the batch has not")
+        check_groups(batch["groups"], launch.options.num_generations)
         trainer = self._trainer(launch, batch)
         scored = trainer.scored(len(batch["rewards"]))
         rollouts = {key: value for key, value in batch.items() if key != "logp"}
@@ -264,11 +239,9 @@ class TrlProbes:
         rewards = batch["rewards"].clone()
         if launch.script == "rloo" and trainer.beta.multiplied is not None:
             rewards -= float(trainer.beta) * trainer.beta.multiplied[: len(rewards)]
-        at_end = self.torch.zeros_like(batch["mask"])
-        at_end[range(len(rewards)), batch["mask"].sum(1).long() - 1] = rewards
         gains = scored["advantages"]
         gains = gains[:, None] if gains.dim() == 1 else gains
-        return at_end, gains.expand_as(batch["mask"]).clone()
+        return at_last_token(rewards, batch["mask"]), gains.expand_as(batch["mask"]).clone()
 
     def loss(self, launch: AskedLaunch, batch: Mapping[str, Any]) -> Any:
         """Return _compute_loss of one micro-batch that is the whole minibatch.

@@ -65,7 +65,12 @@ def values_of(root: Path) -> dict[str, list[Any]]:
         f"{ACTOR}.kl_loss_type": kl,
         f"{ACTOR}.loss_agg_mode": sorted(_compared(root, CORE, "agg_loss", "loss_agg_mode")),
         f"{ACTOR}.optim.lr_scheduler_type": sorted(
-            _asserted(root, "workers/config/optimizer.py", "FSDPOptimizerConfig")
+            _compared(
+                root,
+                "workers/config/optimizer.py",
+                "FSDPOptimizerConfig",
+                "lr_scheduler_type",
+            )
         ),
         f"{ACTOR}.policy_loss.loss_mode": sorted(_registered(root, CORE, "register_policy_loss")),
         "actor_rollout_ref.rollout.checkpoint_engine.backend": sorted(
@@ -111,12 +116,12 @@ def _strings(node: ast.AST) -> Iterator[str]:
             yield each.value
 
 
-def _compared(root: Path, path: str, function: str, name: str) -> set[str]:
-    """Return the texts that functions of this name compare a variable or attribute with."""
+def _compared(root: Path, path: str, owner: str, name: str) -> set[str]:
+    """Return the texts with which functions or a class compare a variable or attribute."""
     return {
         text
         for top in ast.walk(_tree(root, path))
-        if isinstance(top, ast.FunctionDef) and top.name == function
+        if isinstance(top, ast.FunctionDef | ast.ClassDef) and top.name == owner
         for node in ast.walk(top)
         if isinstance(node, ast.Compare) and ast.unparse(node.left).rpartition(".")[2] == name
         for right in node.comparators
@@ -133,18 +138,6 @@ def _enumerated(root: Path, path: str, name: str) -> set[str]:
         for node in top.body
         if isinstance(node, ast.Assign)
         for text in _strings(node.value)
-    }
-
-
-def _asserted(root: Path, path: str, name: str) -> set[str]:
-    """Return the learning-rate schedules that a class of configuration asserts."""
-    return {
-        text
-        for top in ast.walk(_tree(root, path))
-        if isinstance(top, ast.ClassDef) and top.name == name
-        for node in ast.walk(top)
-        if isinstance(node, ast.Assert) and "lr_scheduler_type" in ast.unparse(node.test)
-        for text in _strings(node.test)
     }
 
 

@@ -1,13 +1,15 @@
 """verl's own KL, rewards, advantages and policy loss, for lab/probes/runner.py.
 
-A Python with torch runs it on verl's installed source, without an import of orch. The functions are
-verl's. Only the containers of tensors between them (DataProto, TensorDict, metrics) are stand-ins.
+The functions are verl's, run from its installed source. Only the containers of tensors between them
+(DataProto, TensorDict, metrics) are stand-ins.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
+
+from lab.probes.protocol import LEAST, MOST, Bounds, OwnLaunch
+from lab.probes.shared import at_last_token, overrides, value_of
 
 PACKAGE = "verl"
 CORE, LOSSES = "trainer/ppo/core_algos.py", "workers/utils/losses.py"
@@ -34,7 +36,6 @@ DEFAULTS: Mapping[str, Any] = {
     f"{ACTOR}.entropy_coeff": 0,
 }
 """Key -> its default in verl (trainer/config of 0.8.0 and 0.9.1)."""
-WORDS: Mapping[str, Any] = {"null": None, "true": True, "false": False}
 
 
 STOOD_IN = (
@@ -44,23 +45,8 @@ STOOD_IN = (
 )
 TYPICAL = {"reward": "k1", "loss": "k3"}
 """Place -> an estimator that orch can send to verl. The arguments of `names` replace it."""
-NAMES = (
-    "k1",
-    "kl",
-    "abs",
-    "k2",
-    "mse",
-    "k3",
-    "low_var_kl",
-    "k1+",
-    "kl+",
-    "abs+",
-    "k2+",
-    "mse+",
-    "k3+",
-    "low_var_kl+",
-    "full",
-)
+_BASES = ("k1", "kl", "abs", "k2", "mse", "k3", "low_var_kl")
+NAMES = (*_BASES, *(f"{each}+" for each in _BASES), "full")
 
 
 def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -71,64 +57,52 @@ def names(_version: str) -> list[tuple[str, str, tuple[str, ...]]]:
     ]
 
 
-def natives(_version: str) -> dict[str, Any]:
-    """Return no launches: cells reach every KL term of the library."""
-    return {}
-
-
-def silent(_version: str) -> dict[str, Any]:
+def silent(_version: str) -> OwnLaunch:
     """Return a launch that sets nothing about KL."""
-    return {"argv": ["algorithm.adv_estimator=rloo"], "files": {}}
+    return OwnLaunch(["algorithm.adv_estimator=rloo"])
 
 
-LEAST, MOST = 0.5, 3.0
-"""Bounds of a ratio in the corrections that are asked about."""
-
-
-def corrections(_version: str) -> dict[str, Any]:
+def corrections(_version: str) -> dict[str, OwnLaunch]:
     """Return launches with each correction of the engine's mismatch, in verl's own words."""
-    by_options: dict[str, Any] = {"nothing set": {**_corrected({}, (None, None)), "silent": True}}
+    by_options = {"nothing set": _corrected({}, (None, None))._replace(is_silent=True)}
+    both = f"{LEAST}_{MOST}"
+    asked: list[tuple[dict[str, Any], Bounds]] = []
     for level in ("token", "sequence"):
-        weight: dict[str, Any] = {"rollout_is": level, "rollout_is_threshold": MOST}
-        both = {"rollout_is": level, "rollout_is_threshold": f"{LEAST}_{MOST}"}
-        by_options[_words(weight)] = _corrected(weight, (None, MOST))
-        by_options[_words(both)] = _corrected(both, (LEAST, MOST))
-        normal = {**weight, "rollout_is_batch_normalize": "true"}
-        by_options[_words(normal)] = _corrected(normal, (None, MOST))
-    for option in ("token_k1", "seq_sum_k1", "seq_mean_k1"):
-        reject = {"rollout_rs": option, "rollout_rs_threshold": f"{LEAST}_{MOST}"}
-        by_options[_words(reject)] = _corrected(reject, (LEAST, MOST))
-    for statistic in ("token", "seq_sum", "seq_mean", "seq_max"):
-        for estimator in ("k2", "k3"):
-            bounded = {"rollout_rs": f"{statistic}_{estimator}", "rollout_rs_threshold": "0.2"}
-            by_options[_words(bounded)] = _corrected(bounded, (None, 0.2))
-    return by_options
+        weight = {"rollout_is": level, "rollout_is_threshold": MOST}
+        asked += [
+            (weight, (None, MOST)),
+            ({**weight, "rollout_is_threshold": both}, (LEAST, MOST)),
+            ({**weight, "rollout_is_batch_normalize": "true"}, (None, MOST)),
+        ]
+    asked += [
+        ({"rollout_rs": option, "rollout_rs_threshold": both}, (LEAST, MOST))
+        for option in ("token_k1", "seq_sum_k1", "seq_mean_k1")
+    ]
+    asked += [
+        ({"rollout_rs": f"{statistic}_{estimator}", "rollout_rs_threshold": "0.2"}, (None, 0.2))
+        for statistic in ("token", "seq_sum", "seq_mean", "seq_max")
+        for estimator in ("k2", "k3")
+    ]
+    return by_options | {
+        " ".join(overrides(options)): _corrected(options, bounds) for options, bounds in asked
+    }
 
 
-def _words(options: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in options.items())
+def _corrected(options: Mapping[str, Any], bounds: Bounds, *more: str) -> OwnLaunch:
+    """Return a launch with a correction and k2 in the loss."""
+    kl = {"use_kl_loss": "true", "kl_loss_type": "k2", "kl_loss_coef": 0.5}
+    argv = ["algorithm.adv_estimator=rloo", *overrides(kl, f"{ACTOR}.")]
+    return OwnLaunch([*argv, *overrides(options, CORRECT), *more], bounds=bounds, estimator="k2")
 
 
-def _corrected(options: Mapping[str, Any], bounds: tuple[float | None, float | None]) -> Any:
-    """Return a launch with a correction and k2 in the loss, and the bounds of the correction."""
-    kl = (f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_type=k2", f"{ACTOR}.kl_loss_coef=0.5")
-    own = [f"{CORRECT}{key}={value}" for key, value in options.items()]
-    argv = ["algorithm.adv_estimator=rloo", *kl, *own]
-    return {"argv": argv, "files": {}, "bounds": bounds, "estimator": "k2"}
-
-
-def ratio_levels(_version: str) -> dict[str, Any]:
+def ratio_levels(_version: str) -> dict[str, OwnLaunch]:
     """Return launches with each level of the importance ratio, in verl's own words."""
-    words = f"{ACTOR}.policy_loss.loss_mode=gspo"
-    mean = f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"
-    launches: dict[str, Any] = {"policy_loss.loss_mode=vanilla": _corrected({}, (None, None))}
-    for label, more in (
-        ("policy_loss.loss_mode=gspo", (words,)),
-        ("policy_loss.loss_mode=gspo loss_agg_mode=seq-mean-token-mean", (words, mean)),
-    ):
-        plain = _corrected({}, (None, None))
-        launches[label] = {**plain, "argv": [*plain["argv"], *more]}
-    return launches
+    gspo = "policy_loss.loss_mode=gspo"
+    means = (gspo, "loss_agg_mode=seq-mean-token-mean")
+    return {
+        " ".join(words): _corrected({}, (None, None), *(f"{ACTOR}.{word}" for word in words))
+        for words in (("policy_loss.loss_mode=vanilla",), (gspo,), means)
+    }
 
 
 class PaddedBatch(dict[str, Any]):
@@ -182,15 +156,15 @@ class VerlProbes:
         self.plain = self._modules()
         self.correction: ModuleType | None = None
         self.taught: dict[str, tuple[ModuleType, ModuleType, ModuleType]] = {}
-        for file, name in (
-            (CORE, "kl_penalty"),
-            (CORE, "kl_penalty_forward"),
-            (CORE, "agg_loss"),
-            (CORE, "compute_policy_loss_vanilla"),
-            (CORE, "compute_grpo_outcome_advantage"),
-            (CORE, "compute_rloo_outcome_advantage"),
-        ):
-            sources.uses(file, name)
+        sources.uses(
+            CORE,
+            "kl_penalty",
+            "kl_penalty_forward",
+            "agg_loss",
+            "compute_policy_loss_vanilla",
+            "compute_grpo_outcome_advantage",
+            "compute_rloo_outcome_advantage",
+        )
 
     def _modules(self) -> tuple[ModuleType, ModuleType, ModuleType]:
         load = self.sources.load
@@ -223,7 +197,7 @@ class VerlProbes:
     def read(self, argv: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
         """Return verl's configuration with a launch's overrides, and the text of orch_verl.py."""
         given = [a.lstrip("+").partition("=") for a in argv if "=" in a]
-        values = {key: _value(value) for key, _, value in given}
+        values = {key: value_of(value) for key, _, value in given}
         return {**DEFAULTS, **values, "module": files.get("extension/orch_verl.py")}
 
     def _of(self, config: Mapping[str, Any]) -> tuple[ModuleType, ModuleType, ModuleType]:
@@ -263,14 +237,8 @@ class VerlProbes:
 
     def advantages(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return token rewards and advantages [N, T], as the trainer computes them from `old`."""
-        import torch
-
         _, _, trainer = self._of(config)
-        mask = batch["mask"]
-        scores = torch.zeros_like(mask)
-        last = mask.sum(-1).long() - 1
-        scores[torch.arange(len(mask)), last] = batch["rewards"]
-        data = self._scored(batch, scores)
+        data = self._scored(batch, at_last_token(batch["rewards"], batch["mask"]))
         if config["algorithm.use_kl_in_reward"]:
             control = SimpleNamespace(
                 value=config["algorithm.kl_ctrl.kl_coef"], update=lambda **_: None
@@ -291,15 +259,9 @@ class VerlProbes:
     def controlled(self, config: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
         """Return beta after apply_kl_penalty of a batch, with the launch's controller."""
         core, _, trainer = self._of(config)
-        prefix = "algorithm.kl_ctrl."
-        given = {
-            key.removeprefix(prefix): value
-            for key, value in config.items()
-            if key.startswith(prefix)
-        }
+        given = _section(config, "algorithm.kl_ctrl.")
         control = core.get_kl_controller(SimpleNamespace(**given))
-        for name in ("get_kl_controller", "AdaptiveKLController"):
-            self.sources.uses(CORE, name)
+        self.sources.uses(CORE, "get_kl_controller", "AdaptiveKLController")
         trainer.apply_kl_penalty(
             self._scored(batch, 0 * batch["mask"]),
             kl_ctrl=control,
@@ -353,11 +315,7 @@ class VerlProbes:
 
     def _weighted(self, config: Mapping[str, Any], batch: PaddedBatch) -> PaddedBatch:
         """Return the batch as the trainer corrects it: with weights, or with a smaller mask."""
-        own = {
-            key.removeprefix(CORRECT): value
-            for key, value in config.items()
-            if key.startswith(CORRECT)
-        }
+        own = _section(config, CORRECT)
         if own.get("rollout_is") is None and own.get("rollout_rs") is None:
             return batch
         if self.correction is None:
@@ -366,33 +324,28 @@ class VerlProbes:
             functional = self.sources.load(FUNCTIONAL, ["masked_sum", "masked_mean"], torch=torch)
             proto = SimpleNamespace(from_dict=lambda tensors: PaddedBatch(tensors))
             self.correction = self.sources.load(CORRECTION, verl_F=functional, DataProto=proto)
-            for name in (
+            self.sources.uses(
+                CORRECTION,
                 "compute_rollout_correction_and_add_to_batch",
                 "compute_rollout_correction_weights",
                 "compute_rollout_rejection_mask",
-            ):
-                self.sources.uses(CORRECTION, name)
+            )
         weighted, _ = self.correction.compute_rollout_correction_and_add_to_batch(batch, own)
         return PaddedBatch(weighted)
 
 
-def _actor(config: Mapping[str, Any]) -> ActorConfig:
-    """Return actor_rollout_ref.actor, with its policy_loss."""
-    prefix = f"{ACTOR}."
-    plain = {
+def _section(config: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the keys below a section, without its name."""
+    return {
         key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)
     }
+
+
+def _actor(config: Mapping[str, Any]) -> ActorConfig:
+    """Return actor_rollout_ref.actor, with its policy_loss."""
+    plain = _section(config, f"{ACTOR}.")
     mode = plain.pop("policy_loss.loss_mode", "vanilla")
     return ActorConfig(global_batch_info={}, policy_loss={"loss_mode": mode}, **plain)
-
-
-def _value(text: str) -> Any:
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def open_library(sources: Any, version: str) -> VerlProbes:

@@ -8,17 +8,11 @@ besides goes by. See conftest.py, which ends them.
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any, NamedTuple
-
-import pytest
-
-from lab.probes import protocol
 
 FORKS = Path(__file__).with_name("forks.py")
 MARK = "ANSWER "
@@ -121,26 +115,9 @@ def forked(
     return subprocess.CompletedProcess(argv, code, out, errors)
 
 
-WITH_TORCH = Imported(Path(sys.executable), ("torch",))
 RUN_AS_SCRIPT = """
 import runpy, sys
 sys.argv = sys.argv[1:]
 sys.path[0] = sys.argv[0].rpartition("/")[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-
-
-def probes_fork(patch: pytest.MonkeyPatch) -> None:
-    """From here on lab/probes/runner.py is a fork of a Python that has imported torch.
-
-    Importing torch takes most of a probe's time.
-    """
-
-    def run(argv: list[str], **how: Any) -> "subprocess.CompletedProcess[str]":
-        python, script, *_ = argv
-        if python != sys.executable or Path(script).name != "runner.py":
-            return subprocess.run(argv, **how)
-        given = how["input"]
-        return forked(WITH_TORCH, RUN_AS_SCRIPT, argv[1:], Path.cwd(), given, lasting=True)
-
-    patch.setattr(protocol, "subprocess", SimpleNamespace(run=run))

@@ -11,11 +11,3 @@ from tests.backends import child
 def _no_interpreter_outlives_its_module() -> Iterator[None]:
     yield
     child.end_all()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def probes_fork() -> Iterator[None]:
-    """Make the processes of lab/probes/runner.py forks, in the tests of a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        child.probes_fork(patch)
-        yield

@@ -5,8 +5,8 @@ beside those of the library's own functions, run from its installed source on th
 
 import itertools
 import math
-import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from backends.micro.objective import Experience, objective, penalty, shaped_advantages
-from lab.probes.protocol import Inquiry, ProbeTarget
+from lab.probes.protocol import AskedRelease
 from lab.probes.protocol import ProbeBatch as Asked
+from lab.probes.runner import LibraryFault
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import entry
@@ -98,11 +99,11 @@ def rollouts(seed: int, *, fresh: bool) -> Asked:
         logp[3, 0], logp[4, 0] = old[3, 0] + 3, old[4, 0] - 3
     mask = (np.arange(TOKENS) < lengths[:, None]).astype(float)
     return Asked(
-        logp=logp.tolist(),
-        ref=ref.tolist(),
-        old=old.tolist(),
-        mask=mask.tolist(),
-        rewards=rng.choice([0.0, 0.25, 1.0], GROUPS * SIZE).tolist(),
+        logp=logp,
+        ref=ref,
+        old=old,
+        mask=mask,
+        rewards=rng.choice([0.0, 0.25, 1.0], GROUPS * SIZE),
         groups=[i // SIZE for i in range(GROUPS * SIZE)],
     )
 
@@ -111,10 +112,10 @@ def ours(settings: Settings, dialect: Dialect, batch: Asked) -> dict[str, torch.
     """Advantages, loss and gradient of the embedded trainer's functions in a dialect."""
     shape = (GROUPS, SIZE, TOKENS)
     logp, ref, old, mask = (
-        torch.tensor(batch[name], dtype=torch.float32).view(shape)  # type: ignore[literal-required]  # a key of the TypedDict, from the tuple below
-        for name in ("logp", "ref", "old", "mask")
+        torch.tensor(each, dtype=torch.float32).view(shape)
+        for each in (batch.logp, batch.ref, batch.old, batch.mask)
     )
-    reward = torch.tensor(batch["rewards"], dtype=torch.float32).view(GROUPS, SIZE)
+    reward = torch.tensor(batch.rewards, dtype=torch.float32).view(GROUPS, SIZE)
     # A library that estimates the reward's KL inside its loss has the current policy for it, which
     # with one train step a batch is the policy before the batch's updates.
     in_loss = settings.backend.name == "prime_rl"
@@ -136,7 +137,7 @@ def ours(settings: Settings, dialect: Dialect, batch: Asked) -> dict[str, torch.
 
 
 def gaps(
-    library: str, version: str, where: ProbeTarget, *, seeds: int = 2, every: int = 1
+    library: str, version: str, folder: Path, *, seeds: int = 2, every: int = 1
 ) -> dict[str, Any]:
     """The largest relative difference of advantages, loss and gradient, over all cells and random
     batches; the cell of the largest; how many were compared; and sentences of what could not be.
@@ -144,49 +145,40 @@ def gaps(
     `every`: only each so-manieth cell, where asking a library about one is slow. A loss may cancel
     to nothing: its difference is relative to the mean size of an advantage, if that is larger.
     """
-    inquiry, plans = Inquiry(library, version), list(cells(library, version))[::every]
+    plans = list(cells(library, version))[::every]
     backend = plugins.load(library)
     dialect = backend.semantics(version).dialect
-    for seed, fresh in itertools.product(range(seeds), (True, False)):
-        inquiry.add_batch(f"{seed} {fresh}", rollouts(seed, fresh=fresh))
-    asked: dict[tuple[int, str], Cell] = {}
-    for number, cell in enumerate(plans):
-        launch = inquiry.add_launch(backend.translate(cell, PLACE))
-        many = cell.settings.batch.num_minibatches > 1
-        for seed in range(seeds):
-            # Stale rollouts reach a library's loss as several minibatches do: through the ratio.
-            name = f"{seed} {not many and library != 'prime_rl'}"
-            key = (number, name)
-            inquiry.add_question(key, "update", launch, name)
-            inquiry._questions[key]["dtype"] = "float32"
-            asked[key] = cell
-    found, _ = inquiry.send(where)
     worst = {"advantages": 0.0, "loss": 0.0, "gradient": 0.0}
     which, failed = {}, set()
-    for key, cell in asked.items():
-        answer = found[key]
-        if "error" in answer:
-            failed.add(f"{cell.settings.kl.label}: {answer['error'][:200]}")
-            continue
-        batch = rollouts(int(key[1].split()[0]), fresh=key[1].endswith("True"))
-        settings = cell.settings
-        if library == "prime_rl":  # its stale rollouts are of an asynchronous cell
-            settings = settings.model_copy(update={"max_staleness_steps": 1})
-        # What is trained is the relevant part; a value nobody differentiates needs all of it.
-        mine = ours(settings, relevant(dialect, settings), batch)
-        mine["loss"] = ours(settings, dialect, batch)["loss"]
-        mask = torch.tensor(batch["mask"])
-        for name in worst:
-            if name == "advantages" and library == "prime_rl" and settings.kl.placement:
-                continue  # its KL reaches them inside the loss
-            theirs = torch.tensor(answer[name])
-            if name != "loss":
-                theirs = theirs * mask
-            floor = mine["advantages"].abs().sum() / mask.sum() if name == "loss" else 0.0
-            gap = relative(mine[name], theirs, float(floor))
-            if not gap <= worst[name]:
-                worst[name], which[name] = gap, (settings, key[1])
-    return {"worst": worst, "which": which, "count": len(asked), "failed": sorted(failed)}
+    with closing(AskedRelease(library, version, folder)) as release:
+        for cell, seed in itertools.product(plans, range(seeds)):
+            settings = cell.settings
+            # Stale rollouts reach a library's loss as several minibatches do: through the ratio.
+            fresh = settings.batch.num_minibatches == 1 and library != "prime_rl"
+            batch = rollouts(seed, fresh=fresh)
+            try:
+                answer = release.ask("update", backend.translate(cell, PLACE), batch)
+            except LibraryFault as fault:
+                failed.add(f"{settings.kl.label}: {fault.said[:200]}")
+                continue
+            if library == "prime_rl":  # its stale rollouts are of an asynchronous cell
+                settings = settings.model_copy(update={"max_staleness_steps": 1})
+            # What is trained is the relevant part; a value nobody differentiates needs all of it.
+            mine = ours(settings, relevant(dialect, settings), batch)
+            mine["loss"] = ours(settings, dialect, batch)["loss"]
+            mask = torch.tensor(batch.mask)
+            for name in worst:
+                if name == "advantages" and library == "prime_rl" and settings.kl.placement:
+                    continue  # its KL reaches them inside the loss
+                theirs = torch.tensor(answer[name])
+                if name != "loss":
+                    theirs = theirs * mask
+                floor = mine["advantages"].abs().sum() / mask.sum() if name == "loss" else 0.0
+                gap = relative(mine[name], theirs, float(floor))
+                if not gap <= worst[name]:
+                    worst[name], which[name] = gap, (settings, seed)
+    count = len(plans) * seeds
+    return {"worst": worst, "which": which, "count": count, "failed": sorted(failed)}
 
 
 def relative(mine: torch.Tensor, theirs: torch.Tensor, floor: float = 0.0) -> float:
@@ -196,7 +188,7 @@ def relative(mine: torch.Tensor, theirs: torch.Tensor, floor: float = 0.0) -> fl
     return gap if math.isfinite(gap) else math.inf
 
 
-def beside(library_python: Path, package: str) -> ProbeTarget:
-    """This Python's torch on the source a library's environment has installed."""
+def beside(library_python: Path, package: str) -> Path:
+    """The source of a library that its environment has installed."""
     (folder,) = library_python.parents[1].glob(f"lib/python*/site-packages/{package}")
-    return ProbeTarget(Path(sys.executable), folder)
+    return folder

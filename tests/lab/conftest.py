@@ -1,16 +1,5 @@
 """What tests that ask or train a library share."""
 
-from collections.abc import Iterator
+from tests.backends.conftest import _no_interpreter_outlives_its_module
 
-import pytest
-
-from tests.backends import child
-
-
-@pytest.fixture(scope="module", autouse=True)
-def probes_fork() -> Iterator[None]:
-    """Make the processes of lab/probes/runner.py forks, in the tests of a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        child.probes_fork(patch)
-        yield
-    child.end_all()
+__all__ = ["_no_interpreter_outlives_its_module"]

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 from lifeline import held, let_go
 
 from backends.prime_rl.releases import NAME as PRIME_RL
-from lab.cpu import Deviation, cpu_launch
+from lab.cpu import cpu_launch
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.identity import fingerprint
 from orchestrator.library import prompt_recipe
-from orchestrator.library.protocol import Backend
 from orchestrator.metrics.names import VALIDATION
-from orchestrator.records import AttemptPaths, Cell, Checkpoint, LaunchPlan, MetricPoint
-from orchestrator.settings import Cadence, Resources, Settings, System
+from orchestrator.records import AttemptPaths, Cell, Checkpoint, MetricPoint
+from orchestrator.settings import Cadence, Resources, Settings
 from tests.backends import child
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
@@ -38,15 +37,10 @@ class Trained(NamedTuple):
     """A run that ended."""
 
     cell: Cell
-    backend: Backend
-    launch: LaunchPlan
-    """As orch emits it."""
-    deviations: tuple[Deviation, ...]
     place: AttemptPaths
     policy: Path
     logged: list[MetricPoint]
     checkpoints: list[Checkpoint]
-    stdout: str
 
     @property
     def points(self) -> list[MetricPoint]:
@@ -92,7 +86,6 @@ def cell(
     model: Path,
     data: Path,
     changes: Mapping[str, Any],
-    evaluate_every: int | None = None,
 ) -> Cell:
     """RLOO on words to copy; `changes`: fields of Settings, of the model only those that differ."""
     settings = {
@@ -121,7 +114,7 @@ def cell(
         axes={},
         settings=validated,
         resources=Resources(num_nodes=1, gpus_per_node=_gpus(validated)),
-        cadence=Cadence(checkpoint_every_steps=STEPS // 2, evaluate_every_steps=evaluate_every),
+        cadence=Cadence(checkpoint_every_steps=STEPS // 2),
     )
 
 
@@ -140,19 +133,12 @@ def train(
     changes: Mapping[str, Any],
     *,
     reward_code: str = "",
-    system: System | None = None,
-    replaced: Mapping[str, str] | None = None,
-    evaluate_every: int | None = None,
 ) -> Trained:
-    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails.
-
-    replaced: words of the launch on a CPU, and those in their place.
-    """
+    """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
     is_plain = changes.get("model", {}).get("chat_template") == "none"
     model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
-    trained = cell(library, version, model, prompts(folder / "prompts"), changes, evaluate_every)
-    update = {"reward_code": reward_code, "system": system or trained.system}
-    trained = trained.model_copy(update=update)
+    trained = cell(library, version, model, prompts(folder / "prompts"), changes)
+    trained = trained.model_copy(update={"reward_code": reward_code})
     place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
     for each in place:
         each.mkdir(parents=True)
@@ -171,7 +157,7 @@ def train(
     variables = _environment(python, folder) | dict(changed.plan.env)
     with log.open("w") as out:
         process = held(
-            [(replaced or {}).get(each, each) for each in changed.plan.argv],
+            changed.plan.argv,
             env=variables,
             cwd=folder,
             stdout=out,
@@ -183,17 +169,8 @@ def train(
             let_go(process)  # servers that the run started end with it, also after the time limit
     said = log.read_text(errors="replace")
     assert code == 0, f"{said[-6000:]}{_last_lines(place.attempt_dir)}"
-    return Trained(
-        trained,
-        backend,
-        launch,
-        changed.deviations,
-        place,
-        model,
-        list(backend.read_metrics(place.attempt_dir)),
-        backend.find_checkpoints(place.checkpoints_dir),
-        said,
-    )
+    logged = list(backend.read_metrics(place.attempt_dir))
+    return Trained(trained, place, model, logged, backend.find_checkpoints(place.checkpoints_dir))
 
 
 def _environment(python: Path, folder: Path) -> dict[str, str]:

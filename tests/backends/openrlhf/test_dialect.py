@@ -1,13 +1,15 @@
 """OpenRLHF's dialect against its own compute_approx_kl, RemoteExperienceMaker and training_step."""
 
+from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from backends.micro.objective import Experience, objective
 from backends.openrlhf.flags import FLAT, VERSIONS
-from lab.probes.protocol import Inquiry, ProbeBatch
+from lab.probes.protocol import AskedRelease, ProbeBatch
 from orchestrator import plugins
 from orchestrator.kl.library_semantics import Dialect
 from orchestrator.settings import Kl, Loss
@@ -28,26 +30,23 @@ def test_the_dialect_trains_as_the_library_would(version: str) -> None:
 
 def test_micro_batches_are_averaged_over_their_own_tokens() -> None:
     """0.10.1.post2 is asked about each micro-batch by itself; the optimizer takes their mean."""
-    whole: Any = dialects.rollouts(0, fresh=True)
+    whole = dialects.rollouts(0, fresh=True)
     told = plugins.load("openrlhf").semantics(FLAT).dialect
     gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
-    inquiry, asked = Inquiry("openrlhf", FLAT), []
-    for cell, size in zip(_translatable(FLAT), (1, 2), strict=True):
-        launch = inquiry.add_launch(plugins.load("openrlhf").translate(cell, dialects.PLACE))
-        parts = range(0, 8, size)
-        for at in parts:
-            part: Any = {name: rows[at : at + size] for name, rows in whole.items()}
-            part["advantages"] = gains[at : at + size].tolist()
-            inquiry.add_batch(f"{size} {at}", part)
-            inquiry.add_question((size, at), "loss", launch, f"{size} {at}")
-        asked.append((cell.settings, size, parts))
-    found, _ = inquiry.send(dialects.beside(environment(FLAT), "openrlhf"))
-    for settings, size, parts in asked:
-        rows = [row for at in parts for row in found[size, at]["gradient"]]
-        theirs = torch.tensor(rows) * size / 8
-        dialect = told.model_copy(update={"micro_batch": size})
-        mine = _gradient(whole, gains, settings.kl, settings.loss, dialect)
-        assert dialects.relative(mine, theirs) <= dialects.TOLERANCE
+    given = whole._replace(advantages=gains.numpy())._asdict()
+    rollouts = {name: each for name, each in given.items() if each is not None}
+    folder = dialects.beside(environment(FLAT), "openrlhf")
+    with closing(AskedRelease("openrlhf", FLAT, folder)) as release:
+        for cell, size in zip(_translatable(FLAT), (1, 2), strict=True):
+            launch = plugins.load("openrlhf").translate(cell, dialects.PLACE)
+            gradients = []
+            for at in range(0, 8, size):
+                part = {name: each[at : at + size] for name, each in rollouts.items()}
+                gradients.append(release.ask("loss", launch, ProbeBatch(**part))["gradient"])
+            theirs = torch.tensor(np.concatenate(gradients)) * size / 8
+            dialect = told.model_copy(update={"micro_batch": size})
+            mine = _gradient(whole, gains, cell.settings.kl, cell.settings.loss, dialect)
+            assert dialects.relative(mine, theirs) <= dialects.TOLERANCE
 
 
 def _translatable(version: str) -> list[Any]:
@@ -65,8 +64,8 @@ def _translatable(version: str) -> list[Any]:
 def _gradient(batch: ProbeBatch, gains: Any, kl: Kl, loss: Loss, told: Dialect) -> Any:
     shape = (dialects.GROUPS, dialects.SIZE, dialects.TOKENS)
     logp, ref, old, mask = (
-        torch.tensor(batch[name]).view(shape)  # type: ignore[literal-required]  # a key of the TypedDict, from the tuple below
-        for name in ("logp", "ref", "old", "mask")
+        torch.tensor(each, dtype=torch.float32).view(shape)
+        for each in (batch.logp, batch.ref, batch.old, batch.mask)
     )
     none = torch.zeros(shape[:2])
     made = Experience(mask, mask, mask, old, ref, none, none, gains.reshape(shape))

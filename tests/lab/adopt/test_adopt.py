@@ -12,7 +12,6 @@ import pytest
 from backends.trl.options import own_options
 from lab.adopt.adopting import MISSING, _distance, unmet
 from lab.adopt.changes import changes, of_evidence
-from lab.adopt.child import MeasuredRelease
 from lab.adopt.keys import written_options
 from orchestrator.environments.lock import Lock
 from orchestrator.evidence import stored
@@ -114,16 +113,16 @@ def test_a_newest_release_whose_tables_are_deleted_is_adopted_as_it_was(
 
 def test_what_changed_between_two_releases_is_told() -> None:
     own = {f"grpo.{key}": option for key, option in own_options("grpo")[NEWEST].items()}
-    found = changes("trl", (OLDER, NEWEST), own, MeasuredRelease(1, (), (), (), ()))
+    found = changes("trl", (OLDER, NEWEST), own, ())
     keys = {row.what: (row.before, row.after) for row in found.rows if row.subject == "key"}
     assert keys["grpo.use_bias_correction_kl"] == ("bool = False", "bool = True")
     assert "trainer/grpo_trainer.py:GRPOTrainer._compute_loss" in found.texts
     measured = {row.what: (row.before, row.after) for row in found.rows}
-    assert measured["grpo --beta, on-policy"] == (
+    assert measured["natives: grpo --beta, on_policy"] == (
         "token-level forward KL",
         "token-level reverse KL",
     )
-    same = changes("trl", (OLDER, OLDER), own, MeasuredRelease(1, (), (), (), ()))
+    same = changes("trl", (OLDER, OLDER), own, ())
     assert not any(same)
 
 
@@ -164,7 +163,7 @@ def test_a_library_that_cannot_be_adopted_and_a_word_that_is_no_release(tmp_path
 
 def test_a_function_with_another_code_is_a_row() -> None:
     """verl 0.9.1 changed GSPO's loss, which no KL probe sees."""
-    rows = changes("verl", ("0.8.0", "0.9.1"), (), MeasuredRelease(1, (), (), (), ())).rows
+    rows = changes("verl", ("0.8.0", "0.9.1"), (), ()).rows
     changed = {row.what.rpartition(": ")[2] for row in rows if row.subject == "code"}
     assert "compute_policy_loss_gspo" in changed
 

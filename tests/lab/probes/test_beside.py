@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from lab.probes.protocol import probes_of
-from lab.probes.surroundings import (
-    AskedSurrounding,
-    measured_surroundings,
-)
+from lab.probes.surroundings import moved_as_asked
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import releases
 
@@ -52,7 +49,5 @@ def test_gspo_has_one_ratio_a_response_and_trl_puts_it_on_the_kl() -> None:
 
 
 def test_a_reference_that_moves_otherwise_does_not_agree() -> None:
-    subject = AskedSurrounding("reference", "x", True)
-    for weights, agrees in (([0, 0.6, 0.6, 0.84], True), ([0.6, 0.84, 0.936, 0.9744], False)):
-        (entry,) = measured_surroundings([subject], {("reference",): {"reference": weights}})
-        assert entry["agrees"] is agrees
+    assert moved_as_asked([0, 0.6, 0.6, 0.84])["agrees"] is True
+    assert moved_as_asked([0.6, 0.84, 0.936, 0.9744])["agrees"] is False

@@ -1,10 +1,16 @@
-"""The evidence in the repository: complete, in agreement with the verdicts, and comparable."""
+"""The evidence in the repository: as measured here, complete, in agreement with the verdicts.
+
+What it says of each library is told in tests of its own below.
+"""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lab.probes.measure import TOLERANCE
+from backends.trl.options import own_options
+from lab.probes.measure import TOLERANCE, measure
+from lab.probes.protocol import probes_of
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence import stored
@@ -18,6 +24,7 @@ from orchestrator.evidence.cells import (
 )
 from orchestrator.kl.verdicts import verdict
 from orchestrator.settings import Kl
+from tests.lab.probes.source import source_of
 
 RELEASES = releases()
 
@@ -26,6 +33,16 @@ def read(release: tuple[str, str]) -> stored.ReleaseEvidence:
     found = stored.read(*release)
     assert found is not None, f"python -m lab measure {'@'.join(release)}"
     return found
+
+
+@pytest.mark.thorough  # in a library's environment
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES, ids="@".join)
+def test_the_committed_evidence_is_what_is_measured(release: tuple[str, str]) -> None:
+    with source_of(*release) as found:
+        told = stored.differences(read(release), measure(*release, *found))
+    again = f"python -m lab measure {'@'.join(release)}, if {release[0]} has changed"
+    assert not told, "\n".join([*told[:20], again])
 
 
 def test_every_library_is_among_them() -> None:
@@ -120,3 +137,99 @@ def test_a_torn_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert stored.read("verl", "0.0.1") is None
     finally:
         stored.read.cache_clear()
+
+
+# What is known of each library.
+
+
+def of_each(library: str) -> list[stored.ReleaseEvidence]:
+    return [read(release) for release in RELEASES if release[0] == library]
+
+
+def named(found: stored.ReleaseEvidence, section: str) -> dict[str, Any]:
+    return {each["name"]: each for each in found[section]}
+
+
+def terms_of(version: str) -> dict[str, tuple[object, object]]:
+    """The terms of TRL's own launches, on-policy and on older samples."""
+    natives = named(read(("trl", version)), "natives")
+    return {
+        name: (each["on_policy"]["terms"], each["off_policy"]["terms"])
+        for name, each in natives.items()
+    }
+
+
+def test_openrlhfs_kl_is_on_when_a_launch_says_nothing_and_is_a_token_mean() -> None:
+    """The call that averages the KL does not say how: `aggregate_loss` then takes tokens."""
+    on = {"reward": {"estimator": "k1", "beta": 0.01}, "loss": None, "proximal": None}
+    for found in of_each("openrlhf"):
+        assert found["silent"] == on
+    newest = read(("openrlhf", "0.11.2"))
+    mean = newest["loss"]["sequence_mean"]
+    assert (mean["policy"], mean["kl"]) == ("sequence_mean", "token_mean")
+    unbiased = named(newest, "names")["k3 --algo.kl.unbiased_gradient"]
+    assert (unbiased["gradient"], unbiased["weight_bound"]) == ("sg_rho_k2", 10)
+
+
+def test_prime_rls_own_terms_are_of_the_token_alone_and_of_the_rollout_policy() -> None:
+    teacher = named(read(("prime_rl", "0.5.0")), "natives")["teacher_tau"]
+    assert (teacher["reward"]["within"], teacher["reward"]["others"]) == ("token", "none")
+    assert teacher["on_policy"]["objective"] == "token_reverse_kl"
+    assert teacher["off_policy"]["terms"] == [[1, "token_reverse_kl@rollout"]]
+    for found in of_each("prime_rl"):
+        own = named(found, "natives")["kl_tau"]
+        assert own["on_policy"]["objective"] == "zero"
+        assert own["off_policy"]["towards"] == "rollout"
+
+
+def test_skyrls_kl_in_the_loss_is_a_sequence_mean_whatever_the_policy_loss_is() -> None:
+    for found in of_each("skyrl"):
+        loss = found["loss"]
+        assert {each["kl"] for each in loss.values()} == {"sequence_mean"}
+        assert all(each["policy"] == name for name, each in loss.items())
+    silent = read(("skyrl", "0.4.0"))["silent"]
+    assert (silent["loss"], silent["reward"]) == ({"estimator": "k3", "beta": 0.001}, None)
+
+
+def test_trls_beta_alone_is_another_objective_on_both_sides_of_1_10() -> None:
+    """And RLOO's KL is the same: of the sequence, with one ratio a response."""
+    old, new = terms_of("1.9.2"), terms_of("1.16.0")
+    assert old["grpo --beta"] == ([[1, "token_forward_kl"]], [[1, "sampled_k3"]])
+    assert new["grpo --beta"] == ([[1, "token_reverse_kl"]], [[1, "token_reverse_kl@rollout"]])
+    assert old["rloo"] == new["rloo"] == ([[1, "sequence_reverse_kl"]], [[1, "frozen_k1"]])
+    assert [name for name in old if old[name] != new[name]] == ["grpo --beta"]
+
+
+def test_trls_one_ratio_a_response_makes_the_corrected_kl_no_objective() -> None:
+    """The weight of a token's KL is then not the token's: GSPO with beta, since 1.10.0."""
+    found, level = terms_of("1.16.0"), "grpo --importance_sampling_level sequence"
+    assert found[level][0] == [[1, "token_forward_kl"]]
+    assert found[f"{level} --use_bias_correction_kl"] == ([], [])
+
+
+def test_trls_rloo_has_its_kl_inside_the_leave_one_out_baseline() -> None:
+    for found in of_each("trl"):
+        entering = found["reward"]["rloo"]
+        assert (entering["within"], entering["others"]) == ("response", "leave_one_out")
+        (cell,) = (c for c in found["cells"] if c.get("ratio") == "sequence")
+        assert (cell["estimator"], cell["placement"]) == ("k1", "reward")
+        beta = own_options("rloo")[found["version"]]["beta"].default
+        assert beta == probes_of("trl").RLOO_BETA
+
+
+def test_verls_name_with_a_plus_has_the_gradient_of_k2_and_its_own_value() -> None:
+    names = {(n["name"], n["place"]): n for n in read(("verl", "0.9.1"))["names"]}
+    for name, value in (("kl+", "k1"), ("abs+", "abs"), ("low_var_kl+", "k3")):
+        found = names[name, "loss"]
+        assert (found["value"], found["gradient"]) == (value, "k2")
+        assert found["straight_through"]
+    assert not names["k2+", "loss"]["straight_through"], "k2's own gradient is k2's"
+
+
+def test_verls_k3_has_no_gradient_where_its_bound_binds() -> None:
+    for found in of_each("verl"):
+        names = named(found, "names")
+        assert names["k3"]["value_bound"] == 10
+        assert names["k3"]["flat_below"] == pytest.approx(-2.61)
+        assert names["k3"]["flat_above"] == pytest.approx(10.99)
+        assert names["k1"]["value_bound"] is names["k2"]["flat_above"] is None

@@ -1,19 +1,14 @@
 """Running a library's files without its imports, on a small library made here."""
 
-import json
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from lab.probes import protocol
-from lab.probes.protocol import (
-    ProbeBatch,
-    ProbeLaunch,
-    ProbeQuestion,
-)
+from lab.probes import runner
 from lab.probes.runner import Sources
 
 LIBRARY = '''
@@ -64,7 +59,6 @@ class Little:
         return dict(a.split("=") for a in argv)
 
     def kl(self, config, place, batch):
-        print("noise that must not be taken for an answer")
         return self.module.kl(batch["logp"], batch["ref"]) * float(config["scale"])
 
     def advantages(self, config, batch):
@@ -84,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "a 'b' µ" / "little"
     place.mkdir(parents=True)
     (place / "maths.py").write_text(LIBRARY)
-    (place.parent / "probes.py").write_text(PROBES)
+    (place.parent / "little_probes.py").write_text(PROBES)
     return place
 
 
@@ -125,52 +119,27 @@ def test_the_hash_changes_with_the_definition_alone(folder: Path) -> None:
 
 # ---------------------------------------------------------------- through a process
 
-BATCH = ProbeBatch(
-    logp=[[-1.0, -2.0]],
-    ref=[[-1.5, -1.0]],
-    old=[[0.1, 0.2]],
-    mask=[[1.0, 1.0]],
-    rewards=[0.0],
-    groups=[0],
-)
 
+def test_questions_are_answered_and_faults_are_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder.parent)
+    numbers = {"logp": [[-1.0, -2.0]], "ref": [[-1.5, -1.0]], "old": [[0.1, 0.2]]}
+    batch = {name: np.array(rows) for name, rows in numbers.items()}
+    with ProcessPoolExecutor(1, get_context("forkserver")) as process:
 
-def ask(folder: Path, launches: list[ProbeLaunch], questions: list[ProbeQuestion]) -> Any:
-    inside = Path(protocol.__file__).with_name("runner.py")
-    done = subprocess.run(
-        [sys.executable, inside, folder.parent / "probes.py", "1.0", folder],
-        input=json.dumps(
-            {
-                "launches": launches,
-                "batches": {"b": BATCH},
-                "questions": questions,
-            }
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
+        def ask(what: str, *argv: str) -> Any:
+            return process.submit(runner.answer, what, argv, {}, batch, "loss").result()
+
+        assert process.submit(runner.begin, "absent", "1.0", folder).result()
+        assert not process.submit(runner.begin, "little_probes", "1.0", folder).result()
+        kl, update = ask("kl", "scale=2"), ask("update", "scale=2")
+        with pytest.raises(runner.LibraryFault) as refused:
+            ask("kl", "bad")
+        assert list(process.submit(runner.used).result()) == ["maths.py:kl"]
+    assert (kl["value"].tolist(), kl["slope"].tolist()) == ([[1.0, -2.0]], [[2.0, 2.0]])
+    assert refused.value.said == "ValueError: this launch is refused"
+    assert str(refused.value).startswith("the library's own functions raised ValueError")
+    assert update["gradient"].tolist() == update["advantages"].tolist() == [[-0.1, -0.2]], (
+        ".float() rounds nothing"
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "noise" in done.stderr or not any(q["ask"] == "kl" for q in questions)
-    return json.loads(done.stdout)
-
-
-def test_questions_are_answered_in_order_and_faults_are_answers(folder: Path) -> None:
-    launches: list[ProbeLaunch] = [
-        {"argv": ["scale=2"], "files": {}},
-        {"argv": ["bad"], "files": {}},
-    ]
-    told = ask(
-        folder,
-        launches,
-        [
-            {"ask": "kl", "launch": 0, "batch": "b", "place": "loss"},
-            {"ask": "kl", "launch": 1, "batch": "b", "place": "loss"},
-            {"ask": "update", "launch": 0, "batch": "b"},
-        ],
-    )
-    kl, refused, update = told["answers"]
-    assert kl == {"value": [[1.0, -2.0]], "slope": [[2.0, 2.0]]}
-    assert refused == {"error": "ValueError: this launch is refused"}
-    assert update["gradient"] == update["advantages"] == [[-0.1, -0.2]], ".float() rounds nothing"
-    assert list(told["sources"]) == ["maths.py:kl"]

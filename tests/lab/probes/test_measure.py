@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from lab.probes.measure import measure
-from lab.probes.protocol import sources
 from orchestrator.evidence import stored
-from tests.backends.environments import contract_python, root
+from tests.lab.probes.source import source_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,18 +24,15 @@ def changed(tmp_path: Path) -> Changed:
     """verl 0.9.1 with lines of its files replaced, measured."""
 
     def change(*changes: tuple[str, str, str]) -> dict[str, Any]:
-        contract_python("verl", "0.9.1")
         copied = tmp_path / "verl"
-        with sources("verl", "0.9.1", within=root()) as found:
-            assert found.where.folder is not None
+        with source_of("verl", "0.9.1") as found:
             for part in ("trainer/ppo", "workers/utils", "utils"):
-                shutil.copytree(found.where.folder / part, copied / part, dirs_exist_ok=True)
+                shutil.copytree(found.folder / part, copied / part, dirs_exist_ok=True)
         for file, old, new in changes:
             text = (copied / file).read_text(encoding="utf-8")
             assert text.count(old) == 1, "verl's source is not the one this test changes"
             (copied / file).write_text(text.replace(old, new), encoding="utf-8")
-        with sources("verl", "0.9.1", source=copied) as found:
-            return measure("verl", "0.9.1", found.where)
+        return measure("verl", "0.9.1", copied)
 
     return change
 

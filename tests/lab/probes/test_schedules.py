@@ -18,16 +18,14 @@ import transformers  # its classes are imported when they are named: not by ever
 import yaml
 
 from backends.micro.optimizer import rate_of
-from lab.probes.protocol import sources
 from lab.probes.runner import Sources
 from orchestrator import plugins
-from orchestrator.environments.lock import lock_of
-from orchestrator.errors import EnvironmentFault, UnsupportedSetting
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.evidence.cells import releases
 from orchestrator.kl.library_semantics import relevant
 from orchestrator.records import Cell, LaunchPlan
 from tests import golden
-from tests.backends.environments import contract_python, root
+from tests.lab.probes.source import source_of
 
 STEPS, WARMUP = 12, 4
 RATE = 1e-3
@@ -140,16 +138,8 @@ def given_of(plan: LaunchPlan) -> dict[str, str]:
 def release(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, Sources]]:
     """A release and its source, for as long as the tests of it run."""
     library, version = request.param
-    if not lock_of(library, version, "gpu").words("checkout"):
-        contract_python(library, version)
-    try:
-        with sources(library, version, within=root()) as found:
-            assert found.where.folder is not None
-            yield library, version, Sources(found.where.folder)
-    except EnvironmentFault as fault:
-        if "point" not in str(fault):
-            raise
-        pytest.skip(str(fault))
+    with source_of(library, version) as found:
+        yield library, version, Sources(found.folder)
 
 
 def asked(library: str, version: str, **optimizer: Any) -> tuple[Cell, LaunchPlan]:

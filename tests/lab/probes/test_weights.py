@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lab.probes.protocol import Inquiry, probes_of
+from lab.probes.protocol import LEAST, MOST, probes_of
 from lab.probes.surroundings import (
     CLOSE,
     HYPOTHESES,
     INVERSE,
     KINDS,
-    LEAST,
-    MOST,
     OF_A_KIND,
     RATIOS,
-    ask_about_weights,
+    corrected,
     rollouts,
 )
 from orchestrator.cli.explain import command
@@ -25,6 +23,7 @@ from orchestrator.evidence import stored
 from orchestrator.evidence.cells import releases
 from orchestrator.evidence.matrix import correction_rows
 from orchestrator.kl.estimators import EngineWeight, weights
+from orchestrator.settings import EngineCorrection
 
 RELEASES = releases()
 BOUNDS = ((LEAST, MOST), (None, MOST), (None, 0.2), (None, 0.05))
@@ -69,14 +68,13 @@ def test_every_release_has_its_corrections_measured(release: tuple[str, str]) ->
         assert "error" not in each
         assert "?" not in (each["policy"]["weight"], each["policy"]["of"])
         assert each.get("kl", {}).get("weight") != "?"
-    cells = {(c["kind"], c["least"]): c for c in measured["corrections"]["cells"]}
-    wanted = [each for each in ask_about_weights(Inquiry(*release)) if each.cell]
-    assert {kind for kind, _ in cells} == set(KINDS)
-    for launch in wanted:
-        assert launch.cell is not None
-        cell = cells[launch.cell.kind, launch.cell.least]
-        assert cell.get("refused", "") == launch.refused, launch.name
-        assert bool(launch.refused) == (launch.launch is None)
+    cells = measured["corrections"]["cells"]
+    assert [(c["kind"], c["least"]) for c in cells] == [(k, x) for k in KINDS for x in (0.0, LEAST)]
+    for cell in cells:
+        correction = EngineCorrection(kind=cell["kind"], least=cell["least"], most=MOST)
+        wanted = corrected(*release, correction)
+        assert cell.get("refused", wanted) == wanted, cell
+        assert ("refused" in cell) == isinstance(wanted, str), cell
         assert "refused" in cell or cell["agrees"] is True, cell
 
 
