@@ -1,4 +1,4 @@
-"""Prime-RL's logs and checkpoints, in the formats it writes."""
+"""Prime-RL's logs, in the formats of its releases."""
 
 import json
 from pathlib import Path
@@ -150,27 +150,3 @@ def test_an_evaluation_is_of_the_policy_that_the_log_names(attempt: Path) -> Non
     (attempt / "logs" / "orchestrator.jsonl").write_text(json.dumps(row) + "\n")
     (point,) = BACKEND.read_metrics(attempt)
     assert (point.step, point.values) == (19, {"eval/validation/mean": 0.375})
-
-
-def test_only_whole_checkpoints_are_found(tmp_path: Path) -> None:
-    for step, files in [
-        (100, ["STABLE", "config.json"]),
-        (50, ["STABLE", "config.json"]),
-        (150, ["config.json"]),
-        (200, ["STABLE"]),
-    ]:
-        folder = tmp_path / "weights" / f"step_{step}"
-        folder.mkdir(parents=True)
-        for name in files:
-            (folder / name).touch()
-    (tmp_path / "weights" / "step_last").mkdir()
-    (tmp_path / "run_default" / "broadcasts" / "step_7").mkdir(parents=True)
-    found = BACKEND.find_checkpoints(tmp_path)
-    assert [(c.step, c.path.name, c.needs_export) for c in found] == [
-        (50, "step_50", False),
-        (100, "step_100", False),
-    ]
-    begun = BACKEND.begun_checkpoints(tmp_path)
-    assert [path.name for path in begun] == ["step_50", "step_100", "step_150", "step_200"]
-    assert BACKEND.export_command(found[0], tmp_path / "target") is None
-    assert BACKEND.find_checkpoints(tmp_path / "nowhere") == []
