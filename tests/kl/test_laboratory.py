@@ -1,12 +1,10 @@
-"""The exact laboratory: identities, clamps against autograd, long sequences, refusals."""
+"""The exact laboratory: clamps against autograd, long sequences, refusals."""
 
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.exact.laboratory import (
@@ -21,37 +19,6 @@ from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import Clamp
 
 
-def close(found: Any, wanted: Any, scale: Any, tolerance: float = 1e-12) -> bool:
-    return bool(np.all(np.abs(np.asarray(found) - wanted) <= tolerance * np.asarray(scale)))
-
-
-@given(
-    parameters=st.tuples(*[st.floats(-1.5, 1.5), st.floats(-0.15, 0.15)] * 3),
-    num_tokens=st.integers(1, 12),
-)
-@example(parameters=(1.0, 5.960464477539063e-08, 1.0, 0.0, 0.0, 0.0), num_tokens=2)
-@settings(max_examples=30, deadline=None)
-def test_identities_hold_at_any_parameters(parameters: Any, num_tokens: int) -> None:
-    """To a part in 1e10, or to 1e-14: a small logarithm of a ratio is a difference of two that
-    are rounded at 1e-16."""
-    a, b, ra, rb, ma, mb = parameters
-    rounded = 1e-14 / 1e-10
-    setting = LabSetting(ToyPolicy(a, b), ToyPolicy(ra, rb), num_tokens, ToyPolicy(ma, mb))
-    same = (KlConfiguration("sg_rho_k2", "loss"), KlConfiguration("rho_k3", "loss"))
-    found = exact(setting, same)
-    size = found.magnitude[0] + rounded
-    assert close(found.mean[0], found.mean[1], size, 1e-10)
-    assert close(found.variance[0], found.variance[1], size**2, 1e-10)
-    unbiased = (
-        KlConfiguration("k1", "reward", ratio="sequence"),
-        KlConfiguration("rho_k1", "loss", ratio="sequence"),
-        KlConfiguration("rho_k3", "loss", ratio="sequence"),
-    )
-    truth = gradients(setting)["sequence_reverse_kl"]
-    found = exact(setting, unbiased)
-    assert close(found.mean, truth, found.magnitude + rounded, 1e-10)
-
-
 def test_facts_of_the_long_sequence() -> None:
     """T = 256: the configurations that are unbiased still are; k3 in both places is one."""
     setting = LabSetting(ToyPolicy(-0.2, -0.005), ToyPolicy(0.1, 0.002), 256)
@@ -62,7 +29,7 @@ def test_facts_of_the_long_sequence() -> None:
     )
     found = exact(setting, unbiased)
     truth = gradients(setting)["sequence_reverse_kl"]
-    assert close(found.mean, truth, found.magnitude)
+    assert (np.abs(found.mean - truth) <= 1e-12 * found.magnitude).all()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from orchestrator.exact.objectives import generic_settings, gradients, name_obje
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.table import stored_rows
-from tests.kl.second import Second, chain
+from tests.kl.brute import Brute, chain
 
 Q, P, MU = ToyPolicy(0.31, -0.12), ToyPolicy(-0.4, 0.2), ToyPolicy(0.6, 0.07)
 T = 5
@@ -30,10 +30,10 @@ UNNAMED = ("ppo_rb_k1", "frozen_rb_k1")
     ],
 )
 def test_a_candidate_is_the_derivative_of_its_objective(key: str) -> None:
-    """Every objective by its definition over every response, differentiated by differences."""
-    second = Second(chain(T, Q, P), np.array(MU))
+    """Every objective by its definition over every response."""
+    brute = Brute(chain(T, Q, P), MU)
     found = gradients(LabSetting(Q, P, T, MU), vocabulary_names())[key]
-    assert found == pytest.approx(second.objective(key), rel=1e-7, abs=1e-9)
+    assert found == pytest.approx(brute.objective(key), rel=1e-10, abs=1e-12)
 
 
 def test_every_candidate_is_computed_somewhere() -> None:
