@@ -1,9 +1,15 @@
-"""Launches as a person would paste them, their ledgers, and what is refused."""
+"""Keys of a launch that depend on others, and what travels with it.
+
+The numbers of the loss that orch_skyrl.py registers are held in tests/losses/test_libraries.py.
+"""
+
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from backends.skyrl import BACKEND
-from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, split
+from backends.skyrl.launch.orch_skyrl import OPTIONS, repeated, rollout_ppo, split
 from backends.skyrl.overrides import read
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.settings import EngineCorrection
@@ -55,3 +61,22 @@ def test_data_is_repeated_to_exactly_the_rows_wanted() -> None:
     assert len(numbers) == 25
     assert sorted(numbers[:10]) == sorted(numbers[10:20]) == list(range(10))
     assert list(numbers[:10]) != list(numbers[10:20]), "each pass is shuffled anew"
+
+
+CLIPPED = SimpleNamespace(
+    policy_loss_type="orch_rollout_ppo", eps_clip_low=0.2, eps_clip_high=0.3, clip_ratio_c=3.0
+)
+
+
+def test_masked_tokens_of_the_registered_loss_are_nothing() -> None:
+    """Even where SkyRL pads log-probabilities with what no arithmetic survives."""
+    logp = torch.tensor([[-0.1, -2.0, -0.7]], requires_grad=True)
+    rollout, mask = torch.tensor([[-0.6, -1.2, float("nan")]]), torch.tensor([[1.0, 1.0, 0.0]])
+    ones = torch.ones_like(logp)
+    value, _ = rollout_ppo(logp, logp, ones, CLIPPED, loss_mask=mask, rollout_logprobs=rollout)
+    (slope,) = torch.autograd.grad(value, logp)
+    assert value.isfinite()
+    assert slope.isfinite().all()
+    assert slope[0, 2] == 0
+    with pytest.raises(ValueError, match="logprobs=1"):
+        rollout_ppo(logp, logp, ones, CLIPPED)
