@@ -11,6 +11,7 @@ from orchestrator import harness_tasks
 from orchestrator.evaluate import aggregate, evaluate
 from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
+from tests.evaluate.data import write_lines
 
 pytestmark = pytest.mark.slow
 Train = Callable[..., Record]
@@ -63,10 +64,6 @@ aggregate_metric_list:
 """
     )
     return home
-
-
-def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 def asked(*tasks: EvalTask, **changes: object) -> EvaluationSpec:

@@ -11,10 +11,10 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import task_data, task_files
-from orchestrator.evaluate.scores import ItemRequest, Result, ScoringJob
+from orchestrator.evaluate.scores import ScoringJob
 from orchestrator.harness_tasks import TaskLoader
 from orchestrator.records import EvalTask
-from tests.evaluate.data import MMLU, score_key, stand_ins, write_lines
+from tests.evaluate.data import MMLU, answers_of, request, stand_ins, write_lines
 
 pytestmark = pytest.mark.slow
 
@@ -69,8 +69,8 @@ class Parrot:
 
             def generate_until(self, requests: Any) -> list[str]:
                 responses = []
-                for request in requests:
-                    prompt, kwargs = request.args
+                for each in requests:
+                    prompt, kwargs = each.args
                     repeat = self.count.get(prompt, 0)
                     self.count[prompt] = repeat + 1
                     self.asked.append((prompt, kwargs))
@@ -102,12 +102,9 @@ def scored(
     repeats: int = 4,
 ) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
     parrot = Parrot(answers).model
-    asked = score_key(task=EvalTask(name=task, domain="in", repeats=repeats))
-    target = folder / f"{asked.stem}.json"
-    ask = ItemRequest(asked=asked, task_file=str(path_of(task)), results=str(target))
+    ask = request(folder, path_of(task), task=EvalTask(name=task, domain="in", repeats=repeats))
     harness._answer(parrot, ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)
-    result = Result.model_validate_json(target.read_text())
-    items = [json.loads(line) for line in target.with_suffix(".jsonl").open()]
+    result, items = answers_of(ask)
     return parrot, {score.metric: score.value for score in result.scores}, items
 
 
