@@ -52,8 +52,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_modules() -> Iterator[None]:
-    """Leave what a file's tests imported to no garbage collection of the next file's tests."""
+    """Leave what a file's tests imported to no garbage collection of the next file's tests, and no
+    interpreter that they started."""
     yield
+    if "tests.backends.child" in sys.modules:
+        sys.modules["tests.backends.child"].end_all()
     gc.collect()
     gc.freeze()
 

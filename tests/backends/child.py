@@ -2,23 +2,17 @@
 
 Starting one costs more than most questions. A child lives as long as the test module that asked it
 first, reads a line of JSON and writes one line that begins with ANSWER; what a library prints
-besides goes by. See conftest.py, which ends them.
+besides goes by. See tests/conftest.py, which ends them.
 """
 
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any, NamedTuple
-
-import pytest
-
-from lab.probes import protocol
 
 FORKS = Path(__file__).with_name("forks.py")
 MARK = "ANSWER "
@@ -70,21 +64,17 @@ class Child:
 
 
 _LIVING: dict[tuple[str, ...], Child] = {}
-_LASTING: dict[tuple[str, ...], Child] = {}
-"""Those that outlive a test module: they end when this process closes their standard input."""
 
 
-def ask(
-    command: tuple[str | Path, ...], question: object, among: dict[tuple[str, ...], Child] = _LIVING
-) -> Any:
+def ask(command: tuple[str | Path, ...], question: object) -> Any:
     """Asks the child of that command, which is started if there is none."""
     key = tuple(map(str, command))
-    if key not in among:
-        among[key] = Child(key)
+    if key not in _LIVING:
+        _LIVING[key] = Child(key)
     try:
-        return among[key].ask(question)
+        return _LIVING[key].ask(question)
     except AssertionError:
-        among.pop(key).end()
+        _LIVING.pop(key).end()
         raise
 
 
@@ -107,40 +97,18 @@ def forked(
     arguments: Sequence[object],
     folder: Path,
     given: str = "",
-    *,
-    lasting: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
-    """What `python -c PROGRAM ARGUMENTS` did in a folder, in a fork of the parent (forks.py).
-
-    lasting: the parent outlives the test module.
-    """
+    """What `python -c PROGRAM ARGUMENTS` did in a folder, in a fork of the parent (forks.py)."""
     command = (parent.python, "-E", FORKS, *parent.modules)
     argv = list(map(str, arguments))
     question = (program, argv, str(folder), given)
-    code, out, errors = ask(command, question, _LASTING if lasting else _LIVING)
+    code, out, errors = ask(command, question)
     return subprocess.CompletedProcess(argv, code, out, errors)
 
 
-WITH_TORCH = Imported(Path(sys.executable), ("torch",))
 RUN_AS_SCRIPT = """
 import runpy, sys
 sys.argv = sys.argv[1:]
 sys.path[0] = sys.argv[0].rpartition("/")[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-
-
-def probes_fork(patch: pytest.MonkeyPatch) -> None:
-    """From here on lab/probes/runner.py is a fork of a Python that has imported torch.
-
-    Importing torch takes most of a probe's time.
-    """
-
-    def run(argv: list[str], **how: Any) -> "subprocess.CompletedProcess[str]":
-        python, script, *_ = argv
-        if python != sys.executable or Path(script).name != "runner.py":
-            return subprocess.run(argv, **how)
-        given = how["input"]
-        return forked(WITH_TORCH, RUN_AS_SCRIPT, argv[1:], Path.cwd(), given, lasting=True)
-
-    patch.setattr(protocol, "subprocess", SimpleNamespace(run=run))
