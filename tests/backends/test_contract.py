@@ -1,5 +1,6 @@
-"""Every library keeps the contract of a backend, with the logs and checkpoints recorded of it."""
+"""Every backend keeps its contract: a library with the logs and checkpoints recorded of it."""
 
+import json
 import re
 import shutil
 import tomllib
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from backends import openrlhf, prime_rl, skyrl, trl, verl
+from backends.micro import BACKEND, disk
+from backends.micro.shipped import POLICIES
 from backends.prime_rl import config
 from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.translate import sent
@@ -15,12 +18,15 @@ from backends.skyrl.launch.orch_skyrl import OPTIONS
 from backends.skyrl.manifest import NEEDS
 from backends.trl.options import SCRIPTS, options
 from backends.verl.manifest import TABLES
+from orchestrator.identity import flatten
 from orchestrator.library.key_tables import load_options
 from orchestrator.library.launches import Launch
+from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.settings import Kl
-from orchestrator.testing.backend_contract import BackendContract
+from orchestrator.testing.backend_contract import UNKNOWN_ESTIMATOR, BackendContract
 from tests import golden
+from tests.backends.specs import translated
 from tests.backends.trl.cells import BY_SEQUENCES, cell
 from tests.replay import recorded
 
@@ -115,3 +121,45 @@ class TestPrimeRl(_OfRecords):
         keys = {f"inference.{key}": value for key, value in server.items()}
         files = {**plan.files, "server.toml": config.dumps(keys)}
         return super().emitted(plan.model_copy(update={"files": files}))
+
+
+class TestMicro(BackendContract):
+    backend = BACKEND
+
+    def cells(self) -> list[Cell]:
+        return list(translated("micro"))
+
+    def release_keys(self, version: str) -> Collection[str]:
+        """The fields of cell.json, which the trainer reads with all others forbidden."""
+        settings = [cell.settings.model_dump() for cell in translated("micro")[:50]]
+        return {f"settings.{name}" for each in settings for name, _ in flatten(each)}
+
+    def test_an_unknown_estimator_is_refused(self) -> None:
+        """Check a name in no table. The trainer has every entry of the table: test_train.py."""
+        for one in self._one_of_each("kl.placement"):
+            kl = one.settings.kl.but(placement=one.settings.kl.placement or "loss")
+            placed = one.but(settings=one.settings.but(kl=kl))
+            self._is_refused("kl.estimator", UNKNOWN_ESTIMATOR, placed)
+
+    def test_its_tasks_and_policies_are_folders(self) -> None:
+        assert isinstance(self.backend, EmbeddedTrainer)
+        for folder in (self.backend.tasks_dir, self.backend.policies_dir):
+            assert folder is None or folder.is_dir(), folder
+
+    def write_log(self, attempt_dir: Path) -> Path:
+        with disk.Journal(attempt_dir) as journal:
+            for step in (1, 2, 3):
+                journal.write(step, {"train/reward_mean": 0.1 * step, "train/entropy": 1.0 / step})
+        return attempt_dir / disk.METRICS
+
+    def write_unknown_log(self, attempt_dir: Path) -> None:
+        row = {"step": 1, "time": 1.0, "values": {"critic/score/mean": 0.5}}
+        (attempt_dir / disk.METRICS).write_text(json.dumps(row) + "\n")
+
+    def write_checkpoint(self, checkpoints_dir: Path, step: int) -> None:
+        (policy,) = [path for path in POLICIES.iterdir() if path.name == "elder"]
+        folder = disk.step_dir(checkpoints_dir, step)
+        folder.mkdir(parents=True)
+        for path in policy.iterdir():
+            if path.name != "manifest.json":
+                (folder / path.name).write_bytes(path.read_bytes())

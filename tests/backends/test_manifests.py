@@ -1,8 +1,12 @@
-"""Manifests against the releases' tables, the measured arithmetic and what orch ships."""
+"""Manifests and verl's extension against the releases' tables, the measured arithmetic and what
+orch ships."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from backends import openrlhf, skyrl
 from backends.openrlhf.flags import FLAT_NAMES
@@ -91,3 +95,15 @@ def test_values_of_orch_s_own_are_never_called_exact_in_skyrl() -> None:
     for cell in golden.cells("skyrl"):
         for entry in skyrl.BACKEND.translate(cell, golden.PLACE).ledger:
             assert "orch." not in entry.key or entry.status != "exact", entry
+
+
+def test_k1_to_go_refuses_rewards_without_a_kl() -> None:
+    registered: dict[str, Any] = {}
+    core = SimpleNamespace(
+        kl_penalty=None,
+        register_adv_est=lambda name: lambda function: registered.setdefault(name, function),
+    )
+    extension.install(SimpleNamespace(kl_penalty=None, get_policy_loss_fn=None), core)
+    rewards, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.long)
+    with pytest.raises(RuntimeError, match="use_kl_in_reward"):
+        registered["orch_to_go_rloo"](token_level_rewards=rewards, response_mask=mask)
