@@ -6,7 +6,6 @@ the reference policy. And the number formats of a cell: what a library is sent, 
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +14,12 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import names
 from orchestrator.kl.library_semantics import PLAIN, precision_of, relevant
 from orchestrator.kl.table import Case, best, judged
-from orchestrator.records import AttemptPaths, Cell
+from orchestrator.records import Cell
 from orchestrator.settings import Placement, Precision
 from tests import golden
 
 PLACEMENTS: tuple[Placement, ...] = ("reward", "loss", "reward_and_loss")
 NEW = "k4"
-PLACE = AttemptPaths(Path("plan"), Path("attempts/1"), Path("checkpoints"))
-LIBRARIES = ("verl", "openrlhf", "skyrl", "prime_rl", "trl")
 
 
 @pytest.fixture
@@ -61,7 +58,7 @@ def advised(text: str, estimator: str, placement: Placement) -> Iterator[tuple[s
         yield match[2] or match[3] or estimator, place
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("library", golden.RELEASES)
 def test_no_refusal_advises_noise_or_a_push_away(library: str, new_estimator: str) -> None:
     backend, refusals, wrong = plugins.load(library), 0, set()
     for cell in cells_of(library):
@@ -73,7 +70,7 @@ def test_no_refusal_advises_noise_or_a_push_away(library: str, new_estimator: st
                 kl = cell.settings.kl.model_copy(update=term)
                 settings = cell.settings.model_copy(update={"kl": kl})
                 try:
-                    backend.translate(cell.model_copy(update={"settings": settings}), PLACE)
+                    backend.translate(cell.model_copy(update={"settings": settings}), golden.PLACE)
                 except UnsupportedSetting as refused:
                     refusals += refused.field.startswith("kl.")
                     for name, where in advised(refused.advice, estimator, placement):
