@@ -94,7 +94,8 @@ core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orch
 rules of the tree, packaging: tests/ test_architecture.py test_storeys.py test_wheel.py
 benchmarks: benchmarks/ * tests/ test_benchmarks.py
 machinery of the tests:
-  tests/ conftest.py command_line.py keeper.py lifeline.py hooks.py syntax.py mutate.py
+  tests/ conftest.py settings.py command_line.py keeper.py lifeline.py syntax.py
+  mutate.py
 """
 """A feature, and the patterns of its files below the folder that stands before them. Patterns are
 `fnmatch`'s: `*` crosses folders."""
