@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import hypothesis
 import pytest
 
-from orchestrator.identity import fingerprint
 from orchestrator.records import (
     Cell,
     Checkpoint,
@@ -25,18 +24,8 @@ from orchestrator.records import (
     Spec,
     Study,
 )
-from orchestrator.settings import (
-    Advantage,
-    BackendRef,
-    Batch,
-    Data,
-    Kl,
-    Loss,
-    Model,
-    Optimizer,
-    Rollout,
-    Settings,
-)
+from orchestrator.settings import BackendRef, Settings
+from tests.settings import cell_of, plain
 
 hypothesis.settings.register_profile(
     "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -63,8 +52,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_modules() -> Iterator[None]:
-    """Leave what a file's tests imported to no garbage collection of the next file's tests."""
+    """Leave what a file's tests imported to no garbage collection of the next file's tests, and no
+    interpreter that they started."""
     yield
+    if "tests.backends.child" in sys.modules:
+        sys.modules["tests.backends.child"].end_all()
     gc.collect()
     gc.freeze()
 
@@ -126,28 +118,16 @@ def settings(
     backend: str = "verl",
 ) -> Settings:
     estimator, _, placement = kl.partition(".")
-    term = (
-        Kl(estimator="none")
-        if kl == "none"
-        else Kl.model_validate(
-            {
-                "estimator": estimator,
-                "placement": placement.replace("both", "reward_and_loss"),
-                "beta": beta,
-            }
-        )
-    )
-    return Settings(
-        model=Model(name=model, path=f"org/{model}"),
-        data=Data(name="math", path="org/math"),
-        advantage=Advantage(estimator="rloo"),
-        loss=Loss(),
-        kl=term,
-        rollout=Rollout(group_size=5, max_response_tokens=1024),
-        batch=Batch(num_prompts=256),
-        optimizer=Optimizer(learning_rate=1e-6),
+    term = {"placement": placement.replace("both", "reward_and_loss"), "beta": beta}
+    return plain(
+        model={"name": model, "path": f"org/{model}"},
+        data={"name": "math", "path": "org/math"},
+        kl={"estimator": estimator, **({} if kl == "none" else term)},
+        rollout={"group_size": 5, "max_response_tokens": 1024},
+        batch={"num_prompts": 256},
+        optimizer={"learning_rate": 1e-6},
         num_train_steps=steps,
-        backend=BackendRef(name=backend),
+        backend={"name": backend},
         max_staleness_steps=staleness,
         seed=seed,
     )
@@ -174,8 +154,8 @@ def run(
     asked = settings(kl, beta, seed, **more)
     beta = asked.kl.beta
     real = asked.model_copy(update={"backend": BackendRef(name="micro")}) if micro else asked
-    cell = Cell(
-        id=fingerprint(real),
+    cell = cell_of(
+        real,
         slug=f"{asked.model.name}-{kl}-b{beta:g}-s{seed}",
         studies=(study,) if isinstance(study, str) else study,
         axes={
@@ -188,7 +168,6 @@ def run(
             "seed": str(seed),
             **(axes or {}),
         },
-        settings=real,
         declared=asked if micro else None,
     )
     ended = state in ("succeeded", "failed", "timed_out")

@@ -6,7 +6,6 @@ import sys
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -158,12 +157,6 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(code)
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_parent_outlives_the_tests() -> Iterator[None]:
-    yield
-    child.end_all()
 
 
 def orch(

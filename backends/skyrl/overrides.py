@@ -5,7 +5,9 @@ import re
 from collections.abc import Iterable
 
 _BARE = re.compile(r"[A-Za-z/][A-Za-z0-9_./+-]*")
-_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
+_WORDS = frozenset(
+    {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf", "infinity"}
+)
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\ufeff\ufffe\uffff\u2028\u2029\ud800-\udfff]")
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 _ESCAPED = re.compile(r"(\\+)\$\{")

@@ -27,9 +27,8 @@ _TABLE = """
 laboratory: orchestrator/ exact/* lab/exact/* lab/__init__.py report/laboratory.py cli/own.py
   cli/exact.py cli/lab.py tests/ exact/*
   orchestrator/kl/ laboratory.py objectives.py derivation.py surrogates.py questions.py
-  figures.py shares.py tests/kl/ test_laboratory.py test_objectives.py
-  test_surrogates.py test_questions.py test_figure.py test_ensemble.py
-  second.py
+  figures.py shares.py tests/kl/ test_laboratory.py test_every_form.py
+  test_ensemble.py brute.py
 adopt a release: orchestrator/ lab/adopt/* library/adopted.py cli/adopt.py backends/
   */lab/adoption.py */lab/describe.py */lab/resolve.py lab/ adopt/* */adoption.py */describe.py
   */resolve.py tests/ adopt/* lab/adopt/* lab/test_release_facts.py
@@ -95,7 +94,8 @@ core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orch
 rules of the tree, packaging: tests/ test_architecture.py test_storeys.py test_wheel.py
 benchmarks: benchmarks/ * tests/ test_benchmarks.py
 machinery of the tests:
-  tests/ conftest.py command_line.py keeper.py lifeline.py hooks.py syntax.py mutate.py
+  tests/ conftest.py settings.py command_line.py keeper.py lifeline.py syntax.py
+  mutate.py
 """
 """A feature, and the patterns of its files below the folder that stands before them. Patterns are
 `fnmatch`'s: `*` crosses folders."""

@@ -1,16 +1,25 @@
-"""Means, curves and differences of configurations."""
+"""Means, curves and differences of configurations, single items beside them, and phase maps."""
 
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.analysis.claims import reason
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.configurations import axis_differences, differences_to_no_kl
-from orchestrator.analysis.runs import MAX_POINTS, learning_curve
+from orchestrator.analysis.configurations import (
+    axis_differences,
+    configurations,
+    differences_to_no_kl,
+)
+from orchestrator.analysis.phases import phase_maps, state_of
+from orchestrator.analysis.runs import MAX_POINTS, learning_curve, measure
 from orchestrator.errors import SelectionError
+from orchestrator.records import Outcome
+from orchestrator.report.results import phase_section
 
 METRIC = "eval/in_domain/mean"
 
@@ -140,3 +149,154 @@ def test_bands_end_where_the_metric_does() -> None:
     found = learning_curve({0: {1: 0.0}, 1: {1: 1.0}}, bounds=(0.0, 1.0))
     assert found is not None
     assert (list(found.low), list(found.high)) == ([0.0], [1.0])
+
+
+ITEMS = 128
+
+
+def shares(done: Any, rng: Any, base: Any) -> dict[str, dict[str, Any]]:
+    """Items of each run whose mean is its score."""
+    found: dict[str, dict[str, Any]] = {}
+    for score in done.scores:
+        if score.metric.startswith("mean@"):
+            items = base[score.task] + rng.normal(0, 0.05, ITEMS)
+            items += score.value - items.mean()
+            found.setdefault(score.cell_id, {})[score.task] = items
+    return found
+
+
+def made(synthetic: Any) -> tuple[Any, dict[str, dict[str, Any]]]:
+    done = synthetic.grid({"none": [0.50, 0.52, 0.51], "k1.reward": [0.58, 0.59, 0.6]})
+    rng = np.random.default_rng(0)
+    base = {task: rng.normal(0, 0.3, ITEMS) for task in {s.task for s in done.scores}}
+    return done, shares(done, rng, base)
+
+
+def test_items_widen_the_interval_of_a_mean_and_leave_the_mean(synthetic: Any) -> None:
+    done, items = made(synthetic)
+    found = compare(synthetic.spec(), done.records, done.scores, items).configurations[0]
+    both, alone = found.finals_over_items[METRIC], found.finals[METRIC]
+    assert both.mean == pytest.approx(alone.mean)
+    assert both.half_width > 1.5 * alone.half_width
+    assert set(found.finals_over_items) >= {"eval/micro_sort/mean@4", "eval/out_of_domain/mean"}
+    assert not [m for m in found.finals_over_items if "pass" in m], "only means are over items"
+
+
+def test_paired_items_cancel_in_a_difference(synthetic: Any) -> None:
+    """Both answer the same hard items: the difference is known better than either mean."""
+    done, items = made(synthetic)
+    found = compare(synthetic.spec(), done.records, done.scores, items)
+    (difference,) = axis_differences(found.configurations, "kl", METRIC)
+    assert difference.over_items is not None
+    assert difference.over_items.mean == pytest.approx(difference.effect.mean)
+    widths = [c.finals_over_items[METRIC].half_width for c in found.configurations]
+    assert difference.over_items.half_width < min(widths)
+    assert difference.relative is not None
+    assert difference.relative.value == pytest.approx(0.51 / 0.59 - 1)
+
+
+@pytest.mark.parametrize("damage", ["absent", "short", "of another evaluation"])
+def test_items_that_some_run_lacks_are_not_averaged_over_the_rest(
+    synthetic: Any, damage: str
+) -> None:
+    """Items that do not average to the score are not of it."""
+    done, items = made(synthetic)
+    victim = next(iter(items.values()))
+    if damage == "absent":
+        del victim["micro_sort"]
+    elif damage == "short":
+        victim["micro_sort"] = victim["micro_sort"][:-1]
+    else:
+        victim["micro_sort"] += 0.01
+    found = compare(synthetic.spec(), done.records, done.scores, items)
+    assert METRIC not in found.configurations[0].finals_over_items
+    (difference,) = axis_differences(found.configurations, "kl", METRIC)
+    assert difference.over_items is None
+    assert difference.effect.n == 3
+
+
+def test_a_claim_speaks_of_the_items_of_its_metric(synthetic: Any) -> None:
+    """Not of those of other tasks, which were evaluated too."""
+    done, items = made(synthetic)
+    for own in items.values():
+        own["another_task"] = np.zeros(7)
+    claim = f"{METRIC}[kl=none] < {METRIC}[kl=k1.reward]"
+    (found,) = compare(synthetic.spec({"c": claim}), done.records, done.scores, items).claims
+    assert f"on these {ITEMS} items, not of other items" in reason(found)
+
+
+KINDS = {
+    "trained": "stable",
+    "unstable": "unstable",
+    "collapsed": "collapsed",
+    "unclear": "cannot tell",
+}
+
+
+def test_the_state_of_a_run_is_its_outcome(synthetic: Any) -> None:
+    for kind, state in KINDS.items():
+        (run,) = measure(synthetic.run(outcome=Outcome(kind=kind, cause="reward")).records, [])
+        assert state_of(run) == (state, "reward")
+    (run,) = measure(synthetic.run(state="running", progress=0.5).records, [])
+    assert state_of(run) is None
+
+
+def grid(synthetic: Any, seeds: int = 2) -> Any:
+    lost = Outcome(kind="collapsed", cause="reward", step=50)
+    done = synthetic.none
+    for staleness in (0, 10):
+        for seed in range(seeds):
+            done += synthetic.run("none", seed=seed, staleness=staleness)
+            for beta in (0.05, 1.0):
+                outcome = lost if staleness and beta == 1 and seed == 0 else None
+                done += synthetic.run(
+                    "k1.loss", beta, seed, staleness=staleness, outcome=outcome, axes={"more": "x"}
+                )
+    return done
+
+
+def test_a_map_has_every_field_with_its_shares(synthetic: Any) -> None:
+    done = grid(synthetic)
+    (one,) = phase_maps(configurations(measure(done.records, [])))
+    assert (one.study, one.kl, one.axis, one.xs) == ("onpolicy", "k1.loss", "async", ("0", "10"))
+    assert one.betas == (None, 0.05, 1.0)
+    field = one.fields[1.0, "10"]
+    assert field.counts == {"stable": 1, "unstable": 0, "collapsed": 1, "cannot tell": 0}
+    assert field.shown_by == {"reward": 1}
+    assert field.interval("collapsed") == pytest.approx((0.0945, 0.9055), abs=1e-4)
+    assert one.fields[None, "0"].counts["stable"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fallen", "told"),
+    [((0, 0, 0), "30 [30, 30]"), ((3, 5, 8), "3 [0, 10]"), ((8, 0, 0), "0 [0, 0]")],
+)
+def test_up_to_where_a_term_trains(synthetic: Any, fallen: tuple[int, ...], told: str) -> None:
+    """Of eight seeds, so many fall at each staleness; 0 is below all of them."""
+    lost = Outcome(kind="collapsed", cause="reward", step=50)
+    done = synthetic.none
+    for staleness, falls in zip((0, 3, 10, 30), (0, *fallen), strict=True):
+        for beta in (0.05, 1.0):
+            for seed in range(8):
+                outcome = lost if seed < falls else None
+                done += synthetic.run("k1.loss", beta, seed, staleness=staleness, outcome=outcome)
+    (one,) = phase_maps(configurations(measure(done.records, [])))
+    assert one.trains_up_to(1.0) == one.trains_up_to(0.05) == told
+
+
+def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
+    done = grid(synthetic)
+    comparison = compare(synthetic.spec(), done.records, done.scores)
+    section = phase_section(comparison)
+    assert section is not None
+    (view,) = section.figures[0].views
+    drawn = {(row["row"], row["column"]): row for row in view["rows"]}
+    assert '["no KL", "0.05", "1"]' in str(view["spec"])
+    assert [drawn[2, column]["z"] for column in (0, 1)] == [0, 0.5]
+    assert drawn[2, 1]["text"] == "1 / 0 / 1 / 0"
+    largest, table = section.tables
+    assert [row[-1] for row in largest.rows] == ["10 [none, 10]"] * 3
+    assert ("k1.loss", "1") in {(row[2], row[3]) for row in table.rows}
+    assert any("1 of 2 [9%, 91%]" in row for row in table.rows)
+    few = synthetic.run("k1.loss", 0.1)
+    assert phase_section(compare(synthetic.spec(), few.records, few.scores)) is None

@@ -1,7 +1,9 @@
-"""What the runs say of a claim."""
+"""What the runs say of a claim, and of claims that changed after a result."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.analysis.claims import JudgedClaim, reason, statement, verdict_text
-from orchestrator.analysis.compare import compare
+from orchestrator.analysis.compare import compare, comparison_data
 from orchestrator.analysis.runs import is_accuracy, looks, measure
 from orchestrator.analysis.text import metric_title
 from orchestrator.errors import SpecError
-from orchestrator.records import EvalTask, EvaluationSpec
+from orchestrator.pipeline import stages
+from orchestrator.pipeline.training import keep_spec
+from orchestrator.records import EvalTask, EvaluationSpec, ExitRecord
+from orchestrator.report.front import missing
+from orchestrator.rundir import RunFolder
+from orchestrator.runs.experiment import Experiment
 
 EVALUATION = EvaluationSpec(tasks=(EvalTask(name="math500", domain="in"),))
 HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -499,3 +506,31 @@ def test_a_count_of_answers_is_no_accuracy(synthetic: Any, name: str, title: str
     assert not is_accuracy(name)
     assert metric_title(name) == title
     assert is_accuracy(name.rpartition("/")[0] + "/boxed@4")
+
+
+def test_claims_that_changed_after_a_result_are_told(synthetic: Any, tmp_path: Path) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.81], "k3.loss": [0.7, 0.72]})
+    cells = tuple(record.cell for record in done.records)
+    folder = RunFolder.of(tmp_path, "made", "micro")
+
+    def said(claims: dict[str, str]) -> str:
+        experiment = Experiment(synthetic.spec(claims), (), cells, "local", folder, "micro")
+        compared = stages.compare_records(experiment, records, done.scores, {})
+        assert json.loads(json.dumps(comparison_data(compared)))["claims_changed"] == (
+            compared.claims_changed
+        )
+        assert compared.claims_changed.removesuffix(".") in missing(compared, records)
+        return compared.claims_changed
+
+    keep_spec(Experiment(synthetic.spec({"a": HIGHER}), (), cells, "local", folder, "micro"))
+    declared = {"a": HIGHER, "b": f"{HIGHER} in study onpolicy"}
+    keep_spec(Experiment(synthetic.spec(declared), (), cells, "local", folder, "micro"))
+    ended = folder.events()[-1]["time"]
+    end = ExitRecord(state="succeeded", started=0, ended=ended)
+    records = [replace(record, attempts=(end,)) for record in done.records]
+    assert said(declared) == said({"a": f" {HIGHER}", "b": declared["b"]}) == ""
+    other = {"a": HIGHER.replace(">", "<"), "c": HIGHER}
+    told = "Claims changed after the first result: 1 added (c), 1 removed (b), 1 altered (a)."
+    assert said(other) == told
+    keep_spec(Experiment(synthetic.spec(other), (), cells, "local", folder, "micro"))
+    assert said(other) == told, "another launch declares nothing that was seen"

@@ -2,7 +2,7 @@
 
 Starting one costs more than most questions. A child lives as long as the test module that asked it
 first, reads a line of JSON and writes one line that begins with ANSWER; what a library prints
-besides goes by. See conftest.py, which ends them.
+besides goes by. See tests/conftest.py, which ends them.
 """
 
 import contextlib
@@ -64,21 +64,17 @@ class Child:
 
 
 _LIVING: dict[tuple[str, ...], Child] = {}
-_LASTING: dict[tuple[str, ...], Child] = {}
-"""Those that outlive a test module: they end when this process closes their standard input."""
 
 
-def ask(
-    command: tuple[str | Path, ...], question: object, among: dict[tuple[str, ...], Child] = _LIVING
-) -> Any:
+def ask(command: tuple[str | Path, ...], question: object) -> Any:
     """Asks the child of that command, which is started if there is none."""
     key = tuple(map(str, command))
-    if key not in among:
-        among[key] = Child(key)
+    if key not in _LIVING:
+        _LIVING[key] = Child(key)
     try:
-        return among[key].ask(question)
+        return _LIVING[key].ask(question)
     except AssertionError:
-        among.pop(key).end()
+        _LIVING.pop(key).end()
         raise
 
 
@@ -101,17 +97,12 @@ def forked(
     arguments: Sequence[object],
     folder: Path,
     given: str = "",
-    *,
-    lasting: bool = False,
 ) -> "subprocess.CompletedProcess[str]":
-    """What `python -c PROGRAM ARGUMENTS` did in a folder, in a fork of the parent (forks.py).
-
-    lasting: the parent outlives the test module.
-    """
+    """What `python -c PROGRAM ARGUMENTS` did in a folder, in a fork of the parent (forks.py)."""
     command = (parent.python, "-E", FORKS, *parent.modules)
     argv = list(map(str, arguments))
     question = (program, argv, str(folder), given)
-    code, out, errors = ask(command, question, _LASTING if lasting else _LIVING)
+    code, out, errors = ask(command, question)
     return subprocess.CompletedProcess(argv, code, out, errors)
 
 

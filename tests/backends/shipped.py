@@ -3,26 +3,18 @@
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import AttemptPaths, LaunchPlan
-from tests.backends.specs import every
+from tests import golden
 
 LIBRARIES = ("openrlhf", "prime_rl", "skyrl", "verl")
 
 
 def planned(library: str, rule: str, folder: Path) -> LaunchPlan:
-    """The launch of a shipped cell of a library, the first it can express, with a reward rule."""
+    """The golden launch of a library with a reward rule."""
     place = AttemptPaths(folder, folder / "attempts" / "1", folder / "checkpoints")
-    backend = plugins.load(library)
-    for cell in every():
-        if cell.settings.backend.name == library:
-            data = cell.settings.data.model_copy(update={"reward": rule})
-            settings = cell.settings.model_copy(update={"data": data})
-            try:
-                return backend.translate(cell.model_copy(update={"settings": settings}), place)
-            except UnsupportedSetting:
-                continue
-    raise LookupError(library)
+    kl = {"estimator": "k3", "placement": "loss", "beta": 0.1}
+    cell = golden.cell_of(library, golden.RELEASES[library], {"data.reward": rule, "kl": kl})
+    return plugins.load(library).translate(cell, place)
 
 
 def write(plan: LaunchPlan, folder: Path) -> None:

@@ -23,9 +23,6 @@ ALL: dict[str, Any] = {"rank": 8, "alpha": 32}
 NAMED = {"verl": ASKED, "trl": ASKED, "skyrl": ALL, "prime_rl": ASKED}
 
 
-# Prime-RL's own classes are asked in prime_rl/test_current.py.
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("version", TRL)
 @pytest.mark.parametrize(

@@ -1,27 +1,139 @@
-"""What a library fills in itself: keys that a launch does not give, resolved to the end.
+"""Each release's own parser takes every golden launch, and reads each key as it was sent.
 
-tests/backends/test_accepted.py compares each key that a launch gives. Here are those that a library
-derives from others: a model's tokenizer, its reference, a server's lengths. The cell's values are
-no library's defaults.
+Its defaults are those of orch's table. Keys that a launch leaves out are the cell's too, where the
+library derives them from others: a model's tokenizer, its reference, a server's lengths.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from backends import openrlhf, prime_rl, skyrl, verl
+from backends.openrlhf import flags
+from backends.skyrl import overrides as of_skyrl
+from backends.skyrl.manifest import MANIFEST, tables
+from backends.verl import overrides as of_verl
+from backends.verl.manifest import TABLES
 from orchestrator import plugins
+from orchestrator.errors import UnsupportedSetting
+from orchestrator.identity import flatten
 from orchestrator.records import LaunchPlan
 from tests import golden
 from tests.backends import child
 from tests.backends.environments import cpu_python
 from tests.backends.openrlhf.cells import asked_of_library
-from tests.backends.skyrl import library as skyrl
-from tests.backends.verl import library as verl
+from tests.backends.prime_rl.conftest import asking
+from tests.backends.skyrl import library as skyrl_itself
+from tests.backends.specs import which_cover
+from tests.backends.verl import library as verl_itself
 
-pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+
+def plans(library: str, version: str) -> list[LaunchPlan]:
+    made = []
+    for changes in golden.rows(library).values():
+        if "backend.version" not in changes:
+            try:
+                cell = golden.cell_of(library, version, changes)
+                made.append(plugins.load(library).translate(cell, golden.PLACE))
+            except UnsupportedSetting:
+                continue
+    return made
+
+
+def same(sent: object, read: object) -> bool:
+    if isinstance(sent, float) and isinstance(read, float):
+        return math.isclose(sent, read, rel_tol=0, abs_tol=0)
+    if isinstance(sent, tuple):
+        sent = list(sent)
+    return bool(sent == read) and isinstance(sent, bool) == isinstance(read, bool)
+
+
+def differing(sent: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that were read as another value: sent and read."""
+    gone = "(no such key)"
+    return {
+        key: (value, read.get(key, gone))
+        for key, value in sent.items()
+        if not same(value, read.get(key, gone))
+    }
+
+
+def at(values: Any, key: str) -> Any:
+    return reduce(lambda part, name: part[name], key.split("."), values)
+
+
+@pytest.mark.parametrize("version", verl.BACKEND.versions)
+def test_verl(version: str) -> None:
+    launches: Sequence[Sequence[str]] = [plan.argv[3:] for plan in plans("verl", version)]
+    launches = which_cover(launches, set)
+    sent = [dict(map(of_verl.read, launch)) for launch in launches]
+    keys = sorted({key for each in sent for key in each if not key.startswith("hydra.")})
+    plain = {key: TABLES[version].defaults.get(key) for key in keys}
+    defaults = {key: value for key, value in plain.items() if "${" not in str(value)}
+    answers = verl_itself.compose(version, launches, keys)
+    assert len(answers) > 5
+    for each, answer in zip(sent, answers, strict=True):
+        assert "values" in answer, answer
+        known = {key: value for key, value in defaults.items() if value is not None} | each
+        assert not differing({k: v for k, v in known.items() if k in keys}, answer["values"])
+
+
+@pytest.mark.parametrize("version", skyrl.BACKEND.versions)
+def test_skyrl(version: str) -> None:
+    launches = [plan.argv[2:] for plan in plans("skyrl", version)]
+    bare, *answers = skyrl_itself.ask(version, [["trainer.logger=tensorboard"], *launches])
+    keys = {row.key for row in MANIFEST.rows if not row.until} & tables()[version].defaults.keys()
+    for key in keys - {"data.train_data"}:
+        assert same(tables()[version].defaults[key], at(bare["values"], key)), key
+    for launch, answer in zip(launches, answers, strict=True):
+        assert "error" not in answer, (answer["error"], launch)
+        sent = {k: v for k, v in of_skyrl.read(launch).items() if not k.startswith("orch.")}
+        assert not differing(sent, {key: at(answer["values"], key) for key in sent})
+
+
+@pytest.mark.parametrize("version", openrlhf.BACKEND.versions)
+def test_openrlhf(version: str) -> None:
+    made = plans("openrlhf", version)
+    for plan, answer in zip(
+        made, asked_of_library(version, [each.argv for each in made]), strict=True
+    ):
+        assert "error" not in answer, answer["error"]
+        sent = flags.read(plan.argv, []).given
+        values = answer["values"]
+        old = version == flags.FLAT
+        read = {key: values[flags.FLAT_NAMES[key]] if old else at(values, key) for key in sent}
+        read["reward.remote_url"] = ",".join(read["reward.remote_url"])
+        assert sent
+        assert not differing(sent, read)
+
+
+@pytest.mark.parametrize("version", prime_rl.BACKEND.versions)
+def test_prime_rl(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where a checkout is pointed to: its source is on no package index."""
+    ask = asking(version, tmp_path_factory)
+    texts = sorted(
+        {
+            ("rl" if name == "rl.toml" else "inference", text)
+            for plan in plans("prime_rl", version)
+            for name, text in plan.files.items()
+            if name.endswith(".toml")
+        }
+    )
+    for (_, text), answer in zip(texts, ask(texts), strict=True):
+        assert answer["ok"], f"{answer['error']}\n{text}"
+        sent = dict(flatten(tomllib.loads(text)))
+        lists = [key for key, value in sent.items() if isinstance(value, list)]
+        plain = {key: value for key, value in sent.items() if key not in lists}
+        assert not differing(plain, dict(flatten(answer["resolved"])))
+
 
 CHANGES: Mapping[str, Any] = {
     "model.path": "acme/odd-1b",
@@ -50,14 +162,6 @@ DERIVED: Mapping[str, Mapping[str, object]] = {
 """Library -> its resolved keys that the launch does not give, and their values."""
 NAMES_MODELS = ("path", "name", "model", "tokenizer", "pretrain", "model_name_or_path")
 FOREIGN = ("qwen", "llama", "mistral", "gemma", "gpt")
-
-
-def leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from leaves(inner, f"{prefix}{key}.")
-    else:
-        yield prefix.rstrip("."), value
 
 
 def other_models(resolved: Mapping[str, Any]) -> dict[str, str]:
@@ -103,9 +207,9 @@ def parsed_by_trl(version: str, plan: LaunchPlan, script: str, folder: Path) -> 
 def resolved(library: str, version: str, plan: LaunchPlan, folder: Path) -> Mapping[str, Any]:
     """The configuration that a library's own parser makes of a launch."""
     if library == "verl":
-        [answer] = verl.compose(version, [plan.argv[3:]], sorted(DERIVED[library]))
+        [answer] = verl_itself.compose(version, [plan.argv[3:]], sorted(DERIVED[library]))
     elif library == "skyrl":
-        [answer] = skyrl.ask(version, [plan.argv[2:]])
+        [answer] = skyrl_itself.ask(version, [plan.argv[2:]])
     elif library == "openrlhf":
         [answer] = asked_of_library(version, [plan.argv])
     else:
@@ -122,7 +226,7 @@ def test_what_the_library_fills_in_is_the_cells(library: str, version: str, tmp_
     machine = {"resources": {"num_nodes": 1, "gpus_per_node": 1 if library == "trl" else 8}}
     cell = golden.cell_of(library, version, {**CHANGES, **machine})
     plan = plugins.load(library).translate(cell, golden.PLACE)
-    flat = dict(leaves(resolved(library, version, plan, tmp_path)))
+    flat = dict(flatten(resolved(library, version, plan, tmp_path)))
     assert other_models(flat) == {}
     wanted = DERIVED[library]
     assert {key: flat.get(key, "(no such key)") for key in wanted} == wanted

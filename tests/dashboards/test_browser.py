@@ -283,12 +283,6 @@ def test_it_draws_says_nothing_and_asks_for_nothing(untouched: Opened, page_file
     assert untouched.fits()
 
 
-def test_what_a_spec_or_a_log_says_cannot_run(untouched: Opened) -> None:
-    assert "owned" not in untouched.page.title().split(":")[0]
-    assert untouched.page.locator("h1").inner_text().startswith("Is <script>document.title")
-    assert "<script>" in untouched.page.locator("#failures pre").first.text_content()
-
-
 def answers_within(opened: Opened, most: int) -> None:
     """The figure of claims is on the first so many pixels, below the answer in words."""
     opened.page.evaluate("scrollTo(0, 0)")

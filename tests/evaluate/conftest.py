@@ -9,11 +9,9 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.errors import OrchError
-from orchestrator.identity import fingerprint
 from orchestrator.records import Cell, Checkpoint, EvalTask, EvaluationSpec, Record, Sampling
 from orchestrator.rundir import RunFolder
-from orchestrator.settings import BackendRef, Data, Kl, Model
-from tests.launch.kit import make_cell
+from tests.settings import cell_of, plain
 
 ROOT = Path(__file__).parents[2]
 TASKS = ROOT / "backends" / "micro" / "tasks"
@@ -24,17 +22,15 @@ Train = Callable[..., Record]
 
 
 def a_cell(seed: int = 0) -> Cell:
-    made = make_cell(seed, steps=100)
-    changed = {
-        "model": Model(name="elder", path="micro:elder"),
-        "data": Data(name="sort", path="micro:sort"),
-        "kl": Kl(estimator="none"),
-        "backend": BackendRef(name="micro"),
-    }
-    settings = made.settings.model_copy(update=changed)
-    return made.model_copy(
-        update={"id": fingerprint(settings), "slug": f"cell-s{seed}", "settings": settings}
+    settings = plain(
+        model={"name": "elder", "path": "micro:elder"},
+        data={"name": "sort", "path": "micro:sort"},
+        kl={"estimator": "none"},
+        num_train_steps=100,
+        backend={"name": "micro"},
+        seed=seed,
     )
+    return cell_of(settings, slug=f"cell-s{seed}")
 
 
 @pytest.fixture

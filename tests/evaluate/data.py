@@ -5,10 +5,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.evaluate.scores import Result, ScoreKey
+from orchestrator.evaluate.scores import ItemRequest, Result, ScoreKey
 from orchestrator.records import EvalTask, Sampling, Score
 from orchestrator.rundir import CellDir
 
+MICRO = Path(__file__).parents[2] / "backends" / "micro"
 MMLU = ("physics", "chemistry", "biology")
 
 
@@ -52,6 +53,21 @@ def save(
     path.write_text(result.model_dump_json())
     os.utime(path, ns=(time_ns, time_ns))
     return path
+
+
+def request(folder: Path, task_file: Path | None = None, **changes: Any) -> ItemRequest:
+    """What is asked of a policy: a micro task, or that of a file, with its results in a folder."""
+    asked = score_key(**changes)
+    file = task_file or MICRO / "tasks" / f"{asked.task.name}.yaml"
+    results = str(folder / f"{asked.stem}.json")
+    return ItemRequest(asked=asked, task_file=str(file), results=results)
+
+
+def answers_of(ask: ItemRequest) -> tuple[Result, list[dict[str, Any]]]:
+    """What was answered: the result, and its items."""
+    path = Path(ask.results)
+    lines = path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()
+    return Result.model_validate_json(path.read_text()), [json.loads(line) for line in lines]
 
 
 def stand_ins(root: Path) -> Path:

@@ -1,19 +1,16 @@
 """Scores a policy on the embedded tasks with lm-eval, in the product's own worker."""
 
-import json
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from backends.micro.shipped import POLICIES
 from backends.micro.skills import Skill
 from orchestrator.evaluate.run import work
-from orchestrator.evaluate.scores import ItemRequest, Result, ScoringJob
+from orchestrator.evaluate.scores import ItemRequest, ScoringJob
 from orchestrator.records import Engine, EvalTask, Sampling
-from tests.evaluate.data import score_key
+from tests.evaluate.data import answers_of, request
 
-TASKS = POLICIES.parent / "tasks"
 REPEATS = 8
 
 
@@ -40,21 +37,17 @@ def micro_scores(
     )
     assert list(work([job], 1)) == [(0, "")]
     return [
-        {skill: _read(Path(each.results)) for skill, each in zip(skills, asked, strict=True)}
+        {skill: _read(each) for skill, each in zip(skills, asked, strict=True)}
         for asked in requests
     ]
 
 
 def _request(policy: Path, skill: Skill, folder: Path, sampling: Sampling) -> ItemRequest:
     task = EvalTask(name=f"micro_{skill}", domain="in", repeats=REPEATS)
-    asked = score_key(checkpoint=policy.name, step=0, task=task, sampling=sampling, seed=7)
-    results = str(folder / f"{asked.stem}.json")
-    task_file = str(TASKS / f"micro_{skill}.yaml")
-    return ItemRequest(asked=asked, task_file=task_file, results=results)
+    return request(folder, checkpoint=policy.name, step=0, task=task, sampling=sampling, seed=7)
 
 
-def _read(path: Path) -> MicroScore:
-    result = Result.model_validate_json(path.read_text())
-    lines = path.with_suffix(".jsonl").read_text().splitlines()
+def _read(ask: ItemRequest) -> MicroScore:
+    result, items = answers_of(ask)
     mean = next(score.value for score in result.scores if score.metric.startswith("mean@"))
-    return MicroScore(mean, [json.loads(line) for line in lines])
+    return MicroScore(mean, items)

@@ -1,4 +1,4 @@
-"""evaluate, with the real harness in its own processes."""
+"""evaluate, with the real harness in its own processes; models before training beside the cells."""
 
 import json
 import os
@@ -11,8 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.errors import CheckpointError, EnvironmentFault
-from orchestrator.evaluate import EvaluationEvent, UnscoredError, evaluate, read_scores, run
-from orchestrator.records import Checkpoint, EvaluationSpec, Record, Sampling, Score
+from orchestrator.evaluate import (
+    EvaluationEvent,
+    UnscoredError,
+    baselines,
+    evaluate,
+    read_scores,
+    run,
+)
+from orchestrator.records import Baseline, Checkpoint, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
 
 Train = Callable[..., Record]
@@ -203,3 +210,48 @@ def test_a_bug_keeps_its_traceback(
     evaluation = ask(tasks=ask().tasks[:1])
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*nonsense"):
         evaluate([train()], evaluation, folder, workers=1)
+
+
+BOTH = (
+    Baseline(model="elder", chat_template="default"),
+    Baseline(model="elder", chat_template="none"),
+)
+
+
+def test_a_base_model_that_is_missing_is_told(folder: RunFolder, train: Train, ask: AskFor) -> None:
+    cell = train().cell
+    own = cell.settings.model.model_copy(update={"path": "micro:zinc"})
+    other = cell.model_copy(update={"settings": cell.settings.model_copy(update={"model": own})})
+    asked, (fault,) = baselines.declared_baselines(ask(baselines=BOTH[:1]), [other], folder)
+    assert [one.record.checkpoints for one in asked] == [()], "its scores are read, none is made"
+    assert fault.startswith("baseline elder: backend 'micro' ships no policy")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_process")
+def test_baselines_are_scored_once_and_told_twice(
+    folder: RunFolder, train: Train, ask: AskFor
+) -> None:
+    record = train(policy="hazel")
+    evaluation = ask(baselines=BOTH, tasks=ask().tasks[:2])
+    asked, _ = baselines.declared_baselines(evaluation, [record.cell], folder)
+    started: list[int] = []
+    scores = evaluate(
+        [record],
+        evaluation,
+        folder,
+        baselines=baselines.records(asked),
+        workers=1,
+        on_event=lambda event: started.append(event.total),
+    )
+    told = baselines.scored_baselines(evaluation, [record.cell], folder)
+    assert [one.name for one in told] == ["elder", "elder, no chat template"]
+    assert {score.step for one in told for score in one.scores} == {0}
+    assert len(told[0].scores) == 2 * 4
+    assert len(scores) == 2 * 4 + len({s for one in told for s in one.scores})
+    mine = {(s.task, s.metric): s.value for s in scores if s.cell_id == record.cell.id}
+    assert {(s.task, s.metric): s.value for s in told[0].scores} != mine
+    assert sorted(path.name for path in (folder.path / "baselines").iterdir()) == sorted(
+        {Path(one.record.directory).name for one in asked}
+    )
+    assert folder.cells() == [folder.cell(record.cell)]  # no baseline is taken for a cell

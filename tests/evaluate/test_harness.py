@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from backends.micro import problem_sets, skills
-from orchestrator.evaluate.scores import ItemRequest, Result, ScoringJob
+from orchestrator.evaluate.scores import Result, ScoringJob
 from orchestrator.records import EvalTask, Sampling
-from tests.evaluate.data import score_key
+from tests.evaluate.data import MICRO, answers_of, request
 
 pytestmark = pytest.mark.slow
 
-MICRO = Path(__file__).parents[2] / "backends" / "micro"
 POLICY = MICRO / "policies" / "elder"
 
 
@@ -36,20 +35,13 @@ def policy(harness: ModuleType) -> Any:
     return harness.HarnessPolicy(POLICY)
 
 
-def asking(folder: Path, *, task_file: Path | None = None, **changes: Any) -> ItemRequest:
+def answered(
+    harness: ModuleType, folder: Path, **changes: Any
+) -> tuple[Result, list[dict[str, Any]]]:
     task = EvalTask(name="micro_sort", domain="in", repeats=4, max_items=16)
-    asked = score_key(**{"task": task, "chat_template": True} | changes)
-    task_file = task_file or MICRO / "tasks" / f"{asked.task.name}.yaml"
-    return ItemRequest(
-        asked=asked, task_file=str(task_file), results=str(folder / f"{asked.stem}.json")
-    )
-
-
-def answered(harness: ModuleType, ask: ItemRequest) -> tuple[Result, list[dict[str, Any]]]:
+    ask = request(folder, **{"task": task, "chat_template": True} | changes)
     harness.answer(ScoringJob(cell_id="cell", checkpoint=str(POLICY), files={}, asks=(ask,)))
-    path = Path(ask.results)
-    items = path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()
-    return Result.model_validate_json(path.read_text()), [json.loads(item) for item in items]
+    return answers_of(ask)
 
 
 def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
@@ -64,7 +56,7 @@ def test_prompts_are_tokenised_as_the_trainer_does(policy: Any) -> None:
 
 def test_every_response_is_kept_and_scored(harness: ModuleType, tmp_path: Path) -> None:
     task = EvalTask(name="micro_increment", domain="out", repeats=6, max_items=5)
-    result, items = answered(harness, asking(tmp_path, task=task))
+    result, items = answered(harness, tmp_path, task=task)
     assert [item["item"] for item in items] == [0, 1, 2, 3, 4]
     for item, digits in zip(items, problem_sets.held_out_problems(5).tolist(), strict=True):
         assert item["prompt"] == skills.text("increment", digits)
@@ -88,7 +80,7 @@ def test_scores_depend_on_checkpoint_and_seed_and_on_nothing_else(
     harness: ModuleType, tmp_path: Path
 ) -> None:
     def responses(name: str, **changes: Any) -> list[list[str]]:
-        _, items = answered(harness, asking(tmp_path / name, **changes))
+        _, items = answered(harness, tmp_path / name, **changes)
         return [item["responses"] for item in items]
 
     first = responses("first")

@@ -1,6 +1,5 @@
 """A long evaluation goes on where it was killed."""
 
-import json
 import os
 import signal
 import time
@@ -16,24 +15,16 @@ from orchestrator.evaluate.items import Mean
 from orchestrator.evaluate.scores import ItemRequest, ScoringJob
 from orchestrator.evaluate.shards import Shards
 from orchestrator.records import EvalTask
-from tests.evaluate.data import score_key
-
-MICRO = Path(__file__).parents[2] / "backends" / "micro"
+from tests.evaluate.data import MICRO, answers_of, request
 
 
 def job(folder: Path) -> ScoringJob:
     task = EvalTask(name="micro_sort", domain="in", repeats=8, max_items=128)
-    asked = score_key(task=task)
-    ask = ItemRequest(
-        asked=asked,
-        task_file=str(MICRO / "tasks" / "micro_sort.yaml"),
-        results=str(folder / f"{asked.stem}.json"),
-    )
     return ScoringJob(
         cell_id="cell",
         checkpoint=str(MICRO / "policies" / "elder"),
         files={},
-        asks=(ask,),
+        asks=(request(folder, task=task),),
         slice_responses=32,
     )
 
@@ -87,8 +78,9 @@ def test_killed_in_the_middle_only_what_is_missing_is_made(
         kept
     )
     harness.answer(whole)
-    assert items(cut) == items(whole)
-    assert [item["item"] for item in items(cut)] == list(range(128))
+    (_, items), (_, others) = (answers_of(each.asks[0]) for each in (cut, whole))
+    assert items == others
+    assert [item["item"] for item in items] == list(range(128))
     assert not list((tmp_path / "cut").glob("*.part-*"))
 
 
@@ -103,8 +95,3 @@ def counted(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[range]
 
     monkeypatch.setattr(harness, "_samples", samples)
     return made
-
-
-def items(of: ScoringJob) -> list[dict[str, Any]]:
-    path = Path(of.asks[0].results).with_suffix(".jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,169 +1,57 @@
 """Every gradient form of the table passes every check: none is named here, so none can escape.
 
 A form is an estimator of the table in a placement, with a ratio, a policy whose KL is in the
-reward, on- or off-policy. The brute force has every sequence, torch's autograd and the entry's
-`value`; it shares neither the slope nor the recursion with the laboratory. A gradient form or a
-credit that it does not know is an error.
+reward, on- or off-policy. A gradient form or a credit that brute.py does not know is an error.
+The candidates are what their names say, and a name is given only where it is deserved.
 """
 
-from functools import cache
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, get_args
 
 import numpy as np
 import pytest
-import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from orchestrator.estimators import TABLE, EstimatorEntry, GradientForm
+from orchestrator.errors import LaboratoryError
+from orchestrator.estimators import TABLE, vocabulary_names
 from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
-from orchestrator.exact.objectives import WIDE
+from orchestrator.exact.objectives import WIDE, generic_settings, gradients, name_objective
+from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
-from tests.kl.forms import every_form
+from orchestrator.kl.estimators import Ratio
+from orchestrator.kl.table import stored_rows
+from tests.kl.brute import Brute, chain
 
 TWO = (ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), ToyPolicy(0.6, -0.05))
 WHERE = ("on", "off")
-KNOWN: frozenset[str] = frozenset(get_args(GradientForm))
 
 
-def setting_of(name: str, where: str, num_tokens: int | None = None) -> LabSetting:
+def forms_of(estimator: str) -> Iterator[KlConfiguration]:
+    """Yield every configuration that the laboratory takes, without clamps and charges."""
+    for placement, ratio, of in product(PLACEMENTS, get_args(Ratio), ("policy", "rollout")):
+        if placement == "loss" and of == "rollout":
+            continue
+        try:
+            yield KlConfiguration(estimator, placement, ratio, reward_kl_of=of)
+        except LaboratoryError:
+            continue
+
+
+def setting_of(name: str, where: str) -> LabSetting:
     """Return eight tokens for an estimator that keeps some of them, else two."""
     wide = TABLE[name].top is not None
     policy, reference, rollout = (WIDE[0] if where == "on" else WIDE[1]) if wide else TWO
-    length = num_tokens or (2 if wide else 4)
-    return LabSetting(policy, reference, length, rollout if where == "off" else None)
-
-
-# The brute force.
-
-
-@cache
-def _sequences(vocabulary: int, length: int) -> tuple[Any, Any]:
-    """Return tokens and counts of odd tokens before them, [N, T]."""
-    tokens = torch.tensor(list(product(range(vocabulary), repeat=length)))
-    odd = tokens % 2
-    return tokens, odd.cumsum(1) - odd
-
-
-def _logp(policy: Any, theta: Any, length: int) -> Any:
-    """Return log-probabilities [V, T] by token and count, differentiable in theta."""
-    counts = torch.arange(length, dtype=torch.float64)
-    a, b = theta.view(2, -1)
-    logits = a[:, None] + b[:, None] * counts
-    return torch.cat([torch.zeros(1, length), logits]).log_softmax(0)
-
-
-def _flat(policy: Any) -> Any:
-    return torch.tensor(np.concatenate([np.atleast_1d(each) for each in policy]))
-
-
-def _state_value(form: EstimatorEntry, q: Any, p: Any) -> Any:
-    """Return the estimate over the vocabulary of each state, [T]; q and p are [V, T]."""
-    if form.top is None:
-        return (q.exp() * form.value(q - p)).sum(0)
-    best = (q if form.top_of == "policy" else p).detach().topk(form.top, 0).indices
-    kept = torch.zeros_like(q).scatter(0, best, 1.0)
-    total = (kept * q.exp() * form.value(q - p)).sum(0)
-    if form.tail:
-        rest_q, rest_p = (((1 - kept) * each.exp()).sum(0).log() for each in (q, p))
-        total = total + rest_q.exp() * form.value(rest_q - rest_p)
-    return total
-
-
-class Brute:
-    """Every sequence of a setting: its chance, and a scalar whose gradient is its estimate."""
-
-    def __init__(self, configuration: KlConfiguration, setting: LabSetting) -> None:
-        self.configuration, self.setting = configuration, setting
-        self.form = TABLE[configuration.estimator]
-        self.length = setting.num_tokens
-        tables = [
-            _logp(each, _flat(each), self.length)
-            for each in (setting.policy, setting.reference, setting.sampler)
-        ]
-        self.q, self.p, self.mu = tables
-        self.tokens, self.counts = _sequences(len(self.q), self.length)
-        self.chance = self.taken(self.mu).sum(1).exp()
-
-    def taken(self, table: Any) -> Any:
-        """Return a table's values at each sequence's tokens, [N, T]."""
-        return table[self.tokens, self.counts]
-
-    def at_state(self, values: Any) -> Any:
-        """Return a state's values at each sequence's states, [N, T]."""
-        return values[self.counts]
-
-    def charged(self) -> Any:
-        """Return R_t [N, T], without gradient."""
-        form, how = self.form, self.configuration
-        q = self.mu if how.reward_kl_of == "rollout" else self.q
-        if form.is_of_vocabulary and not form.in_reward:
-            kl = self.at_state(_state_value(form, q, self.p))
-        else:
-            plain = TABLE[form.in_reward or form.base]
-            kl = plain.value(self.taken(q) - self.taken(self.p))
-            if form.is_weighted and how.reward_kl_of == "policy" and how.ratio == "token":
-                kl = kl * (self.taken(self.q) - self.taken(self.mu)).exp()
-        later = kl.flip(1).cumsum(1).flip(1) - kl
-        by_credit = {
-            "sequence": kl.sum(1, keepdim=True) + 0 * kl,
-            "to_go": kl + later,
-            "later": later,
-        }
-        return by_credit[how.credit].detach()
-
-    def surrogate(self, theta: Any) -> Any:
-        """Return one number a sequence, [N], whose gradient in theta is the estimate."""
-        how, now = self.configuration, _logp(self.setting.policy, theta, self.length)
-        log_ratio = self.taken(self.q) - self.taken(self.mu)
-        powers = {"sequence": 1.0, "sequence_mean": 1 / self.length}
-        whole = (powers.get(how.ratio, 0.0) * log_ratio.sum(1)).exp()
-        total = torch.zeros(len(self.tokens), dtype=torch.float64)
-        if how.placement != "loss":
-            own = log_ratio.exp() if how.ratio == "token" else torch.ones_like(log_ratio)
-            moved = (self.taken(now) - self.taken(self.q)).exp()
-            total = total + whole * (own * moved * self.charged()).sum(1)
-        if how.placement != "reward":
-            total = total + self.loss(now)
-        return total
-
-    def loss(self, now: Any) -> Any:
-        """Return the KL in the loss of each sequence, [N], at log-probabilities `now` [V, T]."""
-        form, ratio = self.form, self.configuration.ratio
-        if form.form not in KNOWN:
-            raise NotImplementedError(f"the gradient form '{form.form}' has no brute force")
-        if form.is_of_vocabulary:
-            return self.at_state(_state_value(form, now, self.p)).sum(1)
-        x = self.taken(now) - self.taken(self.p)
-        value = (TABLE["k2"] if form.form == "straight_through" else form).value(x)
-        if not form.is_weighted:
-            return value.sum(1)
-        attached = form.form == "ratio_attached"
-        log_ratio = self.taken(now if attached else self.q) - self.taken(self.mu)
-        if ratio == "token":
-            return (log_ratio.exp() * value).sum(1)
-        if ratio == "none":
-            # without a ratio its value keeps its gradient, and the weight is 1
-            if attached:
-                here = self.taken(now) - self.taken(self.q)
-                return (here.exp() * value).sum(1)
-            return value.sum(1)
-        power = {"sequence": 1.0, "sequence_mean": 1 / self.length}[ratio]
-        return (power * log_ratio.sum(1)).exp() * value.sum(1)
-
-    def moments(self) -> tuple[Any, Any]:
-        """Return mean and variance of the estimate by autograd, [parameters] each."""
-        theta = _flat(self.setting.policy).requires_grad_()
-        value = self.surrogate(theta)
-        rows = torch.eye(len(value), dtype=torch.float64)
-        (each,) = torch.autograd.grad(value, theta, rows, is_grads_batched=True)
-        mean = self.chance @ each
-        return mean.numpy(), (self.chance @ (each - mean) ** 2).numpy()
+    return LabSetting(policy, reference, 2 if wide else 4, rollout if where == "off" else None)
 
 
 def faults(configuration: KlConfiguration, setting: LabSetting) -> list[str]:
     """Return what the laboratory's moments differ in from the brute force."""
-    known, brute = exact(setting, [configuration]), Brute(configuration, setting)
-    mean, variance = brute.moments()
+    known = exact(setting, [configuration])
+    model = chain(setting.num_tokens, setting.policy, setting.reference)
+    sampler = np.concatenate([np.atleast_1d(each) for each in setting.sampler])
+    mean, variance = Brute(model, sampler).moments(configuration)
     size = known.magnitude[0] + 1e-3
     wrong = {
         "enumeration": np.abs(known.mean[0] - mean) / size > 1e-10,
@@ -176,7 +64,7 @@ def faults(configuration: KlConfiguration, setting: LabSetting) -> list[str]:
 @pytest.mark.parametrize("name", list(TABLE))
 def test_it_is_exact_against_enumeration(name: str, where: str) -> None:
     """To 1e-10 of one sequence's gradient by autograd."""
-    chosen = every_form([name])
+    chosen = list(forms_of(name))
     assert {each.placement for each in chosen} == set(PLACEMENTS)
     setting = setting_of(name, where)
     assert [fault for each in chosen for fault in faults(each, setting)] == []
@@ -186,5 +74,94 @@ def test_it_is_exact_against_enumeration(name: str, where: str) -> None:
 def test_nothing_pulls_where_the_policy_is_the_reference(name: str) -> None:
     """On-policy, over two tokens: of eight, a truncated sum pulls even there."""
     same = LabSetting(TWO[0], TWO[0], 6)
-    known = exact(same, every_form([name]))
+    known = exact(same, list(forms_of(name)))
     assert np.abs(known.mean).max() < 1e-14
+
+
+Q, P, MU = ToyPolicy(0.31, -0.12), ToyPolicy(-0.4, 0.2), ToyPolicy(0.6, 0.07)
+T = 5
+UNNAMED = ("ppo_rb_k1", "frozen_rb_k1")
+"""Candidates that no row of the table follows."""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        key
+        for key in gradients(LabSetting(Q, P, T, MU), vocabulary_names())
+        if "top4" not in key and key not in UNNAMED
+    ],
+)
+def test_a_candidate_is_the_derivative_of_its_objective(key: str) -> None:
+    """Every objective by its definition over every response."""
+    brute = Brute(chain(T, Q, P), MU)
+    found = gradients(LabSetting(Q, P, T, MU), vocabulary_names())[key]
+    assert found == pytest.approx(brute.objective(key), rel=1e-10, abs=1e-12)
+
+
+def test_every_candidate_is_computed_somewhere() -> None:
+    off = gradients(LabSetting(Q, P, T, MU), vocabulary_names())
+    assert set(off) == set(catalogue())
+    assert set(gradients(LabSetting(Q, P, T), vocabulary_names())) < set(off)
+
+
+@given(
+    parameters=st.tuples(*[st.floats(-1.2, 1.2), st.floats(-0.3, 0.3)] * 3),
+    num_tokens=st.integers(1, 10),
+)
+@settings(max_examples=15, deadline=None)
+def test_every_verdict_holds_at_any_parameters(parameters: Any, num_tokens: int) -> None:
+    """A name is an identity, not an accident of the settings it was found at."""
+    a, b, ra, rb, ma, mb = parameters
+    for on_policy in (True, False):
+        rollout = None if on_policy else ToyPolicy(ma, mb)
+        setting = LabSetting(ToyPolicy(a, b), ToyPolicy(ra, rb), num_tokens, rollout)
+        known = gradients(setting, vocabulary_names())
+        rows = [
+            row
+            for row in stored_rows()
+            if row.on_policy == on_policy and row.ratio != "sequence_mean"
+        ]
+        chosen = [
+            KlConfiguration(row.estimator, row.placement, row.ratio, reward_kl_of=row.reward_kl_of)
+            for row in rows
+        ]
+        found = exact(setting, chosen)
+        if setting.on_policy and not on_policy:
+            continue
+        for row, mean, size in zip(rows, found.mean, found.magnitude, strict=True):
+            wanted = sum((s * known[key] for s, key in row.terms), np.zeros(2))
+            scale = max(size.max(), np.abs(wanted).max(), 1e-6)
+            assert np.abs(mean - wanted).max() <= 1e-9 * scale, row
+
+
+def named(gradient: np.ndarray, *, on_policy: bool = True) -> Any:
+    candidates = [gradients(each) for each in generic_settings(on_policy=on_policy)]
+    return name_objective(gradient, candidates, magnitude=1.0)
+
+
+def reverse_kl() -> np.ndarray:
+    return np.stack(
+        [gradients(each)["sequence_reverse_kl"] for each in generic_settings(on_policy=True)]
+    )
+
+
+def test_naming_is_exact_and_not_nearest() -> None:
+    right = reverse_kl()
+    assert named(right).kind is ObjectiveKind.SEQUENCE_REVERSE_KL
+    assert named(right * (1 + 1e-12)).kind is ObjectiveKind.SEQUENCE_REVERSE_KL
+    off = right.copy()
+    off[1, 0] += 1e-5
+    assert named(off).kind is ObjectiveKind.UNKNOWN
+    assert named(off).words == "no objective orch knows"
+    assert named(np.zeros_like(right)).kind is ObjectiveKind.ZERO
+
+
+def test_a_scale_and_a_sign_are_told() -> None:
+    scaled = named(0.03 * reverse_kl())
+    assert (scaled.kind, scaled.words) == (
+        ObjectiveKind.SEQUENCE_REVERSE_KL,
+        "0.03 × (sequence-level reverse KL)",
+    )
+    against = named(-reverse_kl())
+    assert (against.kind, against.words) == (ObjectiveKind.SURROGATE, "- sequence-level reverse KL")

@@ -1,14 +1,14 @@
-"""The exact laboratory: identities, clamps against autograd, long sequences, refusals."""
+"""The exact laboratory: clamps against autograd, long sequences, refusals, and Fig. 1 as data."""
 
+import json
 import math
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from orchestrator.errors import LaboratoryError
+from orchestrator.exact.figures import DEFAULT, figure1
 from orchestrator.exact.laboratory import (
     LabSetting,
     Sequences,
@@ -17,39 +17,9 @@ from orchestrator.exact.laboratory import (
     tables,
 )
 from orchestrator.exact.objectives import gradients
-from orchestrator.kl.configuration import KlConfiguration
+from orchestrator.kl.configuration import FIGURE_1, KlConfiguration, extended
 from orchestrator.kl.estimators import Clamp
-
-
-def close(found: Any, wanted: Any, scale: Any, tolerance: float = 1e-12) -> bool:
-    return bool(np.all(np.abs(np.asarray(found) - wanted) <= tolerance * np.asarray(scale)))
-
-
-@given(
-    parameters=st.tuples(*[st.floats(-1.5, 1.5), st.floats(-0.15, 0.15)] * 3),
-    num_tokens=st.integers(1, 12),
-)
-@example(parameters=(1.0, 5.960464477539063e-08, 1.0, 0.0, 0.0, 0.0), num_tokens=2)
-@settings(max_examples=30, deadline=None)
-def test_identities_hold_at_any_parameters(parameters: Any, num_tokens: int) -> None:
-    """To a part in 1e10, or to 1e-14: a small logarithm of a ratio is a difference of two that
-    are rounded at 1e-16."""
-    a, b, ra, rb, ma, mb = parameters
-    rounded = 1e-14 / 1e-10
-    setting = LabSetting(ToyPolicy(a, b), ToyPolicy(ra, rb), num_tokens, ToyPolicy(ma, mb))
-    same = (KlConfiguration("sg_rho_k2", "loss"), KlConfiguration("rho_k3", "loss"))
-    found = exact(setting, same)
-    size = found.magnitude[0] + rounded
-    assert close(found.mean[0], found.mean[1], size, 1e-10)
-    assert close(found.variance[0], found.variance[1], size**2, 1e-10)
-    unbiased = (
-        KlConfiguration("k1", "reward", ratio="sequence"),
-        KlConfiguration("rho_k1", "loss", ratio="sequence"),
-        KlConfiguration("rho_k3", "loss", ratio="sequence"),
-    )
-    truth = gradients(setting)["sequence_reverse_kl"]
-    found = exact(setting, unbiased)
-    assert close(found.mean, truth, found.magnitude + rounded, 1e-10)
+from orchestrator.kl.shares import wilson
 
 
 def test_facts_of_the_long_sequence() -> None:
@@ -62,7 +32,7 @@ def test_facts_of_the_long_sequence() -> None:
     )
     found = exact(setting, unbiased)
     truth = gradients(setting)["sequence_reverse_kl"]
-    assert close(found.mean, truth, found.magnitude)
+    assert (np.abs(found.mean - truth) <= 1e-12 * found.magnitude).all()
 
 
 @pytest.mark.parametrize(
@@ -121,3 +91,67 @@ def test_a_rollout_policy_far_away_is_refused_not_returned_as_infinity() -> None
             LabSetting(ToyPolicy(40, 0), ToyPolicy(0, 0), 64, ToyPolicy(-40, 0)),
             [KlConfiguration("k1", "loss"), KlConfiguration("rho_k3", "loss", ratio="sequence")],
         )
+
+
+DATA = figure1()
+
+
+def test_the_data_is_plain_and_says_what_is_not_known() -> None:
+    assert json.loads(json.dumps(DATA)) == DATA
+    assert "does not state the parameters" in DATA["caveat"]
+    assert [row["label"] for row in DATA["configurations"]] == [c.label for c in extended()]
+    assert sum(row["in_paper"] for row in DATA["configurations"]) == 4
+
+
+def test_at_the_default_parameters_the_papers_sentences_hold() -> None:
+    """Only k1 in the reward is unbiased; k3 there has the highest bias; k1 in the loss the lowest
+    variance, and a high bias."""
+    rows = {row["label"]: row for row in DATA["configurations"] if row["in_paper"]}
+    for parameter in "ab":
+        bias = {label: row[parameter]["bias"] for label, row in rows.items()}
+        variance = {label: row[parameter]["variance"] for label, row in rows.items()}
+        assert [label for label, value in bias.items() if value == 0] == ["k1.reward"]
+        assert max(bias, key=lambda label: bias[label]) == "k3.reward"
+        assert min(variance, key=lambda label: variance[label]) == "k1.loss"
+        assert bias["k1.loss"] == pytest.approx(abs(DATA["truth"][parameter]), rel=1e-9)
+
+
+def test_all_estimators_but_k2_and_abs_are_unbiased_for_the_value() -> None:
+    means = {name: each["mean"] for name, each in DATA["estimates"].items()}
+    assert means["k1"] == pytest.approx(DATA["reverse_kl"], rel=1e-12)
+    assert means["k3"] == pytest.approx(DATA["reverse_kl"], rel=1e-12)
+    assert abs(means["k2"] - means["k1"]) > 1
+    assert DATA["estimates"]["k3"]["variance"] < DATA["estimates"]["k1"]["variance"]
+
+
+def test_off_policy_the_target_is_still_the_policys_kl() -> None:
+    off = figure1(LabSetting(DEFAULT.policy, DEFAULT.reference, 32, ToyPolicy(-0.2, -0.07)))
+    assert off["reverse_kl"] == DATA["reverse_kl"]
+    assert off["truth"] == DATA["truth"]
+    assert off["setting"]["rollout"] == {"a": -0.2, "b": -0.07}
+    rows = {row["label"]: row["a"]["bias"] for row in off["configurations"]}
+    assert rows["k1.reward"] > 0
+    assert rows["k1.reward@sequence"] == 0
+
+
+def test_the_orderings_of_figure_1_are_no_theorem() -> None:
+    """docs/the_paper.md: that k3 in the reward has the largest bias holds for half of them."""
+    spread = np.array([1.5, 0.15, 1.5, 0.15])
+    held = []
+    for p in np.random.default_rng(3).uniform(-spread, spread, (100, 4)).tolist():
+        setting = LabSetting(ToyPolicy(*p[:2]), ToyPolicy(*p[2:]), 32)
+        statistics = exact(setting, FIGURE_1)  # k1 in reward, k1 in loss, k3 in reward, ...
+        bias = np.abs(statistics.mean - gradients(setting)["sequence_reverse_kl"])
+        unbiased = (bias[0] <= 1e-9 * statistics.magnitude[0]).all()
+        highest, lowest = bias.argmax(0) == 2, statistics.variance.argmin(0) == 1
+        held.append((unbiased, highest.all(), lowest.all()))
+    unbiased, highest, lowest = np.mean(held, axis=0)
+    assert unbiased == 1
+    assert 0.3 < highest < 0.7
+    assert 0.15 < lowest < 0.6
+
+
+def test_wilsons_interval() -> None:
+    """10 of 20: 0.299 to 0.701 (Wilson 1927, tabulated)."""
+    assert wilson(0, 0) == (0, 1)
+    assert wilson(10, 20) == pytest.approx((0.2993, 0.7007), abs=1e-4)

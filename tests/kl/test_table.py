@@ -1,4 +1,5 @@
-"""The table of estimators is the one list of them, and an entry is all that an estimator needs."""
+"""The table of estimators: the one list of them, the same in NumPy and torch, with the gradient
+that a name promises."""
 
 import ast
 import json
@@ -18,12 +19,28 @@ from orchestrator import estimators
 from orchestrator.cli.conventions import with_conventions
 from orchestrator.cli.explain import command as explain
 from orchestrator.errors import EnvironmentFault, LaboratoryError
-from orchestrator.estimators import TABLE, EstimatorEntry, elementwise, straight_through, weighted
+from orchestrator.estimators import (
+    TABLE,
+    EstimatorEntry,
+    elementwise,
+    straight_through,
+    vocabulary_names,
+    weighted,
+)
 from orchestrator.exact.derivation import derive, problems
 from orchestrator.exact.figures import figure1
+from orchestrator.exact.laboratory import LabSetting, ToyPolicy
+from orchestrator.exact.objectives import wide_policy
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
-from orchestrator.kl.configuration import extended
-from orchestrator.kl.estimators import token_kl
+from orchestrator.kl.configuration import KlConfiguration, extended
+from orchestrator.kl.estimators import (
+    UNCLAMPED,
+    Clamp,
+    importance_ratio,
+    token_kl,
+    vocabulary_kl,
+    vocabulary_slope,
+)
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.kl.table import row_of, stored_rows
 from orchestrator.kl.verdicts import verdict
@@ -200,3 +217,96 @@ def test_no_second_list_of_estimators_exists() -> None:
             if len(words & known) >= 3:
                 lists.append(f"{path.relative_to(ROOT)}:{parts[0].lineno}")
     assert not lists, lists
+
+
+FORMS: tuple[Any, ...] = (
+    "none",
+    *(k for k, each in TABLE.items() if not each.is_of_vocabulary),
+)
+RNG = np.random.default_rng(3)
+LOGP, LOGP_REF, LOGP_OLD = -RNG.exponential(1.5, (3, 4, 6))
+MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]])
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence", "sequence_mean"])
+@pytest.mark.parametrize(
+    "clamp", [UNCLAMPED, Clamp(20.0, 10.0), Clamp(None, 10.0), Clamp(0.8, 0.5)]
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_numpy_and_torch_agree(form: Any, clamp: Clamp, ratio: Any) -> None:
+    rest = {"ratio": ratio, "clamp": clamp}
+    ours = token_kl(form, LOGP, LOGP_REF, LOGP_OLD, mask=MASK, **rest)
+    tensors = (torch.as_tensor(each) for each in (LOGP, LOGP_REF, LOGP_OLD))
+    theirs = token_kl(form, *tensors, mask=torch.as_tensor(MASK), **rest)
+    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-14, atol=1e-15)
+    assert ours.shape == LOGP.shape
+
+
+def test_a_sequence_ratio_stops_at_the_mask_and_gives_the_past_its_gradient() -> None:
+    logp = torch.tensor(LOGP, requires_grad=True)
+    old, mask = torch.as_tensor(LOGP_OLD), torch.as_tensor(MASK)
+    ratio = importance_ratio(logp, old, "sequence", mask)
+    wanted = np.exp(((LOGP - LOGP_OLD) * MASK).sum(1, keepdims=True))
+    np.testing.assert_allclose(ratio.detach(), wanted, rtol=1e-13)
+    ratio.sum().backward()
+    assert logp.grad is not None
+    np.testing.assert_allclose(logp.grad, wanted * MASK, rtol=1e-13)
+
+
+def test_small_log_ratios_keep_their_digits() -> None:
+    """k3 of x is x^2 / 2 to first order; computed as exp(-x) - 1 + x it would be rounding."""
+    x = torch.tensor([1e-3, -1e-3], dtype=torch.float32)
+    found = token_kl("k3", x, torch.zeros(2))
+    np.testing.assert_allclose(found, [5e-7, 5e-7], rtol=1e-3)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(TypeError, match=r"rho_k1.*rollout policy"):
+        token_kl("rho_k1", LOGP, LOGP_REF)
+    with pytest.raises(LookupError, match="'k0'"):
+        token_kl("k0", LOGP, LOGP_REF)
+
+
+def summed(name: str, q: np.ndarray, p: np.ndarray) -> Any:
+    """The estimate of a state, written out."""
+    terms = lambda q, p: q * np.log(q / p)  # noqa: E731  (the integrand of each divergence)
+    if name.endswith("forward"):
+        terms = lambda q, p: p * np.log(p / q)  # noqa: E731
+    if name.endswith("js"):
+        terms = lambda q, p: (q * np.log(2 * q / (q + p)) + p * np.log(2 * p / (q + p))) / 2  # noqa: E731
+    if not name.startswith("top"):
+        return terms(q, p).sum()
+    best = np.argsort(-(p if name in ("top4_forward", "top4_js") else q).real)[:4]
+    rest = np.setdiff1d(np.arange(len(q)), best)
+    total = terms(q[best], p[best]).sum()
+    if name in ("top4_tail", "top4_js") and len(rest):
+        total += terms(q[rest].sum(), p[rest].sum())
+    return total
+
+
+@pytest.mark.parametrize("name", vocabulary_names())
+def test_slopes_are_torchs_and_those_of_differences(name: str) -> None:
+    random = np.random.default_rng(1)
+    logits, ref = random.normal(size=(2, 3, 9))
+    logp, logp_ref = (x - np.logaddexp.reduce(x, -1, keepdims=True) for x in (logits, ref))
+    leaf = torch.tensor(logits, requires_grad=True)
+    value = vocabulary_kl(name, leaf.log_softmax(-1), torch.tensor(logp_ref))
+    np.testing.assert_allclose(value.detach(), vocabulary_kl(name, logp, logp_ref), rtol=1e-12)
+    value.sum().backward()
+    of_logp = np.exp(logp) * vocabulary_slope(name, logp, logp_ref)
+    closed = of_logp - np.exp(logp) * of_logp.sum(-1, keepdims=True)
+    assert leaf.grad is not None
+    np.testing.assert_allclose(leaf.grad, closed, rtol=1e-10, atol=1e-12)
+    for state, q, p in zip(value.tolist(), np.exp(logp), np.exp(logp_ref), strict=True):
+        assert state == pytest.approx(summed("full" if name.startswith("rb") else name, q, p))
+    with pytest.raises(TypeError, match="vocabulary_kl"):
+        token_kl(name, leaf, leaf)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(LaboratoryError, match="use ratio 'token'"):
+        KlConfiguration("rb", "reward", ratio="sequence")
+    with pytest.raises(LaboratoryError, match="leave it out"):
+        KlConfiguration("full", "loss", clamp=Clamp(1.0, None))
+    with pytest.raises(LaboratoryError, match="as many tokens"):
+        LabSetting(ToyPolicy(0.1, 0.1), wide_policy(1.0, 0.0), 3)

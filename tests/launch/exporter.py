@@ -6,7 +6,7 @@ from pathlib import Path
 from orchestrator.records import Cell, ExitRecord, LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
 from tests.backends.verl.cells import cell as verl_cell
-from tests.backends.verl.test_checkpoints import save
+from tests.replay import recorded
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 
@@ -65,5 +65,5 @@ def trained(folder: RunFolder, seed: int = 0) -> tuple[Cell, CellDir]:
     attempt = home.new_attempt()
     attempt.job.write_text("{}")
     attempt.write_exit(ExitRecord(state="succeeded", started=1, ended=2))
-    save(home.checkpoints / "x1", cell.settings.num_train_steps)
+    recorded.checkpoint("verl", home.checkpoints, cell.settings.num_train_steps, 1)
     return cell, home

@@ -11,22 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.identity import fingerprint
 from orchestrator.library.protocol import Backend
 from orchestrator.records import Cell, ExitRecord, Outcome
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.settings import (
-    Advantage,
-    BackendRef,
-    Batch,
-    Data,
-    Kl,
-    Loss,
-    Model,
-    Optimizer,
-    Rollout,
-    Settings,
-)
+from tests.settings import cell_of, plain
 
 HERE = Path(__file__).parent
 HOUSE = HERE / "house"
@@ -41,27 +29,14 @@ def make_cell(
     learning_rate: float = 1e-3,
     **more: object,
 ) -> Cell:
-    settings = Settings(
-        model=Model(name="tiny", path="tiny"),
-        data=Data(name="counting", path="counting", instruction=instruction),
-        advantage=Advantage(estimator="rloo"),
-        loss=Loss(),
-        kl=Kl(estimator="k1", placement="reward", beta=0.1),
-        rollout=Rollout(group_size=4, max_response_tokens=8),
-        batch=Batch(num_prompts=4),
-        optimizer=Optimizer(learning_rate=learning_rate),
+    settings = plain(
+        data={"name": "counting", "path": "counting", "instruction": instruction},
+        optimizer={"learning_rate": learning_rate},
         num_train_steps=steps,
-        backend=BackendRef(name="fake"),
         seed=seed,
     )
-    plain = {
-        "id": fingerprint(settings),
-        "slug": f"study-k1.reward-s{seed}",
-        "studies": ("study",),
-        "axes": {"kl": "k1.reward", "seed": str(seed)},
-        "settings": settings,
-    }
-    return Cell.model_validate(plain | more)
+    axes = {"kl": "k1.reward", "seed": str(seed)}
+    return cell_of(settings, **{"slug": f"study-k1.reward-s{seed}", "axes": axes, **more})
 
 
 def many(count: int, *arguments: Any, **more: Any) -> list[Cell]:

@@ -15,12 +15,11 @@ from orchestrator.launch import spent_states
 from orchestrator.library.protocol import Backend
 from orchestrator.settings import Kl
 from tests.backends.trl.cells import cell
-from tests.backends.trl.test_contract import TestTRL as _OfTRL
-from tests.backends.verl.test_checkpoints import save
+from tests.replay import recorded
 
 
 def trl_checkpoint(home: Path, step: int) -> Path:
-    _OfTRL().write_checkpoint(home, step)
+    recorded.checkpoint("trl", home, step, 1)
     return home / f"checkpoint-{step}"
 
 
@@ -33,7 +32,8 @@ def sharded_checkpoint(home: Path, step: int) -> Path:
 
 
 def verl_checkpoint(home: Path, step: int) -> Path:
-    return save(home / "x1", step)
+    recorded.checkpoint("verl", home, step, 1)
+    return home / "x1" / f"global_step_{step}"
 
 
 KINDS = [(TRL, trl_checkpoint), (TRL, sharded_checkpoint), (VERL, verl_checkpoint)]

@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator import plugins
 from orchestrator.analysis.claims import reason
 from orchestrator.analysis.compare import Comparison
-from orchestrator.errors import LogFault
 from orchestrator.evaluate import ScoreIndex
 from orchestrator.pipeline import stages
-from orchestrator.records import AttemptPaths, MetricPoint, Record
+from orchestrator.records import MetricPoint, Record
 from orchestrator.report.model import Panel
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.spec.claims import SHARES
 from orchestrator.tracking.store import store_of
 from tests.dashboards.conftest import browser as browser
-from tests.replay import recorded
 from tests.replay.build import Replay, build
 from tests.replay.cut import cut
 from tests.replay.demanded import FIGURES, VALIDATION, demanded
@@ -302,20 +299,3 @@ def test_a_half_finished_state_is_reported(number: int, paper: Read, tmp_path: P
         slug, _, what = accident.partition(": ")
         if what in ("exit record torn", "log of another release"):
             assert any(slug in fault for fault in faults), accident
-
-
-@pytest.mark.parametrize("library", recorded.LIBRARIES)
-def test_a_name_of_another_release_is_named(library: str, tmp_path: Path) -> None:
-    """A log without its reward is not read as one with another."""
-    place = AttemptPaths(tmp_path / "plan", tmp_path / "attempts" / "1", tmp_path / "checkpoints")
-    rows = {n: {"reward": 0.5, "entropy": 1.0} for n in range(1, 30)}
-    log = str(place.attempt_dir / "verl.x1.jsonl") if library == "verl" else ""
-    recorded.replay(library, place, log, rows, 1)
-    for path in recorded.logs_of(library, place.attempt_dir):
-        content = path.read_bytes()
-        path.write_bytes(
-            content.replace(b"eward", b"ewarD").replace(b"critic/score", b"critic/scorE")
-        )
-    with pytest.raises(LogFault) as raised:
-        list(plugins.load(library).read_metrics(place.attempt_dir))
-    assert recorded.record(library).release in str(raised.value)

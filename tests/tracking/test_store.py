@@ -59,32 +59,28 @@ def test_the_spec_may_name_the_store(house: House, tmp_path: Path) -> None:
     assert (tmp_path / "own.db").stat().st_size > 100_000
 
 
-def test_a_server_that_is_down_costs_a_sentence_and_seconds(house: House) -> None:
-    house.attempt(house.cells[0], range(2))
-    address = f"http://me:p%40ss@127.0.0.1:{closed_port()}"
-    began = time.monotonic()
-    said = refusal(house, address)
-    assert time.monotonic() - began < 30
-    assert said.startswith(f"MLflow at {address.replace('me:p%40ss', '***')} cannot be used: ")
-    assert "refused" in said
-    assert "orch report" in said
-    assert "p@ss" not in said
-    assert "p%40ss" not in said
-
-
-def test_a_password_reaches_the_server_and_nothing_else(
+def test_a_server_that_is_down_costs_a_sentence_and_its_password_goes_nowhere(
     house: House, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Every byte written: log, terminal, error and the whole runs folder."""
     house.attempt(house.cells[0], range(2))
-    address = f"http://me:hush-hush@127.0.0.1:{closed_port()}"
+    port, began = closed_port(), time.monotonic()
+    address = f"http://me:hush%40hush@127.0.0.1:{port}"
+    said = refusal(house, address)
     site = house.spec.site.model_copy(update={"tracking_uri": address})
     with pytest.raises(EnvironmentFault) as caught:
         house._replace(spec=house.spec.model_copy(update={"site": site})).mirror()
-    seen = "".join([str(caught.value), repr(store_of(house.folder, address)), *capfd.readouterr()])
-    assert "hush-hush" not in seen
-    files = [p for p in house.folder.path.parent.rglob("*") if p.is_file()]
-    assert not [p for p in files if b"hush-hush" in p.read_bytes()]
+    assert time.monotonic() - began < 60
+    assert said.startswith(f"MLflow at http://***@127.0.0.1:{port} cannot be used: ")
+    assert "refused" in said
+    assert "orch report" in said
+    seen = "".join(
+        [str(caught.value), said, repr(store_of(house.folder, address)), *capfd.readouterr()]
+    )
+    files = [p.read_bytes() for p in house.folder.path.parent.rglob("*") if p.is_file()]
+    for secret in ("hush@hush", "hush%40hush"):
+        assert secret not in seen
+        assert not [raw for raw in files if secret.encode() in raw]
     assert "MLFLOW_TRACKING_PASSWORD" not in os.environ
 
 

@@ -1,12 +1,18 @@
-"""What a reviewer opens in MLflow: a list of runs with metrics, links; what leaves with a cell."""
+"""What a reviewer opens in MLflow: runs with metrics, links, names; what leaves with a cell."""
 
 import json
 import time
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from tracking_house import House, dump
 
 from orchestrator.runs.operations import prune
+from orchestrator.tracking.names import (
+    allowed_name,
+    run_names,
+)
 from orchestrator.tracking.views import resolved
 
 
@@ -89,3 +95,26 @@ def test_a_cell_that_merely_left_the_spec_stays(house: House) -> None:
     house.mirror()
     house._replace(cells=house.cells[1:]).mirror()
     assert f"cell/{house.cells[0].id}" in held(house)
+
+
+@given(st.text(min_size=1, max_size=300))
+def test_mlflow_takes_every_name(name: str) -> None:
+    from mlflow.utils.validation import MAX_ENTITY_KEY_LENGTH, _validate_metric_name
+
+    safe = allowed_name(name)
+    _validate_metric_name(safe)
+    assert len(safe) <= MAX_ENTITY_KEY_LENGTH
+
+
+def test_long_names_stay_different() -> None:
+    assert allowed_name("x" * 300) != allowed_name("x" * 301)
+
+
+def test_names_of_runs_fit_mlflows_column(synthetic: Any) -> None:
+    records = synthetic.grid({"k1.reward": [0.5] * 2}).records
+    cells = [
+        r.cell.model_copy(update={"axes": {"note": f"{'x' * 300}{r.cell.id}"}}) for r in records
+    ]
+    names = run_names(cells)
+    assert all(len(name) <= 250 for name in names.values())
+    assert len(set(names.values())) == len(cells)

@@ -4,51 +4,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.identity import fingerprint
-from orchestrator.records import AttemptPaths, Cell
-from orchestrator.settings import (
-    Advantage,
-    BackendRef,
-    Batch,
-    Cadence,
-    Data,
-    Kl,
-    Loss,
-    Model,
-    Optimizer,
-    Rollout,
-    Settings,
-)
+from orchestrator.records import AttemptPaths, Cadence, Cell
+from orchestrator.settings import Kl, Settings
+from tests import settings as of_tests
 
 
 def embedded(
     estimator: Any = "none", placement: Any = None, beta: float = 0.0, /, **changed: Any
 ) -> Settings:
     """Settings that train `elder` on sorting: four steps of 4 prompts with 5 rollouts each."""
-    plain: dict[str, Any] = {
-        "model": Model(name="elder", path="micro:elder", chat_template="none"),
-        "data": Data(name="sort", path="micro:sort", reward="exact", max_prompt_tokens=8),
-        "advantage": Advantage(estimator="rloo"),
-        "loss": Loss(),
+    own = {
+        "model": {"name": "elder", "path": "micro:elder", "chat_template": "none"},
+        "data": {"name": "sort", "path": "micro:sort", "reward": "exact", "max_prompt_tokens": 8},
         "kl": Kl(estimator=estimator, placement=placement, beta=beta),
-        "rollout": Rollout(group_size=5, max_response_tokens=7),
-        "batch": Batch(num_prompts=4),
-        "optimizer": Optimizer(learning_rate=1e-3),
+        "rollout": {"group_size": 5, "max_response_tokens": 7},
         "num_train_steps": 4,
-        "backend": BackendRef(name="micro", version="1"),
+        "backend": {"name": "micro", "version": "1"},
     }
-    return Settings(**{**plain, **changed})
+    return of_tests.plain(**{**own, **changed})
 
 
 def cell_of(settings: Settings, **cadence: int | None) -> Cell:
-    return Cell(
-        id=fingerprint(settings),
-        slug="a-cell",
-        studies=("study",),
-        axes={},
-        settings=settings,
-        cadence=Cadence(**cadence),
-    )
+    return of_tests.cell_of(settings, cadence=Cadence(**cadence))
 
 
 def place_at(root: Path, attempt: int = 1) -> AttemptPaths:

@@ -15,6 +15,7 @@ from orchestrator.records import AttemptPaths
 from orchestrator.settings import (
     Batch,
     BetaController,
+    EngineCorrection,
     Kl,
     Model,
     Optimizer,
@@ -156,6 +157,25 @@ def test_a_controlled_beta_is_the_one_in_force_and_goes_on_after_a_kill(
         (
             lambda: of(label="k3.loss", controller=BetaController(target=0.1, horizon=10)),
             "follows the KL in the reward",
+        ),
+        (lambda: EngineCorrection(kind="mis_token"), "rejects by bounds"),
+        (lambda: EngineCorrection(kind="tis_token", least=2, most=2), "least must be below most"),
+        (
+            lambda: embedded(
+                "k1",
+                "reward",
+                loss={"correction": {"kind": "tis_token", "most": 2.0, "applies_to": "kl"}},
+            ),
+            "is about a KL in the loss",
+        ),
+        (lambda: of(label="k1.loss", ratio_level="sequence"), "is of a rho estimator in the loss"),
+        (lambda: of(label="rho_k1.reward", ratio_level="sequence"), "of a rho estimator in the lo"),
+        *(
+            (
+                lambda name=name: embedded(name, "reward", 0.1, loss={"ratio_level": "sequence"}),
+                "weights a KL in the reward as a whole",
+            )
+            for name in ("k1_to_go", "rho_k1")
         ),
     ],
 )

@@ -1,4 +1,5 @@
-"""Policy, proximal policy and engine: exact gradients of corrected losses, and a real mismatch."""
+"""Policy, proximal policy and engine: exact gradients of corrected losses, a real mismatch;
+ratios of a token, of a sequence and their mean, in the trainer's own loss."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -6,22 +7,17 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from backends.micro import batched, huggingface, rollout_rounding
-from backends.micro.objective import Experience
 from backends.micro.plan import shape
-from backends.micro.problem_sets import encode, problems
 from backends.micro.rehearsal import scaled
-from backends.micro.shipped import POLICIES
-from backends.micro.train import mismatch
-from orchestrator.exact.surrogates import MISMATCH, Force, PolicyLoss, forces
+from orchestrator.exact.laboratory import exact
+from orchestrator.exact.surrogates import FAR_AHEAD, MISMATCH, Force, PolicyLoss, forces
+from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import EngineWeight, weights
 from orchestrator.kl.library_semantics import PLAIN, Dialect, relevant
 from orchestrator.settings import (
     CorrectionKind,
     EngineCorrection,
-    EngineFormat,
     Kl,
     Loss,
     Precision,
@@ -67,96 +63,27 @@ def close(mine: np.ndarray, true: np.ndarray, exact: Force) -> bool:
     return bool(abs(pull - exact.pull) < 1e-10 and abs(off - exact.off) < 1e-10)
 
 
-def test_weights_by_hand_with_masked_tokens() -> None:
-    ratio = torch.tensor([[0.5, 4.0, 1.0], [1.0, 1.0, 1.0]]).log()
-    mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    by_kind = {
-        "tis_token": [[0.8, 2.0, 1.0], [1.0, 1.0, 1.0]],
-        "mis_token": [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]],
-        "reject_token": [[0.0, 0.0, 1.0], [1.0, 1.0, 1.0]],
-        "tis_sequence": [[2.0], [1.0]],
-        "mis_sequence": [[2.0], [1.0]],
-        "reject_sequence": [[1.0], [1.0]],
-        "geometric": [[1.0], [1.0]],  # the mean of two tokens, sqrt 2
-    }
-    for kind, expected in by_kind.items():
-        weight = EngineWeight(kind, 0.8, 2.0)  # type: ignore[arg-type]  # names of kinds
-        torch.testing.assert_close(weights(weight, ratio, mask), torch.tensor(expected))
-        array = np.asarray(weights(weight, ratio.numpy(), mask.numpy()))
-        np.testing.assert_allclose(array, expected, rtol=1e-6)
+def test_no_weight_is_infinite() -> None:
+    """Their values are held in tests/lab/probes/test_weights.py."""
     far = torch.tensor([[200.0, 200.0]], dtype=torch.float32)
     for kind in get_args(CorrectionKind):
         assert weights(EngineWeight(kind, 0.8, 2.0), far).isfinite().all(), kind
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"kind": "mis_token"}, "rejects by bounds"),
-        ({"kind": "tis_token", "least": 2.0, "most": 2.0}, "least must be below most"),
-    ],
-)
-def test_impossible_corrections_are_refused(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        EngineCorrection(**values)
-
-
-def test_a_correction_of_the_kl_needs_one_in_the_loss() -> None:
-    correction = EngineCorrection(kind="tis_token", most=2.0, applies_to="kl")
-    with pytest.raises(ValueError, match="is about a KL in the loss"):
-        embedded("k1", "reward", 0.1, loss=Loss(correction=correction))
-
-
-@pytest.fixture(scope="module")
-def rollouts() -> Callable[[EngineFormat | None], tuple[batched.Sampled, Tensor]]:
-    """(format) -> what an engine of that format samples from `elder`, and the trainer's logp."""
-    policy = torch.stack([base_policy_of_elder()])
-    rng = np.random.default_rng(5)
-    prompts, _ = encode("sort", problems(rng, 64, held_out=False))
-    asked = torch.from_numpy(prompts)[None]
-    draws = torch.from_numpy(rng.random((1, 64, 5, 7), np.float32))
-
-    def sample(rounded: EngineFormat | None) -> tuple[batched.Sampled, Tensor]:
-        copy = batched.folded(rollout_rounding.copied(policy, rounded))
-        ones = torch.ones(1, 1, 1, 1)
-        mine = copy.sample(asked, draws, ones, [1.0], rounded=rounded)
-        of = mine.rollouts
-        theirs = batched.folded(policy).score(of.prompts, of.tokens, of.mask)
-        return mine, theirs.logp
-
-    return sample
-
-
-def base_policy_of_elder() -> Tensor:
-    return huggingface.read(POLICIES / "elder")
-
-
-def mismatch_of(sampled: batched.Sampled, logp: Tensor) -> dict[str, float]:
-    of = sampled.rollouts
-    part = torch.zeros(64, 5)
-    batch = Experience(
-        of.prompts[0],
-        of.tokens[0],
-        of.mask[0],
-        logp[0],
-        logp[0],
-        part,
-        part,
-        part,
-        None,
-        of.logp[0],
-    )
-    return mismatch(batch, logp[0])
-
-
-def test_the_coarser_the_engine_the_farther_it_is(rollouts: Callable[..., Any]) -> None:
-    kl = {}
-    for rounded in (None, "fp16", "bf16", "int8", "fp8"):
-        values = mismatch_of(*rollouts(rounded))
-        kl[rounded] = values["rollout/mismatch_kl"]
+def test_the_coarser_the_engine_the_farther_it_is(trained: Callable[..., Any]) -> None:
+    """The logits and the weights of an engine's copy are rounded to its format."""
+    kl = []
+    for rounded in ("fp16", "bf16", "int8", "fp8"):
+        cell = embedded(
+            precision=Precision(rollout=rounded),  # type: ignore[arg-type]  # a format
+            batch={"num_prompts": 64},
+            num_train_steps=1,
+        )
+        values = lines(trained(cell)[1])[1]["values"]
         assert 0 < values["rollout/mismatch_ess"] <= 1 + 1e-6
-    assert kl[None] < 1e-9
-    assert kl[None] < kl["fp16"] < kl["bf16"] < kl["int8"] < kl["fp8"] < 0.1, kl
+        kl.append(values["rollout/mismatch_kl"])
+    assert kl == sorted(kl), kl
+    assert 0 < kl[0] < kl[1] / 4 < kl[3] / 40 < 0.0025, kl
 
 
 def test_only_cells_of_one_engine_train_together() -> None:
@@ -212,3 +139,50 @@ def test_a_dialect_chooses_between_two_policies_only_where_there_are_two() -> No
     assert relevant(other, rounded) == other
     correction = EngineCorrection(kind="tis_token", most=2.0)
     assert relevant(other, rounded.but(loss=Loss(correction=correction))) == PLAIN
+
+
+NO_KL = Kl(estimator="none")
+
+
+def rho(estimator: str, level: str) -> Kl:
+    return Kl(estimator=estimator, placement="loss", beta=1.0, ratio_level=level)  # type: ignore[arg-type]  # a level
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_rho_k1_with_the_ratio_of_the_sequence_is_the_reverse_kl_off_policy(
+    num_tokens: int,
+) -> None:
+    """What the paper leaves open: unbiased on samples of another policy, to rounding."""
+    world = Enumerated(num_tokens)
+    off = np.abs(world.gradient(rho("rho_k1", "sequence")) - world.true_kl).max()
+    assert off < 1e-10
+    by_token = np.abs(world.gradient(rho("rho_k1", "token")) - world.true_kl).max()
+    assert (by_token < 1e-10) == (num_tokens == 1)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "sequence_mean"])
+@pytest.mark.parametrize("estimator", ["rho_k1", "rho_k2", "sg_rho_k2", "rho_k3"])
+def test_every_level_is_the_laboratorys(estimator: str, level: Any) -> None:
+    world = Enumerated()
+    configuration = KlConfiguration(estimator, "loss", ratio=level)
+    mean = exact(world.setting, [configuration]).mean[0]
+    np.testing.assert_allclose(world.gradient(rho(estimator, level)), mean, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("level", "ratio"), [("sequence_mean", "gspo"), ("token", "ppo")])
+def test_the_policy_loss_of_a_level_is_the_laboratorys(level: Any, ratio: Any) -> None:
+    """GSPO and PPO without a clip, on the task reward, against `forces`."""
+    who = FAR_AHEAD._replace(num_tokens=5)
+    world = Enumerated(5, who.engine, who.policy)
+    mine = -world.gradient(NO_KL, SUMMED.but(ratio_level=level), of_reward=True)
+    wide = PolicyLoss(ratio, low=1e6, high=1e6)
+    force = forces(who._replace(proximal=who.engine), wide).reward
+    pull = mine @ world.true_gain / (world.true_gain @ world.true_gain)
+    assert pull == pytest.approx(force.pull, abs=1e-10)
+
+
+def test_the_product_of_the_sequence_is_the_whole_weight() -> None:
+    """With it the expected task gradient is the true one, spread over T tokens."""
+    world = Enumerated()
+    mine = -world.gradient(NO_KL, SUMMED.but(ratio_level="sequence"), of_reward=True)
+    np.testing.assert_allclose(mine, world.true_gain, rtol=0, atol=1e-10)

@@ -1,7 +1,6 @@
 """OpenRLHF itself, asked from tests: its parser in an environment of each release."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from backends.openrlhf.flags import MODULE
@@ -10,14 +9,9 @@ from tests.backends.child import ask
 from tests.backends.environments import contract_python
 
 
-def environment(version: str) -> Path:
-    """The Python of an environment with that release, without what it pulls in."""
-    return contract_python("openrlhf", version)
-
-
 def asked_of_library(version: str, launches: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """What the library's own parser makes of each launch, in one process."""
     argvs = [list(argv[argv.index(MODULE) + 1 :]) for argv in launches]
-    command = (environment(version), folder("openrlhf") / "resolve.py")
+    command = (contract_python("openrlhf", version), folder("openrlhf") / "resolve.py")
     answers: list[dict[str, Any]] = ask(command, argvs)
     return answers

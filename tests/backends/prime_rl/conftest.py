@@ -49,19 +49,17 @@ def taken(version: str, folder: Path, inside: str) -> Path:
 
 
 def asking(version: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """Asks a release's own classes: ask([(kind, text)]) -> answers; ask() -> its keys."""
+    """Asks a release's own classes: ask([(kind, text)]) -> answers."""
     root = taken(version, tmp_path_factory.mktemp("prime_rl"), RELEASES[version][1])
     python = contract_python("prime_rl", version)
 
-    def ask(files: Sequence[tuple[str, str]] | None = None) -> Any:
-        asked: dict[str, Any] = {"source": str(root)}
-        if files is not None:
-            folder = tmp_path_factory.mktemp("files")
-            asked["files"] = []
-            for number, (kind, text) in enumerate(files):
-                path = folder / f"{number}.toml"
-                path.write_text(text, encoding="utf-8")
-                asked["files"].append({"kind": kind, "path": str(path)})
+    def ask(files: Sequence[tuple[str, str]]) -> Any:
+        folder = tmp_path_factory.mktemp("files")
+        asked: dict[str, Any] = {"source": str(root), "files": []}
+        for number, (kind, text) in enumerate(files):
+            path = folder / f"{number}.toml"
+            path.write_text(text, encoding="utf-8")
+            asked["files"].append({"kind": kind, "path": str(path)})
         done = subprocess.run(
             [str(python), str(Path(__file__).with_name("checkout.py"))],
             input=json.dumps(asked),
@@ -73,9 +71,3 @@ def asking(version: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
         return json.loads(done.stdout)
 
     return ask
-
-
-@pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds Prime-RL 0.5.0's package."""
-    return taken("0.5.0", tmp_path_factory.mktemp("prime_rl"), "src")

@@ -1,4 +1,4 @@
-"""Prime-RL's logs and checkpoints, in the formats it writes."""
+"""Prime-RL's logs, in the formats of its releases."""
 
 import json
 from pathlib import Path
@@ -6,19 +6,7 @@ from pathlib import Path
 import pytest
 
 from backends.prime_rl import BACKEND
-
-TRAINER = (
-    "[default0]:\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m \x1b[32m\x1b[1m\x1b[22m"
-    "Step {step} | Time: 31.50s | Loss: 0.0123 | Entropy: 0.4210 | Mismatch KL: 0.0007 |"
-    " Grad. Norm: {norm} | LR: 1.00e-06 | Throughput: 9120 tokens/s |"
-    " MFU: 31.2% | Peak Mem.: 61.0 GiB\x1b[0m\n"
-)
-ORCHESTRATOR = (
-    "\x1b[2m{clock}\x1b[0m \x1b[32m\x1b[1mSUCCESS\x1b[0m Step {step}"
-    " | Time: 40.02s | Reward: 0.5117 | Seq. Length: 812.3 tokens/sample |"
-    " Async Level: 4 | Max. Off-Policy Level: 2\n"
-)
-INFO = "\x1b[2m{clock}\x1b[0m \x1b[1m   INFO\x1b[0m Starting from step 0 (total_tokens=0)\n"
+from tests.replay import recorded
 
 
 @pytest.fixture
@@ -29,29 +17,14 @@ def attempt(tmp_path: Path) -> Path:
     return folder
 
 
-def test_both_logs_make_one_point_a_train_step(attempt: Path) -> None:
-    (attempt / "logs" / "trainer.stdout").write_text(
-        INFO.format(clock="23:59:00")
-        + TRAINER.format(clock="23:59:50", step=0, norm="0.3125")
-        + "Traceback of something else\n"
-        + TRAINER.format(clock="00:00:30", step=1, norm="nan")
-    )
-    (attempt / "logs" / "orchestrator.stdout").write_text(
-        INFO.format(clock="23:59:00") + ORCHESTRATOR.format(clock="23:59:40", step=0)
-    )
-    first, second = BACKEND.read_metrics(attempt)
-    assert (first.step, first.time) == (1, 1050.0)
-    assert first.values == {
-        "train/reward_mean": 0.5117,
-        "rollout/staleness_mean": 4.0,
-        "time/step_seconds": 31.5,
-        "train/entropy": 0.421,
-        "rollout/mismatch_kl": 0.0007,
-        "train/grad_norm": 0.3125,
-        "train/learning_rate": 1e-6,
-    }
-    assert (second.step, second.time) == (2, 1090.0), "the clock passed midnight"
-    assert second.values["train/grad_norm"] != second.values["train/grad_norm"]
+def test_a_clock_passes_midnight(tmp_path: Path) -> None:
+    """0.5.0 logs hours, minutes and seconds; what else it logs is read in tests/backends."""
+    own, begun, seconds = tmp_path / "attempts" / "1", recorded.FIRST_SECOND, recorded.STEP_SECONDS
+    last = int((86_400 - begun % 86_400) // seconds)
+    recorded.attempt("prime_rl", own, {n: {"reward": 0.5} for n in range(last - 1, last + 3)})
+    assert "23:59:" in (own / "logs" / "trainer.stdout").read_text()
+    times = [point.time for point in BACKEND.read_metrics(own)]
+    assert times == [begun + seconds * n for n in (1, 2, 3, 4)], "from the start of the attempt"
 
 
 ROWS = [
@@ -150,27 +123,3 @@ def test_an_evaluation_is_of_the_policy_that_the_log_names(attempt: Path) -> Non
     (attempt / "logs" / "orchestrator.jsonl").write_text(json.dumps(row) + "\n")
     (point,) = BACKEND.read_metrics(attempt)
     assert (point.step, point.values) == (19, {"eval/validation/mean": 0.375})
-
-
-def test_only_whole_checkpoints_are_found(tmp_path: Path) -> None:
-    for step, files in [
-        (100, ["STABLE", "config.json"]),
-        (50, ["STABLE", "config.json"]),
-        (150, ["config.json"]),
-        (200, ["STABLE"]),
-    ]:
-        folder = tmp_path / "weights" / f"step_{step}"
-        folder.mkdir(parents=True)
-        for name in files:
-            (folder / name).touch()
-    (tmp_path / "weights" / "step_last").mkdir()
-    (tmp_path / "run_default" / "broadcasts" / "step_7").mkdir(parents=True)
-    found = BACKEND.find_checkpoints(tmp_path)
-    assert [(c.step, c.path.name, c.needs_export) for c in found] == [
-        (50, "step_50", False),
-        (100, "step_100", False),
-    ]
-    begun = BACKEND.begun_checkpoints(tmp_path)
-    assert [path.name for path in begun] == ["step_50", "step_100", "step_150", "step_200"]
-    assert BACKEND.export_command(found[0], tmp_path / "target") is None
-    assert BACKEND.find_checkpoints(tmp_path / "nowhere") == []

@@ -1,11 +1,14 @@
-"""Our loss and advantages for Prime-RL, against the estimators of the laboratory."""
+"""Our loss and advantages for Prime-RL, against the laboratory's estimators; its environment."""
 
 import itertools
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from backends.prime_rl import environment
 from backends.prime_rl.manifest import ESTIMATORS
 
 torch = pytest.importorskip("torch")
@@ -13,8 +16,7 @@ torch = pytest.importorskip("torch")
 from backends.prime_rl import hooks  # noqa: E402  (once torch is known to be here)
 from orchestrator.kl import estimators  # noqa: E402  (once torch is known to be here)
 
-KINDS = ESTIMATORS
-TOKENS, VOCABULARY = 6, 5
+TOKENS = 6
 
 
 def inputs(seed: int, *, on_policy: bool = False) -> SimpleNamespace:
@@ -39,23 +41,9 @@ def gradient(value: Any, given: SimpleNamespace) -> Any:
     return found
 
 
-@pytest.mark.parametrize("estimator", KINDS)
-def test_a_token_estimate_and_its_gradient_are_the_laboratorys(estimator: Any) -> None:
-    given = inputs(1)
-    mask = given.loss_mask
-    arguments = (
-        given.trainer_logprobs[mask],
-        given.teacher_logprobs[mask],
-        given.inference_logprobs[mask],
-    )
-    ours, theirs = hooks.token_kl(estimator, *arguments), estimators.token_kl(estimator, *arguments)
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(gradient(ours.sum(), given), gradient(theirs.sum(), given))
-
-
 @pytest.mark.parametrize(
     ("estimator", "placement"),
-    list(itertools.product(KINDS, ["reward", "loss", "reward_and_loss"])),
+    list(itertools.product(ESTIMATORS, ["reward", "loss", "reward_and_loss"])),
 )
 def test_the_loss_is_the_policy_gradient_and_beta_times_the_kl(
     estimator: Any, placement: str
@@ -125,3 +113,33 @@ def test_advantages() -> None:
         scaled.std(dim=1), torch.ones(2, dtype=torch.float64), atol=1e-5, rtol=0
     )
     assert torch.equal(hooks.plain(given).advantages, rewards)
+
+
+@pytest.fixture
+def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a plan with three prepared prompts; stand-ins for the libraries."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / environment.PROMPTS.format("train")).write_text(
+        '{"question": "q", "answer": "2"}\n' * 3
+    )
+    monkeypatch.setattr(environment, "PLAN", tmp_path)
+    monkeypatch.setitem(
+        sys.modules,
+        "datasets",
+        SimpleNamespace(
+            load_dataset=lambda kind, data_files, split: Path(data_files).read_text().splitlines(),
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "verifiers", SimpleNamespace())
+    return tmp_path
+
+
+def test_prompts_that_are_not_prepared_are_a_sentence(prompts: Path) -> None:
+    (prompts / environment.PROMPTS.format("train")).unlink()
+    with pytest.raises(FileNotFoundError, match=r"the prompts of a/b .* orch data prepare"):
+        environment.load_environment("a/b", "train", "math_boxed")
+
+
+def test_another_number_of_prompts_is_refused(prompts: Path) -> None:
+    with pytest.raises(ValueError, match="has 3 prompts of a/b, not 7500"):
+        environment.load_environment("a/b", "train", "math_boxed", num_prompts=7500)

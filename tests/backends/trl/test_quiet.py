@@ -1,14 +1,12 @@
-"""The KL that orch ships for TRL: the files of a launch, in TRL's own loss, against enumeration.
+"""The KL that orch ships for TRL: the mathematics of the files of a launch.
 
-The policy is a table over every context of four tokens, of which one ends a response. GRPOTrainer
-is the release's own `_compute_loss`, without the rest of the library. What is trained on is every
-group of two responses, each with its probability: so the gradient is exact, baseline and all.
+In the releases' own loss each term is measured to be the KL that it promises: the evidence of TRL,
+tests/lab/trl/test_probes.py.
 """
 
 import importlib
-import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,27 +16,14 @@ from torch import Tensor
 
 from backends.micro.objective import shaped_advantages
 from backends.trl import BACKEND
-from lab.probes.runner import Sources
-from lab.trl.probes import StoodIn, TrlProbes
 from orchestrator.estimators import entry
 from orchestrator.kl.estimators import vocabulary_kl
 from orchestrator.library import quiet_kl
 from orchestrator.records import AttemptPaths
-from orchestrator.settings import Kl, Loss, Placement
-from tests.backends.enumerated import ALL, END, TOKENS, Table, log_chances, sequence_kl
-from tests.backends.environments import contract_python
+from orchestrator.settings import Kl, Loss
 from tests.backends.shipped import write
 from tests.backends.trl.cells import cell
 
-pytestmark = [pytest.mark.slow, pytest.mark.thorough]  # in a library's environment
-
-RELEASES = ("1.16.0", "1.9.2")
-BETA, LONGEST = 0.7, 6
-OPTIONS = (
-    *("--loss_type", "dr_grpo", "--use_bias_correction_kl", "false", "--scale_rewards", "none"),
-    *("--max_completion_length", str(LONGEST), "--reward_weights", "[2.0]"),
-    *("--per_device_train_batch_size", "2", "--num_generations", "2"),
-)
 Shipped = tuple[Any, Any]
 """The modules orch_quiet_kl and orch_trl_kl of a launch."""
 
@@ -57,126 +42,6 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
         sys.path.remove(str(folder))
         for name in names:
             sys.modules.pop(name, None)
-
-
-def token_kl(policy: Table, reference: Table, estimator: str) -> Tensor:
-    """The KL of the next token, over the contexts that the policy visits, held fixed."""
-    chances = log_chances(policy.logps()).exp().detach()
-    states = vocabulary_kl(estimator, policy.logps(), reference.logps().detach())
-    visits = torch.zeros(len(ALL.index), dtype=torch.float64)
-    for chance, response in zip(chances, ALL.responses, strict=True):
-        for t in range(len(response)):
-            visits[ALL.index[tuple(response[:t])]] += chance
-    return (visits * states).sum()
-
-
-# -------------------------------------------------------------------------------- TRL's own trainer
-
-
-def trainer(version: str, shipped: Shipped, estimator: str, place: str, beta: float = BETA) -> Any:
-    """A GRPOTrainer of the release, with what orch ships, on a table: RLOO, divided by LONGEST."""
-    (folder,) = contract_python("trl", version).parents[1].glob("lib/python*/site-packages/trl")
-    probes = TrlProbes(Sources(folder))
-    launch = probes.read(["grpo", *OPTIONS], {})
-
-    class Library(StoodIn):
-        """What of GRPOTrainer is needed, around the release's own loss."""
-
-        _compute_loss = probes.methods["grpo"]["_compute_loss"]
-
-        def __init__(self) -> None:
-            super().__init__(launch, {"old": None}, 2)
-            self.model, self.ref_model = Table(1), Table(2)
-            self.beta = beta
-            self.args.per_device_train_batch_size = 1
-            self.accelerator.autocast = lambda: torch.autocast("cpu", enabled=False)
-
-        def _calculate_rewards(self) -> Tensor:
-            return self.task_rewards  # type: ignore[attr-defined, no-any-return]  # the test's
-
-        def _get_per_token_logps_and_entropies(
-            self, model: Table, ids: Tensor, attention: Tensor, keep: int, *_: object, **__: object
-        ) -> Any:
-            logps = model(input_ids=ids).logits[:, -keep - 1 : -1].log_softmax(-1)
-            chosen = logps.gather(-1, ids[:, -keep:, None])[..., 0]
-            return chosen, torch.zeros_like(chosen), None
-
-        def _generate_and_score_completions(self, output: dict[str, Tensor]) -> dict[str, Tensor]:
-            self._calculate_rewards()
-            ids = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
-            keep = output["completion_ids"].shape[1]
-            with torch.no_grad():
-                theirs = self._get_per_token_logps_and_entropies(self.ref_model, ids, ids, keep)[0]
-            rows = len(ids)
-            return {**output, "ref_per_token_logps": theirs, "advantages": torch.zeros(rows)}
-
-    made: Any = type("GRPOTrainer", (Library,), shipped[1].taught(Library, estimator, place))()
-    made.model.train()
-    return made
-
-
-def expected(made: Any) -> Tensor:
-    """The gradient of TRL's loss, over every group of two responses. Without a task reward."""
-    chances = log_chances(made.model.logps()).exp().detach()
-    total = torch.zeros_like(made.model.head.weight)
-    numbers = range(len(ALL.responses))
-    for first, second in itertools.combinations_with_replacement(numbers, 2):
-        weight = float(chances[first] * chances[second]) * (1 if first == second else 2)
-        pair = [ALL.responses[first], ALL.responses[second]]
-        total += weight * gradient(made, pair, torch.zeros(2, 1, dtype=torch.float64))
-    return total
-
-
-def gradient(made: Any, responses: list[list[int]], rewards: Tensor) -> Tensor:
-    mask = torch.tensor([[1.0] * len(r) + [0.0] * (TOKENS - len(r)) for r in responses]).double()
-    padded = torch.tensor([r + [END] * (TOKENS - len(r)) for r in responses])
-    made.task_rewards = rewards
-    prompt = torch.ones(len(responses), 1, dtype=torch.long)
-    inputs = made._generate_and_score_completions(
-        {
-            "prompt_ids": prompt,
-            "prompt_mask": prompt,
-            "completion_ids": padded,
-            "completion_mask": mask,
-            "num_items_in_batch": mask.sum(),
-        }
-    )
-    made.model.zero_grad()
-    made._compute_loss(made.model, inputs).backward()
-    result: Tensor = made.model.head.weight.grad
-    return torch.zeros_like(made.model.head.weight) if result is None else result.clone()
-
-
-PROMISES: dict[tuple[str, Placement], Callable[[Table, Table], Tensor]] = {
-    ("rb", "reward_and_loss"): sequence_kl,
-    ("full", "reward_and_loss"): sequence_kl,
-    ("rb_k1", "reward_and_loss"): sequence_kl,
-    ("k1_to_go", "reward"): sequence_kl,
-    ("full", "loss"): lambda p, r: token_kl(p, r, "full"),
-    ("full_forward", "loss"): lambda p, r: token_kl(p, r, "full_forward"),
-}
-"""Whose gradient the terms have, exactly."""
-
-
-@pytest.mark.parametrize("version", RELEASES)
-@pytest.mark.parametrize(("estimator", "place"), PROMISES)
-def test_the_gradient_is_that_of_the_promised_kl(
-    version: str, estimator: str, place: Placement, shipped: Shipped
-) -> None:
-    """In TRL's own loss, with its leave-one-out baseline: bias 0, to rounding."""
-    made = trainer(version, shipped, estimator, place)
-    wanted = PROMISES[estimator, place](made.model, made.ref_model)
-    (exact,) = torch.autograd.grad(wanted, made.model.head.weight)
-    found = expected(made) * LONGEST / BETA
-    assert float((found - exact).norm() / exact.norm()) < 1e-10
-    (of_sequences,) = torch.autograd.grad(
-        sequence_kl(made.model, made.ref_model), made.model.head.weight
-    )
-    if place == "loss":
-        assert float((found - of_sequences).norm() / of_sequences.norm()) > 0.05, "it could fail"
-
-
-# ------------------------------------------------------------------------------- the shared module
 
 
 def test_its_forms_are_the_tables(shipped: Shipped) -> None:
@@ -256,13 +121,56 @@ def test_autocast_computes_products_in_its_format_and_keeps_gradients_in_fp32(
     assert 0 < float((rounded - exact).norm() / exact.norm()) < 0.02
 
 
-def test_a_model_that_caps_its_logits_is_refused(shipped: Shipped) -> None:
-    class Capped(Table):
-        def forward(self, input_ids: Tensor, **_: object) -> SimpleNamespace:
-            return SimpleNamespace(logits=super().forward(input_ids).logits.tanh())
+def test_what_follows_a_response_is_charged_to_nobody(shipped: Shipped) -> None:
+    """A token after the end of its response is in no KL, whatever the policy thinks of it."""
+    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(per_device_train_batch_size=2),
+        accelerator=SimpleNamespace(
+            gather=lambda x: x, pad_across_processes=lambda x, dim: x, process_index=0
+        ),
+        reward_weights=torch.ones(1),
+        orch_rewards=torch.tensor([[1.0], [0.0]]),
+        beta=0.5,
+        num_generations=2,
+        scale_rewards="none",
+    )
+    ids = {f"{part}_{end}": mask for part in ("prompt", "completion") for end in ("ids", "mask")}
+    gains = []
+    for padding in (0.0, 7.0):
+        logps = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.0, -1.0]]) + padding * (1 - mask)
+        output = {**ids, "old_per_token_logps": logps, "ref_per_token_logps": -torch.ones(2, 3)}
+        form = shipped[0].FORMS["k1_to_go"]
+        gains.append(shipped[1]._advantages(trainer, output, form)[1] * mask)
+    assert torch.equal(*gains)
+    assert gains[0].abs().min(1).values[0] > 0
 
+
+def test_a_model_that_caps_its_logits_is_refused(shipped: Shipped) -> None:
+    class Model(torch.nn.Module):
+        device = torch.device("cpu")
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(3, 5, bias=False)
+
+        def get_output_embeddings(self) -> torch.nn.Module:
+            return self.head
+
+        def base_model(self, *, input_ids: Tensor, **_: object) -> SimpleNamespace:
+            return SimpleNamespace(last_hidden_state=torch.ones(*input_ids.shape, 3))
+
+        def forward(self, input_ids: Tensor, **_: object) -> SimpleNamespace:
+            hidden = self.base_model(input_ids=input_ids).last_hidden_state
+            return SimpleNamespace(logits=self.head(hidden))
+
+    class Capped(Model):
+        def forward(self, input_ids: Tensor, **_: object) -> SimpleNamespace:
+            return SimpleNamespace(logits=5 + super().forward(input_ids).logits.tanh())
+
+    shipped[1]._check(Model())
     with pytest.raises(RuntimeError, match="Capped makes them otherwise"):
-        shipped[1]._check(Capped(0))
+        shipped[1]._check(Capped())
 
 
 def test_k1_to_go_is_refused_in_a_loss(shipped: Shipped) -> None:

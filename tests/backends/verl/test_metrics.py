@@ -88,16 +88,6 @@ def test_a_line_that_is_no_metric_ends_it_and_is_told(tmp_path: Path) -> None:
         next(points)
 
 
-def test_what_is_not_finite_is_kept(tmp_path: Path) -> None:
-    """orjson writes null for NaN; JSON has no other word for it."""
-    broken = {**STEP, "actor/grad_norm": None, "actor/pg_loss": float("nan")}
-    folder = attempt(tmp_path, "verl.x1.jsonl", [{"step": 1, "data": broken}])
-    (point,) = BACKEND.read_metrics(folder)
-    assert math.isnan(point.values["train/grad_norm"])
-    assert math.isnan(point.values["train/policy_loss"])
-    assert point.values["train/learning_rate"] == 1e-6
-
-
 NAN = "not a number"
 
 
