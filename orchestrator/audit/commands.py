@@ -24,6 +24,7 @@ from orchestrator.audit.documents import (
 from orchestrator.audit.libraries import (
     NeighbourFiles,
     found_beside,
+    library_packages,
     may_launch,
 )
 from orchestrator.audit.own_code import entry_at, trainer_beside
@@ -340,7 +341,7 @@ def _without_file(documents: Sequence[ConfigDocument]) -> Iterator[str]:
     """Yield the whole configurations that these documents build on and that are not among them."""
     read = {document.name.removesuffix(".yaml") for document in documents}
     for document in documents:
-        for base in document.builds_on:
+        for base in (each.partition("@")[0] for each in document.builds_on):
             whole = "/" not in base and not base.endswith((".yaml", ".yml"))
             if whole and not any(name == base or name.endswith(f"/{base}") for name in read):
                 yield base
@@ -376,7 +377,9 @@ def _named(words: Sequence[CommandWord]) -> Iterator[str]:
 
 def _of_entry(words: Sequence[CommandWord], files: Mapping[str, str]) -> Iterator[str]:
     """Yield the configuration of the Python file that a command runs: its `@hydra.main(...)`."""
+    module = entry_at(words)[1]
     paths = [word.text for word in words if word.text.endswith(".py")]
+    paths += [module] if module.partition("/")[0] not in library_packages() else []
     found = (hydra_file(files.get(path) or "", path) for path in paths)
     yield from filter(None, [next(filter(None, found), "")])
 
@@ -402,16 +405,10 @@ def _of_hydra(text: str, path: str, files: Mapping[str, str]) -> Mapping[str, Gi
     except UnreadableScript:
         return {}
     return {
-        f"{_group(document, file)}{key}": replace(given, lines=(), file=document.name)
+        key: replace(given, lines=(), file=document.name)
         for document in documents
         for key, given in document.values.items()
     }
-
-
-def _group(document: ConfigDocument, file: str) -> str:
-    """Return the section of a configuration's group: `training.` of `conf/training/base.yaml`."""
-    inside = posixpath.relpath(posixpath.dirname(document.name), posixpath.dirname(file) or ".")
-    return "" if inside.startswith(".") else f"{inside.replace('/', '.')}."
 
 
 def _elsewhere(document: ConfigDocument, path: str = "") -> ConfigDocument:

@@ -497,7 +497,10 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         )
         yield AuditNote(f"{text} ({named} among them)" if named else text, (cut.line,))
     is_pinned = _named_as(reading, launch) == "named"
+    is_replaced = any(each.kind != "loss" for each in launch.own)
     for note in reading.contradictions:
+        if note.of_advantage and is_replaced:
+            continue
         if note.stops:
             says = "the launch would not start" if is_pinned else f"{reading.version} refuses it"
             yield replace(note, text=f"{says}: {note.text}", stops=is_pinned)

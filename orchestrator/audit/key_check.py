@@ -63,7 +63,9 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     has_parser = launch_keys.pinned or launch_keys.is_whole
     for each in all_findings:
         refused = each.consequence == "would not start"
-        if refused and has_parser:
+        given = launch_keys.given[each.key][-1]
+        is_twice = given.mark == "+" and each.key in launch_keys.with_values
+        if refused and (has_parser or is_twice):
             yield replace(each, mistake=True, fork=False)
         elif is_fork and each.mistake and not launch_keys.table.has(unnumbered(each.key)):
             text = f"{each.text} Or it is a fork's key: the launch has others"
@@ -75,11 +77,11 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
 def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     for key, values in launch_keys.given.items():
         given = values[-1]
-        if _is_outside(key, given, launch_keys):
+        if given.mark == "+" and key in launch_keys.with_values:
+            yield _refused_plus("the checkout's own configuration", key, given, sure=True)
+        elif _is_outside(key, given, launch_keys):
             continue
-        if unnumbered(key) in launch_keys.checkout:
-            if given.mark == "+" and key in launch_keys.with_values:
-                yield _refused_plus("the checkout's own configuration", key, given, sure=True)
+        elif unnumbered(key) in launch_keys.checkout:
             tables = (launch_keys.table, *launch_keys.others)
             if not any(table.has(unnumbered(key)) for table in tables):
                 text = f"{_lacks(launch_keys)} {key}; the checkout's own configuration has it"

@@ -623,7 +623,7 @@ def group_of_one(
     if named is None or named not in estimators:
         return []
     text = f"{advantage} {named} with {group} 1: a group of one rollout has no baseline"
-    return [AuditNote(text, keys.lines(advantage, group), apart=True)]
+    return [AuditNote(text, keys.lines(advantage, group), apart=True, of_advantage=True)]
 
 
 def stock(

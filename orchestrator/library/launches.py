@@ -160,6 +160,8 @@ class AuditNote:
     """True if the library refuses the launch for it."""
     apart: bool = False
     """True if it is no matter of the KL: no change of the term mends it, or is refused for it."""
+    of_advantage: bool = False
+    """True if it holds for the library's own advantage alone."""
 
 
 class OwnCode(NamedTuple):

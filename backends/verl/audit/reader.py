@@ -379,8 +379,8 @@ def _root(entry: str, config: str, launch: Launch) -> tuple[str, str, str]:
 
 def _starts_verl(path: str, launch: Launch) -> bool:
     """Return True for a project's own program that starts verl's trainer with Hydra."""
-    path = found_beside(path, launch.beside) if path.endswith(".py") else ""
-    text = launch.beside.get(path) or ""
+    path = path if path.endswith(".py") else f"{path.replace('.', '/')}.py"
+    text = launch.beside.get(found_beside(path, launch.beside)) or ""
     return "@hydra.main" in text and _IMPORTS.search(text) is not None
 
 
@@ -414,11 +414,14 @@ def _held(
         defaults=_with_values(keys, own),
         in_files=in_files,
         # What verl's own program reads of its own file is checked, and not what that builds on.
-        own=in_files - (launch.documents[-1].values.keys() if is_main and is_read else set())
+        own=frozenset(k for k in in_files if keys.given[k][-1].file)
+        - (launch.documents[-1].values.keys() if is_main and is_read else set())
         if launch.words
         else frozenset(),
         checkout=frozenset(checkout),
-        with_values=frozenset(decides.with_values() if is_composed else ()),
+        with_values=frozenset(decides.with_values() if is_composed else ()).union(
+            k for d in launch.documents for k, given in d.values.items() if given.text != "null"
+        ),
         is_whole=is_main and is_verls and config != MEGATRON and decides.is_whole(),
         opaque=keys.opaque,
     )
