@@ -246,17 +246,17 @@ def _with_each_file(launch: Launch, files: Mapping[str, str]) -> list[Launch]:
 
 def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Iterator[Launch]:
     """Yield a command as the configurations that the Python file creates which it runs, or the one
-    module beside that it imports.
+    module beside that it imports; else as the one command that the file starts.
 
-    Nothing for a file that is not at hand, or that creates no trainer's configuration. The last
-    document of each launch is the configuration (`call`). audited: the text of the audited file;
-    only its lines are kept.
+    Nothing for a file that is not at hand, or that does neither. The last document of each launch
+    is the configuration (`call`). audited: the text of the audited file; only its lines are kept.
     """
     at, named = entry_at(launch.words)
     entry = found_beside(named, files)
     path = trainer_beside(entry, files.get(entry, ""), files)
     text = files.get(path, "")
     if not text or len(text) > LARGEST:
+        yield from _started(launch, entry, launch.words[at + 1 :], files)
         return
     if entry != launch.words[at].text:
         is_module = at > 0 and launch.words[at - 1].text == "-m"
@@ -279,6 +279,24 @@ def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Ite
         own = replace(launch, documents=(*launch.documents, shown), names=program.names)
         other = replace(own, names=(*names, *program.names), caveats=caveats)
         yield own if path == entry else other
+
+
+def _started(
+    launch: Launch, entry: str, words: Sequence[CommandWord], files: Mapping[str, str]
+) -> Iterator[Launch]:
+    """Yield the one command that a Python file starts, with the arguments that a launch gives."""
+    text = files.get(entry, "")
+    if entry.partition("/")[0] in library_packages() or not may_launch(text):
+        return
+    try:
+        commands = read_python(text, entry, _options(words), files=files).commands
+    except UnreadableScript:
+        return
+    for each in commands if len(commands) == 1 else ():
+        own = tuple(replace(word, lines=(), file=entry) for word in each.words)
+        caveats = (*launch.caveats, f"{entry} beside it starts the command")
+        called = replace(launch, words=own, open_end=each.open_end, caveats=caveats, is_called=True)
+        yield _configured(called, {}, files)
 
 
 def _options(words: Sequence[CommandWord]) -> dict[str, str]:

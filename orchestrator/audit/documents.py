@@ -135,7 +135,8 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
             )
         elif scalar.value != "_self_":
             # `actor@actor_rollout_ref.actor: dp_actor` is the group's file, below another key.
-            group, at, section = (path.split(".", 2)[2] if path.count(".") > 1 else "").partition("@")
+            named = path.split(".", 2)[2] if path.count(".") > 1 else ""
+            group, at, section = named.partition("@")
             builds_on.append(f"{group}/{scalar.value}{at}{section}".lstrip("/"))
     return ConfigDocument(name, _dereferenced(values), tuple(builds_on), "yaml")
 

@@ -63,9 +63,9 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     has_parser = launch_keys.pinned or launch_keys.is_whole
     for each in all_findings:
         refused = each.consequence == "would not start"
-        given = launch_keys.given[each.key][-1]
-        is_twice = given.mark == "+" and each.key in launch_keys.with_values
-        if refused and (has_parser or is_twice):
+        given = launch_keys.given.get(each.key)
+        is_twice = given and given[-1].mark == "+" and each.key in launch_keys.with_values
+        if refused and (has_parser or is_twice or each.key in launch_keys.lost):
             yield replace(each, mistake=True, fork=False)
         elif is_fork and each.mistake and not launch_keys.table.has(unnumbered(each.key)):
             text = f"{each.text} Or it is a fork's key: the launch has others"
@@ -75,6 +75,9 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
 
 
 def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
+    for file in launch_keys.lost:
+        text = f"the checkout's own configuration names {file}, which it has not"
+        yield KeyFinding(file, "would not start", text, (), mistake=True)
     for key, values in launch_keys.given.items():
         given = values[-1]
         if given.mark == "+" and key in launch_keys.with_values:

@@ -248,6 +248,18 @@ def is_of_trl(launch: Launch) -> bool:
     return _OF_TRL.search(launch.beside.get(path) or "") is not None
 
 
+def is_of_another(launch: Launch, library: str) -> bool:
+    """Return True if the program of a launch lies beside and names other libraries alone."""
+    text = launch.beside.get(found_beside(entry_at(launch.words)[1], launch.beside)) or ""
+    named = {
+        name
+        for name, mark in marks().items()
+        for package in (mark.hooks.packages if text else ())
+        if re.search(rf"\b(?:import|from) {package}\b|\b{package}\.[a-z]", text)
+    }
+    return bool(named) and library not in named
+
+
 def _values(reading: LaunchReading, code: Iterable[ast.AST]) -> Mapping[Replaced, frozenset[str]]:
     """Return the values, in lower case, of the settings that a release or the code beside reads: of
     an advantage all of them, of a loss those of keys that name no advantage."""

@@ -68,7 +68,7 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
 
 
 def _given(word: CommandWord, text: str, mark: str = "") -> Given:
-    return Given(text, word.lines, word.why, mark, word.default_of, choices=word.choices)
+    return Given(text, word.lines, word.why, mark, word.default_of, word.file, word.choices)
 
 
 def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:

@@ -49,6 +49,8 @@ class ComposedKeys:
         }
         self._seen: set[tuple[str, str]] = set()
         self._unread: set[str] = set()
+        self.lost: list[str] = []
+        """Files that a defaults list of a file here names and that no folder has."""
         self.values: dict[str, tuple[object, str]] = {}
         """Key -> its value, and the file that gives it."""
         self._add(_Default([name]))
@@ -73,6 +75,8 @@ class ComposedKeys:
                 self._add_file(path, file, default)
             elif name is not None and "optional" not in default.words:
                 self._unread.add(_prefix(default.section))
+                if self.values and re.fullmatch(r"[\w./-]+", path):
+                    self.lost.append(f"{path}.yaml")
 
     def _add_file(self, path: str, file: str, default: _Default) -> None:
         text, section = self._files[file], default.section
@@ -140,7 +144,8 @@ def _default(entry: object, folder: str, section: str) -> _Default:
         text, names = posixpath.split(text)
     group = posixpath.normpath(posixpath.join("/", folder, text)).strip("/")
     plain = group.replace("/", ".")
-    below = section_below(section, package if is_placed else text.strip("/").replace("/", "."), group)
+    package = package if is_placed else text.strip("/").replace("/", ".")
+    below = section_below(section, package, group)
     key = group if below == plain else f"{group}@{below or '_global_'}"
     several = names if isinstance(names, list) else [names]
     return _Default(several, group, below, words, key if is_group else "", bool(is_placed))

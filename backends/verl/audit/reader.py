@@ -424,7 +424,16 @@ def _held(
         ),
         is_whole=is_main and is_verls and config != MEGATRON and decides.is_whole(),
         opaque=keys.opaque,
+        lost=tuple(parser.lost) if is_stock and is_main and _is_checkout(launch, parser) else (),
     )
+
+
+def _is_checkout(launch: Launch, parser: ComposedKeys) -> bool:
+    """Return True if a checkout's package is what runs, and its folder all that Hydra searches."""
+    folders = ("--config-dir", "-cd")
+    named = any(word.text.startswith(folders) for word in launch.words)
+    searches = "hydra.searchpath" in parser.values
+    return "verl/__init__.py" in launch.beside and not named and not searches
 
 
 def _with_values(keys: Keys, own: ReleaseTable | None) -> dict[str, str]:
