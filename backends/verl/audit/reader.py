@@ -131,6 +131,8 @@ _READ = (
 )
 DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in _READ}
 """Key -> its default, composed by Hydra. Only that of the entropy changed (OLD_ENTROPY)."""
+OF_CHECKOUT = (f"{ACTOR}.grad_clip", f"{ROLLOUT}.top_k", *(row.key for row in MANIFEST.rows))
+"""Further keys whose value in a checkout's own configuration counts where a launch gives none."""
 OLD_ENTROPY = "0.001"
 """entropy_coeff in the releases before 0.4.0."""
 DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
@@ -339,11 +341,16 @@ def audit(launch: Launch) -> LaunchReading | None:
     folder, name, hidden = _root(entry or MAIN, config or "", launch)
     composed = ComposedKeys([folder, STOCK_FOLDER], name, launch.beside, keys.given)
     keys.opaque = "" if launch.documents else hidden or ("" if keys.given else has_hole(rest))
-    for key, default in DEFAULTS.items() if launch.words else ():
+    for key in dict.fromkeys((*DEFAULTS, *OF_CHECKOUT)) if launch.words else ():
+        default = TABLES[NEWEST].defaults.get(key)
         value, file = composed.values.get(key, (default, ""))
+        text = "null" if value is None else str(value)
+        number = as_number(text)
+        is_default = str(value).lower() == str(default).lower()
+        is_default |= number is not None and number == as_number(str(default))
         # What the release has, and a reference to another key, add nothing.
-        if not keys.has(key) and str(value).lower() != default.lower() and "$" not in str(value):
-            keys.add(key, Given(str(value), file=file))
+        if not (keys.has(key) or is_default or "$" in text):
+            keys.add(key, Given(text, file=file))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:
