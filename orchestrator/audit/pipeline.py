@@ -41,7 +41,7 @@ from orchestrator.library.launches import (
 
 MOST_FINDINGS = 200
 _SETS_A_KL = re.compile(
-    r"""(?m)(?:^\s*["']?|[(,]\s*|\s--)"""
+    r"""(?m)(?:^\s*["']?|[(,]\s*|\s--)(?:\w+\.)*"""
     r"""(beta|(?:\w+_)?kl(?:_(?:coef|coeff|beta|penalty|weight|loss)\w*)?)["']?\s*(?:[:=]|\s\d)"""
 )
 """A place in YAML, Python or a command that sets the weight of a KL."""
