@@ -174,17 +174,14 @@ def with_its_bases(
         base, is_placed, package = named.partition("@")
         path = base if document.kind == "toml" else _path_of_default(base, document, files)
         text = files.get(path) if path != document.name else None
-        if text is None or depth >= 5:
-            continue
-        if document.kind == "toml":
+        if text is not None and document.kind == "toml" and depth < 5:
             documents += with_its_bases(toml_document(text, path), files, depth + 1)
-            continue
-        group = "" if base.endswith((".yaml", ".yml")) else posixpath.dirname(base)
-        below = section_below(section, package if is_placed else group.replace("/", "."), group)
-        if not is_placed:
-            below = section_of(text, group, below)
-        one = yaml_document(yaml_node(text), path)
-        documents += with_its_bases(one, files, depth + 1, below)
+        elif text is not None and depth < 5:
+            group = "" if base.endswith((".yaml", ".yml")) else posixpath.dirname(base)
+            below = section_below(section, package or group.replace("/", "."), group)
+            below = below if is_placed else section_of(text, group, below)
+            one = yaml_document(yaml_node(text), path)
+            documents += with_its_bases(one, files, depth + 1, below)
     values = {f"{section}.{key}".lstrip("."): given for key, given in document.values.items()}
     return [*documents, replace(document, values=values)]
 

@@ -282,7 +282,7 @@ def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
         if given.mark == "=" or text.strip().lower() != "true":
             sentence = f"{name} takes no value; '{shown(text)[:60]}' is refused"
             yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
-    elif taken is not None and not loose and not all(_is_among(t, taken) for t in _listed(text)):
+    elif taken is not None and not loose and not all(is_among(t, taken) for t in _listed(text)):
         names = sorted(str(each) for each in taken if each is not None)
         more = ", …" if len(names) > MOST_SHOWN else ""
         meant = closest(text, frozenset(names))
@@ -341,7 +341,7 @@ def _listed(text: str) -> list[str]:
     return [each.strip().strip("\"'") for each in text[1:-1].split(",")]
 
 
-def _is_among(text: str, values: Iterable[object]) -> bool:
+def is_among(text: str, values: Iterable[object]) -> bool:
     """Return True if a text is one of the values, in the spelling of a launch: `null`, `1e-3`."""
     wanted = text.strip().lower()
     for value in values:

@@ -51,6 +51,7 @@ from backends.verl.manifest import (
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.checkout import functions
 from orchestrator.audit.commands import hydra_file
+from orchestrator.audit.key_check import is_among
 from orchestrator.audit.libraries import found_beside
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
@@ -345,11 +346,8 @@ def audit(launch: Launch) -> LaunchReading | None:
         default = TABLES[NEWEST].defaults.get(key)
         value, file = composed.values.get(key, (default, ""))
         text = "null" if value is None else str(value)
-        number = as_number(text)
-        is_default = str(value).lower() == str(default).lower()
-        is_default |= number is not None and number == as_number(str(default))
         # What the release has, and a reference to another key, add nothing.
-        if not (keys.has(key) or is_default or "$" in text):
+        if not (keys.has(key) or is_among(text, [default]) or "$" in text):
             keys.add(key, Given(text, file=file))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
@@ -403,7 +401,8 @@ def _held(
     is_main, is_verls = reading.entry_point == MAIN, config in (None, "ppo_trainer", MEGATRON)
     stock = is_main and (is_verls or is_read)
     own = table(reading.version, megatron=config == MEGATRON) if stock else None
-    in_files = frozenset(key for each in launch.documents for key in each.values)
+    written = {k: given.text for each in launch.documents for k, given in each.values.items()}
+    in_files = frozenset(written)
     is_stock = parser.folders[0] == STOCK_FOLDER
     name = "_generated_ppo_trainer" if is_stock else ""
     generated = ComposedKeys([STOCK_FOLDER], name, launch.beside, keys.given)
@@ -418,7 +417,7 @@ def _held(
         f"verl {reading.version}" if own else "verl",
         exact=own is not None,
         others=(*TABLES.values(), _all_keys()),
-        defaults=_with_values(keys, own),
+        defaults={k: v for k, v in DEFAULTS.items() if own is not None and k in own.keys},
         in_files=in_files,
         # What verl's own program reads of its own file is checked, and not what that builds on.
         own=frozenset(k for k in in_files if keys.given[k][-1].file)
@@ -427,29 +426,19 @@ def _held(
         else frozenset(),
         checkout=frozenset(checkout),
         with_values=frozenset(decides.with_values() if is_composed else ()).union(
-            k for d in launch.documents for k, given in d.values.items() if given.text != "null"
+            k for k, text in written.items() if text != "null"
         ),
         is_whole=is_main and is_verls and config != MEGATRON and decides.is_whole(),
         opaque=keys.opaque,
-        lost=tuple(parser.lost) if is_stock and is_main and _is_checkout(launch, parser) else (),
+        lost=tuple(parser.lost) if is_stock and is_main and _is_alone(launch, parser) else (),
     )
 
 
-def _is_checkout(launch: Launch, parser: ComposedKeys) -> bool:
+def _is_alone(launch: Launch, parser: ComposedKeys) -> bool:
     """Return True if a checkout's package is what runs, and its folder all that Hydra searches."""
-    folders = ("--config-dir", "-cd")
-    named = any(word.text.startswith(folders) for word in launch.words)
-    searches = "hydra.searchpath" in parser.values
-    return "verl/__init__.py" in launch.beside and not named and not searches
-
-
-def _with_values(keys: Keys, own: ReleaseTable | None) -> dict[str, str]:
-    """Return the release's defaults: of the keys that orch reads, and of those with Hydra's `+`."""
-    if own is None:
-        return {}
-    added = [key for key in keys.given if key in own.defaults and keys.given[key][-1].mark == "+"]
-    known = {key: value for key, value in DEFAULTS.items() if key in own.keys}
-    return {key: str(own.defaults[key]) for key in added} | known
+    adds = any(word.text.startswith(("--config-dir", "-cd")) for word in launch.words)
+    is_run = "verl/__init__.py" in launch.beside
+    return is_run and not adds and "hydra.searchpath" not in parser.values
 
 
 ACTORS = ("verl/workers/actor/dp_actor.py", "verl/workers/utils/losses.py")
