@@ -101,7 +101,8 @@ HOOKS = OwnHooks(
         "_?update_actor",
         r"(actor_rollout_|_?compute_)?ref(_log_prob|_policy_wg|_in_actor)?|use_(reference_policy|kl_\w+)",
     ),
-    stock=r"^verl/(?:trainer/(?:main|main_(?:ppo\w*|generation\w*|eval|fastrl))|experimental/.*)\.py$"
+    stock=r"(?:^|/)verl/trainer/main\.py$"
+    r"|^verl/(?:trainer/(?:main_(?:ppo\w*|generation\w*|eval|fastrl))|experimental/.*)\.py$"
     r"|(?:^|/)orch_\w+\.py$|^verl/trainer/fsdp_sft_trainer\.py$"
     rf"|^(?:verl/)?recipe/(?:{_RECIPES})/",
 )

@@ -24,6 +24,7 @@ from orchestrator.audit.documents import (
 from orchestrator.audit.libraries import (
     NeighbourFiles,
     found_beside,
+    library_packages,
     may_launch,
 )
 from orchestrator.audit.own_code import entry_at, trainer_beside
@@ -245,17 +246,17 @@ def _with_each_file(launch: Launch, files: Mapping[str, str]) -> list[Launch]:
 
 def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Iterator[Launch]:
     """Yield a command as the configurations that the Python file creates which it runs, or the one
-    module beside that it imports.
+    module beside that it imports; else as the one command that the file starts.
 
-    Nothing for a file that is not at hand, or that creates no trainer's configuration. The last
-    document of each launch is the configuration (`call`). audited: the text of the audited file;
-    only its lines are kept.
+    Nothing for a file that is not at hand, or that does neither. The last document of each launch
+    is the configuration (`call`). audited: the text of the audited file; only its lines are kept.
     """
     at, named = entry_at(launch.words)
     entry = found_beside(named, files)
     path = trainer_beside(entry, files.get(entry, ""), files)
     text = files.get(path, "")
     if not text or len(text) > LARGEST:
+        yield from _started(launch, entry, launch.words[at + 1 :], files)
         return
     if entry != launch.words[at].text:
         is_module = at > 0 and launch.words[at - 1].text == "-m"
@@ -278,6 +279,24 @@ def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Ite
         own = replace(launch, documents=(*launch.documents, shown), names=program.names)
         other = replace(own, names=(*names, *program.names), caveats=caveats)
         yield own if path == entry else other
+
+
+def _started(
+    launch: Launch, entry: str, words: Sequence[CommandWord], files: Mapping[str, str]
+) -> Iterator[Launch]:
+    """Yield the one command that a Python file starts, with the arguments that a launch gives."""
+    text = files.get(entry, "")
+    if entry.partition("/")[0] in library_packages() or not may_launch(text):
+        return
+    try:
+        commands = read_python(text, entry, _options(words), files=files).commands
+    except UnreadableScript:
+        return
+    for each in commands if len(commands) == 1 else ():
+        own = tuple(replace(word, lines=(), file=entry) for word in each.words)
+        caveats = (*launch.caveats, f"{entry} beside it starts the command")
+        called = replace(launch, words=own, open_end=each.open_end, caveats=caveats, is_called=True)
+        yield _configured(called, {}, files)
 
 
 def _options(words: Sequence[CommandWord]) -> dict[str, str]:
@@ -340,7 +359,7 @@ def _without_file(documents: Sequence[ConfigDocument]) -> Iterator[str]:
     """Yield the whole configurations that these documents build on and that are not among them."""
     read = {document.name.removesuffix(".yaml") for document in documents}
     for document in documents:
-        for base in document.builds_on:
+        for base in (each.partition("@")[0] for each in document.builds_on):
             whole = "/" not in base and not base.endswith((".yaml", ".yml"))
             if whole and not any(name == base or name.endswith(f"/{base}") for name in read):
                 yield base
@@ -376,7 +395,9 @@ def _named(words: Sequence[CommandWord]) -> Iterator[str]:
 
 def _of_entry(words: Sequence[CommandWord], files: Mapping[str, str]) -> Iterator[str]:
     """Yield the configuration of the Python file that a command runs: its `@hydra.main(...)`."""
+    module = entry_at(words)[1]
     paths = [word.text for word in words if word.text.endswith(".py")]
+    paths += [module] if module.partition("/")[0] not in library_packages() else []
     found = (hydra_file(files.get(path) or "", path) for path in paths)
     yield from filter(None, [next(filter(None, found), "")])
 
@@ -402,16 +423,10 @@ def _of_hydra(text: str, path: str, files: Mapping[str, str]) -> Mapping[str, Gi
     except UnreadableScript:
         return {}
     return {
-        f"{_group(document, file)}{key}": replace(given, lines=(), file=document.name)
+        key: replace(given, lines=(), file=document.name)
         for document in documents
         for key, given in document.values.items()
     }
-
-
-def _group(document: ConfigDocument, file: str) -> str:
-    """Return the section of a configuration's group: `training.` of `conf/training/base.yaml`."""
-    inside = posixpath.relpath(posixpath.dirname(document.name), posixpath.dirname(file) or ".")
-    return "" if inside.startswith(".") else f"{inside.replace('/', '.')}."
 
 
 def _elsewhere(document: ConfigDocument, path: str = "") -> ConfigDocument:

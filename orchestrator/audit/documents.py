@@ -12,7 +12,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -26,6 +26,7 @@ DEEPEST = 60
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TOML_KEY = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_HEADER = re.compile(r"(?:\s*#.*\n|\s*\n)*?\s*#\s*@package[ \t]+(\S+)")
 
 
 def yaml_node(text: str) -> Any:
@@ -134,8 +135,9 @@ def yaml_document(node: Any, name: str) -> ConfigDocument:
             )
         elif scalar.value != "_self_":
             # `actor@actor_rollout_ref.actor: dp_actor` is the group's file, below another key.
-            group, _, _ = (path.split(".", 2)[2] if path.count(".") > 1 else "").partition("@")
-            builds_on.append(f"{group}/{scalar.value}".lstrip("/").split("@")[0])
+            named = path.split(".", 2)[2] if path.count(".") > 1 else ""
+            group, at, section = named.partition("@")
+            builds_on.append(f"{group}/{scalar.value}{at}{section}".lstrip("/"))
     return ConfigDocument(name, _dereferenced(values), tuple(builds_on), "yaml")
 
 
@@ -158,26 +160,46 @@ def toml_document(text: str, name: str) -> ConfigDocument:
 
 
 def with_its_bases(
-    document: ConfigDocument, files: Mapping[str, str], depth: int = 0
+    document: ConfigDocument, files: Mapping[str, str], depth: int = 0, section: str = ""
 ) -> list[ConfigDocument]:
     """Return the files that a configuration builds on, those at hand, followed by itself.
 
     A TOML file names them as they are found from where the program starts. A default of YAML is
     either a Hydra group, found from the folder of the file or one above it, or a file
-    (`../base.yaml`), found from the folder of the file that names it.
+    (`../base.yaml`), found from the folder of the file that names it. Each has its keys below its
+    `section`.
     """
     documents: list[ConfigDocument] = []
-    for base in document.builds_on:
+    for named in document.builds_on:
+        base, is_placed, package = named.partition("@")
         path = base if document.kind == "toml" else _path_of_default(base, document, files)
         text = files.get(path) if path != document.name else None
-        if text is not None and depth < 5:
-            below = (
-                toml_document(text, path)
-                if document.kind == "toml"
-                else yaml_document(yaml_node(text), path)
-            )
-            documents += with_its_bases(below, files, depth + 1)
-    return [*documents, document]
+        if text is not None and document.kind == "toml" and depth < 5:
+            documents += with_its_bases(toml_document(text, path), files, depth + 1)
+        elif text is not None and depth < 5:
+            group = "" if base.endswith((".yaml", ".yml")) else posixpath.dirname(base)
+            below = section_below(section, package or group.replace("/", "."), group)
+            below = below if is_placed else section_of(text, group, below)
+            one = yaml_document(yaml_node(text), path)
+            documents += with_its_bases(one, files, depth + 1, below)
+    values = {f"{section}.{key}".lstrip("."): given for key, given in document.values.items()}
+    return [*documents, replace(document, values=values)]
+
+
+def section_of(text: str, group: str, otherwise: str) -> str:
+    """Return the section that a file of Hydra names in its `# @package`, else the other one."""
+    header = _HEADER.match(text)
+    return section_below("", header[1], group) if header is not None else otherwise
+
+
+def section_below(section: str, package: str, group: str) -> str:
+    """Return the section of a package of Hydra within a section.
+
+    (hydra/core/default_element.py of Hydra 1.3)
+    """
+    package = package.replace("_group_", "_global_." + group.replace("/", "."))
+    package = "" if package == "_here_" else package
+    return f"{section}.{package}".strip(".").rpartition("_global_")[2].strip(".")
 
 
 def _path_of_default(base: str, document: ConfigDocument, files: Mapping[str, str]) -> str:

@@ -359,7 +359,8 @@ def _wrong_keys(reading: LaunchReading, launch: Launch) -> Iterator[KeyFinding]:
     for each in key_findings(
         replace(keys, pinned=named and keys.exact and not (keys.guessed or keys.open))
     ):
-        if repr(keys.given[each.key][-1].text) not in registered:
+        texts = [repr(given.text) for given in keys.given.get(each.key, ())]
+        if not texts or texts[-1] not in registered:
             yield each
 
 
@@ -497,12 +498,11 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         )
         yield AuditNote(f"{text} ({named} among them)" if named else text, (cut.line,))
     is_pinned = _named_as(reading, launch) == "named"
+    says = "the launch would not start" if is_pinned else f"{reading.version} refuses it"
     for note in reading.contradictions:
-        if note.stops:
-            says = "the launch would not start" if is_pinned else f"{reading.version} refuses it"
-            yield replace(note, text=f"{says}: {note.text}", stops=is_pinned)
-        else:
-            yield note
+        if not note.of_advantage or {"loss"}.issuperset(each.kind for each in launch.own):
+            text = f"{says}: {note.text}" if note.stops else note.text
+            yield replace(note, text=text, stops=note.stops and is_pinned)
     for each in _bound_notes(reading, launch):
         if each.wrong:
             yield AuditNote(f"{each.text}. Write {each.instead}", each.lines)

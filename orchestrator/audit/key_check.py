@@ -63,7 +63,9 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     has_parser = launch_keys.pinned or launch_keys.is_whole
     for each in all_findings:
         refused = each.consequence == "would not start"
-        if refused and has_parser:
+        given = launch_keys.given.get(each.key)
+        is_twice = given and given[-1].mark == "+" and each.key in launch_keys.with_values
+        if refused and (has_parser or is_twice or each.key in launch_keys.lost):
             yield replace(each, mistake=True, fork=False)
         elif is_fork and each.mistake and not launch_keys.table.has(unnumbered(each.key)):
             text = f"{each.text} Or it is a fork's key: the launch has others"
@@ -73,13 +75,16 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
 
 
 def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
+    for file in launch_keys.lost:
+        text = f"the checkout's own configuration names {file}, which it has not"
+        yield KeyFinding(file, "would not start", text, (), mistake=True)
     for key, values in launch_keys.given.items():
         given = values[-1]
-        if _is_outside(key, launch_keys):
+        if given.mark == "+" and key in launch_keys.with_values:
+            yield _refused_plus("the checkout's own configuration", key, given, sure=True)
+        elif _is_outside(key, launch_keys):
             continue
-        if unnumbered(key) in launch_keys.checkout:
-            if given.mark == "+" and key in launch_keys.with_values:
-                yield _refused_plus("the checkout's own configuration", key, given, sure=True)
+        elif unnumbered(key) in launch_keys.checkout:
             tables = (launch_keys.table, *launch_keys.others)
             if not any(table.has(unnumbered(key)) for table in tables):
                 text = f"{_lacks(launch_keys)} {key}; the checkout's own configuration has it"
@@ -277,7 +282,7 @@ def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[K
         if given.mark == "=" or text.strip().lower() != "true":
             sentence = f"{name} takes no value; '{shown(text)[:60]}' is refused"
             yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
-    elif taken is not None and not loose and not all(_is_among(t, taken) for t in _listed(text)):
+    elif taken is not None and not loose and not all(is_among(t, taken) for t in _listed(text)):
         names = sorted(str(each) for each in taken if each is not None)
         more = ", …" if len(names) > MOST_SHOWN else ""
         meant = closest(text, frozenset(names))
@@ -336,7 +341,7 @@ def _listed(text: str) -> list[str]:
     return [each.strip().strip("\"'") for each in text[1:-1].split(",")]
 
 
-def _is_among(text: str, values: Iterable[object]) -> bool:
+def is_among(text: str, values: Iterable[object]) -> bool:
     """Return True if a text is one of the values, in the spelling of a launch: `null`, `1e-3`."""
     wanted = text.strip().lower()
     for value in values:

@@ -106,7 +106,7 @@ def command_calls() -> dict[str, CommandCall]:
 
 LARGEST = 400_000
 """Maximum size of a project file in bytes. Larger files are not read."""
-UPWARDS = 6
+UPWARDS = 12
 """Maximum number of folders to search: the script's folder and the folders above it."""
 _PIN_FILES = ("requirements.txt", "pyproject.toml", "setup.py", "requirements-train.txt")
 _LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
@@ -326,7 +326,7 @@ class NeighbourFiles(Mapping[str, str]):
         """Yield the folders of a package's repository: `verl`, `verl-main`, `OpenRLHF`."""
         for folder in self.folders:
             for name in sorted(self.projects.entries(folder)):
-                if name.lower().startswith(package.lower()) and "." not in name:
+                if name.lower().startswith(package.lower()) and (folder / name).is_dir():
                     yield folder / name
 
     def __iter__(self) -> Iterator[str]:
@@ -362,6 +362,7 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
             if match is not None:
                 line = text.count("\n", 0, match.start()) + 1
                 yield library, f"{match[1]} line {line} asks for it"
+                break  # an image's tag is of the image: what is installed over it counts more
 
 
 def _bounded(text: str) -> Iterator[tuple[str, str, str]]:

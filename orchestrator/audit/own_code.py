@@ -21,6 +21,7 @@ from orchestrator.audit.libraries import (
     library_packages,
     marks,
     may_configure,
+    uncommented,
 )
 from orchestrator.library.launches import (
     CommandWord,
@@ -38,7 +39,6 @@ MOST_MODULES = 40
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
 """Names of a KL, or of a policy that one may be to."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_OF_TRL = re.compile(r"(?m)^[ \t]*(?:import|from) trl\b")
 
 
 class _Module(NamedTuple):
@@ -241,11 +241,15 @@ def _creates(node: ast.AST, module: _Module) -> bool:
     return whole.rpartition(".")[2] in configuration_classes()
 
 
-def is_of_trl(launch: Launch) -> bool:
-    """Return True if the program of a launch lies beside and imports trl: its flags are its own,
-    whatever another library's are called."""
-    path = found_beside(entry_at(launch.words)[1], launch.beside)
-    return _OF_TRL.search(launch.beside.get(path) or "") is not None
+def is_of_another(launch: Launch, library: str) -> bool:
+    """Return True if the program of a launch lies beside and names other libraries alone."""
+    text = launch.beside.get(found_beside(entry_at(launch.words)[1], launch.beside)) or ""
+    code, named = uncommented(text), set[str]()
+    for name, mark in marks().items():
+        packages = "|".join((name, *mark.hooks.packages))
+        if re.search(rf"\b(?:import|from) (?:{packages})\b|\b(?:{packages})\.[a-z]", code):
+            named.add(name)
+    return bool(named) and library not in named
 
 
 def _values(reading: LaunchReading, code: Iterable[ast.AST]) -> Mapping[Replaced, frozenset[str]]:

@@ -31,7 +31,7 @@ from orchestrator.audit.libraries import (
     titles,
     unread,
 )
-from orchestrator.audit.own_code import entry_at, with_modules, with_own_code
+from orchestrator.audit.own_code import entry_at, is_of_another, with_modules, with_own_code
 from orchestrator.audit.verdicts import WITHOUT_KL
 from orchestrator.library.launches import (
     Launch,
@@ -41,7 +41,7 @@ from orchestrator.library.launches import (
 
 MOST_FINDINGS = 200
 _SETS_A_KL = re.compile(
-    r"""(?m)(?:^\s*["']?|[(,]\s*|\s--)"""
+    r"""(?m)(?:^\s*["']?|[(,]\s*|\s--)(?:\w+\.)*"""
     r"""(beta|(?:\w+_)?kl(?:_(?:coef|coeff|beta|penalty|weight|loss)\w*)?)["']?\s*(?:[:=]|\s\d)"""
 )
 """A place in YAML, Python or a command that sets the weight of a KL."""
@@ -183,7 +183,7 @@ def _finding(launch: Launch, reading: LaunchReading, name: str) -> AuditFinding:
 def _reading(launch: Launch) -> LaunchReading | None:
     for library in plugins.readers():
         reading = plugins.load_reader(library).audit(launch)
-        if reading is not None:
+        if reading is not None and not is_of_another(launch, reading.library):
             bounds = "" if reading.library in launch.versions else launch.bounds(reading.library)[1]
             because = "; ".join(filter(None, (bounds, reading.version_because)))
             return replace(reading, version_because=because)

@@ -64,6 +64,8 @@ _LOADS = (
 """Functions that return the content of a file."""
 _ASKS = frozenset({"fields", "signature", "hasattr", "__dataclass_fields__", "__annotations__"})
 """What asks for the fields of a class."""
+_SHOWS = ("print", "echo", "log", "debug", "info", "warning", "error")
+"""Functions that show a command: it counts where no other one is in the file."""
 _TARGET = "_target_"
 """The key that says what hydra makes of a configuration."""
 _KNOWN_BASES = frozenset({"BaseModel", "BaseSettings", "NamedTuple", "TypedDict", "ABC", "object"})
@@ -507,7 +509,11 @@ class _Reader:
     def file(self) -> PythonFile:
         """Return all commands and configurations, each only once."""
         program, inside = PythonFile(parsed=list(self._parsed())), set[int]()
-        for node in self.nodes:
+        calls = (e for e in self.nodes if isinstance(e, ast.Call) and last_name(e.func) in _SHOWS)
+        shown = {id(each) for call in calls for e in call.args for each in ast.walk(e)}
+        for node in sorted(self.nodes, key=lambda each: id(each) in shown):
+            if id(node) in shown and (program.texts or program.commands):
+                break
             if id(node) not in inside:
                 self._read(node, program, inside)
         program.documents = [

@@ -68,7 +68,7 @@ def split_override(word: CommandWord) -> tuple[str, Given] | None:
 
 
 def _given(word: CommandWord, text: str, mark: str = "") -> Given:
-    return Given(text, word.lines, word.why, mark, word.default_of, choices=word.choices)
+    return Given(text, word.lines, word.why, mark, word.default_of, word.file, word.choices)
 
 
 def hydra_overrides(words: Sequence[CommandWord]) -> Iterator[tuple[str, Given]]:
@@ -623,7 +623,7 @@ def group_of_one(
     if named is None or named not in estimators:
         return []
     text = f"{advantage} {named} with {group} 1: a group of one rollout has no baseline"
-    return [AuditNote(text, keys.lines(advantage, group), apart=True)]
+    return [AuditNote(text, keys.lines(advantage, group), apart=True, of_advantage=True)]
 
 
 def stock(

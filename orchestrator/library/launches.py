@@ -160,6 +160,8 @@ class AuditNote:
     """True if the library refuses the launch for it."""
     apart: bool = False
     """True if it is no matter of the KL: no change of the term mends it, or is refused for it."""
+    of_advantage: bool = False
+    """True if it holds for the library's own advantage alone."""
 
 
 class OwnCode(NamedTuple):
@@ -482,6 +484,8 @@ class HeldKeys:
     """Keys of the library's own parser in the checkout where the script lies; empty: not found."""
     with_values: frozenset[str] = frozenset()
     """Those of them that have a value, so that Hydra refuses a `+`."""
+    lost: tuple[str, ...] = ()
+    """Files that the checkout's own configuration names, and that the checkout has not."""
     is_whole: bool = False
     """True if these are all keys that this parser takes."""
     opaque: str = ""

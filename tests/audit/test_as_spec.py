@@ -311,6 +311,19 @@ def test_a_program_that_tells_its_use_is_one_launch_and_a_notebook_is_read() -> 
     assert at(spec_of(launch, reading), "loss.clip.high") == 0.2
 
 
+def test_a_configuration_beside_is_the_scripts() -> None:
+    beside = {
+        "verl/trainer/config/ppo_trainer.yaml": "actor_rollout_ref: {rollout: {top_p: 0.95}}",
+        "own/main.py": "from verl.trainer import main_ppo\n@hydra.main(config_name='my')\n",
+        "own/my.yaml": "actor_rollout_ref: {actor: {clip_ratio_c: 10, grad_clip: 0.5}}",
+    }
+    (launch, reading, _) = launch_of(VERL, "a.sh", beside, {})
+    assert at(spec_of(launch, reading), "rollout.top_p") == 0.95
+    own = VERL.replace("verl.trainer.main_ppo", "own.main")
+    spec = spec_of(*launch_of(own, "a.sh", beside, {})[:2])
+    assert (at(spec, "loss.clip.dual"), at(spec, "optimizer.max_grad_norm")) == (10, ASK)
+
+
 def test_a_coefficient_without_effect_is_no_weight() -> None:
     key = "algorithm.kl_ctrl.kl_coef"
     text = f"{VERL} {key}=0.5 actor_rollout_ref.actor.use_kl_loss=True"

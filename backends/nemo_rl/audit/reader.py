@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.audit.own_code import is_of_trl
 from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
@@ -94,7 +93,7 @@ def shipped() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no GRPO of NeMo-RL."""
     entry, rest = program_of(launch.words, _ENTRY)
-    if launch.words and (not entry or is_of_trl(launch)):
+    if launch.words and not entry:
         return None
     given = dict.fromkeys(key for each in launch.documents for key in each.values)
     own = "loss_fn.reference_policy_kl_penalty" in given

@@ -15,7 +15,6 @@ from typing import Literal
 from backends.openrlhf.flags import FACTS, FIRST_DOTTED, NEWEST, is_read, own_tables
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
-from orchestrator.audit.own_code import is_of_trl
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
@@ -149,7 +148,7 @@ def releases() -> KeyTables:
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no PPO trainer of OpenRLHF."""
     entry, rest = _entry(launch.words)
-    if entry is None or _NOT_RL.search(entry) or is_of_trl(launch):
+    if entry is None or _NOT_RL.search(entry):
         return None
     written = written_flags(rest)
     dotted = any("." in name for name in written)

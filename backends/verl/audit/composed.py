@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import yaml
 
+from orchestrator.audit.documents import section_below, section_of
 from orchestrator.library.launches import Given
 
-_HEADER = re.compile(r"(?:\s*#.*\n|\s*\n)*?\s*#\s*@package[ \t]+(\S+)")
 _CHOICE = re.compile(r"\$\{([^{}]+)\}")
 
 
@@ -49,6 +49,8 @@ class ComposedKeys:
         }
         self._seen: set[tuple[str, str]] = set()
         self._unread: set[str] = set()
+        self.lost: list[str] = []
+        """Files that a defaults list of a file here names and that no folder has."""
         self.values: dict[str, tuple[object, str]] = {}
         """Key -> its value, and the file that gives it."""
         self._add(_Default([name]))
@@ -73,12 +75,13 @@ class ComposedKeys:
                 self._add_file(path, file, default)
             elif name is not None and "optional" not in default.words:
                 self._unread.add(_prefix(default.section))
+                if self.values and re.fullmatch(r"[\w./-]+", path):
+                    self.lost.append(f"{path}.yaml")
 
     def _add_file(self, path: str, file: str, default: _Default) -> None:
         text, section = self._files[file], default.section
-        header = _HEADER.match(text)
-        if header is not None and not default.is_placed:
-            section = _below("", header[1], default.group)
+        if not default.is_placed:
+            section = section_of(text, default.group, section)
         if (path, section) in self._seen:
             return
         self._seen.add((path, section))
@@ -141,17 +144,11 @@ def _default(entry: object, folder: str, section: str) -> _Default:
         text, names = posixpath.split(text)
     group = posixpath.normpath(posixpath.join("/", folder, text)).strip("/")
     plain = group.replace("/", ".")
-    below = _below(section, package if is_placed else text.strip("/").replace("/", "."), group)
+    package = package if is_placed else text.strip("/").replace("/", ".")
+    below = section_below(section, package, group)
     key = group if below == plain else f"{group}@{below or '_global_'}"
     several = names if isinstance(names, list) else [names]
     return _Default(several, group, below, words, key if is_group else "", bool(is_placed))
-
-
-def _below(section: str, package: str, group: str) -> str:
-    """Return the section of a package within a section."""
-    package = package.replace("_group_", "_global_." + group.replace("/", "."))
-    package = "" if package == "_here_" else package
-    return f"{_prefix(section)}{package}".strip(".").rpartition("_global_")[2].strip(".")
 
 
 def _prefix(section: str) -> str:

@@ -90,7 +90,7 @@ LOSSES = {"default": "ppo", "gspo": "gspo", "gspo_token": "gspo", "cispo": "cisp
 _ALSO = {CLIP_LOW: ("clip_low", "clip_ratio"), CLIP_HIGH: ("clip_high", "clip_ratio")}
 """Key -> its names in the dataclasses of forks and of old releases."""
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
-_ENTRY = re.compile(r"^verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
+_ENTRY = re.compile(r"^(?:\w+\.)*verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
 _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
 
 

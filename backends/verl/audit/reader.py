@@ -51,6 +51,7 @@ from backends.verl.manifest import (
 from backends.verl.releases import BEFORE_SWITCH, Example, example
 from orchestrator.audit.checkout import functions
 from orchestrator.audit.commands import hydra_file
+from orchestrator.audit.key_check import is_among
 from orchestrator.audit.libraries import found_beside
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
@@ -131,6 +132,8 @@ _READ = (
 )
 DEFAULTS = {key: str(TABLES[NEWEST].defaults[key]) for key in _READ}
 """Key -> its default, composed by Hydra. Only that of the entropy changed (OLD_ENTROPY)."""
+OF_CHECKOUT = (f"{ACTOR}.grad_clip", f"{ROLLOUT}.top_k", *(row.key for row in MANIFEST.rows))
+"""Further keys whose value in a checkout's own configuration counts where a launch gives none."""
 OLD_ENTROPY = "0.001"
 """entropy_coeff in the releases before 0.4.0."""
 DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
@@ -339,11 +342,13 @@ def audit(launch: Launch) -> LaunchReading | None:
     folder, name, hidden = _root(entry or MAIN, config or "", launch)
     composed = ComposedKeys([folder, STOCK_FOLDER], name, launch.beside, keys.given)
     keys.opaque = "" if launch.documents else hidden or ("" if keys.given else has_hole(rest))
-    for key, default in DEFAULTS.items() if launch.words else ():
+    for key in dict.fromkeys((*DEFAULTS, *OF_CHECKOUT)) if launch.words else ():
+        default = TABLES[NEWEST].defaults.get(key)
         value, file = composed.values.get(key, (default, ""))
+        text = "null" if value is None else str(value)
         # What the release has, and a reference to another key, add nothing.
-        if not keys.has(key) and str(value).lower() != default.lower() and "$" not in str(value):
-            keys.add(key, Given(str(value), file=file))
+        if not (keys.has(key) or is_among(text, [default]) or "$" in text):
+            keys.add(key, Given(text, file=file))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:
@@ -379,8 +384,8 @@ def _root(entry: str, config: str, launch: Launch) -> tuple[str, str, str]:
 
 def _starts_verl(path: str, launch: Launch) -> bool:
     """Return True for a project's own program that starts verl's trainer with Hydra."""
-    path = found_beside(path, launch.beside) if path.endswith(".py") else ""
-    text = launch.beside.get(path) or ""
+    path = path if path.endswith(".py") else f"{path.replace('.', '/')}.py"
+    text = launch.beside.get(found_beside(path, launch.beside)) or ""
     return "@hydra.main" in text and _IMPORTS.search(text) is not None
 
 
@@ -396,7 +401,8 @@ def _held(
     is_main, is_verls = reading.entry_point == MAIN, config in (None, "ppo_trainer", MEGATRON)
     stock = is_main and (is_verls or is_read)
     own = table(reading.version, megatron=config == MEGATRON) if stock else None
-    in_files = frozenset(key for each in launch.documents for key in each.values)
+    written = {k: given.text for each in launch.documents for k, given in each.values.items()}
+    in_files = frozenset(written)
     is_stock = parser.folders[0] == STOCK_FOLDER
     name = "_generated_ppo_trainer" if is_stock else ""
     generated = ComposedKeys([STOCK_FOLDER], name, launch.beside, keys.given)
@@ -411,26 +417,28 @@ def _held(
         f"verl {reading.version}" if own else "verl",
         exact=own is not None,
         others=(*TABLES.values(), _all_keys()),
-        defaults=_with_values(keys, own),
+        defaults={k: v for k, v in DEFAULTS.items() if own is not None and k in own.keys},
         in_files=in_files,
         # What verl's own program reads of its own file is checked, and not what that builds on.
-        own=in_files - (launch.documents[-1].values.keys() if is_main and is_read else set())
+        own=frozenset(k for k in in_files if keys.given[k][-1].file)
+        - (launch.documents[-1].values.keys() if is_main and is_read else set())
         if launch.words
         else frozenset(),
         checkout=frozenset(checkout),
-        with_values=frozenset(decides.with_values() if is_composed else ()),
+        with_values=frozenset(decides.with_values() if is_composed else ()).union(
+            k for k, text in written.items() if text != "null"
+        ),
         is_whole=is_main and is_verls and config != MEGATRON and decides.is_whole(),
         opaque=keys.opaque,
+        lost=tuple(parser.lost) if is_stock and is_main and _is_alone(launch, parser) else (),
     )
 
 
-def _with_values(keys: Keys, own: ReleaseTable | None) -> dict[str, str]:
-    """Return the release's defaults: of the keys that orch reads, and of those with Hydra's `+`."""
-    if own is None:
-        return {}
-    added = [key for key in keys.given if key in own.defaults and keys.given[key][-1].mark == "+"]
-    known = {key: value for key, value in DEFAULTS.items() if key in own.keys}
-    return {key: str(own.defaults[key]) for key in added} | known
+def _is_alone(launch: Launch, parser: ComposedKeys) -> bool:
+    """Return True if a checkout's package is what runs, and its folder all that Hydra searches."""
+    adds = any(word.text.startswith(("--config-dir", "-cd")) for word in launch.words)
+    is_run = "verl/__init__.py" in launch.beside
+    return is_run and not adds and "hydra.searchpath" not in parser.values
 
 
 ACTORS = ("verl/workers/actor/dp_actor.py", "verl/workers/utils/losses.py")
