@@ -129,8 +129,7 @@ def _is_apart(
 
 def _idle(node: ast.AST, settings: Mapping[str, str]) -> Sequence[ast.AST]:
     """Return the statements of a condition that these settings never run."""
-    holds = _is_true(node.test, settings) if isinstance(node, ast.If) else None
-    if holds is None or not isinstance(node, ast.If):
+    if not isinstance(node, ast.If) or (holds := _is_true(node.test, settings)) is None:
         return ()
     return node.orelse if holds else node.body
 
@@ -413,24 +412,19 @@ def _settings(
 ) -> Mapping[str, str]:
     """Return the values of a launch's settings, and the defaults of its dataclasses, by the last
     part of the name; none that is not known, or that the program sets."""
-    given = reading.held.given if reading.held is not None else {}
     nodes = [node for each in modules for node in ast.walk(each.tree)]
-    known = dict[str, set[str]]()
-    for key, several in given.items():
-        known.setdefault(key.rpartition(".")[2], set()).add(several[-1].text)
-    classes = () if launch.open_end or launch.missing else nodes
-    own = dataclass_defaults(each for each in classes if isinstance(each, ast.ClassDef))
-    for name, value in own.items():
-        known.setdefault(name, {str(value.value)} if isinstance(value, ast.Constant) else set())
-    stored = {
-        e.attr for e in nodes if isinstance(e, ast.Attribute) and isinstance(e.ctx, ast.Store)
-    }
-    sure = {name: [*texts] for name, texts in known.items() if len(texts) == 1}
-    return {
-        name: text.strip("'\"").lower()
-        for name, (text,) in sure.items()
-        if name not in stored and not OPEN.search(text)
-    }
+    is_whole = not (launch.open_end or launch.missing)
+    defaults = dataclass_defaults(e for e in nodes if isinstance(e, ast.ClassDef) and is_whole)
+    plain = {name: e.value for name, e in defaults.items() if isinstance(e, ast.Constant)}
+    known = {name: str(value) for name, value in plain.items()}
+    of_launch = dict[str, str]()
+    for key, several in (reading.held.given if reading.held is not None else {}).items():
+        last, text = key.rpartition(".")[2], several[-1].text.strip("'\"")
+        of_launch[last] = text if of_launch.get(last, text) == text else UNKNOWN
+    known |= of_launch
+    set_ = {e.attr for e in nodes if isinstance(e, ast.Attribute) and isinstance(e.ctx, ast.Store)}
+    sure = {name: text for name, text in known.items() if not OPEN.search(text)}
+    return {name: text.lower() for name, text in sure.items() if name not in set_}
 
 
 def _classes(

@@ -489,15 +489,9 @@ def _from_recipe(launch: Launch) -> LaunchOptions | None:
     if keys & _FOREIGN or not (prefix or (keys & _SIGNS and keys & set(inherited(script)))):
         return None
     assumes = ("a trainer of TRL reads this file: nothing in it says so",) if not prefix else ()
-    options = frozenset[str]() if prefix else None  # a program that reads it may have its own
-    return LaunchOptions(
-        script,
-        document.name or "recipe",
-        "argparse",
-        given,
-        assumes=assumes,
-        options_of_its_own=options,
-    )
+    own = frozenset[str]() if prefix else None  # a program that reads it may have its own
+    name = document.name or "recipe"
+    return LaunchOptions(script, name, "argparse", given, assumes=assumes, options_of_its_own=own)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandWord], bool] | None:
@@ -712,15 +706,14 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
 
 def _whole(parts: Mapping[str, Given]) -> Given:
     """Return a list or a dictionary, whose parts have numbers or names, as one value."""
-    last, is_list, shown = [*parts.values()][-1], all(map(str.isdigit, parts)), list[str]()
-    for key, each in parts.items():
-        text = each.text if _PLAIN.fullmatch(each.text) else json.dumps(each.text)
-        shown.append(text if is_list else f"{key}: {text}")
-    lines = sorted({n for each in parts.values() for n in each.lines})
-    why = tuple(reason for each in parts.values() for reason in each.why)
-    whole = ", ".join(shown)
-    text = f"[{whole}]" if is_list else f"{{{whole}}}"
-    return replace(last, text=text, lines=tuple(lines), why=why)
+    texts = (x.text if _PLAIN.fullmatch(x.text) else json.dumps(x.text) for x in parts.values())
+    is_list = all(map(str.isdigit, parts))
+    whole = ", ".join(t if is_list else f"{k}: {t}" for k, t in zip(parts, texts, strict=True))
+    return Given(
+        f"[{whole}]" if is_list else f"{{{whole}}}",
+        tuple(sorted({line for each in parts.values() for line in each.lines})),
+        tuple(reason for each in parts.values() for reason in each.why),
+    )
 
 
 _REFUSES = {
