@@ -49,6 +49,7 @@ OWN_LOSS = f"{TRL}".replace("GRPOTrainer(", "T(").replace(
 )
 OWN_SAMPLES = OWN_LOSS.replace("_compute_loss", "_generate_and_score_completions")
 LENGTH = "loss_type='dr_grpo', max_completion_length=n()"
+LORA = "trl grpo --use_peft --lora_r 8 --lora_alpha 8"
 RECIPE = """# from open-r1
 num_generations: 2
 per_device_train_batch_size: 2
@@ -250,6 +251,7 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         ("prime_rl@0.5.0", PRIME, {"max_staleness_steps": ASK, "lora.alpha": 32}),
         # lists and dictionaries are whole; what hangs on an unknown length is unknown
         ("trl@0.16.0", RECIPE, {"lora.targets": "k,q", "lora.rank": 8}),
+        ("trl@1.9.2", f"{LORA} --lora_target_modules q k v --beta 0.1", {"lora.targets": "k,q,v"}),
         ("trl@0.22.2", TRL.replace("epsilon=0.2", LENGTH), {"loss.constant_tokens": ASK}),
         (
             "trl@1.9.2",

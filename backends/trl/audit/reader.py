@@ -97,6 +97,8 @@ _SIGNS = frozenset(
     }
 )
 """Options of TRL's that few other programs have."""
+_LISTS = frozenset(("--lora_target_modules", "--reward_funcs", "--reward_weights"))
+"""Flags with a value for each word after them that count in a cell or its reward."""
 _FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
 FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 22), (0, 16), (0, 17)
 FIRST_CORRECTED, FIRST_MINIBATCHES = (0, 26), (0, 18)
@@ -520,7 +522,14 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandW
 
 def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple[str, Given]]:
     """Yield each flag with its value: those of orch's program orch_trl.py if `own`, else others."""
-    for name, given in flags_in_order(words, dashes=False):
+    joined, flag = list[CommandWord](), ""
+    for word in words:
+        is_flag = word.text.startswith("--")
+        if flag in _LISTS and not is_flag and joined[-1].text != flag:
+            word = replace(word, text=f"[{joined.pop().text.strip('[]')}, {word.text}]")
+        flag = word.text if is_flag else flag
+        joined.append(word)
+    for name, given in flags_in_order(joined, dashes=False):
         if (name in _OWN_FLAGS) == own:
             yield name, given
 
