@@ -42,9 +42,15 @@ def values_of_anybody(
 
     TRL's own programs make each prompt a user's message, as `--chat` does.
     """
-    given = {OLD_NAMES.get(key, key): value for key, value in given.items()}
     called = " ".join(program).lower()
     script: Script = "rloo" if "rloo" in called else "grpo"
+    given = {OLD_NAMES.get(key, key): value for key, value in given.items()}
+    given = {**defaults(script, version), **given, SCRIPT: script}
+    sampled = given["generation_kwargs"] or {}
+    if isinstance(sampled, Mapping):  # where the engine samples, they win over the options
+        given |= {key: sampled[key] for key in ("top_p", "top_k", "min_p") if key in sampled}
+        if sampled.get("temperature", given["temperature"]) != given["temperature"]:
+            given["temperature"] = "another one in the loss than in generation_kwargs"
     prompts = {
         "path": given.get("dataset_name"),
         "split": given.get("dataset_train_split"),
@@ -56,10 +62,8 @@ def values_of_anybody(
         whole = ceil(ratio * steps) if isinstance(steps, int) else 0
         warmup["warmup_steps"] = whole if whole > 0 else f"{ratio} of its steps"
     return {
-        **defaults(script, version),
         **given,
         **warmup,
-        SCRIPT: script,
         CHAT: True,
         PROCESSES: _processes(program),
         NEEDS: {

@@ -9,7 +9,6 @@ from orchestrator.library.key_tables import is_since, nearest
 from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks, Replaced
 from orchestrator.records import LaunchPlan
 
-_LOCKED = re.compile(r'name = "trl"\nversion = "(\d+\.\d+\.\d+)"')
 _LISTED = re.compile(r"(?m)^\s*[\"']?(unsloth)\b")
 _OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')
 _AROUND_THE_LOSS: Mapping[str, Replaced] = {
@@ -36,9 +35,8 @@ MARKS = ReleaseMarks(
     files=(
         ReleaseFile("trl", "VERSION", needs="trl"),
         ReleaseFile("trl", "trl/__init__.py", pattern=_OWN),
-        *(ReleaseFile("trl", name, pattern=_LOCKED) for name in ("uv.lock", "poetry.lock")),
         *(
-            ReleaseFile("unsloth", f, pattern=_LISTED)
+            ReleaseFile("unsloth?", f, pattern=_LISTED)
             for f in ("requirements.txt", "pyproject.toml")
         ),
     ),

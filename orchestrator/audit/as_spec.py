@@ -19,7 +19,7 @@ import yaml
 
 from orchestrator import plugins
 from orchestrator.audit import own_code, pipeline
-from orchestrator.audit.judge import judge
+from orchestrator.audit.judge import AuditFinding, judge
 from orchestrator.audit.key_check import unnumbered
 from orchestrator.audit.reading import flags_in_order
 from orchestrator.audit.surroundings import estimator_name
@@ -66,6 +66,7 @@ MARK = "-"
 OF_OWN: Mapping[Replaced, tuple[str, ...]] = {
     "loss": ("loss.policy", "kl.estimator"),
     "advantage": ("advantage.estimator",),
+    "samples": ("advantage.estimator", "rollout.temperature", "rollout.top_p"),
     "trainer": ("loss.policy", "advantage.estimator", "kl.estimator"),
 }
 """What somebody's own code takes the place of -> the fields that it decides."""
@@ -88,6 +89,8 @@ ASKED = {
     "num_train_steps": re.compile(r"^total_episodes$"),
     "batch.num_minibatches": re.compile(r"^num_mini_batches$"),
     "max_staleness_steps": re.compile(r"[.]staleness_threshold$"),
+    "rollout.top_p": re.compile(r"^generation_kwargs$"),
+    "rollout.temperature": re.compile(r"^generation_kwargs$"),
 }
 """Field -> a key that makes it another one, where the library's manifest does not read the key."""
 OFF = (None, False, 0, "", "none", "null")
@@ -137,6 +140,8 @@ class LaunchSpec:
     """The release whose tables read the keys."""
     runs_on: str
     """The release that the script runs on."""
+    guessed: bool
+    """True if nothing names it: the launch's keys led to it."""
     fields: Mapping[str, Any]
     lines: tuple[KeyLine, ...]
     asked: Mapping[str, str]
@@ -189,13 +194,12 @@ def _given(launch: Launch, reading: LaunchReading) -> Mapping[str, Sequence[Give
     return {**rest, **held}
 
 
-OPEN = re.compile(rf"{UNKNOWN}|{UNSET}|\$")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def _value(text: str) -> object:
     text = text.strip()
-    if OPEN.search(text):
+    if own_code.OPEN.search(text):
         return text.replace(UNKNOWN, "?").replace(UNSET, "")
     if _NUMBER.fullmatch(text):
         is_whole = re.fullmatch(r"[+-]?\d+(?:\.0*)?", text)
@@ -231,8 +235,10 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
     with_keys = {name for line in lines if line.outcome == "held" for name in line.fields}
     missing |= {name: UNSAID for name in OWN if name not in with_keys and name not in missing}
     lines = list(_as_read(lines, reading))
+    finding = judge(reading, replace(launch, own=()), "")
     remarks = [
-        *_of_reading(fields, launch, reading, missing),
+        *(f"taken for granted: {each}" for each in finding.assumes),
+        *_of_reading(fields, launch, finding, missing),
         *_first_file(fields),
         *_rewards(lines),
         *_another_training(lines),
@@ -263,6 +269,7 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
         reading.library,
         version,
         (reading.held.named if reading.held is not None else "") or reading.version,
+        finding.release_guessed,
         fields,
         tuple(lines),
         {name: hide_in_text(why) for name, why in missing.items()},
@@ -279,7 +286,7 @@ def _by_keys(
     assert manifest is not None  # noqa: S101 - spec_of asks
     given, given_ = typed(launch, reading), _given(launch, reading)
     own = {key: _own_name(backend, key, version) for key in given}
-    open_ = {k for k, v in given.items() if v == "" or OPEN.search(given_[k][-1].text)}
+    open_ = {k for k, v in given.items() if v == "" or own_code.OPEN.search(given_[k][-1].text)}
     secret = {k for k, v in given.items() if hide(v, k) != v or holds_token(str(v))}
     program = tuple(word.text for word in launch.words)
     former: dict[str, object] = {}
@@ -320,9 +327,9 @@ def _by_keys(
             names = (bad[key].field,)
         elif not names and own[key] in manifest.fields_of_keys:
             names = (manifest.fields_of_keys[own[key]],)
-        elif not names:
+        else:
             some = (_changed(flat, read({**known, key: v})[0]) for v in (True, 1, 0.5, MARK))
-            names = tuple(sorted(set().union(*some)))
+            names = tuple(dict.fromkeys((*names, *sorted(set().union(*some)))))
         if key in secret:
             line = KeyLine(key, HIDDEN, "secret", names, "it holds a secret, which is not copied")
         elif (key in open_ and names) or key in bad:
@@ -395,11 +402,11 @@ def _line(
 
 
 def _of_reading(
-    fields: dict[str, Any], launch: Launch, reading: LaunchReading, missing: dict[str, str]
+    fields: dict[str, Any], launch: Launch, reading: AuditFinding, missing: dict[str, str]
 ) -> Iterator[str]:
     """Put the audit's KL and what is around it into the fields, ask for what somebody's own code
     decides, and yield what no field says."""
-    kl, was = _kl(launch, reading, missing), fields.get("kl") or {"estimator": "none"}
+    kl, was = _kl(reading, missing), fields.get("kl") or {"estimator": "none"}
     alike = ("estimator", "placement", "beta")
     if kl is None or any(was.get(k) != kl.get(k) for k in alike if k in {*kl, *was}):
         fields["kl"] = kl or {"estimator": ASK}
@@ -452,14 +459,13 @@ def _of_surroundings(fields: dict[str, Any], around: Surroundings) -> Iterator[s
         clip["dual"] = None
 
 
-def _kl(launch: Launch, reading: LaunchReading, missing: dict[str, str]) -> dict[str, Any] | None:
-    """Return the KL of a reading as a cell has it; None, and why, if no cell has it."""
+def _kl(reading: AuditFinding, missing: dict[str, str]) -> dict[str, Any] | None:
+    """Return the KL of a finding as a cell has it; None, and why, if no cell has it."""
     terms: dict[str, InReward | InLoss] = {"reward": reading.in_reward, "loss": reading.in_loss}
     active = {place: term for place, term in terms.items() if term.active}
     names = {place: estimator_name(term) for place, term in active.items()}
-    finding = judge(reading, replace(launch, own=()), "")
-    if finding.verdict == "undetermined" or any(term.active is None for term in terms.values()):
-        missing["kl.estimator"] = finding.why
+    if reading.verdict == "undetermined" or any(term.active is None for term in terms.values()):
+        missing["kl.estimator"] = reading.why
     elif reading.decided is not None:
         missing["kl.estimator"] = reading.decided[1]
     elif len(active) == 2:
@@ -558,9 +564,10 @@ def spec_text(spec: LaunchSpec, source: str) -> str:
     """Return the spec as YAML, with a comment for each key of the script and each remark."""
     fields = {**spec.fields}
     flat = dict(flatten(fields))
+    guess = " (a guess)" if spec.guessed else ""
     tables = "" if spec.runs_on == spec.version else f", read as {spec.version}"
     head = [
-        f"From {_one_line(source)}, a launch of {spec.library} {spec.runs_on}{tables}.",
+        f"From {_one_line(source)}, a launch of {spec.library} {spec.runs_on}{guess}{tables}.",
         *(f"give {name} (??? below): {why}" for name, why in spec.asked.items()),
         *(f"check: {each}" for each in spec.remarks),
         "check: resources, which are not read",

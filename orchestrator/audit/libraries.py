@@ -49,6 +49,13 @@ def marks() -> dict[str, ReleaseMarks]:
     return {each.name: each.release_marks for each in readers if each.release_marks is not None}
 
 
+@cache
+def _installable() -> dict[str, ReleaseMarks]:
+    """Return `marks`, and those of other packages whose trainers a reader knows."""
+    known = (name for each in marks().values() for name in each.hooks.known_packages)
+    return {**marks(), **{name: ReleaseMarks("(?!)", distributions=(name,)) for name in known}}
+
+
 def titles() -> str:
     """Return the libraries whose launches can be read, as a list in words."""
     *others, last = (plugins.load_reader(name).title for name in marks())
@@ -265,7 +272,7 @@ class Projects:
         """Yield the libraries that an environment has installed, with their releases."""
         for python in self.entries(environment / "lib"):
             names = self.entries(environment / "lib" / python / "site-packages")
-            for library, mark in marks().items() if names else ():
+            for library, mark in _installable().items() if names else ():
                 for distribution in mark.distributions:
                     for each in names:
                         match = _dist_info(distribution).fullmatch(each)
@@ -356,7 +363,7 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
         if len(each) == 1:
             text = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", min(each), text)
     lowered = text.lower()
-    for library, mark in marks().items():
+    for library, mark in _installable().items():
         for name, pattern in _patterns(mark):
             match = pattern.search(text) if name in lowered else None
             if match is not None:
@@ -410,7 +417,7 @@ def _dist_info(distribution: str) -> re.Pattern[str]:
 def _locked(name: str, text: str | None) -> Iterator[tuple[str, str]]:
     """Yield the libraries in a lock file, with their releases; of one that is too large to be read,
     that it may have any."""
-    for library, mark in marks().items():
+    for library, mark in _installable().items():
         if text is None:
             yield f"{library}{BOUNDS}", f" {name} may lock it, and is too large to be read"
         for each in map(re.escape, mark.distributions):

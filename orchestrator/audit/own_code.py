@@ -7,10 +7,11 @@ it that it imports, are parsed and never run.
 import ast
 import posixpath
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from orchestrator.audit.checkout import functions, known_code, names_in, names_of, parsed
@@ -24,6 +25,8 @@ from orchestrator.audit.libraries import (
     uncommented,
 )
 from orchestrator.library.launches import (
+    UNKNOWN,
+    UNSET,
     CommandWord,
     InLoss,
     InReward,
@@ -39,6 +42,8 @@ MOST_MODULES = 40
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
 """Names of a KL, or of a policy that one may be to."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+OPEN = re.compile(rf"{UNKNOWN}|{UNSET}|\$")
+"""What a run alone would show of a value."""
 
 
 class _Module(NamedTuple):
@@ -85,7 +90,7 @@ def own_code(
     for each in _extra_modules(hooks, reading):
         if each in launch.beside:
             modules += _modules(each, launch.beside[each], launch.beside, hooks)
-    replaced += _classes(modules, hooks)
+    replaced += _classes(modules, hooks, _settings(launch, reading, modules))
     texts = (launch.beside.get(path) or "" for path in known_code(reading.library).files)
     trees = [*(each.tree for each in modules), *filter(None, map(parsed, texts))]
     values = _values(reading, trees)
@@ -107,8 +112,8 @@ def _is_apart(
     nodes = ast.walk(parsed(beside.get(own.path) or "") or ast.Module([], []))
     found = (e for e in nodes if isinstance(e, _FUNCTIONS) and own.lines[:1] == (e.lineno,))
     code = next(found, None)
-    off = {e.key.rpartition(".")[2] for e in reading.settings if e.value.lower() == "false"}
-    names = names_in(_nodes(code, lambda each: _idle(each, off)) if code is not None else ())
+    settings = {e.key.rpartition(".")[2]: e.value.lower() for e in reading.settings}
+    names = names_in(_nodes(code, lambda each: _idle(each, settings)) if code is not None else ())
     is_reward = own.name.endswith(hooks.reward)
     of_loop = hooks.loop if own.name.endswith(".fit") else ("(?!)", "(?!)")
     calls, ours = ("(?!)", r"\w*reference\w*") if is_reward else of_loop
@@ -122,11 +127,31 @@ def _is_apart(
     return may_be and not reads_kl and not is_hidden
 
 
-def _idle(node: ast.AST, off: Set[str]) -> Sequence[ast.AST]:
-    """Return the statements of a condition that a switch, which is off, never runs."""
-    if not isinstance(node, ast.If) or any(isinstance(e, ast.Not) for e in ast.walk(node.test)):
+def _idle(node: ast.AST, settings: Mapping[str, str]) -> Sequence[ast.AST]:
+    """Return the statements of a condition that these settings never run."""
+    if not isinstance(node, ast.If) or (holds := _is_true(node.test, settings)) is None:
         return ()
-    return node.body if off & names_of(node.test) else ()
+    return node.orelse if holds else node.body
+
+
+def _is_true(test: ast.expr, settings: Mapping[str, str]) -> bool | None:
+    """Return whether a condition holds with these settings; None if they do not say."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = _is_true(test.operand, settings)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        parts = {_is_true(each, settings) for each in test.values}
+        decides = isinstance(test.op, ast.Or)
+        return decides if decides in parts else None if None in parts else not decides
+    of = test.left if isinstance(test, ast.Compare) else test
+    last = of.args[0] if isinstance(of, ast.Call) and of.args else getattr(of, "slice", of)
+    text = settings.get(str(getattr(last, "attr", getattr(last, "value", ""))))
+    if not isinstance(test, ast.Compare) or text is None:
+        return {"true": True, "false": False}.get(text or "")
+    op, other = test.ops[0], test.comparators[0]
+    if not isinstance(op, ast.Eq | ast.NotEq) or not isinstance(other, ast.Constant):
+        return None
+    return (text == str(other.value).lower()) == isinstance(op, ast.Eq)
 
 
 def _starts_one(modules: Iterable[_Module], hooks: OwnHooks, library: str) -> bool:
@@ -355,10 +380,60 @@ def files_of(module: str, path: str, beside: Mapping[str, str]) -> Iterator[str]
                 return
 
 
+def _default(value: ast.expr | None) -> ast.expr | None:
+    """Return the default of a dataclass's field: the value itself, or `default` of `field(...)`."""
+    if isinstance(value, ast.Call):
+        return next((each.value for each in value.keywords if each.arg == "default"), None)
+    return value
+
+
+def fields_of(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the fields of a class with their defaults."""
+    for each in node.body:
+        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
+        if isinstance(each, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
+            yield target.id, _default(each.value)
+
+
+def dataclass_defaults(classes: Iterable[ast.ClassDef]) -> dict[str, ast.expr]:
+    """Return field -> default of the file's dataclasses, which a parser makes options of. A field
+    that two of them have is left out."""
+    given: dict[str, list[ast.expr]] = {}
+    for each in classes:
+        if not any("dataclass" in ast.unparse(decorator) for decorator in each.decorator_list):
+            continue
+        for name, value in fields_of(each):
+            if value is not None:
+                given.setdefault(name, []).append(value)
+    return {name: values[0] for name, values in given.items() if len(values) == 1}
+
+
 # ------------------------------------------------------------------------------- what replaces
 
 
-def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
+def _settings(
+    launch: Launch, reading: LaunchReading, modules: Sequence[_Module]
+) -> Mapping[str, str]:
+    """Return the values of a launch's settings, and the defaults of its dataclasses, by the last
+    part of the name; none that is not known, or that the program sets."""
+    nodes = [node for each in modules for node in ast.walk(each.tree)]
+    is_whole = not (launch.open_end or launch.missing)
+    defaults = dataclass_defaults(e for e in nodes if isinstance(e, ast.ClassDef) and is_whole)
+    plain = {name: e.value for name, e in defaults.items() if isinstance(e, ast.Constant)}
+    known = {name: str(value) for name, value in plain.items()}
+    of_launch = dict[str, str]()
+    for key, several in (reading.held.given if reading.held is not None else {}).items():
+        last, text = key.rpartition(".")[2], several[-1].text.strip("'\"")
+        of_launch[last] = text if of_launch.get(last, text) == text else UNKNOWN
+    known |= of_launch
+    set_ = {e.attr for e in nodes if isinstance(e, ast.Attribute) and isinstance(e.ctx, ast.Store)}
+    sure = {name: text for name, text in known.items() if not OPEN.search(text)}
+    return {name: text.lower() for name, text in sure.items() if name not in set_}
+
+
+def _classes(
+    modules: list[_Module], hooks: OwnHooks, settings: Mapping[str, str]
+) -> Iterator[OwnCode]:
     """Yield the methods around the loss of classes that a program uses and that derive from one
     of the library's; and trainers whose module is not at hand."""
     defined = {
@@ -367,7 +442,7 @@ def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.ClassDef)
     }
-    used = {name for module in modules for name in _used(module.tree)}
+    used = {name for module in modules for name in _used(module.tree, settings)}
     for name in sorted(used & defined.keys()):
         for each in _lineage(name, defined):
             module, node = defined[each]
@@ -393,11 +468,11 @@ def _classes(modules: list[_Module], hooks: OwnHooks) -> Iterator[OwnCode]:
                 yield OwnCode("trainer", dotted.rpartition(".")[2], module.path, (), how)
 
 
-def _used(tree: ast.AST) -> set[str]:
-    """Return the names that a tree reads, but for the bases of its classes."""
+def _used(tree: ast.AST, settings: Mapping[str, str] = MappingProxyType({})) -> set[str]:
+    """Return the names that a tree reads with these settings, but for the bases of its classes."""
     return {
         node.id if isinstance(node, ast.Name) else node.attr
-        for node in _nodes(tree, lambda each: getattr(each, "bases", ()))
+        for node in _nodes(tree, lambda e: getattr(e, "bases", None) or _idle(e, settings))
         if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
     }
 

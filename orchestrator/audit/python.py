@@ -23,7 +23,7 @@ from orchestrator.audit.libraries import (
     library_packages,
     may_launch,
 )
-from orchestrator.audit.own_code import files_of
+from orchestrator.audit.own_code import dataclass_defaults, fields_of, files_of
 from orchestrator.library.key_tables import completed, last_name
 from orchestrator.library.launches import (
     UNKNOWN,
@@ -239,7 +239,7 @@ class _Reader:
                 self._note(node)
         for growth in self.grown.values():
             growth.sort(key=lambda pair: pair[0].lineno)
-        self.defaults = {**_dataclass_defaults(self.classes.values()), **self.defaults}
+        self.defaults = {**dataclass_defaults(self.classes.values()), **self.defaults}
         for key, each in self.options.items():
             meant = completed(key, self.declared)
             self.defaults.update(dict.fromkeys(meant if len(meant) == 1 else (key,), each))
@@ -808,8 +808,8 @@ class _Reader:
         unknown = []
         for keyword in keywords:
             if keyword.arg is not None:
-                word = self._word(keyword.value)
-                values[keyword.arg] = _given(word, keyword.value)
+                held = self._dictionary(keyword.value) or keyword.value
+                self._flatten(ast.Dict([ast.Constant(keyword.arg)], [held]), "", values)
                 continue
             given = keyword.value
             if not isinstance(given, ast.Dict):
@@ -854,7 +854,7 @@ class _Reader:
         own = self.classes.get(name) if left > 0 else None
         if own is None:
             return self._imported_lineage(name, left)
-        fields = dict(_fields(own))
+        fields = dict(fields_of(own))
         values = {key: _given(self._word(each), each) for key, each in fields.items() if each}
         bases = [self.lineage(ast.unparse(each), left - 1) for each in own.bases]
         target = str(getattr(fields.get(_TARGET), "value", ""))
@@ -944,12 +944,14 @@ class _Reader:
             return CommandWord(text, line, default_of=of, file=file)
         if depth >= DEEPEST or self.left < 0:
             return CommandWord(UNKNOWN, line, (PUT_IN,))
-        if isinstance(node, ast.JoinedStr):
+        if isinstance(node, ast.JoinedStr | ast.List):
+            is_list = isinstance(node, ast.List)
             parts = [
                 self._word(part.value if isinstance(part, ast.FormattedValue) else part, depth + 1)
-                for part in node.values
+                for part in (node.elts if isinstance(node, ast.List) else node.values)
             ]
-            return _one_word(parts, line)
+            whole = _one_word(parts, line, ", " if is_list else "")
+            return replace(whole, text=f"[{whole.text}]") if is_list else whole
         if formatted := _is_formatted(node):
             text = _PLACES.sub(UNKNOWN, formatted).replace("{{", "{").replace("}}", "}")
             return CommandWord(text, line, (PUT_IN,))
@@ -1129,7 +1131,7 @@ class _Reader:
 
     def field(self, kind: str, name: str) -> ast.expr | None:
         """Return the default of a field of a class of this file, for another file."""
-        default = dict(_fields(self.classes[kind])).get(name) if kind in self.classes else None
+        default = dict(fields_of(self.classes[kind])).get(name) if kind in self.classes else None
         return default and self._value(default)
 
     def _value(self, node: ast.expr) -> ast.expr | None:
@@ -1175,7 +1177,7 @@ class _Reader:
             return self.options[name]
         if kind not in self.classes and there:
             return there.field(self.aliases.get(kind, kind), name)
-        fields = dict(_fields(self.classes[kind]))
+        fields = dict(fields_of(self.classes[kind]))
         if name in fields:
             return fields[name]
         own = [
@@ -1235,21 +1237,6 @@ def _is_formatted(node: ast.AST) -> str:
     if isinstance(string, ast.Constant) and isinstance(string.value, str):
         return string.value
     return ""
-
-
-def _default(value: ast.expr | None) -> ast.expr | None:
-    """Return the default of a dataclass's field: the value itself, or `default` of `field(...)`."""
-    if isinstance(value, ast.Call):
-        return next((each.value for each in value.keywords if each.arg == "default"), None)
-    return value
-
-
-def _fields(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the fields of a class with their defaults."""
-    for each in node.body:
-        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
-        if isinstance(each, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
-            yield target.id, _default(each.value)
 
 
 def _imported_names(node: ast.AST) -> list[str]:
@@ -1319,16 +1306,3 @@ def _parsed_names(node: ast.AST) -> list[str]:
     target = node.targets[0]
     of_target = target.elts if isinstance(target, ast.Tuple) else [target]
     return [each.id for each in of_target if isinstance(each, ast.Name)]
-
-
-def _dataclass_defaults(classes: Iterable[ast.ClassDef]) -> dict[str, ast.expr]:
-    """Return field -> default of the file's dataclasses, which a parser makes options of. A field
-    that two of them have is left out."""
-    given: dict[str, list[ast.expr]] = {}
-    for each in classes:
-        if not any("dataclass" in ast.unparse(decorator) for decorator in each.decorator_list):
-            continue
-        for name, value in _fields(each):
-            if value is not None:
-                given.setdefault(name, []).append(value)
-    return {name: values[0] for name, values in given.items() if len(values) == 1}

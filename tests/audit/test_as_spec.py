@@ -3,14 +3,16 @@
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner, Result
 
 from orchestrator import plugins
-from orchestrator.audit.as_spec import ASK, LaunchSpec, launch_of, spec_of, spec_text
+from orchestrator.audit.as_spec import ASK, OF_OWN, LaunchSpec, launch_of, spec_of, spec_text
 from orchestrator.cli import orch
 from orchestrator.errors import SpecError
+from orchestrator.library.release_marks import Replaced
 from orchestrator.records import AttemptPaths
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load
@@ -45,6 +47,17 @@ OWN_LOSS = f"{TRL}".replace("GRPOTrainer(", "T(").replace(
     "A =",
     "class T(GRPOTrainer):\n    def _compute_loss(self, model, inputs):\n        return 0\nA =",
 )
+OWN_SAMPLES = OWN_LOSS.replace("_compute_loss", "_generate_and_score_completions")
+LENGTH = "loss_type='dr_grpo', max_completion_length=n()"
+LORA = "trl grpo --use_peft --lora_r 8 --lora_alpha 8"
+RECIPE = """# from open-r1
+num_generations: 2
+per_device_train_batch_size: 2
+use_peft: true
+lora_r: 8
+lora_alpha: 8
+lora_target_modules: [q, k]
+"""
 VLLM = TRL.replace("epsilon=0.2", "use_vllm=True")
 OPEN = VLLM.replace("True", "c.x, warmup_ratio=c.y, max_steps=9")
 CAP = "vllm_importance_sampling_cap"
@@ -62,6 +75,7 @@ def read(text: str, release: str = "verl@0.9.1") -> LaunchSpec:
     library, _, version = release.partition("@")
     versions = {library: f"{version} said"} if version else {}
     name = "train.py" if text.startswith("from ") else "train.sh"
+    name = "train.yaml" if text == RECIPE else name
     return spec_of(*launch_of(text, name, {}, versions)[:2])
 
 
@@ -235,6 +249,16 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         ("trl@0.27.0", OPEN, {"optimizer.num_warmup_steps": ASK, "loss.correction": ASK}),
         ("verl@0.9.1", VERL.replace("=d.parquet", "=/d/$"), {"data.path": ASK}),
         ("prime_rl@0.5.0", PRIME, {"max_staleness_steps": ASK, "lora.alpha": 32}),
+        # lists and dictionaries are whole; what hangs on an unknown length is unknown
+        ("trl@0.16.0", RECIPE, {"lora.targets": "k,q", "lora.rank": 8}),
+        ("trl@1.9.2", f"{LORA} --lora_target_modules q k v --beta 0.1", {"lora.targets": "k,q,v"}),
+        ("trl@0.22.2", TRL.replace("epsilon=0.2", LENGTH), {"loss.constant_tokens": ASK}),
+        (
+            "trl@1.9.2",
+            TRL.replace("epsilon=0.2", "generation_kwargs={'top_p': 0.9, 'temperature': 0.8}"),
+            {"rollout.top_p": 0.9, "rollout.temperature": ASK},
+        ),
+        ("trl@1.9.2", OWN_SAMPLES, {"advantage.estimator": ASK, "rollout.top_p": ASK}),
     ],
 )
 def test_a_field_is_what_the_script_trains(
@@ -329,6 +353,16 @@ def test_a_coefficient_without_effect_is_no_weight() -> None:
     text = f"{VERL} {key}=0.5 actor_rollout_ref.actor.use_kl_loss=True"
     (line,) = (each for each in read(text).lines if each.key == key)
     assert (line.outcome, line.fields) == ("idle", ())
+
+
+def test_a_guessed_release_is_said() -> None:
+    spec = read(TRL, "trl")
+    assert "(a guess)" in spec_text(spec, "a.py")
+    assert any(each.startswith("taken for granted: the release is") for each in spec.remarks)
+
+
+def test_all_that_may_be_of_ones_own_has_its_fields() -> None:
+    assert OF_OWN.keys() == {*get_args(Replaced)}
 
 
 @pytest.mark.parametrize(

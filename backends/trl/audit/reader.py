@@ -43,6 +43,7 @@ from orchestrator.library.key_tables import (
 )
 from orchestrator.library.launches import (
     UNKNOWN,
+    UNSET,
     AuditNote,
     AuditVerdict,
     BoundNote,
@@ -96,6 +97,8 @@ _SIGNS = frozenset(
     }
 )
 """Options of TRL's that few other programs have."""
+_LISTS = frozenset(("--lora_target_modules", "--reward_funcs", "--reward_weights"))
+"""Flags with a value for each word after them that count in a cell or its reward."""
 _FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
 FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 22), (0, 16), (0, 17)
 FIRST_CORRECTED, FIRST_MINIBATCHES = (0, 26), (0, 18)
@@ -166,6 +169,8 @@ UNSLOTH = Fork(
     },
     ((0, 14), (0, 24)),
 )
+FIRST_OWN_BETA = (2025, 6, 5)
+"""The first release of Unsloth with a beta and a loss_type of its own (unsloth/models/rl.py)."""
 VERIFIERS = Fork(
     "verifiers",
     "verifiers/trainers/grpo_trainer.py and grpo_config.py (0.1.0 to 0.1.5)",
@@ -246,7 +251,8 @@ def audit(launch: Launch) -> LaunchReading | None:
     }
     facts = {version: era.terms() for version, era in eras.items()}
     regimes = [era.regime() for era in eras.values()]
-    reading = _Reader(launch, request, releases[-1], because).reading(_undecided(request, releases))
+    newest = _Reader(launch, request, releases[-1], because)
+    reading = newest.reading(_undecided(request, releases), releases[0])
     if len({each.on_policy for each in regimes}) > 1:
         reasons = " or ".join(dict.fromkeys(each.because for each in regimes))
         reading = replace(
@@ -373,7 +379,7 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
             return None
         assumes = (f"{name} hands its options to TRL's trainer as they are: it is not TRL's own",)
     fork = VLM_R1 if _VLM_R1_ENTRY.search(name) else None
-    fork = UNSLOTH if not own and _imports_unsloth(launch) else fork
+    fork = _unsloth(launch) if not own and _imports_unsloth(launch) else fork
     runner: Literal["accelerate", "script", ""] = ""
     if own and not name.endswith("orch_trl.py"):
         runner = "script" if "scripts" in name else "accelerate"
@@ -404,19 +410,31 @@ def _by_unsloth(
 ) -> tuple[Fork | None, tuple[str, ...], str]:
     """Return Unsloth if it replaces TRL's classes, what is taken for granted, and why β is unknown:
     the program or the file imports it, or the project of a file that is no program lists it."""
+    fork = _unsloth(launch)
     if "unsloth?" in document.imports:
-        why = f"β is {UNSLOTH.defaults['beta']} if the program imports Unsloth, else TRL's own"
+        own = fork.defaults.get("beta")
+        why = f"β is {own} if the program imports Unsloth, else TRL's own" if own else ""
         given = {*dict(_flags(launch.words)), *(k for d in launch.documents for k in d.values)}
         return None, (), "" if "beta" in given else why
     if "unsloth" in document.imports or _imports_unsloth(launch):
-        return UNSLOTH, (), ""
-    if launch.words or "__main__" in document.imports or "unsloth" not in launch.versions:
+        return fork, (), ""
+    is_listed = not {"unsloth", "unsloth?"}.isdisjoint(launch.versions)
+    if launch.words or "__main__" in document.imports or not is_listed:
         return None, (), ""
-    return UNSLOTH, ("the program that imports this file imports Unsloth, which is listed",), ""
+    return fork, ("the program that imports this file imports Unsloth, which is listed",), ""
 
 
 def _imports_unsloth(launch: Launch) -> bool:
     return any(name.partition(".")[0] == "unsloth" for name in launch.names)
+
+
+def _unsloth(launch: Launch) -> Fork:
+    """Return Unsloth with the defaults of its release."""
+    pinned = launch.versions.get("unsloth", "").partition(" ")[0]
+    if not pinned or version_tuple(pinned) >= FIRST_OWN_BETA:
+        return UNSLOTH
+    later = ("beta", "loss_type")
+    return replace(UNSLOTH, defaults={k: v for k, v in UNSLOTH.defaults.items() if k not in later})
 
 
 @cache
@@ -473,7 +491,9 @@ def _from_recipe(launch: Launch) -> LaunchOptions | None:
     if keys & _FOREIGN or not (prefix or (keys & _SIGNS and keys & set(inherited(script)))):
         return None
     assumes = ("a trainer of TRL reads this file: nothing in it says so",) if not prefix else ()
-    return LaunchOptions(script, document.name or "recipe", "argparse", given, "", assumes)
+    own = frozenset[str]() if prefix else None  # a program that reads it may have its own
+    name = document.name or "recipe"
+    return LaunchOptions(script, name, "argparse", given, assumes=assumes, options_of_its_own=own)
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandWord], bool] | None:
@@ -502,7 +522,14 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandW
 
 def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple[str, Given]]:
     """Yield each flag with its value: those of orch's program orch_trl.py if `own`, else others."""
-    for name, given in flags_in_order(words, dashes=False):
+    joined, flag = list[CommandWord](), ""
+    for word in words:
+        is_flag = word.text.startswith("--")
+        if flag in _LISTS and not is_flag and joined[-1].text != flag:
+            word = replace(word, text=f"[{joined.pop().text.strip('[]')}, {word.text}]")
+        flag = word.text if is_flag else flag
+        joined.append(word)
+    for name, given in flags_in_order(joined, dashes=False):
         if (name in _OWN_FLAGS) == own:
             yield name, given
 
@@ -528,7 +555,7 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
         versions = [v for v in versions if version_tuple(v)[: len(last)] <= last]
     versions = inside(versions, launch.bounds("trl")[0])
     every = {key for version in own for key in own[version]}
-    keys = {key for key, _ in request.options(versions[-1])} & every
+    keys = {key.partition(".")[0] for key, _ in request.options(versions[-1])} & every
     keys -= REDECLARED | (request.options_of_its_own or frozenset())
     refused = {v: sum(key not in own[v] for key in keys) for v in versions}
     if request.fork is not None:
@@ -602,7 +629,8 @@ def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]
     """Yield the options around the KL whose default differs between these releases."""
     own = own_options(request.script)
     given = {key for key, _ in request.options(releases[-1])}
-    for key in ("loss_type", *(f"vllm_importance_sampling_{each}" for each in _OF_ENGINE)):
+    engine = _OF_ENGINE if "use_vllm" in given or request.opaque else ()
+    for key in ("loss_type", *(f"vllm_importance_sampling_{each}" for each in engine)):
         values = {getattr(own[version].get(key), "default", None) for version in releases}
         if len(values) > 1 and key not in given and request.fork is None:
             last = releases[-1]
@@ -621,6 +649,8 @@ _DECIDING = (
     "num_iterations",
 )
 Terms = tuple[InReward, InLoss, tuple[str, ...]]
+_PLAIN = re.compile(rf"[\w./+${{}}{UNKNOWN}{UNSET}-]+")
+"""A text that needs no quotes within a list."""
 
 
 def _worded(terms: Terms) -> str:
@@ -646,12 +676,16 @@ def _table(script: Script, versions: tuple[str, ...]) -> ReleaseTable:
 def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> HeldKeys:
     """Return the options of a launch with the table of its class in its releases."""
     given: dict[str, list[Given]] = {}
+    parts: dict[str, dict[str, Given]] = {}
     table = _table(request.script, tuple(releases))
     more = request.options_of_its_own or frozenset()
     for key, each in request.options(releases[-1]):
-        root = key.partition(".")[0]  # an option whose value is a dictionary or a list
-        whole = table.has(root) or root in more
-        given.setdefault(root if whole else key, []).append(each)
+        root, _, part = key.partition(".")  # an option whose value is a dictionary or a list
+        if part and (table.has(root) or root in more):
+            parts.setdefault(root, {})[part] = each
+            given[root] = [_whole(parts[root])]
+        else:
+            given.setdefault(key, []).append(each)
     others = [v for v in own_options(request.script) if v not in releases]
     fork = request.fork
     of_fork = fork.defaults if fork is not None else {}
@@ -674,9 +708,20 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         flag="--" if request.grammar == "argparse" else "",
         refuses=_REFUSES.get(request.runner, ""),
         open=request.options_of_its_own is None,
-        guessed=exact and request.entry.endswith((".yaml", ".yml")) and bool(request.assumes),
         opaque=request.opaque,
         fork=f"{fork.title} trains it, by its own {', '.join(unsaid)}" if fork and unsaid else "",
+    )
+
+
+def _whole(parts: Mapping[str, Given]) -> Given:
+    """Return a list or a dictionary, whose parts have numbers or names, as one value."""
+    texts = (x.text if _PLAIN.fullmatch(x.text) else json.dumps(x.text) for x in parts.values())
+    is_list = all(map(str.isdigit, parts))
+    whole = ", ".join(t if is_list else f"{k}: {t}" for k, t in zip(parts, texts, strict=True))
+    return Given(
+        f"[{whole}]" if is_list else f"{{{whole}}}",
+        tuple(sorted({line for each in parts.values() for line in each.lines})),
+        tuple(reason for each in parts.values() for reason in each.why),
     )
 
 
@@ -758,12 +803,13 @@ class _Reader(ReleaseReader):
             return InReward(False), InLoss(None, None, beta), (why,)
         return InReward(False), InLoss(True, "rho_k3" if corrected else "k3", beta), ()
 
-    def reading(self, undecided: Iterable[str]) -> LaunchReading:
-        """Return the reading of the launch in this release."""
+    def reading(self, undecided: Iterable[str], oldest: str) -> LaunchReading:
+        """Return the reading of the launch in this release, the newest since the oldest it may be
+        of."""
         reward, loss, unknown = self.terms()
         keys, fork = self.keys, self.request.fork
         self.unread += undecided
-        if fork is not None and not keys.has("beta"):
+        if fork is not None and "beta" in fork.defaults and not keys.has("beta"):
             keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
         keys.assumes += self._processes()
         on = None if unknown else bool(reward.active or loss.active)
@@ -779,7 +825,7 @@ class _Reader(ReleaseReader):
             advantage_estimator=self._advantage(),
             group_size=group,
             settings=settings,
-            changes=tuple(self._changes(loss)),
+            changes=tuple(self._changes(loss, oldest)),
             unknown=unknown,
             regime=regime,
             surroundings=around,
@@ -1108,9 +1154,10 @@ class _Reader(ReleaseReader):
         if not self.keys.has(beta):
             text = f"{beta} is {self.keys.defaults.get(beta, '')} unless given"
             of_release = f"TRL {self.version}, trl/trainer/{script}_config.py"
-            self.rules.append(Rule(text, of_release if fork is None else fork.source))
+            is_own = fork is not None and beta in fork.defaults
+            self.rules.append(Rule(text, fork.source if fork and is_own else of_release))
 
-    def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
+    def _changes(self, loss: InLoss, oldest: str) -> Iterator[LaunchChange]:
         """Yield the change of k3 in the loss to the token's reverse KL, if the release has it."""
         others = self.request.fork is not None or self.request.shipped is not None
         if not loss.active or others or self.at < FIRST_CORRECTED:
@@ -1119,4 +1166,6 @@ class _Reader(ReleaseReader):
         written = f"--{key} True" if self.written.startswith("--") else f"{key}=True"
         edit = self.keys.edit(key, "True", written)
         if edit is not None:
-            yield LaunchChange("k3 times the importance ratio in the loss", (edit,))
+            since = ", which TRL has since 0.26.0"
+            since = since if version_tuple(oldest) < FIRST_CORRECTED else ""
+            yield LaunchChange(f"k3 times the importance ratio in the loss{since}", (edit,))
