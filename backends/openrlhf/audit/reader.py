@@ -424,15 +424,16 @@ class _Reader(ReleaseReader):
     def _regime(self) -> TrainingRegime:
         """Return the regime: on-policy if each batch of rollouts serves one train step."""
         keys, names = self.keys, self.names
+        sizes = (names[each] for each in ("rollouts", "group", "batch", "epochs"))
+        of_steps = regime_of_rollouts(keys, *sizes, flag="--")
         for name in ("async", "partial"):
             on = keys.switch(names[name])
             if on:
                 why = f"--{names[name]} samples while the policy is updated"
-                return TrainingRegime(False, why, ahead=True)
+                return of_steps.behind(why, ahead=True)
             if on is None:
                 return TrainingRegime(None, keys.why_unknown(names[name]))
-        sizes = (names[each] for each in ("rollouts", "group", "batch", "epochs"))
-        return regime_of_rollouts(keys, *sizes, flag="--")
+        return of_steps
 
     def _surroundings(self) -> Surroundings:
         """Return the surroundings of the KL.
