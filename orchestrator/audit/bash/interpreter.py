@@ -24,7 +24,7 @@ from orchestrator.audit.bash.expansion import (
     default_of,
     is_counted,
 )
-from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
+from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep, readable
 from orchestrator.audit.bash.values import (
     EMPTY,
     Hole,
@@ -758,7 +758,7 @@ class Interpreter(Expander):
         private: dict[str, Hole] = {}
         length = 0
         for piece in text:
-            written = piece.text if isinstance(piece, ShellText) else ""
+            written = readable(piece.text) if isinstance(piece, ShellText) else ""
             if isinstance(piece, Hole) and not piece.unset:
                 if FIRST_PRIVATE + len(private) > LAST_PRIVATE:
                     return None
