@@ -456,10 +456,9 @@ class _Reader(ReleaseReader):
             divided = None
             self.unknown_advantage(advantage)
         gspo = keys.text(names["mode"]) == "gspo"
-        averaged = not is_since(self.version, FIRST_TOKEN_MEAN) or gspo
-        averaged = averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
-        kl_averaged = not is_since(self.version, FIRST_KL_TOKEN_MEAN)
-        kl_averaged = kl_averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
+        kl_averaged = keys.text(names["aggregation"]) == "seq-mean-token-mean"
+        averaged = kl_averaged or gspo or not is_since(self.version, FIRST_TOKEN_MEAN)
+        kl_averaged = kl_averaged or not is_since(self.version, FIRST_KL_TOKEN_MEAN)
         correction = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
         ratio: Literal["token", "sequence_mean", "none"] = "sequence_mean" if gspo else "token"
@@ -506,14 +505,10 @@ class _Reader(ReleaseReader):
         """Return λ and γ where they are not 1. Only GAE reads them; λ was 0.95 in 0.4."""
         if advantage != "gae":
             return ""
-        readings = []
-        first = 1.0 if is_since(self.version, "0.5") else 0.95
-        for name, default in (("lambd", first), ("gamma", 1.0)):
-            key = self.names[name]
-            value = self.keys.number(key, default)
-            if value is not None and value != 1:
-                readings.append(f"--{key} {value:g}")
-        return ", ".join(readings)
+        names = {self.names[name]: f"--{self.names[name]}" for name in ("lambd", "gamma")}
+        older = not is_since(self.version, "0.5") and not self.keys.has(self.names["lambd"])
+        implied = f"--{self.names['lambd']} 0.95" if older else ""
+        return ", ".join(filter(None, (implied, self.discounts(names))))
 
     def _correction(self) -> str:
         """Return the weights against the rollout engine in words; empty without them."""

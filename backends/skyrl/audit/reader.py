@@ -152,15 +152,6 @@ _READ = (
 DEFAULTS = {key: written(tables()[NEWEST].defaults[key]) for key in _READ}
 DEFAULTS |= dict.fromkeys((ASYNC, OLD_K3, OLD_ABS), "false")
 """Key -> its default, the same in every release that has it."""
-NOT_KEYS = (
-    f"{ALGORITHM}.init_kl_coef",
-    f"{ALGORITHM}.kl_target",
-    f"{ALGORITHM}.kl_coef",
-    f"{ALGORITHM}.kl_estimator",
-    f"{ALGORITHM}.kl_loss_type",
-)
-"""Names that look like keys and are none. Hydra's `+` adds them; SkyRL never reads them."""
-
 _OLD = re.compile(r"skyrl_train[./]|^examples\.(?!train\.)[\w.]+$")
 _IMPORTS_OLD = re.compile(r"^[ \t]*(from|import) skyrl_train\b", re.MULTILINE)
 _OLD_KEYS = re.compile(
@@ -667,8 +658,6 @@ class _Reader(ReleaseReader):
                     yield from keys.inert(
                         key, f"it is for a KL in the reward; {USE_REWARD} is not true"
                     )
-        for key in NOT_KEYS:
-            yield from keys.inert(key, "SkyRL has no such key")
 
     def _rules(self, reward: InReward, loss: InLoss, *, taught: bool) -> None:
         if taught:

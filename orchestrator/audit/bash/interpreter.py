@@ -59,7 +59,7 @@ SHELLS = ("bash", "sh", "zsh", "sbatch", "/bin/bash", "/bin/sh", "dash")
 _SETS_UP = re.compile(r"bashrc|activate|conda|profile|modules?\b|venv|setvars|set_env\.sh|\.zshrc")
 """Sourced files that only set up an environment. They set no variable of a launch."""
 _NO_LAUNCH = re.compile(
-    r"\[|alias|apt-get|awk|cd|chmod|command|cp|curl|date|die|echo|export|find|git|hash|head"
+    r"\[|:|true|false|alias|apt-get|awk|cd|chmod|command|cp|curl|date|die|echo|export|find|git|hash|head"
     r"|hf|huggingface-cli|kill|ln|local|ls|mkdir|module|mv|nvidia-smi|pip3?|popd|printf|p?grep|ps"
     r"|pkill|pushd|read|rm|sed|sleep|tail|tar|test|touch|trap|type|ulimit|unset|usage|wait|wandb|wget"
     r"|which|(?:log|print|info|warn|warning|debug|error|fail|say|msg|banner|section)(?:_\w+)?"
@@ -940,9 +940,6 @@ class Interpreter(Expander):
         # The program takes the place of the shell: nothing after it runs.
         return "exit"
 
-    def _nothing(self, _arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        return None
-
     _STATEMENTS: ClassVar[Mapping[str, "_Statement"]] = {
         "program": _block,
         "compound_statement": _block,
@@ -987,9 +984,6 @@ class Interpreter(Expander):
         "printf": _printf,
         "trap": _trap,
         "shopt": _shopt,
-        ":": _nothing,
-        "true": _nothing,
-        "false": _nothing,
     }
 
 
