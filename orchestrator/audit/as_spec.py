@@ -21,7 +21,7 @@ from orchestrator import plugins
 from orchestrator.audit import own_code, pipeline
 from orchestrator.audit.judge import AuditFinding, judge
 from orchestrator.audit.key_check import unnumbered
-from orchestrator.audit.reading import flags_in_order
+from orchestrator.audit.reading import as_number, flags_in_order
 from orchestrator.audit.surroundings import estimator_name
 from orchestrator.errors import SelectionError
 from orchestrator.estimators import choices
@@ -485,9 +485,11 @@ def _kl(reading: AuditFinding, missing: dict[str, str]) -> dict[str, Any] | None
 
 
 def _first_file(fields: dict[str, Any]) -> Iterator[str]:
-    """Put the first file of a list into `data.path`; yield a sentence if the list has others."""
+    """Put the first file of a list, without weights, into `data.path`; yield a sentence if the list
+    has others."""
     paths = fields.setdefault("data", {}).get("path") or []
     paths = paths.split(",") if isinstance(paths, str) else paths
+    paths = [each for each in paths if as_number(str(each)) is None]
     fields["data"] |= {"path": paths[0]} if paths else {}
     fields.setdefault("model", {})
     if len(paths) > 1:

@@ -253,6 +253,8 @@ def _add(lines: list[str], key: str, text: str, finding: AuditFinding) -> bool:
     return False
 
 
+_OPTION = re.compile(r"(?<!\S)(?!-m |--multirun )--?[A-Za-z][\w-]* +(?=[\"']?$)")
+"""An option that stands before each setting: `-S a.b=c`. Hydra's own stand before them once."""
 _IN_QUOTES = re.compile(r"""(?<![=\w])(["'])(?:(?!\1)\S)*\1(,?)""")
 """A word in quotes, and the comma of a list of Python; no text of several words."""
 
@@ -260,6 +262,9 @@ _IN_QUOTES = re.compile(r"""(?<![=\w])(["'])(?:(?!\1)\S)*\1(,?)""")
 def _before(line: str, at: int, text: str) -> tuple[int, str]:
     """Return where a setting goes before the one at `at`, and its text, in the same quotes."""
     at = len(line[:at].rstrip("+~"))
+    option = None if text.startswith("--") else _OPTION.search(line[:at])
+    if option is not None:
+        return option.start(), f"{option[0]}{text} "
     quoted = _IN_QUOTES.match(line, at - 1) if at else None
     if quoted is None:
         return at, f"{text} "

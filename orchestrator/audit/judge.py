@@ -3,9 +3,11 @@
 The result is an `AuditFinding`: verdict, reasons, problems, changes.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from orchestrator.analysis.text import MOST_NAMED, few
@@ -30,6 +32,8 @@ from orchestrator.kl.table import Case, Judged, bias_of_sum, judged
 from orchestrator.kl.verdicts import verdict
 from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import (
+    UNKNOWN,
+    UNSET,
     AuditNote,
     AuditVerdict,
     BoundNote,
@@ -479,6 +483,7 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
             (ends.line,),
             stops=ends.breaks,
         )
+    yield from _refused_by_ray(launch.words)
     before, last = (CommandWord(""), CommandWord(""), *launch.words)[-2:]
     if last.text in _CLOSES and last.lines and last.lines != before.lines:
         text = f"`{last.text}` follows a `\\` and ends nothing: bash refuses the whole file"
@@ -515,6 +520,19 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
         text = f"a KL in the loss is asked for, and {reading.no_gradient}"
         yield AuditNote(text, tuple(lines))
+
+
+def _refused_by_ray(words: Iterable[CommandWord]) -> Iterator[AuditNote]:
+    """Yield a note on a runtime environment whose text is known and is no JSON."""
+    for word, after in pairwise((*words, CommandWord(""))):
+        name, is_set, value = word.text.partition("=")
+        text = value if is_set else after.text
+        if name == "--runtime-env-json" and not {UNKNOWN, UNSET} & {*text}:
+            try:
+                json.loads(text)
+            except ValueError as error:
+                why = f"the launch would not start: ray refuses {name}, which is no JSON: {error}"
+                yield AuditNote(why, word.lines[:1], stops=True, apart=True)
 
 
 def _mended(launch: Launch, contradictions: Iterable[AuditNote]) -> Iterator[str]:

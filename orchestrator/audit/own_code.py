@@ -306,6 +306,8 @@ def _named_functions(
             continue
         module, _, name = value.rpartition(":" if ":" in value else ".")
         path = module if module.endswith(".py") else module.replace(".", "/") + ".py"
+        if re.search(hooks.stock, path):
+            continue
         known = functions(beside.get(path) or "").get(name)
         lines = known.lines if known is not None else ()
         yield OwnCode(kind, name, path, lines, f"{NAMED} {key}")

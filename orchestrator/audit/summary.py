@@ -14,6 +14,7 @@ from orchestrator.audit.own_code import called
 from orchestrator.audit.render import cases, edit_text, goal, term_text
 from orchestrator.audit.verdicts import VERDICTS, WITHOUT_A_TERM, WITHOUT_KL
 from orchestrator.kl.verdicts import percent
+from orchestrator.library.launches import UNSET
 
 _LINES = re.compile(r"\blines? [\d, ]*\d")
 MOST_EDITS = 3
@@ -297,11 +298,31 @@ def _named_flags(finding: AuditFinding) -> str:
     return f"{first.flag}{at}" + (f" and {more} more" if more else "")
 
 
+def _left_to_the_caller(finding: AuditFinding) -> Iterator[str]:
+    """Yield the options whose value is a variable that nothing in the script sets.
+
+    Without it the option has no value, which argparse refuses.
+    """
+    keys = finding.held
+    if keys is None or keys.grammar != "argparse":
+        return
+    kinds = {key: kind for t in (*keys.others, keys.table) for key, kind in t.kinds.items()}
+    lasts = ((key, values[-1]) for key, values in keys.given.items())
+    left = [
+        f"{given.why[0]} (--{key})"
+        for key, given in lasts
+        if given.text == UNSET and not given.mark and kinds.get(key, "switch") != "switch"
+    ]
+    if left:
+        yield f"a caller must set {few(left)}"
+
+
 def _also(finding: AuditFinding) -> Iterator[str]:
     """Yield what else counts, the most important first."""
     wrong = _mistakes(finding)
     if wrong and finding.changes and wrong[0] not in instead(finding):
         yield wrong[0]
+    yield from _left_to_the_caller(finding)
     unbounded = finding.verdict in WITHOUT_KL
     for note in finding.bound_notes:
         if not note.wrong and not instead(finding).startswith(note.instead):

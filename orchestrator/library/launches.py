@@ -5,7 +5,7 @@ imports nothing heavy.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
 from orchestrator.errors import OrchError
@@ -437,6 +437,12 @@ class TrainingRegime:
         """
         count = "one train step" if steps <= 1 else f"{steps:g} train steps"
         return cls(steps <= 1, f"{count} for each batch of rollouts", sizes, steps)
+
+    def behind(self, why: str, *, ahead: bool = False) -> "TrainingRegime":
+        """Return the regime where an older policy samples, too, for this reason."""
+        if (self.steps or 0) <= 1:
+            return replace(self, on_policy=False, why=why, sizes="", ahead=ahead)
+        return replace(self, on_policy=False, why=f"{self.why}, and {why}", ahead=ahead)
 
     @classmethod
     def unread(cls, keys: Iterable[str]) -> "TrainingRegime":

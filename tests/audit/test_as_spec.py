@@ -327,6 +327,13 @@ def test_what_the_spec_trains_otherwise_is_said(
     assert said in " ".join(done.stderr.split())
 
 
+def test_a_path_of_variables_is_one_word_and_a_weight_is_no_file() -> None:
+    folders = OPENRLHF.replace(" M ", " $D/$N/m ").replace(" D ", " $D/$N.jsonl,1 ")
+    spec = read(f"D=d\nN=n\nX='{folders}'\neval $X\n", "openrlhf@0.9.7")
+    assert (at(spec, "model.path"), at(spec, "data.path")) == ("d/n/m", "d/n.jsonl")
+    assert not [each for each in spec.remarks if "first of" in each]
+
+
 def test_a_program_that_tells_its_use_is_one_launch_and_a_notebook_is_read() -> None:
     used = f'"""Run:\n    python t.py\n    python t.py --lr 3\n"""\n{TRL}A(lr)\n'
     assert launch_of(used, "t.py", {}, {})[2] == 1

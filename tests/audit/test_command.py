@@ -194,6 +194,14 @@ def test_the_change_of_a_configuration(name: str, text: str) -> None:
     assert changed.count("#") == text.count("#")
 
 
+def test_a_setting_is_added_behind_the_option_of_the_others() -> None:
+    sizes = '-S "trainer.train_batch_size=8" -S trainer.policy_mini_batch_size=8'
+    text = f"python -m a.launch --job x {sizes} -S trainer.algorithm.use_kl_loss=true"
+    changed, left = fixed(text, audit(text, "x.sh"))
+    assert not left
+    assert changed.count("-S ") == changed.count("=") > 3
+
+
 def test_fix_writes_a_diff_that_patch_takes_and_leaves_the_file(tmp_path: Path) -> None:
     path = tmp_path / "k3.sh"
     path.write_text(K3)

@@ -280,11 +280,11 @@ class _Reader(StockReader):
             yield from keys.inert(APPROXIMATION, "it is for a KL in the loss")
 
     def _regime(self) -> TrainingRegime:
-        keys = self.keys
-        if self._on(ASYNC):
-            age = keys.text("grpo.async_grpo.max_trajectory_age_steps") or "…"
-            return TrainingRegime(False, f"rollouts lag by up to {shown(age)} steps ({ASYNC})")
-        return regime_of_rollouts(keys, PROMPTS, GROUP, BATCH, number=self._size)
+        of_steps = regime_of_rollouts(self.keys, PROMPTS, GROUP, BATCH, number=self._size)
+        if not self._on(ASYNC):
+            return of_steps
+        age = self.keys.text("grpo.async_grpo.max_trajectory_age_steps") or "…"
+        return of_steps.behind(f"rollouts lag by up to {shown(age)} steps ({ASYNC})")
 
     def _size(self, key: str) -> float | None:
         """Return a number, also where it is the product of two other keys (`${mul:${a}, ${b}}`)."""

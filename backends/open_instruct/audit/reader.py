@@ -166,14 +166,11 @@ class _Reader(StockReader):
         ahead = keys.number(AHEAD)
         if ahead is None:
             return TrainingRegime(None, keys.why_unknown(AHEAD))
-        if ahead > 0:
-            why = f"responses are sampled {ahead:g} steps ahead (--{AHEAD})"
-            return TrainingRegime(False, why)
         epochs, parts = keys.number("num_epochs"), keys.number("num_mini_batches")
-        if not parts:
-            return TrainingRegime(None, keys.why_unknown("num_mini_batches"))
-        steps = (epochs or 1) * parts
-        return TrainingRegime.of_steps(steps)
+        of_steps = TrainingRegime.of_steps((epochs or 1) * (parts or 1))
+        if ahead > 0:
+            return of_steps.behind(f"responses are sampled {ahead:g} steps ahead (--{AHEAD})")
+        return of_steps if parts else TrainingRegime(None, keys.why_unknown("num_mini_batches"))
 
     def _surroundings(self) -> Surroundings:
         keys, unread = self.keys, []

@@ -20,6 +20,7 @@ from orchestrator.audit.reading import (
     Keys,
     ReleaseReader,
     as_number,
+    clip_range,
     regime_of_rollouts,
     truncated,
     written_flags,
@@ -76,6 +77,7 @@ OPTIONS: Mapping[str, tuple[str, str, str | None]] = {
     "no_std": ("no_advantage_std_norm", "algo.advantage.no_std_norm", "false"),
     "entropy": ("entropy_loss_coef", "actor.entropy_coef", "0"),
     "clip": ("eps_clip", "actor.eps_clip", "0.2"),
+    "bounds": ("eps_clip_low_high", "actor.eps_clip_low_high", None),
     "aggregation": ("loss_agg_mode", "actor.loss_agg_mode", "token-mean"),
     "correction": ("enable_vllm_is_correction", "algo.advantage.is_correction_enable", "false"),
     "correction_kind": ("vllm_is_correction_type", "algo.advantage.is_correction_type", "tis"),
@@ -156,6 +158,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     flags, abbreviated = _completed(
         written, own_tables()[NEWEST if dotted else LAST_FLAT], frozenset(parsed_flags(parser))
     )
+    flags = _whole(flags, rest)
     names = DOTTED if dotted else FLAT
     switched_on = {
         name: [replace(each, text="true", why=()) for each in values]
@@ -170,7 +173,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     reading = _Reader(launch, keys, entry, version, because, names).reading()
     return replace(
         reading,
-        held=_held(_whole(flags, rest), version, launch, entry),
+        held=_held(flags, version, launch, entry),
         rules=(*reading.rules, *abbreviated),
     )
 
@@ -420,15 +423,16 @@ class _Reader(ReleaseReader):
     def _regime(self) -> TrainingRegime:
         """Return the regime: on-policy if each batch of rollouts serves one train step."""
         keys, names = self.keys, self.names
+        sizes = (names[each] for each in ("rollouts", "group", "batch", "epochs"))
+        of_steps = regime_of_rollouts(keys, *sizes, flag="--")
         for name in ("async", "partial"):
             on = keys.switch(names[name])
             if on:
                 why = f"--{names[name]} samples while the policy is updated"
-                return TrainingRegime(False, why, ahead=True)
+                return of_steps.behind(why, ahead=True)
             if on is None:
                 return TrainingRegime(None, keys.why_unknown(names[name]))
-        sizes = (names[each] for each in ("rollouts", "group", "batch", "epochs"))
-        return regime_of_rollouts(keys, *sizes, flag="--")
+        return of_steps
 
     def _surroundings(self) -> Surroundings:
         """Return the surroundings of the KL.
@@ -451,16 +455,14 @@ class _Reader(ReleaseReader):
             divided = None
             self.unknown_advantage(advantage)
         gspo = keys.text(names["mode"]) == "gspo"
-        averaged = not is_since(self.version, FIRST_TOKEN_MEAN) or gspo
-        averaged = averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
-        kl_averaged = not is_since(self.version, FIRST_KL_TOKEN_MEAN)
-        kl_averaged = kl_averaged or keys.text(names["aggregation"]) == "seq-mean-token-mean"
+        kl_averaged = keys.text(names["aggregation"]) == "seq-mean-token-mean"
+        averaged = kl_averaged or gspo or not is_since(self.version, FIRST_TOKEN_MEAN)
+        kl_averaged = kl_averaged or not is_since(self.version, FIRST_KL_TOKEN_MEAN)
         correction = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
         ratio: Literal["token", "sequence_mean", "none"] = "sequence_mean" if gspo else "token"
         if ahead and not correction:
             ratio = "none"
-        clip = keys.number(names["clip"])
         return Surroundings(
             advantage_divided_by=divided,
             division_includes_kl=divided != "group_std",
@@ -469,7 +471,7 @@ class _Reader(ReleaseReader):
             baseline_includes_kl=advantage not in GROUPED,
             policy_loss="gspo" if gspo else "ppo",
             ratio=ratio,
-            clip=(clip, clip) if clip is not None else None,
+            clip=self._clip(),
             correction=correction,
             engine_weight=self._engine_weight() if correction else None,
             length_weighted=averaged,
@@ -482,18 +484,30 @@ class _Reader(ReleaseReader):
             unread=(*self.unread, *truncated(keys, top_p=names["top_p"])),
         )
 
+    def _clip(self) -> tuple[float, float] | None:
+        """Return the clip's bounds: of the flag with two words, else of the one that has both."""
+        if self.keys.has(self.names["bounds"]):
+            low, high = self._numbers(self.names["bounds"]) or (None, None)
+            return clip_range(low, high)
+        return clip_range(self.keys.number(self.names["clip"]), None, symmetric=True)
+
+    def _numbers(self, key: str) -> tuple[float, float] | None:
+        """Return the two numbers of a flag, None if unknown; one number is the upper bound."""
+        words = (self.keys.text(key) or "").split()
+        numbers = [number for word in words if (number := as_number(word)) is not None]
+        if len(numbers) != len(words) or len(words) not in (1, 2):
+            return None
+        low, high = (0.0, *numbers)[-2:]
+        return low, high
+
     def _discount(self, advantage: str) -> str:
         """Return λ and γ where they are not 1. Only GAE reads them; λ was 0.95 in 0.4."""
         if advantage != "gae":
             return ""
-        readings = []
-        first = 1.0 if is_since(self.version, "0.5") else 0.95
-        for name, default in (("lambd", first), ("gamma", 1.0)):
-            key = self.names[name]
-            value = self.keys.number(key, default)
-            if value is not None and value != 1:
-                readings.append(f"--{key} {value:g}")
-        return ", ".join(readings)
+        names = {self.names[name]: f"--{self.names[name]}" for name in ("lambd", "gamma")}
+        older = not is_since(self.version, "0.5") and not self.keys.has(self.names["lambd"])
+        implied = f"--{self.names['lambd']} 0.95" if older else ""
+        return ", ".join(filter(None, (implied, self.discounts(names))))
 
     def _correction(self) -> str:
         """Return the weights against the rollout engine in words; empty without them."""
@@ -534,16 +548,9 @@ class _Reader(ReleaseReader):
         gating = keys.text(GATING, "ratio")
         if keys.text(LEVEL) != "token" or gating != "ratio":
             return None
-        least, most = THRESHOLD
-        if keys.has(LEVEL_BOUNDS):
-            words = (keys.text(LEVEL_BOUNDS) or "").split()
-            numbers = [number for word in words if (number := as_number(word)) is not None]
-            if len(numbers) != len(words) or len(words) not in (1, 2):
-                return None
-            # OpenRLHF's parser reads one number as the upper bound.
-            least, most = (0.0, *numbers)[-2:]
+        bounds = self._numbers(LEVEL_BOUNDS) if keys.has(LEVEL_BOUNDS) else THRESHOLD
         mode = keys.text(LEVEL_MODE, "mask")
-        return EngineWeight("tis_token" if mode == "clip" else "mis_token", least, most)
+        return bounds and EngineWeight("tis_token" if mode == "clip" else "mis_token", *bounds)
 
     def _doubled(self) -> None:
         wanted = [self.names[k] for k in ("coefficient", "estimator", "in_loss")]

@@ -14,6 +14,7 @@ from pathlib import Path
 from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
+from orchestrator.analysis.text import few
 from orchestrator.audit.documents import toml_document
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
@@ -53,6 +54,8 @@ BATCH = 128
 """The orchestrator's batch_size if no batch is given, 0.2 to 0.8.0."""
 LEVEL_NAMES = ("max_async_level", "orchestrator.max_async_level", "trainer.max_async_level")
 STEPS_NAMES = ("optim.step_per_rollout",)
+_OLD_LOSSES = ("clip", "ratio", "kl_cov")
+"""grpo.off_policy.type in 0.1."""
 TABLES = {5: "0.5.0", 8: "0.8.0"}
 """Index of a release -> its version, for releases whose classes' keys are in keys/."""
 _IGNORING: Mapping[str, tuple[str, ...]] = {"0.5.0": ("trainer.loss.",)}
@@ -66,6 +69,7 @@ _AT_LEAST_0 = re.compile(
 )
 """Keys that the configuration declares with `ge=0`, in every release."""
 _TEACHER_NAMES = ("teacher_inference.model.name", "orchestrator.teacher_model.model.name")
+_TEACHERS = "teacher_inference.model.name", "orchestrator.teacher_model"
 _POLICY_NAMES = ("model.name", "trainer.model.name", "orchestrator.model.name")
 _ENTRY = re.compile(
     r"^(rl|trainer|orchestrator|.*zeroband/train\.py|.*prime_rl/.*(rl|train)\.py"
@@ -86,6 +90,7 @@ _MARKS = {
     "kl_coef",
     "max_async_level",
 }
+_SFT_HEADS = {"model", "data", "optim"}
 _SERVER = {"vllm", "server", "kv_cache_offload"}
 """Sections of the file of an inference server alone, which trains nothing."""
 _TRAINER_HEADS = re.compile(
@@ -117,6 +122,11 @@ _BEFORE_TAU_ON = (
 _LOSS_KEYS = frozenset({"adv_tau", "kl_tau", "teacher_tau", *_SINCE_TAU_ON, *_BEFORE_TAU_ON})
 """Keys that only Prime-RL's [loss] has, in some release since 0.2."""
 _COMMON_LOSS_KEYS = frozenset({"type", "import_path", "kwargs"})
+_OF_A_FORK = re.compile(
+    rf"(trainer\.)?loss\.(?!({'|'.join(_LOSS_KEYS | _COMMON_LOSS_KEYS)})\b)"
+    r"|orchestrator\.teacher_model\.(?!(model|client)\b)"
+)
+"""Keys around a teacher that no release with teacher_tau has."""
 _OF_OTHERS = {"args", "taskset", "agent", "extra_env_kwargs", "sampling_args", "kwargs"}
 """Sections with the keys of an environment."""
 _EXTRA_BODY = re.compile(
@@ -264,7 +274,10 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
     )
     server = bool(heads & _SERVER) and not heads & {"orchestrator", "trainer", "inference"}
     return not (foreign or server) and (
-        bool(heads & _MARKS) or _is_sft(values) or _is_orchestrator(values) or _is_trainer(values)
+        bool(heads & _MARKS)
+        or heads >= _SFT_HEADS
+        or _is_orchestrator(values)
+        or _is_trainer(values)
     )
 
 
@@ -297,8 +310,9 @@ def _is_orchestrator(values: Mapping[str, object]) -> bool:
 
 
 def _is_sft(values: Mapping[str, object]) -> bool:
+    """Return True for a file of fine-tuning: one of zeroband's reinforcement has [train], too."""
     heads = {key.partition(".")[0] for key in values}
-    return {"model", "data", "optim"} <= heads and "orchestrator" not in heads
+    return heads >= _SFT_HEADS and not heads & {"orchestrator", "train", "grpo"}
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
@@ -364,6 +378,8 @@ class _Reader(ReleaseReader):
         self.possibilities: tuple[Possibility, ...] = ()
         self.taught: tuple[AuditVerdict, str] | None = None
         self.written = "--{key} {value}" if launch.words else "{key} = {value}"
+        alone = not launch.words
+        self.sft, self.half = alone and _is_sft(keys.given), alone and _is_orchestrator(keys.given)
         keys.opaque = launch.open_end
 
     def _negative(self) -> None:
@@ -397,11 +413,11 @@ class _Reader(ReleaseReader):
         decided = self._path()
         if decided is not None:
             pass
-        elif _is_sft(keys.given) and not self.launch.words:
+        elif self.sft:
             self.rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
         elif self.at <= OLD:
             in_loss, dead, rollout = self._zeroband()
-        elif _is_orchestrator(keys.given) and not self.launch.words and not self._is_whole():
+        elif self.half and not self._is_whole():
             self._half()
         else:
             in_loss, rollout = self._tau()
@@ -419,14 +435,12 @@ class _Reader(ReleaseReader):
                 "use 0.3.0 to 0.5.0 with teacher_tau, or another library"
             )
         )
-        sft = _is_sft(keys.given) and not self.launch.words
-        half = _is_orchestrator(keys.given) and not self.launch.words
         whole = "zeroband/train.py" if self.at <= OLD else "rl"
-        self.entry = self.entry or ("sft" if sft else "orchestrator" if half else whole)
+        self.entry = self.entry or ("sft" if self.sft else "orchestrator" if self.half else whole)
         return self.found(
             in_reward,
             in_loss,
-            advantage_estimator=None if sft else self._advantage(),
+            advantage_estimator=None if self.sft else self._advantage(),
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
@@ -449,8 +463,7 @@ class _Reader(ReleaseReader):
 
     def _refused(self) -> None:
         """Note if the orchestrator refuses its batch, which must hold whole groups."""
-        keys, half = self.keys, _is_orchestrator(self.keys.given) and not self.launch.words
-        section = "" if half else "orchestrator."
+        keys, section = self.keys, "" if self.half else "orchestrator."
         batch_key = f"{section}batch_size"
         group_key = self._find(f"{section}rollouts_per_example", f"{section}group_size")
         if self.at <= OLD or group_key is None or self._find(f"{section}token_batch_size"):
@@ -653,8 +666,11 @@ class _Reader(ReleaseReader):
         """
         keys = self.keys
         key = self._find("grpo.kl_coef", "kl_coef")
-        rollout = None
-        if (kind := self._find("grpo.off_policy.type")) and keys.text(kind) == "kl_cov":
+        rollout, kind = None, self._find("grpo.off_policy.type")
+        named = keys.text(kind) if kind else _OLD_LOSSES[0]
+        if named not in _OLD_LOSSES:
+            self.unknown.append(f"{kind} {named} is in no release: its code says what KL it has")
+        elif named == "kl_cov":
             rollout = as_number((keys.last("grpo.off_policy.kl_coef") or Given("1.0")).text)
             self.rule(
                 "kl_cov weighs a distance to the policy that sampled, on some tokens",
@@ -725,6 +741,8 @@ class _Reader(ReleaseReader):
         if beta > 0 and not self._has_teacher():
             why = f"{teacher} needs orchestrator.teacher_model or {self._teacher_gpus()[0]}"
             self.stops(why, "prime_rl's rl.py, validate_teacher_model", teacher)
+        if beta and (forks := [*filter(_OF_A_FORK.match, keys.given)]):
+            self.unknown.append(f"no release has {few(forks)}: a fork's code says what they make")
         named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
         master, policy = (keys.text(name) if name else "" for name in named)
         if master and policy and master != policy:
@@ -771,7 +789,8 @@ class _Reader(ReleaseReader):
         orchestrator's own file, which names it, is not part of this launch."""
         is_part = self._is_alone() or _is_orchestrator(self.keys.given)
         whole = self._is_whole() or not is_part
-        named = self._find(*_TEACHER_NAMES, "orchestrator.teacher_model.client.base_url")
+        # An empty table is enough: validate_teacher_model asks for the object that it makes.
+        named = any(each.startswith(_TEACHERS) for each in self.keys.given)
         gpus = self.keys.last(self._teacher_gpus()[0])
         has_gpus = gpus is not None and gpus.text not in ("0", "[]", "null")
         return not whole or bool(self.keys.opaque or named or has_gpus)

@@ -22,6 +22,8 @@ from backends.skyrl.manifest import (
     tables,
 )
 from backends.skyrl.overrides import written
+from orchestrator.audit.libraries import found_beside
+from orchestrator.audit.own_code import entry_at
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     NOT_RESCALED,
@@ -150,16 +152,8 @@ _READ = (
 DEFAULTS = {key: written(tables()[NEWEST].defaults[key]) for key in _READ}
 DEFAULTS |= dict.fromkeys((ASYNC, OLD_K3, OLD_ABS), "false")
 """Key -> its default, the same in every release that has it."""
-NOT_KEYS = (
-    f"{ALGORITHM}.init_kl_coef",
-    f"{ALGORITHM}.kl_target",
-    f"{ALGORITHM}.kl_coef",
-    f"{ALGORITHM}.kl_estimator",
-    f"{ALGORITHM}.kl_loss_type",
-)
-"""Names that look like keys and are none. Hydra's `+` adds them; SkyRL never reads them."""
-
 _OLD = re.compile(r"skyrl_train[./]|^examples\.(?!train\.)[\w.]+$")
+_IMPORTS_OLD = re.compile(r"^[ \t]*(from|import) skyrl_train\b", re.MULTILINE)
 _OLD_KEYS = re.compile(
     r"^generator\.(backend|num_inference_engines|run_engines_locally|inference_engine_\w+"
     r"|weight_sync_backend|async_engine|gpu_memory_utilization|vllm_\w+|model_dtype"
@@ -260,6 +254,9 @@ def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
         return NEW_RELEASE, "the newest release; its entry point or keys are those of skyrl"
     if any(_OLD.search(text) for text in texts):
         return OLD_RELEASE, "its entry point is one of skyrl-train"
+    program = found_beside(entry_at(launch.words)[1], launch.beside)
+    if _IMPORTS_OLD.search(launch.beside.get(program) or ""):
+        return OLD_RELEASE, "its program imports skyrl_train"
     if any(_OLD_KEYS.search(text) for text in texts):
         if not launch.words:
             return OLD_RELEASE, "its keys are those of skyrl-train"
@@ -330,13 +327,16 @@ class _Reader(ReleaseReader):
         )
 
     def _refused(self) -> None:
-        """Note each setting with which SkyRL does not start (0.3.0 and 0.4.0)."""
+        """Note each setting with which SkyRL does not start."""
         keys = self.keys
-        batch, minibatch = keys.number(BATCH), keys.number(MINIBATCH)
-        if not self.old and batch and minibatch and batch % minibatch:
+        batch, minibatch = keys.number(BATCH) or 0, keys.number(MINIBATCH) or 0
+        # A program of one's own may have other defaults, and skyrl-train may take a remainder.
+        sure = _is_entry_point(self.entry) or (keys.has(BATCH) and keys.has(MINIBATCH))
+        left = batch % minibatch if minibatch else 0
+        if sure and left and (batch < minibatch or not self.old):
             why = f"{BATCH} {batch:g} is no multiple of {MINIBATCH} {minibatch:g}"
-            source = "train/utils/utils.py: validate_batch_sizes"
-            self.stops(why, source, BATCH, MINIBATCH)
+            package = "skyrl_train" if self.old else "train"
+            self.stops(why, f"{package}/utils/utils.py: validate_batch_sizes", BATCH, MINIBATCH)
         is_fully = "fully_async" in (self.entry or "")
         if not is_fully or self.old or not is_since(self.version, "0.3"):
             return
@@ -404,20 +404,21 @@ class _Reader(ReleaseReader):
     def _regime(self) -> TrainingRegime:
         """Return the regime: on-policy if each batch of rollouts serves one train step."""
         keys = self.keys
+        of_steps = regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
         if self._samples_ahead():
             if _ASYNC.search(self.entry or "") and "fully" not in (self.entry or ""):
-                return TrainingRegime(False, f"{self.entry} samples one step ahead", ahead=True)
+                return of_steps.behind(f"{self.entry} samples one step ahead", ahead=True)
             lag = keys.text(STALENESS) or "…"
             if lag != "0":
                 why = f"rollouts lag by up to {shown(lag)} steps ({STALENESS})"
-                return TrainingRegime(False, why, ahead=True)
+                return of_steps.behind(why, ahead=True)
         elif keys.has(STALENESS) and not keys.has(ASYNC) and self.version != NEW_RELEASE:
             why = f"{STALENESS} is given, and {self.entry or 'the entry point'} says if it counts"
             return TrainingRegime(None, why)
         if self._is_stepwise() and (self.old or not is_since(self.version, FIRST_BY_PROMPT)):
             why = f"{STEPWISE} makes each turn a sample: the turns of a batch give its train steps"
             return TrainingRegime(None, why)
-        return regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
+        return of_steps
 
     def _is_stepwise(self) -> bool:
         return self.keys.has(STEPWISE) and bool(self.keys.switch(STEPWISE))
@@ -657,8 +658,6 @@ class _Reader(ReleaseReader):
                     yield from keys.inert(
                         key, f"it is for a KL in the reward; {USE_REWARD} is not true"
                     )
-        for key in NOT_KEYS:
-            yield from keys.inert(key, "SkyRL has no such key")
 
     def _rules(self, reward: InReward, loss: InLoss, *, taught: bool) -> None:
         if taught:

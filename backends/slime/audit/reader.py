@@ -187,9 +187,9 @@ class _Reader(StockReader):
         if distils and (reward.active or loss.active):
             self.unknown.append("a KL to a teacher (--use-opd) and one to the reference policy")
         elif distils:
-            return "token_reverse_kl", (
+            return "teacher_kl", (
                 "--use-opd takes log policy - log teacher off each token's advantage: the reverse "
-                "KL of each token to the teacher, which stands in the place of the reference policy"
+                "KL of each token to the teacher"
             )
         rho = (loss.estimator or "").startswith("rho_")
         if loss.active and not reward.active and rho and self._ratio_is_late():
@@ -245,8 +245,8 @@ class _Reader(StockReader):
         return ""
 
     def _regime(self) -> TrainingRegime:
-        ahead = self._ahead()
-        return TrainingRegime(False, ahead) if ahead else self._of_steps()
+        ahead, of_steps = self._ahead(), self._of_steps()
+        return of_steps.behind(ahead) if ahead else of_steps
 
     def _of_steps(self) -> TrainingRegime:
         """Return the regime of the train steps alone, whoever sampled."""
@@ -451,7 +451,7 @@ READER = ReadLibrary(
                 "custom-reward-post-process-path": "advantage",
             },
             functions={"policy_loss_function": "loss", "compute_approx_kl": "trainer"},
-            stock=r"(?:^|/)train(?:_async)?\.py$",
+            stock=r"(?:^|/)(?:train(?:_async)?|slime/rollout/on_policy_distillation)\.py$",
         ),
         hint=r"--advantage-estimator|--rollout-num-gpus|--kl-loss|--n-samples-per-prompt|train_async",
         distributions=("slime",),

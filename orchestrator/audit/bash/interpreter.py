@@ -24,7 +24,7 @@ from orchestrator.audit.bash.expansion import (
     default_of,
     is_counted,
 )
-from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep
+from orchestrator.audit.bash.syntax import Budget, ShellSource, SyntaxNode, TooDeep, readable
 from orchestrator.audit.bash.values import (
     EMPTY,
     Hole,
@@ -59,9 +59,9 @@ SHELLS = ("bash", "sh", "zsh", "sbatch", "/bin/bash", "/bin/sh", "dash")
 _SETS_UP = re.compile(r"bashrc|activate|conda|profile|modules?\b|venv|setvars|set_env\.sh|\.zshrc")
 """Sourced files that only set up an environment. They set no variable of a launch."""
 _NO_LAUNCH = re.compile(
-    r"\[|alias|apt-get|awk|cd|chmod|command|cp|curl|date|die|echo|export|find|git|grep|hash|head"
-    r"|hf|huggingface-cli|kill|ln|local|ls|mkdir|module|mv|nvidia-smi|pip3?|popd|printf"
-    r"|pushd|read|rm|sed|sleep|tail|tar|test|touch|trap|type|ulimit|unset|usage|wait|wandb|wget"
+    r"\[|:|true|false|alias|apt-get|awk|cd|chmod|command|cp|curl|date|die|echo|export|find|git|hash|head"
+    r"|hf|huggingface-cli|kill|ln|local|ls|mkdir|module|mv|nvidia-smi|pip3?|popd|printf|p?grep|ps"
+    r"|pkill|pushd|read|rm|sed|sleep|tail|tar|test|touch|trap|type|ulimit|unset|usage|wait|wandb|wget"
     r"|which|(?:log|print|info|warn|warning|debug|error|fail|say|msg|banner|section)(?:_\w+)?"
 )
 """Commands that start no trainer."""
@@ -211,7 +211,7 @@ class Interpreter(Expander):
         if given is not None and given.type == "array":
             value = ShellArray(tuple(self._array(given, source)))
         else:
-            value = EMPTY if given is None else self.value(given, source)
+            value = EMPTY if given is None else self._captured(given, source)
         appends = any(c.type == "+=" for c in node.children)
         if self.scope.exports_all:
             self.scope.exported.add(name)
@@ -226,6 +226,15 @@ class Interpreter(Expander):
         if any(map(_KEY.match, texts)):
             self.untracked[name] = "whose elements have keys"
         return None
+
+    def _captured(self, node: SyntaxNode, source: ShellSource) -> ShellValue:
+        """Return the value of the right side of `x=...`; read a launch whose output it takes."""
+        value = self.value(node, source)
+        for each in (node, *node.children):
+            is_run = each.type == "command_substitution" and known_text(value) is None
+            if is_run and STARTS.search(source.text(each)):
+                self._subshell(each, source)
+        return value
 
     def _array(self, node: SyntaxNode, source: ShellSource) -> Iterable[ShellValue]:
         """Yield the elements of `( ... )`. Split its unquoted words at blanks."""
@@ -749,7 +758,7 @@ class Interpreter(Expander):
         private: dict[str, Hole] = {}
         length = 0
         for piece in text:
-            written = piece.text if isinstance(piece, ShellText) else ""
+            written = readable(piece.text) if isinstance(piece, ShellText) else ""
             if isinstance(piece, Hole) and not piece.unset:
                 if FIRST_PRIVATE + len(private) > LAST_PRIVATE:
                     return None
@@ -931,9 +940,6 @@ class Interpreter(Expander):
         # The program takes the place of the shell: nothing after it runs.
         return "exit"
 
-    def _nothing(self, _arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        return None
-
     _STATEMENTS: ClassVar[Mapping[str, "_Statement"]] = {
         "program": _block,
         "compound_statement": _block,
@@ -978,9 +984,6 @@ class Interpreter(Expander):
         "printf": _printf,
         "trap": _trap,
         "shopt": _shopt,
-        ":": _nothing,
-        "true": _nothing,
-        "false": _nothing,
     }
 
 

@@ -8,7 +8,14 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from orchestrator.audit.bash.interpreter import Interpreter
-from orchestrator.audit.bash.syntax import MOST_WORK, Budget, ShellSource, SyntaxNode, TooDeep
+from orchestrator.audit.bash.syntax import (
+    MOST_WORK,
+    Budget,
+    ShellSource,
+    SyntaxNode,
+    TooDeep,
+    readable,
+)
 from orchestrator.audit.bash.values import (
     Hole,
     ShellCommand,
@@ -61,7 +68,7 @@ def launches(
     branching exceeds the limits.
     """
     # Blanks of the same length: lines and columns stay.
-    text = _COMMENT_IN_COMMAND.sub(lambda match: " " * len(match[0]), text)
+    text = readable(_COMMENT_IN_COMMAND.sub(lambda match: " " * len(match[0]), text))
     source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
     budget = budget or Budget()
     try:

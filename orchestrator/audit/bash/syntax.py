@@ -22,9 +22,16 @@ _BEYOND_ASCII = re.compile(rb"[\x80-\xff]+")
 """Bytes that the parser receives as dots. A dot, like these bytes, can be part of a word but not of
 a variable name."""
 
+_IN_A_PATH = re.compile(r"""(?<=[\w./,:=@%+"-])\$([A-Za-z_]\w*|\d)(?=[./,:=@%+-])""")
+
 
 class TooDeep(Exception):
     """Raised if the script is nested deeper, or is longer, than any launch needs."""
+
+
+def readable(text: str) -> str:
+    """Return a shell text with `${N}` for the `$N` of `$D/$N/x`, where the grammar ends a word."""
+    return _IN_A_PATH.sub(r"${\1}", text)
 
 
 @dataclass(frozen=True, slots=True)
