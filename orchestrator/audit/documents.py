@@ -392,7 +392,7 @@ def _cell(source: str) -> str:
     lines: list[str] = []
     for line in source.replace("\\\n", " ").split("\n"):
         indent, plain = line[: len(line) - len(line.lstrip())], line.lstrip()
-        runs = plain.startswith(("!", "%pip ", "%uv ", "%conda "))
-        command = f"bash -c {shlex.quote(plain[1:])}"
+        runs = plain.startswith(("!", "%pip ", "%uv ", "%conda ", "pip install ", "conda install "))
+        command = f"bash -c {shlex.quote(plain.lstrip('!%'))}"
         lines.append(f"{indent}_ = {command!r}" if runs else "" if plain[:1] == "%" else line)
     return "\n".join(lines)

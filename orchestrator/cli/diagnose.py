@@ -15,7 +15,7 @@ from orchestrator.audit.pipeline import audit_file
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json
 from orchestrator.cli.conventions import set_next
-from orchestrator.errors import SelectionError
+from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.library.launches import UnreadableScript
 from orchestrator.library.logged import Place
 from orchestrator.logs.logged import LoggedRun
@@ -82,12 +82,17 @@ def command(
     cells: list[CellDir | None] = [*_cells_of(log, where, runs_dir)]
     for cell in cells or [None]:
         source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
-        for run in open_source(source, runs=runs):
+        logged = open_source(source, runs=runs)
+        names = {name for run in logged for row in run.rows for name in row.values}
+        if absent := next((name for name in renames if name not in names), ""):
+            raise SelectionError(f"{log} has no metric '{absent}'{did_you_mean(absent, names)}")
+        for run in logged:
             untold: list[str] = []
             try:
                 facts, place, trained_by, why = _facts(run, script, library, cell)
             except UnreadableScript as error:
                 facts, place, trained_by, why = _facts(run, None, library, cell)
+                facts = facts or TrainingFacts(source=Path(str(script)).name)
                 untold = [f"what the launch sets: {error}"]
             answer = diagnose(trace_of(run, trained_by, place, renames), facts)
             untold += answer.untold
@@ -183,9 +188,8 @@ def _print(answer: Diagnosis) -> None:
             click.echo(common.hanging(label, f"{answer.unit} {evidence.step}: {evidence.text}."))
         click.echo(common.hanging("Change", first.change))
     for other in answer.candidates[1 : None if is_verbose() else 3]:
-        text = (
-            f"{CAUSES[other.cause].words} ({other.certainty}, from {answer.unit} {other.first} on)"
-        )
+        shown = f"{answer.unit} {other.first}: {other.evidence[0].text}"
+        text = f"{CAUSES[other.cause].words} ({other.certainty}, {shown})"
         click.echo(common.hanging("Also", _sentence(text)))
     for note in answer.notes:
         click.echo(common.hanging("Right", note))

@@ -6,6 +6,7 @@ The readers of a history, a console, TensorBoard and Transformers follow it.
 import csv
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -18,7 +19,8 @@ from orchestrator.metrics.tensorboard import scalars
 
 FORMATS = (
     "a history as CSV or JSON (lines, or a list), TensorBoard (events.out.tfevents.*), "
-    "Transformers (trainer_state.json or an output_dir), the console of a trainer (a text file)"
+    "Transformers (trainer_state.json or an output_dir), the console of a trainer (a text file), "
+    "a notebook that trained"
 )
 
 
@@ -33,7 +35,7 @@ def open_source(source: str, *, runs: Sequence[str] = ()) -> list[LoggedRun]:
         raise UnreadableSource(f"{source} is not there; orch reads {FORMATS}")
     try:
         readable = [start for run in _reader(path)(path) for start in _starts(run)]
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UnreadableSource(f"{path} cannot be read: {error}") from None
     chosen = [run for run in readable if not runs or run.name in runs]
     if not chosen:
@@ -103,7 +105,7 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
                 rows.append(json.loads(line))
             except ValueError:
                 continue  # cut off, or words between
-    # A cell of orch and verl's own file have their metrics one level down.
+    # A cell of orch, verl's own file and others have their metrics one level down.
     objects = [{**row, **_nested(row)} for row in rows if isinstance(row, dict)]
     if not objects:
         raise UnreadableSource(f"{path} has no row and no object with metrics; export it again")
@@ -116,8 +118,8 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
 
 
 def _nested(row: dict[str, Any]) -> dict[str, Any]:
-    inner = row.get("values", row.get("data"))
-    return inner if isinstance(inner, dict) else {}
+    inner = (row.get(name) for name in ("values", "data", "metrics"))
+    return next((each for each in inner if isinstance(each, dict)), {})
 
 
 def _history(rows: list[dict[str, Any]], path: Path) -> list[LoggedRow]:
@@ -136,12 +138,28 @@ def _history(rows: list[dict[str, Any]], path: Path) -> list[LoggedRow]:
 # ---------------------------------------------------------------- a console
 
 
-_OF_CONSOLE = ("", ".log", ".txt", ".out", ".md")
+_OF_CONSOLE = ("", ".log", ".txt", ".out", ".md", ".ipynb")
+_OF_TABLE = ((r"</t[dh]>\s*<t[dh][^>]*>", "\t"), (r"</tr>", "\n"), (r"</?t[a-z]+[^>]*>", ""))
+"""Marks of a table in HTML, and what stands for them in a text."""
+
+
+def _outputs(notebook: str) -> str:
+    """Return what the cells of a notebook printed, with a tab between the cells of a table."""
+    cells = json.loads(notebook).get("cells", ())
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    text = "\n".join(
+        "".join(o.get("text", o.get("data", {}).get("text/html", ""))) for o in outputs
+    )
+    for mark, sign in _OF_TABLE:
+        text = re.sub(mark, sign, text)
+    return text
 
 
 def read_console(path: Path) -> Iterator[LoggedRun]:
-    """Yield the run whose console a text file holds. Raise UnreadableSource if it has no step."""
+    """Yield the run whose console a text file or a notebook holds. Raise UnreadableSource if it has
+    no step."""
     text = path.read_text(encoding="utf-8", errors="replace")
+    text = _outputs(text) if path.suffix == ".ipynb" else text
     for table in map(plugins.logged_metrics, plugins.logging()):
         steps = list(table.console(text)) if table is not None and table.console else []
         if steps:

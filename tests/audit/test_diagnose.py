@@ -266,10 +266,36 @@ SIGNS: dict[str, tuple[str, dict[str, Values]]] = {
         "cut_from_start",
         {"reward": STILL, "completions__clipped_ratio": noisy(0.96, 0.83, noise=0.01)},
     ),
-    "a part of the reward that is 0.5 in each step, while the others make it rise": (
+    "a part of the reward that is 0.5 in each step": (
         "silent_part",
-        {"reward": RISING, "rewards__accuracy_reward": 0.5, "rewards__format_reward": 1.0},
+        {"reward": STILL, "rewards__accuracy_reward": 0.5, "rewards__format_reward": 1.0},
     ),
+    "the same, while the reward rises": ("nothing_wrong", {"reward": RISING, "rewards__a": 0.5}),
+    "a KL that explodes in one step": (
+        "explodes",
+        {"reward": RISING, "kl": np.where(np.arange(STEPS) == 60, 3e6, 0.03 * LEFT)},
+    ),
+    "a KL that drifts while a part of the reward falls": (
+        "reward_hacking",
+        {
+            "reward": 3 * RISING + FALLING,
+            "kl": CUT,
+            "rewards__a": FALLING,
+            "rewards__b": 3 * RISING,
+        },
+    ),
+    "one mean length": ("cut_from_start", {"reward": RISING, "completion_length": 32.0}),
+    "half are cut": ("cut_from_start", {"reward": RISING, "response_length__clip_ratio": 0.45}),
+    "an engine whose log-probabilities are others": (
+        "engine_mismatch",
+        {
+            "rollout__raw_reward": FALLING,
+            "train__pg_clipfrac": 0.07,
+            "rollout__behavior_log_probs": -0.44,
+            "rollout__log_probs": -0.55,
+        },
+    ),
+    "a trained adapter": ("nothing_wrong", {"reward": RISING, "kl": noisy(0.09, 0.03, noise=0.01)}),
     "gradients that are 0 while the rewards differ": (
         "not_trained",
         {"reward": STILL, "loss": 0.0, "grad_norm": 0.0, "frac_reward_zero_std": 0.5, "kl": 0.0},
@@ -364,6 +390,9 @@ HELD = {"reward": noisy(0.74, 0.77, noise=0.005), "loss": 0.002 * LEFT, "kl": 0.
 FREE = {"reward": STILL, "loss": 0.0, "kl": 1e-3 * LEFT, "grad_norm": 0.005}
 LONGER = {"loss": 0.0, "completion_length": np.where(np.arange(STEPS) < 60, 100.0, 2500.0)}
 TAIL = np.where(np.arange(STEPS) % 20 == 10, 50.0, 1.0)
+FAR = {"kl": 7 * LEFT, "loss": 7e-6 * LEFT, "completions__mean_length": 6.0}
+ALL_CUT = {"completions__clipped_ratio": 1.0, "completions__mean_length": 3900.0}
+BETWEEN = {"completions__min_length": 2200.0, "completions__max_length": 6400.0}
 NOT_SAID: dict[str, tuple[str, dict[str, Values]]] = {
     "a KL that the log begins with": ("learning_rate", {**LOST, KL: noisy(1700, noise=400)}),
     "a rate of 0": ("learning_rate", {**LOST, KL: 300 * LEFT, "train__learning_rate": 8e-9}),
@@ -378,6 +407,12 @@ NOT_SAID: dict[str, tuple[str, dict[str, Values]]] = {
     "a count": ("cut_from_start", {"reward": STILL, "truncated_count": 5, "truncated_rate": 0.1}),
     "one cut": ("cut_from_start", {"reward": STILL, "truncated_count": 1}),
     "k3": ("k3_reward_tail", {"reward": RISING, "loss": STILL, "kl": TAIL, "grad_norm": TAIL}),
+    "a KL that is not measured": ("moved_reference", {**LONGER, "reward": RISING, "kl": 0.0}),
+    "a scale of its own": ("kl_too_weak", {**FAR, "reward": 5 * RISING}),
+    "a KL that falls": ("kl_too_weak", {**FAR, "reward": RISING, "kl": noisy(7, 5)}),
+    "a clip without a KL": ("minibatches", {"reward": 0.0, "clip_fraction": 1.0, "kl": 2e-8}),
+    "stop strings": ("cut_from_start", {"reward": STILL, **ALL_CUT, **BETWEEN}),
+    "a function that logs": ("silent_part", {"reward": STILL, "rewards__log_answers": 0.0}),
     "won": ("no_signal", {"reward": RISING, "frac_reward_zero_std": np.where(LATE, 0.95, 0.2)}),
     "no gain": ("nothing_wrong", {"reward": np.r_[[0.127] * 3, noisy(0, 0.15, 0.13)[3:]]}),
 }
@@ -584,6 +619,21 @@ def test_the_file_of_verls_own_logger_is_read(tmp_path: Path) -> None:
     ):
         name.write_text(text, encoding="utf-8")
         assert CliRunner().invoke(command, [str(name)]).output.startswith("Most likely, nothing")
+
+
+def test_a_notebook_and_metrics_one_level_down_are_read(tmp_path: Path) -> None:
+    page, lines = tmp_path / "train.ipynb", tmp_path / "metrics.jsonl"
+    rows = [("Step", "Training Loss", "reward"), *((i, 0.001, r) for i, r in enumerate(RISING, 1))]
+    cells = ["".join(f"<td>{each}</td>\n" for each in row) for row in rows]
+    table = "<table>" + "".join(f"<tr>{row}</tr>\n" for row in cells) + "</table>"
+    outputs = [{"text": ["Loading"]}, {"data": {"text/html": [table]}}]
+    page.write_text(json.dumps({"cells": [{"cell_type": "markdown"}, {"outputs": outputs}]}))
+    nested = [{"rollout_id": i, "metrics": {"score": r}} for i, r in enumerate(RISING)]
+    lines.write_text("\n".join(map(json.dumps, nested)))
+    for words in ([str(page)], [str(lines), "--metric", "score=train/reward_mean"]):
+        assert CliRunner().invoke(command, words).output.startswith("Most likely, nothing")
+    wrong = CliRunner().invoke(command, [str(lines), "--metric", "scor=train/reward_mean"])
+    assert "has no metric 'scor', did you mean 'score'?" in str(wrong.exception)
 
 
 def test_a_script_that_does_not_fix_the_term_is_named(tmp_path: Path) -> None:

@@ -101,6 +101,11 @@ CAUSES: dict[str, Cause] = {
         "Go back to a checkpoint before it; clip the gradient, keep log-probabilities in fp32, and "
         "look for a ratio or a KL whose exponential overflows.",
     ),
+    "explodes": Cause(
+        "the KL, the loss or the gradient explodes in single steps",
+        "Look at the responses of these steps, clip the gradient, and bound the log-ratio of a "
+        "token before its exponential is taken (in k3 and in the importance ratio).",
+    ),
     "group_of_one": Cause(
         "each prompt has one response, which is compared with no other",
         "Sample 4 responses a prompt or more, or take an estimator with a baseline.",

@@ -36,6 +36,11 @@ class Course:
         return self.end > 0.8 and self.best <= 1
 
     @property
+    def is_rate(self) -> bool:
+        """Return whether each reward is within 0 and 1."""
+        return bool(np.nanmin(self.rewards) >= 0 and np.nanmax(self.rewards) <= 1)
+
+    @property
     def before_the_fall(self) -> slice:
         """Return the steps before the fall; all, if there is none."""
         return slice(0, len(self.rewards) if self.at_fall is None else max(self.at_fall, 3))

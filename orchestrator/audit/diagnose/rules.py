@@ -105,7 +105,10 @@ def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
     for name in inferred:
         if name in best:
             best[name] = replace(best[name], certainty="possible")
-    return sorted(best.values(), key=lambda each: (CERTAINTIES.index(each.certainty), each.first))
+    last = "silent_part"  # what else is wrong explains more
+    return sorted(
+        best.values(), key=lambda c: (CERTAINTIES.index(c.certainty), c.cause == last, c.first)
+    )
 
 
 def _no_signal(run: Run) -> CauseFound | None:
@@ -206,7 +209,7 @@ _EXPECTED_GAIN = 0.02
 class _Level:
     """Bounds beyond which samples are far from the policy that is trained."""
 
-    ess, clip, ratio, ratio_of_lost = 0.9, 0.03, 5.0, 2.0
+    ess, clip, ratio, ratio_of_lost, least_kl = 0.9, 0.03, 5.0, 2.0, 1e-5
 
 
 def _levels(run: Run, until: slice) -> tuple[Evidence, ...]:
@@ -222,6 +225,8 @@ def _levels(run: Run, until: slice) -> tuple[Evidence, ...]:
         (RATIO, 80, lambda v: v > ratio, "the largest ratio of a token is {:.3g}"),
     )
     evidence = []
+    if 0 < np.max(np.abs(_kl_values(run.trace)), initial=0.0) < _Level.least_kl:
+        return ()  # the policy is its reference: no ratio leaves 1, whatever the log says
     for name, percent, is_far, text in tests:
         values = run.trace.get(name)
         if values is None or np.isnan(values[until]).all():
@@ -380,9 +385,6 @@ def _kl_without_effect(run: Run) -> CauseFound | None:
             "of k1 in the loss is zero on average (but for a variant that only has its value)"
         )
         return CauseFound("kl_without_effect", "likely", (run.shown(at, TERM, text),))
-    if facts.pulls is None and run.logged.is_bare_k1:
-        text = "the KL is k1, and no reward is less for it: in the loss, k1 has no pull"
-        return CauseFound("kl_without_effect", "possible", (run.shown(0, TERM, text),))
     return None
 
 
@@ -395,8 +397,7 @@ def _best_reward(run: Run, noise: float = 0.0) -> float | None:
     the mean becomes sigmoid(logit p + 1 / beta).
     """
     course, beta = run.course, run.facts.beta or 0.0
-    rewards = course.rewards[np.isfinite(course.rewards)]
-    if beta <= 0 or rewards.min() < 0 or rewards.max() > 1:
+    if beta <= 0 or not course.is_rate:
         return None
     p = min(max(course.start + noise * course.error_of_start, 1e-4), 1 - 1e-4)
     return 1 / (1 + (1 - p) / p * math.exp(-1 / beta))
@@ -490,12 +491,12 @@ def _kl_too_weak(run: Run) -> CauseFound | None:
     moved = run.trace.get(KL)
     if facts.pulls is False or facts.has_kl is False or moved is None:
         return None
-    end = run.mean(KL, slice(len(moved) // 2, None)) or 0.0
-    times = end / max(_needed(course.start, course.end), 0.1)
-    if facts.beta is None or facts.beta <= 0 or facts.own_reference:
+    if facts.beta is None or facts.beta <= 0 or facts.own_reference or not course.is_rate:
         return None
+    end, first = (run.mean(KL, p) or 0.0 for p in (slice(len(moved) // 2, None), run.ends[0]))
+    times = end / max(_needed(course.start, course.end), 0.1)
     gain, cost = course.end - course.start, facts.beta * end
-    if not course.rose or times < 5 or cost > 0.01 * gain:
+    if not course.rose or end <= 2 * first or times < 5 or cost > 0.01 * gain:
         return None
     certainty: Certainty = "likely" if times >= 10 and cost <= 0.001 * gain else "possible"
     text = (
@@ -507,32 +508,37 @@ def _kl_too_weak(run: Run) -> CauseFound | None:
 
 
 def _moved_reference(run: Run) -> CauseFound | None:
-    """Find a KL below the least that the change of the reward needs.
+    """Find a KL below the least that the change of the reward needs, or what the launch moves.
 
     No policy takes the mean of a reward in [0, 1] from p to q with less than q ln(q/p) + (1-q)
     ln((1-q)/(1-p)) nats (data processing), so the KL is not that to the first policy.
     """
-    course, moved = run.course, run.trace.get(KL)
-    rewards = course.rewards[np.isfinite(course.rewards)]
-    if moved is None or rewards.min() < 0 or rewards.max() > 1 or run.facts.own_reference:
-        return None
+    facts, course, moved = run.facts, run.course, run.trace.get(KL)
+    moves, by_launch, change = facts.moving_reference, None, ""
+    if moves:
+        change = f"Switch off what moves the reference policy in {facts.source}: {moves}."
+        text = f"the reference policy moves {moves} ({facts.source})"
+        sure: Certainty = "likely" if run.hurt else "possible"
+        shown = (run.shown(0, KL, text), *run.fall)
+        by_launch = CauseFound("moved_reference", sure, shown, change)
+    if moved is None or not course.is_rate or facts.own_reference:
+        return by_launch
+    if not (moved[np.isfinite(moved)].any() or facts.has_kl):
+        return by_launch  # without beta a trainer logs 0
     half = len(moved) // 2
     measured = run.mean(KL, slice(half, None))
     after = float(np.nanmean(course.rewards[half:]))
     margin = 2 * course.error_of_start
     if measured is None or abs(after - course.start) <= margin:
-        return None
+        return by_launch
     needed = _needed(course.start + math.copysign(margin, after - course.start), after)
     if needed < 0.05 or measured > needed / 3:
-        return None
+        return by_launch
     text = (
         f"the KL is {measured:.2g} nats a response, and a reward that goes from "
         f"{course.start:.2g} to {after:.2g} needs {needed:.2g}"
     )
-    never = float(np.nanmax(np.abs(moved))) < 1e-4 * needed
-    moves, change = run.facts.moving_reference, ""
-    if moves:
-        change = f"Switch off what moves the reference policy in {run.facts.source}: {moves}."
+    never = 0 < float(np.nanmax(np.abs(moved))) < 1e-4 * needed
     certainty: Certainty = "sure" if never or moves else "likely"
     return CauseFound("moved_reference", certainty, (run.shown(half, KL, text),), change)
 
@@ -543,7 +549,7 @@ def _reward_hacking(run: Run) -> CauseFound | None:
         return None
     for name, values in run.trace.scores.items():
         other = course_of(values)
-        if other is None or _is_summand(run, name):
+        if other is None or (_is_summand(run, name) and not signs.grows(run)):
             continue
         lost = other.start - other.end > 4 * other.error_of_start and other.start > 0
         if other.fell or (lost and other.end < 0.9 * other.start):
@@ -640,21 +646,30 @@ def _notes(trace: Trace, facts: TrainingFacts) -> Iterator[str]:
             "as it should be: with one train step a batch the ratio is 1, and the advantages of a "
             "group sum to 0. Its gradient is not 0."
         )
-    moved = trace.get(KL)
-    moved = trace.get(TERM) if moved is None else moved
-    values = np.zeros(0) if moved is None else moved[np.isfinite(moved)]
-    if len(values) and values[0] == 0 and (len(values) < FEWEST_STEPS or values.any()):
+    if signs.ends_unmarked(trace):
+        yield "Responses that count as cut end at no limit: a stop string leaves no end token."
+    kl = _kl_values(trace)
+    is_zero = len(kl) >= FEWEST_STEPS and not kl.any()
+    if is_zero and not facts.has_kl:
+        yield "The KL is 0 in each step, as with beta 0; with any other the reference policy moves."
+    elif len(kl) and kl[0] == 0 and not is_zero:
         yield (
             "The KL is 0 in the first step, as it should be: the policy is still the reference "
             "policy."
         )
-    elif len(values) and facts.own_reference:
+    elif len(kl) and facts.own_reference:
         yield f"The KL is not 0 in the first step, as it should be: it is to {facts.own_reference}."
     for name, (meaning, values) in trace.namesakes.items():
-        if moved is None:
+        if not len(kl):
             yield f"{name} is {meaning}."
         elif not np.nanmax(np.abs(values), initial=0.0) > _ZERO_LOSS:
             yield f"{name} is 0 in each step. It is {meaning}."
+
+
+def _kl_values(trace: Trace) -> Series:
+    """Return the logged values of the KL of a response, else of a token."""
+    values = trace.values(KL if trace.get(KL) is not None else TERM)
+    return values[np.isfinite(values)]
 
 
 _ZERO_LOSS, _RATIO_OF_ONE, _MOST_STEPS = 1e-4, 1.001, 0.8
@@ -678,7 +693,7 @@ def _untold(run: Run, first: CauseFound | None) -> Iterator[str]:
             yield f"whether samples are off policy: {trace.own_name(CLIP)} would tell"
         if ENTROPY in absent:
             yield f"whether the entropy was lost first: {trace.own_name(ENTROPY)} would tell"
-    if facts.estimator is None and (trace.get(TERM) is not None or trace.get(KL) is not None):
+    if facts.estimator is None and _kl_values(trace).any():
         what = "whether the KL term pulls" + (", and whether beta fits" * (facts.beta is None))
         tells = (
             f"{facts.source} alone does not fix it (`orch audit {facts.source}` says what is "

@@ -1,6 +1,7 @@
 """What a log says by itself: numbers of staleness and of the engine, cut responses, a KL that is
 not 0 at first or grows, a negative β, entropy that grows, a value that is not finite."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -20,17 +21,15 @@ from orchestrator.audit.diagnose.run import (
     Run,
 )
 from orchestrator.audit.diagnose.term import KL, TERM
-from orchestrator.audit.diagnose.trace import BOUNDS, CUT, PROBABILITY, running_mean
+from orchestrator.audit.diagnose.trace import BOUNDS, CUT, LONGEST, PROBABILITY, Trace, running_mean
 
 SHOWN = (
     *("staleness", "engine_mismatch", "length", "length_collapse", "other_reference"),
     *("negative_beta", "entropy_growth", "not_finite", "entropy_collapse", "not_trained"),
-    "cut_from_start",
+    *("cut_from_start", "explodes"),
 )
 """Causes that a log shows by a number of their own."""
-NEVER_HEALTHY = (
-    *("length", "cut_from_start", "length_collapse", "silent_part", "no_signal", "negative_beta"),
-)
+NEVER_HEALTHY = ("length", "cut_from_start", "length_collapse", "no_signal", "negative_beta")
 """Causes that no healthy run shows, though they be only possible."""
 _STALE = 2.0
 """Train steps between sampling and use from which samples count as stale."""
@@ -38,8 +37,10 @@ _FAR, _VERY_FAR = 0.02, 0.05
 """KL of engine and trainer a token, in nats: rounding in bf16 has 1e-5 to 1e-4, fp8 up to 5e-3."""
 _PROBABILITIES = 0.05
 """The same, as the mean distance of the probabilities of sampled tokens; bf16 has about 0.005."""
-_CUT = 0.5
-"""Share of responses cut at the limit."""
+_CUT, _MANY_CUT = 0.5, 1 / 3
+"""Share of responses cut at the limit at the end, and of those that are cut all along."""
+_SHORT = 20
+"""Tokens below which a response is short: all answers of a task may have one such length."""
 _FIRST_KL = 0.02
 """KL of a token at the first step, in nats; the policy is then its reference, but for rounding."""
 _FAR_ALL_ALONG = 0.1
@@ -47,10 +48,12 @@ _FAR_ALL_ALONG = 0.1
 _KL_BY_RATE = 3e8
 """KL of a token over the square of the learning rates' sum, above which the steps did not make it:
 public runs that learn have 1e5 to 1e7."""
-_TOO_FAR = 1.0
-"""KL of a token, in nats, at which a policy writes other texts than its reference."""
-_EXPLODED = 100.0
-"""KL of a token, in nats, that no sampled word has but where the two policies are strangers."""
+_TOO_FAR, _FAR_OFF = 1.0, 0.5
+"""KL of a token, in nats, at which a policy writes other texts than its reference, and that no
+healthy run grows to."""
+_EXPLODED, _TIMES_USUAL = 100.0, 1000.0
+"""KL of a token, in nats, that no sampled word has but where the two policies are strangers; and
+times its median at which a value explodes."""
 
 
 def _evidence(run: Run, metric: str, least: float, text: str) -> Evidence:
@@ -100,15 +103,17 @@ def _engine(run: Run) -> CauseFound | None:
 def _cut(run: Run) -> CauseFound | None:
     """Find responses that come to be cut at the limit, or that all are from the first step on."""
     early, late = (run.mean(CUT, part) for part in run.ends)
-    if early is None or late is None or late < _CUT:
+    if early is None or late is None:
+        return _at_one_length(run)
+    if late < _MANY_CUT or ends_unmarked(run.trace):
         return None
     before, after = (run.mean(LENGTH, part) for part in run.ends)
     longer = before is None or after is None or after > 1.3 * before
     many, all_now = late - early >= 0.3, late > 0.95 and 1 - late < 0.2 * (1 - early)
-    comes = (many and longer) or (run.hurt and (many or all_now))
+    comes = late >= _CUT and ((many and longer) or (run.hurt and (many or all_now)))
     nearly_all = early > 0.9 and late > 0.8
-    never_rose = not run.course.rose and not run.course.won
-    if nearly_all or (early >= _CUT and never_rose and not comes):
+    counts = run.hurt or after is None or after >= _SHORT
+    if nearly_all or (early >= _MANY_CUT and 2 * late > early and counts and not comes):
         text = f"{early:.0%} of the responses are cut at the limit from the first step on"
         text += f", and {late:.0%} at the end" * (late < early)
         found: Certainty = "likely" if run.hurt and nearly_all else "possible"
@@ -118,6 +123,39 @@ def _cut(run: Run) -> CauseFound | None:
     text = f"{late:.0%} of the responses are cut at the limit, from {early:.0%}"
     certainty: Certainty = "likely" if many and longer and (run.hurt or late > 0.8) else "possible"
     return CauseFound("length", certainty, (_evidence(run, CUT, _CUT, text), *run.fall))
+
+
+def _at_one_length(run: Run) -> CauseFound | None:
+    """Find responses whose mean length is, in many steps of the second half, the largest."""
+    tokens = run.trace.values(LENGTH)
+    longest = float(np.nanmax(tokens, initial=0.0))
+    late = tokens[len(tokens) // 2 :]
+    share = float(np.mean(late[np.isfinite(late)] >= 0.999 * longest)) if longest else 0.0
+    if longest < _SHORT or share < _MANY_CUT or np.isfinite(late).sum() < 6:
+        return None
+    text = f"in {share:.0%} of the later rows the mean length is {longest:.0f}, as at a limit"
+    return CauseFound("cut_from_start", "possible", (run.shown(-len(late), LENGTH, text),))
+
+
+def ends_unmarked(trace: Trace) -> bool:
+    """Return True if nearly all responses count as cut, at mean lengths that no one limit makes."""
+    lengths = trace.values(LENGTH)[trace.values(CUT) > 0.9]
+    lengths = lengths[np.isfinite(lengths)]
+    longest = np.nanmax(trace.values(LONGEST), initial=np.max(lengths, initial=0.0))
+    return 2 * len(lengths) > len(trace.steps) and bool(np.median(lengths) < 0.8 * longest)
+
+
+def _explodes(run: Run) -> CauseFound | None:
+    """Find single steps at which the KL of a token, the loss or the gradient leaves its range."""
+    for name, words in ((TERM, "KL"), ("train/loss", "loss"), (GRADIENT, "gradient's norm")):
+        values = np.abs(run.trace.values(name))
+        usual = float(np.nanmedian(values)) if name in run.trace.series else 0.0
+        far = np.flatnonzero(values > max(_EXPLODED, _TIMES_USUAL * usual))
+        if len(far):
+            text = f"the {words} jumps in {len(far)} rows, to {np.nanmax(values):.3g} at most; "
+            evidence = run.shown(int(far[0]), name, f"{text}its median is {usual:.2g}")
+            return CauseFound("explodes", "likely", (evidence, *run.fall))
+    return None
 
 
 def _lost_signal(run: Run) -> CauseFound | None:
@@ -141,7 +179,7 @@ def _lost_signal(run: Run) -> CauseFound | None:
 def _short(run: Run) -> CauseFound | None:
     """Find responses that shrink to next to nothing."""
     early, late = (run.mean(LENGTH, part) for part in run.ends)
-    if early is None or late is None or early < 20 or late > min(0.2 * early, 20):
+    if early is None or late is None or early < _SHORT or late > min(0.2 * early, _SHORT):
         return None
     text = f"the responses have {late:.0f} tokens, from {early:.0f}"
     values = run.trace.series[LENGTH]
@@ -172,29 +210,21 @@ def other_reference(run: Run) -> CauseFound | None:
         ):
             text = f"the KL is {finite[0]:.2g} nats a {unit} {why}"
             certainty: Certainty = "likely" if first >= least * likely else "possible"
+            if steps == 1 and name == TERM and first < _FAR_ALL_ALONG and not run.hurt:
+                certainty = "possible"  # an adapter that is trained on learns so
             return CauseFound("other_reference", certainty, (run.shown(0, name, text),))
         if steps > 1:
             break
     return None
 
 
-def _moved_by_the_script(run: Run) -> CauseFound | None:
-    moves = run.facts.moving_reference
-    if not moves:
-        return None
-    text = f"the reference policy moves {moves} ({run.facts.source})"
-    change = f"Switch off what moves the reference policy in {run.facts.source}: {moves}."
-    certainty: Certainty = "likely" if run.hurt else "possible"
-    return CauseFound("moved_reference", certainty, (run.shown(0, KL, text), *run.fall), change)
-
-
 def grows(run: Run) -> bool:
-    """Return True if the KL of a token grows by five times, or explodes, to where the texts are
-    others."""
+    """Return True if the KL of a token grows by five times, or explodes, to where no healthy run
+    is."""
     third = max(len(run.trace.steps) // 3, 1)
     early, late = middle(run, slice(0, third)), middle(run, slice(-third, None))
     exploded = bool((np.abs(run.trace.values(TERM)) > _EXPLODED).any())
-    return late > _TOO_FAR and (late > 5 * early or exploded)
+    return late > _FAR_OFF and (late > 5 * early or exploded)
 
 
 def middle(run: Run, part: slice) -> float:
@@ -205,13 +235,14 @@ def middle(run: Run, part: slice) -> float:
 
 
 def _grows(run: Run) -> CauseFound | None:
-    if not grows(run) or run.facts.has_kl is False:
+    if not grows(run) or run.facts.has_kl is False or (run.facts.beta or 0) < 0:
         return None
     late = run.mean(TERM, run.ends[1]) or 0.0
     text = f"the KL grows to {late:.2g} nats a token: the policy is not held, with "
     text += run.beta_in_words
-    evidence = _evidence(run, TERM, _TOO_FAR, text)
-    return CauseFound("kl_without_effect", "likely", (evidence, *run.fall), _HOLD)
+    evidence = _evidence(run, TERM, _FAR_OFF, text)
+    certainty: Certainty = "likely" if late > _TOO_FAR else "possible"
+    return CauseFound("kl_without_effect", certainty, (evidence, *run.fall), _HOLD)
 
 
 _HOLD = (
@@ -263,13 +294,17 @@ def _not_finite(run: Run) -> CauseFound | None:
 
 
 def _silent_part(run: Run) -> CauseFound | None:
-    """Find one reward function of several that gives one number, below 1, in all steps."""
-    for name, values in run.trace.scores.items():
-        part = values[np.isfinite(values)]
-        if "rewards/" in name and len(part) >= 8 and np.ptp(part) == 0 and 0 <= part[0] < 1:
-            text = f"{name} is {part[0]:g} in each step"
-            return CauseFound("silent_part", "possible", (run.shown(0, name, text),))
-    return None
+    """Find reward functions of several that give one number, below 1, in all steps; one that only
+    writes a log is none."""
+    scores = {n: v[np.isfinite(v)] for n, v in run.trace.scores.items() if "rewards/" in n}
+    silent = [
+        f"{name} is {part[0]:g}"
+        for name, part in scores.items()
+        if len(part) >= 8 and np.ptp(part) == 0 and 0 <= part[0] < 1
+        if part[0] or not re.search(r"rewards/(?:log|print|write|save|dump)_", name)
+    ]
+    evidence = run.shown(0, REWARD, f"{', '.join(silent)} in each step")
+    return CauseFound("silent_part", "possible", (evidence,)) if silent else None
 
 
 def _not_trained(run: Run) -> CauseFound | None:
@@ -319,10 +354,10 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     _stale,
     _engine,
     _cut,
+    _explodes,
     _lost_signal,
     _short,
     other_reference,
-    _moved_by_the_script,
     _grows,
     _entropy_grows,
     _silent_part,

@@ -25,9 +25,6 @@ class LoggedTerm:
     beta: float | None = None
     is_k1: bool = False
     """Several estimates are below 0: k1, or a variant with its value."""
-    is_bare_k1: bool = False
-    """The term is k1, and no reward with the KL is logged; only known of a log in orch's own
-    names."""
 
 
 def term_of(trace: Trace) -> LoggedTerm:
@@ -52,14 +49,7 @@ def term_of(trace: Trace) -> LoggedTerm:
         place = place if beta is None else "loss"
     if beta is None and (logged := trace.get("train/beta")) is not None:
         beta = float(np.nanmedian(logged))
-    is_bare = (
-        not trace.own_names
-        and shaped is None
-        and term is not None
-        and moved is not None
-        and np.allclose(term, moved, 1e-3, 1e-6, equal_nan=True)
-    )
-    return LoggedTerm(place, beta, is_k1, is_bare)
+    return LoggedTerm(place, beta, is_k1)
 
 
 def _is_signed(values: Series) -> bool:

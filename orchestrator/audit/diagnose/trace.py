@@ -26,28 +26,35 @@ FEWEST_STEPS = 4
 
 CUT, PROBABILITY = "rollout/cut_share", "rollout/mismatch_probability"
 """Share of cut responses, and the mean distance of the engine's and the trainer's probabilities."""
+LONGEST = "rollout/longest_response"
 STD = "train/reward_std"
 """Mean deviation of the rewards of a group."""
 BOUNDS = tuple(f"critic/{each}/{end}" for each in ("score", "advantages") for end in ("max", "min"))
 """Largest and least reward and advantage of a batch, by verl's names."""
+_BY_ENGINE, _BY_TRAINER = "rollout/engine_log_probs", "rollout/trainer_log_probs"
+"""Mean log-probability of the sampled tokens, by the engine and by the trainer."""
 _NOT_MEAN = r"(?!.*(?:max|std|min|count|num|total))"
 _PLAIN = tuple(
     (re.compile(pattern), ours)
     for pattern, ours in (
         (r"(?:train/)?(?:reward|reward_mean|mean_reward)|critic/score/mean", "train/reward_mean"),
+        (r"rewards/reward/mean|env/all/reward/total", "train/reward_mean"),
         (r"(?:train/)?reward_std", STD),
-        (r"(?:train/|actor/|policy/)?(?:kl|kl_loss|policy_kl)(?:/mean)?", "train/kl_term"),
+        (r"(?:train/|actor/|policy/)?(?:kl|kl_loss|policy_kl)(?:[/_]mean)?", "train/kl_term"),
         (r"(?:train/|actor/|policy/)?(?:policy_)?entropy(?:/mean)?", "train/entropy"),
         (r"(?:train/|actor/|policy/)?grad(?:ient)?_norm", "train/grad_norm"),
         (r"(?:train/|actor/)?(?:kl_coef|beta|kl_loss_coef)", "train/beta"),
         (r"(?:train/|actor/)?(?:pg_)?clip_?frac(?:tion)?", "train/clip_fraction"),
         (r"(?:.*/)?(?:response|completion)_len(?:gth)?(?:/mean)?", "rollout/response_tokens"),
+        (r"completions/max_length|response_length/max", LONGEST),
         (rf"{_NOT_MEAN}.*stale\w*(?:/mean)?", "rollout/staleness_mean"),
         (
             rf"{_NOT_MEAN}.*(?:rollout|sampl|engine|infer|vllm).*probs?_diff\w*(?:/mean)?",
             PROBABILITY,
         ),
         (rf"{_NOT_MEAN}.*log_?p(?:rob)?s?_(?:abs_)?diff\w*(?:/mean)?", "rollout/mismatch_abs"),
+        (r"rollout/(?:rollout|behaviou?r)_log_?probs", _BY_ENGINE),
+        (r"rollout/log_?probs", _BY_TRAINER),
         (r"(?:.*/)?(?:mismatch_kl|k3_kl|vllm_kl)(?:/mean)?", "rollout/mismatch_kl"),
         (rf"{_NOT_MEAN}(?:response_length/clip_ratio|.*clipped_ratio|.*truncat\w*(?:/mean)?)", CUT),
     )
@@ -242,6 +249,8 @@ def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float
     distance = values.get("rollout/mismatch_abs")
     if "rollout/mismatch_kl" not in values and distance is not None:
         derived["rollout/mismatch_kl"] = np.pi / 4 * distance**2
+    elif _BY_ENGINE in values and _BY_TRAINER in values:
+        derived["rollout/mismatch_kl"] = values[_BY_ENGINE] - values[_BY_TRAINER]
     return derived
 
 
