@@ -24,7 +24,7 @@ from orchestrator.logs.origin import origin_of
 from orchestrator.logs.readers import open_source
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.rundir import CellDir
-from orchestrator.runs.experiment import is_spec, launched_cells
+from orchestrator.runs.experiment import find_cell, is_spec, launched_cells
 from orchestrator.settings import Settings
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load
@@ -34,6 +34,7 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 
 @click.command(short_help="Say what went wrong in a run, by its log.")
 @click.argument("log", metavar="LOG | CELL | SPEC", type=click.Path())
+@common.overrides
 @click.option(
     "--script",
     type=click.Path(exists=True, path_type=Path),
@@ -57,6 +58,7 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 @common.runs_dir
 def command(
     log: str,
+    overrides: tuple[str, ...],
     script: Path | None,
     library: str | None,
     runs: tuple[str, ...],
@@ -79,7 +81,7 @@ def command(
     """
     renames = renames_of(metrics)
     answers = []
-    cells: list[CellDir | None] = [*_cells_of(log, where, runs_dir)]
+    cells: list[CellDir | None] = [*_cells_of(log, overrides, where, runs_dir)]
     for cell in cells or [None]:
         source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
         for run in open_source(source, runs=runs):
@@ -94,6 +96,7 @@ def command(
             if answer.first is None and trained_by is None and cell is None:
                 untold.append(f"which library trained it: {why}")
             answer = replace(answer, untold=tuple(untold))
+            answer = _not_better(answer, cell) if cell else answer
             answers.append((cell.path.name if cell else run.name, answer))
     if as_json:
         print_json([as_data(name, answer) for name, answer in answers])
@@ -107,14 +110,38 @@ def command(
     return int(any(answer.first is None for _, answer in answers))
 
 
-def _cells_of(log: str, where: tuple[str, ...], runs_dir: Path) -> list[CellDir]:
+def _cells_of(
+    log: str, overrides: tuple[str, ...], where: tuple[str, ...], runs_dir: Path
+) -> list[CellDir]:
     """Return the cells of orch that an argument names; none for a log."""
     path = Path(log)
+    if is_spec(log):
+        begun = launched_cells(log, overrides, where, runs_dir)
+        return [folder.cell(each) for folder, each in begun]
+    if overrides:
+        raise click.UsageError(f"{log} is no spec, and takes no {overrides[0]}")
     if (cell := _cell_of(path)) is not None:
         return [cell]
-    if is_spec(log) or (not path.exists() and "/" not in log and not path.suffix):
-        return [folder.cell(each) for folder, each in launched_cells(log, (), where, runs_dir)]
+    if not path.exists() and "/" not in log and not path.suffix:
+        folder, each = find_cell(log, runs_dir)
+        return [folder.cell(each)]
     return []
+
+
+def _not_better(answer: Diagnosis, cell: CellDir) -> Diagnosis:
+    """Return a diagnosis that praises no run which orch judged otherwise, by all of its steps."""
+    ended = cell.attempts()[-1].read_exit()
+    outcome = ended.outcome if ended else None
+    if outcome is None or outcome.kind == "trained":
+        return answer
+    if outcome.kind == "unclear":
+        untold = f"whether the run was stable: {outcome.reason}"
+        return replace(answer, untold=(untold, *answer.untold))
+    found = tuple(each for each in answer.candidates if each.cause != "nothing_wrong")
+    if found == answer.candidates and found:
+        return answer
+    untold = f"why the run was {outcome.word}: {outcome.reason}"
+    return replace(answer, candidates=found, untold=(untold, *answer.untold))
 
 
 def _cell_of(path: Path) -> CellDir | None:

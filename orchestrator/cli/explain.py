@@ -221,13 +221,17 @@ def command(
 def _of_label(estimator: str | None, placement: str | None) -> tuple[str | None, str | None]:
     """Return estimator and placement of `k3.loss`, else both as they are.
 
-    Raise UsageError for an estimator without a placement.
+    Raise UsageError for an estimator without a placement, or with two.
     """
-    if estimator is None or placement is not None or "@" in estimator:
+    if estimator is None or "@" in estimator:
         return estimator, placement
-    if "." in estimator:
-        name, _, placement = estimator.partition(".")
-        return name, placement
+    name, dot, place = estimator.partition(".")
+    if dot and placement in (None, place):
+        return name, place
+    if dot:
+        raise click.UsageError(f"'{estimator}' names its placement: leave '{placement}' out")
+    if placement is not None:
+        return estimator, placement
     if estimator != NONE and _policy_loss(estimator) is None:
         raise click.UsageError(
             f"give a placement too: orch explain {estimator}.loss, or {estimator}.reward"

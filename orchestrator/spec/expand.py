@@ -704,8 +704,9 @@ class Builder:
 
     def check_parts(self, choices: Iterable[Choice]) -> None:
         """Check the base and each choice separately, for a study whose axes cannot be read."""
-        for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
-            self._section(name, ())
+        for name in self.base.keys() & SECTIONS.keys():
+            given = {field for field, _ in _leaves(self.base) if field.startswith("kl.")}
+            self._section(name, (), given if name == "kl" else frozenset())
         self.check_scalars(self.base, ())
         for choice in choices:
             own = {assignment.field for assignment in choice.assign}
