@@ -145,7 +145,7 @@ def valid(
             for key in detail["loc"][:-1]:
                 owner = _model_below(owner, key)
             known = tuple(owner.model_fields) if owner else ()
-            field = ".".join(map(str, (kind.__name__.lower(), *detail["loc"])))
+            field = ".".join(map(str, (kind.__name__.lower().removesuffix("spec"), *detail["loc"])))
             problems.append(SpecProblem(sentence(detail, field, known), (*at, *detail["loc"])))
         return None
 
