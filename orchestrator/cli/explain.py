@@ -328,6 +328,7 @@ def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:
         return
     print_table(COLUMNS, map(summary_row, explanations))
     click.echo("\n" + SYMBOLS)
+    click.echo("Bias: on the paper's small model; of one term, `explain` has medians over models.")
     if how["advantage"] in ("grpo", "dr_grpo") and how["group_size"] is None:
         click.echo(f"Numbers of sums with a = 1 - 1/G are of G = {GROUP_SIZE}: --group-size.")
     if how["advantage"] == "grpo":

@@ -632,7 +632,7 @@ class _Null(Frozen):
 
 
 _NULL = _Null()
-_MISSING = " is missing: give it in the recipe, in `base` or as an axis"
+MISSING = " is missing: give it in the recipe, in `base` or as an axis"
 
 
 def _fields_to_give(section: str) -> list[str]:
@@ -743,7 +743,7 @@ class Builder:
             if own:
                 return None
             for field in _fields_to_give(name):
-                self._add(f"{field}{_MISSING}", self.at)
+                self._add(f"{field}{MISSING}", self.at)
             return None
         try:
             section = SECTIONS[name].model_validate(tree[name])
@@ -788,7 +788,7 @@ class Builder:
             ]
             message = sentence(detail, field, known)
             if detail["type"] == "missing":
-                message = f"{field}{_MISSING}"
+                message = f"{field}{MISSING}"
             self._add(message, self.origin(field or self._mentioned(message, row), row))
 
     def origin(self, field: str, row: GridRow) -> Pointer:
