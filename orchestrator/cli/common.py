@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 from pydantic_core import to_json
 
-from orchestrator.cli.conventions import set_next
+from orchestrator.cli.conventions import NEXT, set_next
 from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.runs.pilot import pilot_of
@@ -185,8 +185,9 @@ def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_r
     experiment = choice.chosen()
     results = operation.do(experiment.cells, experiment.folder, dry_run=dry_run)
     changed = [(each.directory.path.name, each.note) for each in results if each.done]
-    if not changed:
-        set_next("orch status {spec}" + (" --pilot" if choice.pilot else ""))
+    if choice.pilot or not changed:
+        then = NEXT[operation.do.__name__][0] if changed else "orch status {spec}"
+        set_next(then + (" --pilot" if choice.pilot else ""))
     if as_json:
         print_json([each._asdict() | {"directory": each.directory.path.name} for each in results])
     else:

@@ -48,16 +48,12 @@ def command(choice: CellChoice, port: int, as_json: bool) -> int:
         ends.callback(page.shutdown)
         mlflow, server = _mlflow(experiment, ends)
         report = f"http://127.0.0.1:{page.server_port}/"
-        if not as_json:
-            click.echo(f"report  {report}")
-        if server:
-            say("MLflow starts")
-            server.answers()
         if as_json:
             print_json({"report": report, "mlflow": mlflow})
         else:
+            click.echo(f"report  {report}")
             click.echo(f"MLflow  {mlflow or 'nothing yet: `orch run` or `orch report` fills it'}")
-        say("Ctrl-C ends it")
+        say(f"{'MLflow answers within a minute. ' if server else ''}Ctrl-C ends it")
         sys.stdout.flush()
         server.wait() if server else threading.Event().wait()
     return 0

@@ -24,7 +24,7 @@ from orchestrator.logs.origin import origin_of
 from orchestrator.logs.readers import open_source
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.rundir import CellDir
-from orchestrator.runs.experiment import find_cell, is_spec, launched_cells
+from orchestrator.runs.experiment import is_spec, launched_cells
 from orchestrator.settings import Settings
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load
@@ -115,16 +115,13 @@ def _cells_of(
 ) -> list[CellDir]:
     """Return the cells of orch that an argument names; none for a log."""
     path = Path(log)
-    if is_spec(log):
-        begun = launched_cells(log, overrides, where, runs_dir)
-        return [folder.cell(each) for folder, each in begun]
-    if overrides:
+    if overrides and not is_spec(log):
         raise click.UsageError(f"{log} is no spec, and takes no {overrides[0]}")
     if (cell := _cell_of(path)) is not None:
         return [cell]
-    if not path.exists() and "/" not in log and not path.suffix:
-        folder, each = find_cell(log, runs_dir)
-        return [folder.cell(each)]
+    if is_spec(log) or (not path.exists() and "/" not in log and not path.suffix):
+        begun = launched_cells(log, overrides, where, runs_dir)
+        return [folder.cell(each) for folder, each in begun]
     return []
 
 
@@ -132,15 +129,12 @@ def _not_better(answer: Diagnosis, cell: CellDir) -> Diagnosis:
     """Return a diagnosis that praises no run which orch judged otherwise, by all of its steps."""
     ended = cell.attempts()[-1].read_exit()
     outcome = ended.outcome if ended else None
-    if outcome is None or outcome.kind == "trained":
+    fell = outcome is not None and outcome.kind in ("unstable", "collapsed")
+    praised = not answer.first or answer.first.cause == "nothing_wrong"
+    if outcome is None or outcome.kind == "trained" or (fell and not praised):
         return answer
-    if outcome.kind == "unclear":
-        untold = f"whether the run was stable: {outcome.reason}"
-        return replace(answer, untold=(untold, *answer.untold))
-    found = tuple(each for each in answer.candidates if each.cause != "nothing_wrong")
-    if found == answer.candidates and found:
-        return answer
-    untold = f"why the run was {outcome.word}: {outcome.reason}"
+    untold = f"{f'why it was {outcome.word}' if fell else 'if it was stable'}: {outcome.reason}"
+    found = answer.candidates[1:] if fell else answer.candidates
     return replace(answer, candidates=found, untold=(untold, *answer.untold))
 
 

@@ -82,8 +82,7 @@ def judge(points: Sequence[MetricPoint], settings: Settings) -> Outcome:
     last, steps = known[-1].step if known else 0, settings.num_train_steps
     if len(known) < SHORTEST or last < KNOWN * steps:
         reason = (
-            f"{len(known)} train steps have a reward ({SHORTEST} would be needed), the last is "
-            f"step {last} of {steps}"
+            f"{len(known)} steps have a reward (it takes {SHORTEST}), the last is {last} of {steps}"
         )
         return Outcome(kind="unclear", reason=reason)
     curve = _Curve([point.values[REWARD] for point in known], settings)

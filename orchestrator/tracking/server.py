@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,14 +32,6 @@ class LocalServer:
     store: Store
     process: "subprocess.Popen[bytes]"
     log: Path
-
-    def answers(self) -> None:
-        """Return when it takes connections, or has ended."""
-        port = int(self.address.rpartition(":")[2].strip("/"))
-        while self.process.poll() is None:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                return
-            time.sleep(0.2)
 
     def wait(self) -> None:
         """Raise EnvironmentFault with the server's last words when it has ended."""
