@@ -17,7 +17,7 @@ from orchestrator.charts.files import script
 from orchestrator.charts.style import THEMES, config
 from orchestrator.report import Report
 from orchestrator.report.figures import every_figure, tables, views
-from orchestrator.report.markdown import MARKS, PLATES, claims_title, map_text
+from orchestrator.report.markdown import MARKS, PLATES, claims_title
 from orchestrator.report.model import Card, ClaimEffect, MapCell
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _template() -> "Template":
     )
     environment.filters["code"] = code
     words = {"marks": MARKS, "plates_title": PLATES, "long": LONG}
-    environment.globals |= words | {"at": place_of, "level": level_of, "map_text": map_text}
+    environment.globals |= words | {"at": place_of, "level": level_of}
     return environment.get_template("page.html.j2")
 
 

@@ -451,6 +451,16 @@ State = Literal[
 ENDED: frozenset[str] = frozenset({"succeeded", "failed", "timed_out", "preempted", "cancelled"})
 
 
+RunState = Literal["stable", "unstable", "collapsed", "cannot tell"]
+OUTCOMES: Mapping[str, RunState] = {
+    "trained": "stable",
+    "unstable": "unstable",
+    "collapsed": "collapsed",
+    "unclear": "cannot tell",
+}
+"""Kind of an outcome -> its word, on pages, in tables and in tags."""
+
+
 class Outcome(Frozen):
     """What training did, by orchestrator/metrics/outcome.py. A collapse is never a failed job."""
 
@@ -466,6 +476,11 @@ class Outcome(Frozen):
     """What was measured, in a sentence; empty for a stable run."""
     survived: bool = False
     """True if an unclear run surely did not collapse."""
+
+    @property
+    def word(self) -> RunState:
+        """Return the word for what training did."""
+        return OUTCOMES[self.kind]
 
     @property
     def collapsed(self) -> bool | None:

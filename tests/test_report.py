@@ -209,7 +209,15 @@ def test_the_reason_of_each_run_that_was_not_stable_is_told(synthetic: Any) -> N
         ("cannot tell", "too noisy"),
     ]
     facts = dict(found.facts)
-    assert (facts["runs collapsed"], facts["runs whose curve cannot tell"]) == ("1 of 2", "1")
+    assert facts["runs collapsed"] == "1 of 2, 1 cannot tell"
+
+
+def test_runs_that_ended_and_tell_nothing_have_ended(synthetic: Any) -> None:
+    found = reported(synthetic, synthetic.run(outcome=Outcome(kind="unclear", reason="short")))
+    ((_, (field,)),) = section(found, "collapse").maps[0].rows
+    assert (str(field), dict(found.facts)["runs collapsed"]) == ("cannot tell", "cannot tell")
+    tables = section(found, "finals").tables
+    assert (tables[0].rows[0][1], tables[-1].rows[0][-2]) == ("cannot tell", "cannot tell")
 
 
 def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:

@@ -26,6 +26,7 @@ class Micro(EmbeddedTrainer):
     parse = staticmethod(plan.parse)
     read_metrics = staticmethod(disk.read_metrics)
     find_checkpoints = staticmethod(disk.find_checkpoints)
+    resumable_step = staticmethod(disk.resumable_step)
     begun_checkpoints = staticmethod(disk.begun_checkpoints)
     rehearse = staticmethod(rehearsal.rehearse)
     rehearse_tasks = staticmethod(rehearsal.rehearse_tasks)

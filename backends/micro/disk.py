@@ -44,6 +44,16 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     ]
 
 
+def resumable_step(checkpoints_dir: Path) -> int:
+    """Return the train step of the newest checkpoint or rolling state; 0 without one."""
+    newest = [checkpoint.step for checkpoint in find_checkpoints(checkpoints_dir)]
+    broken = (OSError, ValueError, KeyError, TypeError)
+    with contextlib.suppress(*broken), (checkpoints_dir / RESUME).open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))  # of safetensors
+        newest.append(int(header["__metadata__"]["step"]))
+    return max(newest, default=0)
+
+
 def all_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return all checkpoints, complete or cut off, oldest first."""
     checkpoints = []

@@ -642,6 +642,8 @@ class WorkingRuns:
     """Ids of the cells that trained to their end, did not collapse and were evaluated."""
     failing: Mapping[str, str]
     """Name of every other cell -> the reason, such as `collapsed at step 40`."""
+    untold: int
+    """The number of `works` whose curve cannot tell if they collapsed."""
 
     @property
     def n(self) -> int:
@@ -799,6 +801,10 @@ def _counted(name: str, claim: Claim, runs: Sequence[MeasuredRun], evaluated: bo
     counted_runs = WorkingRuns(
         tuple(run.record.cell.id for run in working),
         {slug: lack for slug, lack in failing.items() if lack},
+        sum(
+            run.record.outcome is not None and run.record.outcome.collapsed is None
+            for run in working
+        ),
     )
     assert isinstance(claim.right, float)  # noqa: S101  (for mypy: the grammar allows no other)
     # Decided early: the runs that are still waited for can only add to this number.
@@ -992,7 +998,7 @@ def statement(claim: Claim) -> str:
     if left.metric == WORKS and isinstance(right, float):
         share = "every run" if right == 1 else f"at least {right:.0%} of runs"
         where = f" with {_runs_text(left)}" if left.where else ""
-        text = f"{share}{where} trains to its end, without a collapse, and is evaluated"
+        text = f"{share}{where} trains to its end, without a visible collapse, and is evaluated"
         return text[0].upper() + text[1:] + _scope_text(claim) + "."
     if isinstance(right, ClaimSide):
         other = (
@@ -1021,8 +1027,10 @@ def _scope_text(claim: Claim) -> str:
 
 def working_text(runs: WorkingRuns) -> str:
     """Return the number of working runs, and the reasons why the others do not work."""
-    text = f"{len(runs.works)} of {counted(runs.n, 'run')} trained to the end, without a collapse"
-    text += ", and were evaluated"
+    text = f"{len(runs.works)} of {counted(runs.n, 'run')} trained to the end"
+    text += ", without a visible collapse, and were evaluated"
+    if runs.untold:
+        text += f"; of {runs.untold} the curve cannot tell"
     if not runs.failing:
         return f"{text}."
     lacks = [f"{slug} ({lack})" for slug, lack in runs.failing.items()]

@@ -195,10 +195,10 @@ class LibraryDifference:
 
     @property
     def verdict(self) -> str:
-        """Return `same mathematics`, `differs`, `indistinguishable` or `too few runs`.
+        """Return `same mathematics`, `differs`, `indistinguishable` or `open`.
 
         Return `not comparable yet` if no seed has finished in both. `indistinguishable`: two
-        one-sided tests show a difference smaller than MARGIN. `too few runs` includes the number of
+        one-sided tests show a difference smaller than MARGIN. `open` includes the number of
         further seeds that would decide.
         """
         if self.same:
@@ -211,7 +211,7 @@ class LibraryDifference:
         if max(beyond) < ALPHA / 2:
             return "indistinguishable"
         more = self._more_seeds()
-        return f"too few runs ({more})" if more else "too few runs"
+        return f"open ({more})" if more else "open"
 
     def _more_seeds(self) -> str:
         """Return how many further seeds would decide if effect and spread do not change."""

@@ -7,27 +7,19 @@ shows one KL term over beta and over one more numeric setting, such as staleness
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from orchestrator.analysis.configurations import Configuration
 from orchestrator.analysis.runs import MeasuredRun
 from orchestrator.kl.shares import wilson
+from orchestrator.records import OUTCOMES, RunState
 
-RunState = Literal["stable", "unstable", "collapsed", "cannot tell"]
-STATES: tuple[RunState, ...] = ("stable", "unstable", "collapsed", "cannot tell")
-NAMED: Mapping[str, RunState] = {
-    "trained": "stable",
-    "unstable": "unstable",
-    "collapsed": "collapsed",
-    "unclear": "cannot tell",
-}
-"""Kind of an outcome -> state of a run."""
+STATES: tuple[RunState, ...] = tuple(OUTCOMES.values())
 
 
 def state_of(run: MeasuredRun) -> tuple[RunState, str] | None:
     """Return the state of a run and its sign, or None if the run has not ended well."""
     outcome = run.record.outcome
-    return None if outcome is None else (NAMED[outcome.kind], outcome.cause)
+    return None if outcome is None else (outcome.word, outcome.cause)
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _run_columns(run: MeasuredRun, axes: Sequence[str]) -> tuple[Any, ...]:
         declared.max_staleness_steps,
         declared.seed,
         run.record.state,
-        outcome.kind if outcome else None,
+        outcome.word if outcome else None,
         *(cell.axes.get(axis) for axis in axes),
     )
 

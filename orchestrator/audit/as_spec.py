@@ -469,7 +469,8 @@ def _kl(reading: AuditFinding, missing: dict[str, str]) -> dict[str, Any] | None
     elif reading.decided is not None:
         missing["kl.estimator"] = reading.decided[1]
     elif len(active) == 2:
-        missing["kl.estimator"] = "two KL terms act at once, and a cell has one"
+        why = "two KL terms act at once, and a cell has one"
+        missing |= dict.fromkeys(("kl.estimator", "kl.placement", "kl.beta"), why)
     elif any(name not in choices() for name in names.values()):
         missing["kl.estimator"] = f"no cell has {', '.join(names.values())}"
     elif not active:

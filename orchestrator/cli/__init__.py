@@ -98,6 +98,15 @@ def _wants_more() -> bool:
     return is_verbose()
 
 
+def _refuse(sentence: str, arguments: Sequence[str] | None) -> None:
+    """Say why nothing was done: on stderr, and to who asked for JSON also as a document."""
+    click.echo(sentence, err=True)
+    if "--json" in (sys.argv[1:] if arguments is None else arguments):
+        from orchestrator.cli.common import print_json
+
+        print_json({"error": sentence})
+
+
 def main() -> None:
     """Entry point of a process: end with the exit code of its command."""
     # Thousands of cells live to the end: a search for unreachable objects finds none of them.
@@ -120,17 +129,15 @@ def answer(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         from orchestrator.cli.hints import sentence_of
 
-        click.echo(sentence_of(error), err=True)
+        _refuse(sentence_of(error), arguments)
         code = error.exit_code
-    except click.exceptions.Abort:
-        code = 130
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         code = 130
     except OrchError as error:
         if _wants_more():
             traceback.print_exc()
-        click.echo(str(error), err=True)
+        _refuse(str(error), arguments)
         code = 1
     except ModuleNotFoundError as error:
         from orchestrator.environments.extras import missing
@@ -141,7 +148,7 @@ def answer(arguments: Sequence[str] | None = None) -> int:
             sentence = f"this needs {name}, which this installation of orch leaves out"
         if sentence is None:
             raise
-        click.echo(sentence, err=True)
+        _refuse(sentence, arguments)
         code = 1
     except BrokenPipeError:
         # Python flushes stdout once more at its exit, which would fail in the same way.

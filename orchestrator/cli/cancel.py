@@ -4,7 +4,6 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
-from orchestrator.cli.conventions import set_next
 from orchestrator.runs.operations import cancel
 
 
@@ -18,8 +17,5 @@ def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> in
 
     Cells that have succeeded or failed do not change.
     """
-
-    if pilot:
-        set_next("orch retry {spec} --pilot")
     operation = CellOperation(cancel, "cancelled", "would be cancelled")
     return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)

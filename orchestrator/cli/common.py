@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 from pydantic_core import to_json
 
+from orchestrator.cli.conventions import NEXT, set_next
 from orchestrator.pipeline.messages import say as say  # every command prints by it
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.runs.pilot import pilot_of
@@ -184,13 +185,17 @@ def change(operation: CellOperation, choice: CellChoice, *, as_json: bool, dry_r
     experiment = choice.chosen()
     results = operation.do(experiment.cells, experiment.folder, dry_run=dry_run)
     changed = [(each.directory.path.name, each.note) for each in results if each.done]
+    if choice.pilot or not changed:
+        then = NEXT[operation.do.__name__][0] if changed else "orch status {spec}"
+        set_next(then + (" --pilot" if choice.pilot else ""))
     if as_json:
         print_json([each._asdict() | {"directory": each.directory.path.name} for each in results])
     else:
         if changed:
             print_table(("cell", ""), changed)
         for note, count in Counter(each.note for each in results if not each.done).items():
-            say(f"{count} {'cell' if count == 1 else 'cells'} left alone: {note}")
+            each = note if count == 1 else note.replace("it ", "each ", 1)
+            say(f"{count} {'cell' if count == 1 else 'cells'} left alone: {each}")
         words = operation.future if dry_run else operation.past
         click.echo(f"{len(changed)} of {len(results)} cells {words}")
     return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.analysis.claims import verdict_text
 from orchestrator.analysis.compare import check_metric, comparison_data
 from orchestrator.analysis.configurations import axis_differences
 from orchestrator.analysis.libraries import (
@@ -206,7 +207,7 @@ def claim_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     claims = comparison.claims
     if not claims:
         return
-    legend = dict.fromkeys(f"{MARKS[each.verdict]} {each.verdict}" for each in claims)
+    legend = dict.fromkeys(f"{MARKS[each.verdict]} {verdict_text(each)}" for each in claims)
     if comparison.claims_changed:
         yield from wrapped(comparison.claims_changed, width)
     yield ", ".join(legend)

@@ -53,7 +53,7 @@ def command(choice: CellChoice, port: int, as_json: bool) -> int:
         else:
             click.echo(f"report  {report}")
             click.echo(f"MLflow  {mlflow or 'nothing yet: `orch run` or `orch report` fills it'}")
-        say("Ctrl-C ends it")
+        say(f"{'MLflow answers within a minute. ' if server else ''}Ctrl-C ends it")
         sys.stdout.flush()
         server.wait() if server else threading.Event().wait()
     return 0

@@ -34,6 +34,7 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 
 @click.command(short_help="Say what went wrong in a run, by its log.")
 @click.argument("log", metavar="LOG | CELL | SPEC", type=click.Path())
+@common.overrides
 @click.option(
     "--script",
     type=click.Path(exists=True, path_type=Path),
@@ -57,6 +58,7 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 @common.runs_dir
 def command(
     log: str,
+    overrides: tuple[str, ...],
     script: Path | None,
     library: str | None,
     runs: tuple[str, ...],
@@ -79,7 +81,7 @@ def command(
     """
     renames = renames_of(metrics)
     answers = []
-    cells: list[CellDir | None] = [*_cells_of(log, where, runs_dir)]
+    cells: list[CellDir | None] = [*_cells_of(log, overrides, where, runs_dir)]
     for cell in cells or [None]:
         source = str(cell.attempts()[-1].path / "metrics.jsonl") if cell else log
         logged = open_source(source, runs=runs)
@@ -99,6 +101,7 @@ def command(
             if answer.first is None and trained_by is None and cell is None:
                 untold.append(f"which library trained it: {why}")
             answer = replace(answer, untold=tuple(untold))
+            answer = _not_better(answer, cell) if cell else answer
             answers.append((cell.path.name if cell else run.name, answer))
     if as_json:
         print_json([as_data(name, answer) for name, answer in answers])
@@ -112,14 +115,32 @@ def command(
     return int(any(answer.first is None for _, answer in answers))
 
 
-def _cells_of(log: str, where: tuple[str, ...], runs_dir: Path) -> list[CellDir]:
+def _cells_of(
+    log: str, overrides: tuple[str, ...], where: tuple[str, ...], runs_dir: Path
+) -> list[CellDir]:
     """Return the cells of orch that an argument names; none for a log."""
     path = Path(log)
+    if overrides and not is_spec(log):
+        raise click.UsageError(f"{log} is no spec, and takes no {overrides[0]}")
     if (cell := _cell_of(path)) is not None:
         return [cell]
     if is_spec(log) or (not path.exists() and "/" not in log and not path.suffix):
-        return [folder.cell(each) for folder, each in launched_cells(log, (), where, runs_dir)]
+        begun = launched_cells(log, overrides, where, runs_dir)
+        return [folder.cell(each) for folder, each in begun]
     return []
+
+
+def _not_better(answer: Diagnosis, cell: CellDir) -> Diagnosis:
+    """Return a diagnosis that praises no run which orch judged otherwise, by all of its steps."""
+    ended = cell.attempts()[-1].read_exit()
+    outcome = ended.outcome if ended else None
+    fell = outcome is not None and outcome.kind in ("unstable", "collapsed")
+    praised = not answer.first or answer.first.cause == "nothing_wrong"
+    if outcome is None or outcome.kind == "trained" or (fell and not praised):
+        return answer
+    untold = f"{f'why it was {outcome.word}' if fell else 'if it was stable'}: {outcome.reason}"
+    found = answer.candidates[1:] if fell else answer.candidates
+    return replace(answer, candidates=found, untold=(untold, *answer.untold))
 
 
 def _cell_of(path: Path) -> CellDir | None:

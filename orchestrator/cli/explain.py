@@ -221,13 +221,17 @@ def command(
 def _of_label(estimator: str | None, placement: str | None) -> tuple[str | None, str | None]:
     """Return estimator and placement of `k3.loss`, else both as they are.
 
-    Raise UsageError for an estimator without a placement.
+    Raise UsageError for an estimator without a placement, or with two.
     """
-    if estimator is None or placement is not None or "@" in estimator:
+    if estimator is None or "@" in estimator:
         return estimator, placement
-    if "." in estimator:
-        name, _, placement = estimator.partition(".")
-        return name, placement
+    name, dot, place = estimator.partition(".")
+    if dot and placement in (None, place):
+        return name, place
+    if dot:
+        raise click.UsageError(f"'{estimator}' names its placement: leave '{placement}' out")
+    if placement is not None:
+        return estimator, placement
     if estimator != NONE and _policy_loss(estimator) is None:
         raise click.UsageError(
             f"give a placement too: orch explain {estimator}.loss, or {estimator}.reward"
@@ -324,6 +328,7 @@ def _print_all(as_json: bool, *, ratio: str, **how: Any) -> None:
         return
     print_table(COLUMNS, map(summary_row, explanations))
     click.echo("\n" + SYMBOLS)
+    click.echo("Bias: on the paper's small model; of one term, `explain` has medians over models.")
     if how["advantage"] in ("grpo", "dr_grpo") and how["group_size"] is None:
         click.echo(f"Numbers of sums with a = 1 - 1/G are of G = {GROUP_SIZE}: --group-size.")
     if how["advantage"] == "grpo":

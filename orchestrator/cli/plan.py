@@ -95,8 +95,6 @@ def command(
     if any(doubt.fault for doubt in all_doubts):
         set_next("mend what stands first, then orch plan {spec}")
         return 1
-    if not run_plan.pending:
-        set_next("orch compare {spec}")
     return WOULD_CHANGE if by_code and run_plan.pending else 0
 
 
@@ -168,6 +166,8 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     if (checkpoints := disk_use(unfinished)) is not None:
         click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
     _print_cost(experiment, plan, unfinished)
+    if not plan.pending:
+        set_next("orch compare {spec}")
 
 
 def _print_cost(experiment: Experiment, plan: "Plan", unfinished: "Sequence[Cell]") -> None:
@@ -176,7 +176,7 @@ def _print_cost(experiment: Experiment, plan: "Plan", unfinished: "Sequence[Cell
     click.echo(f"still to spend: {total(unfinished, rates)}" if unfinished else "nothing to do")
     if line := scoring_line(unfinished, experiment.spec.evaluation):
         click.echo(_filled(f"and to score afterwards: {line}"))
-    if experiment.scale == "micro" and experiment.declared:
+    if any(cell.declared for cell in experiment.cells):
         click.echo(
             _filled(f"the same grid on its cluster, as declared: {total(experiment.declared)}")
         )

@@ -138,8 +138,6 @@ def _row(each: RetentionDecision, num_bytes: int) -> dict[str, object]:
 
 
 def _agreed(question: str, yes: bool, what: str) -> bool:
-    if not yes:
-        if not sys.stdin.isatty():
-            raise OrchError(f"nothing was removed: say --yes to remove {what}")
-        click.confirm(question, abort=True, err=True)
-    return True
+    if not yes and not sys.stdin.isatty():
+        raise OrchError(f"nothing was removed: say --yes to remove {what}")
+    return yes or click.confirm(question, err=True)

@@ -4,7 +4,6 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, CellOperation, change
-from orchestrator.cli.conventions import set_next
 from orchestrator.runs.operations import retry
 
 
@@ -17,8 +16,5 @@ def command(choice: CellChoice, pilot: bool, dry_run: bool, as_json: bool) -> in
     """Let failed and cancelled cells run again: the next `orch run` continues them, from the last
     checkpoint if there is one.
     """
-
-    if pilot:
-        set_next("orch run {spec} --pilot")
     operation = CellOperation(retry, "will run again", "would run again")
     return change(operation, choice._replace(pilot=pilot), as_json=as_json, dry_run=dry_run)

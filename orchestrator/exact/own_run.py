@@ -367,8 +367,9 @@ class Runner:
                 missing.append(name)
         if missing:
             known = ", ".join(NAMES)
+            have = "parameter {} has" if len(missing) == 1 else "parameters {} have"
             raise Refused(
-                f"its parameter {' and '.join(missing)} has no name that is known: --call "
+                f"its {have.format(' and '.join(missing))} no name that is known: --call "
                 f"{missing[0]}=NAME, of {known}, or --call {missing[0]}=VALUE"
             )
         return arguments

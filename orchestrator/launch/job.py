@@ -12,7 +12,7 @@ from orchestrator.files import NO_ROOM
 from orchestrator.launch import node, worker
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.program import HangWatch
-from orchestrator.launch.progress import checkpoint_step
+from orchestrator.launch.progress import resumable_step
 from orchestrator.launch.slurm.lease import Lease, wait_for_earlier_attempts
 from orchestrator.launch.slurm.scheduler import FULL
 from orchestrator.records import Cell, ExitRecord, LaunchPlan
@@ -51,7 +51,7 @@ def train_attempt(
             return node.run(plan, attempt, cell, options, claim, ray_address=ray_address)
 
         started = time.time()
-        job = {**job, "checkpoint_step": checkpoint_step(cell, cell_dir)}
+        job = {**job, "checkpoint_step": resumable_step(cell, cell_dir)}
         worker.redirect(attempt)
         if cell.scale == "micro":
             worker.one_thread()

@@ -1,7 +1,6 @@
 """The progress of attempts that were stopped and started again.
 
-An attempt has made progress if a checkpoint is newer than before it, or if it began at a later
-train step than the one before: the embedded trainer keeps a state that is no checkpoint yet.
+An attempt has made progress if training can go on from a later train step than before it.
 """
 
 from collections.abc import Sequence
@@ -12,13 +11,12 @@ from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir
 
 MAX_IDLE_REQUEUES = 2
-"""Times that a cell is started again without a newer checkpoint."""
+"""Times that a cell is started again without progress."""
 
 
-def checkpoint_step(cell: Cell, cell_dir: CellDir) -> int:
-    """Return the train step of the newest whole checkpoint; 0 without one."""
-    backend = plugins.load(cell.settings.backend.name)
-    return max((each.step for each in backend.find_checkpoints(cell_dir.checkpoints)), default=0)
+def resumable_step(cell: Cell, cell_dir: CellDir) -> int:
+    """Return the train step from which training can go on; 0 if it begins anew."""
+    return plugins.load(cell.settings.backend.name).resumable_step(cell_dir.checkpoints)
 
 
 def is_stuck(cell: Cell, cell_dir: CellDir, last: ExitRecord | None = None) -> bool:
@@ -31,12 +29,9 @@ def is_stuck(cell: Cell, cell_dir: CellDir, last: ExitRecord | None = None) -> b
         return False
     try:
         before = (read_json(attempts[0].job) or {}).get("checkpoint_step")
-        if before is None or checkpoint_step(cell, cell_dir) > before:
-            return False
-        first, *later = (_first_step(cell, attempt) for attempt in attempts)
+        return before is not None and resumable_step(cell, cell_dir) <= before
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return max(later) <= first
 
 
 def _stopped(attempts: Sequence[AttemptDir], last: ExitRecord | None) -> list[AttemptDir]:
@@ -48,12 +43,3 @@ def _stopped(attempts: Sequence[AttemptDir], last: ExitRecord | None) -> list[At
             break
         stopped.insert(0, attempt)
     return stopped
-
-
-def _first_step(cell: Cell, attempt: AttemptDir) -> int:
-    """Return the first train step that an attempt reports; 0 if it reports none."""
-    backend = plugins.load(cell.settings.backend.name)
-    try:
-        return min((point.step for point in backend.read_metrics(attempt.path)), default=0)
-    except FileNotFoundError:
-        return 0

@@ -210,6 +210,10 @@ class Backend(ABC):
     def find_checkpoints(self, checkpoints_dir: Path) -> list[Checkpoint]:
         """Return the checkpoints that have all of their files, oldest first."""
 
+    def resumable_step(self, checkpoints_dir: Path) -> int:
+        """Return the train step from which training can go on; 0 if it begins anew."""
+        return max((each.step for each in self.find_checkpoints(checkpoints_dir)), default=0)
+
     @abstractmethod
     def begun_checkpoints(self, checkpoints_dir: Path) -> list[Path]:
         """Return the folder of every checkpoint, complete or not.

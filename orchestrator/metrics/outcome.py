@@ -81,7 +81,9 @@ def judge(points: Sequence[MetricPoint], settings: Settings) -> Outcome:
     known = [point for point in points if math.isfinite(point.values.get(REWARD, math.nan))]
     last, steps = known[-1].step if known else 0, settings.num_train_steps
     if len(known) < SHORTEST or last < KNOWN * steps:
-        reason = f"{len(known)} train steps have a reward, the last is step {last} of {steps}"
+        reason = (
+            f"{len(known)} steps have a reward (it takes {SHORTEST}), the last is {last} of {steps}"
+        )
         return Outcome(kind="unclear", reason=reason)
     curve = _Curve([point.values[REWARD] for point in known], settings)
     falls = list(curve.falls())

@@ -32,7 +32,7 @@ from orchestrator.report.libraries import (
     libraries_section,
 )
 from orchestrator.report.markdown import markdown as markdown
-from orchestrator.report.model import Plate, ReportTable, Section
+from orchestrator.report.model import MapCell, Plate, ReportTable, Section
 from orchestrator.report.model import Report as Report
 from orchestrator.report.printed import printed_section
 from orchestrator.report.provenance import Context as Context
@@ -198,7 +198,7 @@ def outcome_section(records: Sequence[Record]) -> Section | None:
         (
             record.cell.slug,
             record.cell.id,
-            "cannot tell" if outcome.kind == "unclear" else outcome.kind,
+            outcome.word,
             outcome.cause,
             "" if outcome.step is None else str(outcome.step),
             outcome.reason,
@@ -231,8 +231,7 @@ def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str
     finished = sum(record.state == "succeeded" for record in records)
     failed = sum(record.state in ("failed", "timed_out") for record in records)
     collapsed = sum(r.outcome is not None and r.outcome.kind == "collapsed" for r in records)
-    unclear = sum(r.outcome is not None and r.outcome.kind == "unclear" for r in records)
-    ended = sum(r.outcome is not None and r.outcome.collapsed is not None for r in records)
+    told = sum(r.outcome is not None and r.outcome.collapsed is not None for r in records)
     seeds = sorted({c.num_finished for c in comparison.configurations}) or [0]
     most_seeds = max((len(c.runs) for c in comparison.configurations), default=0)
     exits = [end for record in records for end in record.attempts if end is not None]
@@ -241,8 +240,7 @@ def _facts(comparison: Comparison, records: Sequence[Record]) -> tuple[tuple[str
     spread = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     return (
         ("runs finished", f"{finished} of {len(records)}"),
-        ("runs collapsed", f"{collapsed} of {ended}"),
-        *([("runs whose curve cannot tell", str(unclear))] if unclear else []),
+        ("runs collapsed", str(MapCell(collapsed, told, finished, finished - told))),
         ("claims that hold", f"{num_held} of {len(claims)}")
         if claims
         else ("configurations", str(len(comparison.configurations))),

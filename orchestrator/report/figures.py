@@ -221,11 +221,11 @@ def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> l
     return [most, shown] if shown < most else None
 
 
-def rounded(value: float | None) -> float | int | None:
-    """Return a number with DIGITS significant digits, or None if it is not finite."""
+def rounded(value: float | None, digits: int = DIGITS) -> float | int | None:
+    """Return a number with so many significant digits, or None if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
-    rounded = float(f"{value:.{DIGITS}g}")
+    rounded = float(f"{value:.{digits}g}")
     return int(rounded) if rounded.is_integer() else rounded
 
 

@@ -43,7 +43,7 @@ def derived_laboratory_data() -> dict[str, Any]:
     keys = ("bias", "variance")
     rows = [
         {"label": row["label"], "paper": row["in_paper"], "placement": row["placement"]}
-        | {p: {key: rounded(row[p][key]) for key in keys} for p in PARAMETERS}
+        | {p: {key: rounded(row[p][key], 6) for key in keys} for p in PARAMETERS}
         for row in figure["configurations"]
         if row["ratio"] == "token"
     ]

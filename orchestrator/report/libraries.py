@@ -102,7 +102,7 @@ def _largest(differences: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         return "not measured yet", ""
     one = max(measured, key=lambda d: abs(d["difference"]["mean"]))
     text = f"{_estimate_text(one['difference'], signed=True)} {one['question']}"
-    return text, one["verdict"].replace("too few runs (about ", "open (")
+    return text, one["verdict"]
 
 
 def overview_legend(side: LibrarySide) -> str:

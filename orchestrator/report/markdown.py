@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from orchestrator.report.model import Map, MapCell, Report, ReportTable, text_of
+from orchestrator.report.model import Map, Report, ReportTable, text_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -47,15 +47,8 @@ def claims_title(report: Report) -> str:
 
 
 def _map_table(map_: Map) -> ReportTable:
-    rows = tuple((name, *map(map_text, cells)) for name, cells in map_.rows)
+    rows = tuple((name, *(str(cell or "") for cell in cells)) for name, cells in map_.rows)
     return ReportTable(map_.title, ("KL configuration", *map_.columns), rows)
-
-
-def map_text(cell: MapCell | None) -> str:
-    """Return `2 of 3`, `not ended`, or an empty text if the grid has no such cell."""
-    return (
-        "" if cell is None else f"{cell.collapsed} of {cell.ended}" if cell.ended else "not ended"
-    )
 
 
 def plain(text: str) -> str:

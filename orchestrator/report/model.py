@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from orchestrator.analysis.claims import ClaimVerdict
 from orchestrator.charts.marks import ChartView
+from orchestrator.records import OUTCOMES
 
 FigureKind = Literal["curves", "finals", "measures", "redrawn", "drawn"]
 
@@ -82,7 +83,19 @@ class MapCell:
 
     collapsed: int
     ended: int
+    """Those of which the curve tells if they collapsed."""
     declared: int
+    untold: int = 0
+    """Those that ended, and the curve cannot tell."""
+
+    def __str__(self) -> str:
+        """Return `1 of 2, 1 cannot tell, 1 not ended`; with no run that tells, a word."""
+        waiting = self.declared - self.ended - self.untold
+        if not self.ended:
+            return OUTCOMES["unclear"] if self.untold else "not ended"
+        counts = ((self.untold, OUTCOMES["unclear"]), (waiting, "not ended"))
+        more = (f"{count} {what}" for count, what in counts if count)
+        return ", ".join((f"{self.collapsed} of {self.ended}", *more))
 
 
 @dataclass(frozen=True)

@@ -383,7 +383,7 @@ def _cell_fields(
     last = record.checkpoints[-1] if record.checkpoints else None
     ending: str = record.state
     if outcome is not None:
-        ending = str(outcome.kind)
+        ending = outcome.word
         if outcome.kind == "collapsed":
             at = "" if outcome.step is None else f" at step {outcome.step}"
             ending = f"collapsed ({outcome.cause or 'unknown cause'}{at})"

@@ -188,7 +188,7 @@ def results_tables(
         rows = [
             (
                 c.name,
-                f"{c.collapse.n - c.collapse.count} of {c.collapse.n}",
+                str(_counted(c, c.collapse.n - c.collapse.count)),
                 *(_final_with_width(c.finals.get(m)) for m in metrics),
             )
             for c in own
@@ -236,7 +236,7 @@ def _finals_table(comparison: Comparison, *, over_items: bool) -> ReportTable:
             estimate_text(difference, signed=True) if difference else "",
             final_text(c, outside),
             *([over_items_text(c, outside)] if over_items else []),
-            f"{c.collapse.count} of {c.collapse.n}",
+            str(_counted(c, c.collapse.count)),
         )
 
     more = ("... over seeds and items",) if over_items else ()
@@ -288,13 +288,17 @@ def collapse_section(comparison: Comparison) -> Section | None:
     return section("collapse", maps=maps)
 
 
+def _counted(c: Configuration, count: int) -> MapCell:
+    """Return a count of the runs of which the curve tells, beside the others."""
+    return MapCell(count, c.collapse.n, len(c.runs), c.num_finished - c.collapse.n)
+
+
 def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
     betas = sorted({c.beta for c in group if c.beta is not None})
     columns = [None, *betas] if any(c.beta is None for c in group) else list(betas)
     rows: dict[str, dict[float | None, MapCell]] = {}
     for c in group:
-        cell = MapCell(c.collapse.count, c.collapse.n, len(c.runs))
-        rows.setdefault(c.kl, {})[c.beta] = cell
+        rows.setdefault(c.kl, {})[c.beta] = _counted(c, c.collapse.count)
     names = tuple("no KL" if beta is None else f"β {beta:g}" for beta in columns)
     fields = ((kl, tuple(cells.get(beta) for beta in columns)) for kl, cells in rows.items())
     return Map(title, names, tuple(fields))

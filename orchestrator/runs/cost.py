@@ -72,6 +72,9 @@ class StepRate(NamedTuple):
     """False: of a pilot, which validates at its start and its end alone."""
 
 
+_UNSIZED = "of unknown size, left out"
+
+
 class Total(NamedTuple):
     """The prices of several cells together."""
 
@@ -81,6 +84,8 @@ class Total(NamedTuple):
     """The numbers of cells by the source of their price; `unknown` ones count as nothing."""
 
     def __str__(self) -> str:
+        if self.cells.keys() == {_UNSIZED}:
+            return f"unknown, as is the size of {self.cells[_UNSIZED]}"
         parts = [f"{_rounded(self.gpu_hours)} GPU-hours"] if self.gpu_hours else []
         if self.cpu_hours or not parts:
             parts.append(f"{_rounded(3600 * self.cpu_hours)} CPU-seconds")
@@ -239,7 +244,7 @@ def _total(priced: Iterable[tuple[Cell, Price | None, float]]) -> Total:
     hours = {True: 0.0, False: 0.0}
     sources: Counter[str] = Counter()
     for cell, one, share in priced:
-        sources["of unknown size, left out" if one is None else one.source] += 1
+        sources[_UNSIZED if one is None else one.source] += 1
         hours[_gpus(cell) > 0] += 0.0 if one is None else one.hours * share
     return Total(hours[True], hours[False], dict(sources))
 

@@ -1,6 +1,7 @@
 """An experiment: a spec, its cells at the scale of the site, and their folder."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,7 @@ class Experiment:
         if not cells:
             raise SelectionError(
                 f"{none_selected(terms, self.cells, self.spec.name)}\n"
-                f"`orch plan {self.spec.source}` lists them"
+                "`orch plan` without -w lists them"
             )
         return replace(self, cells=cells, declared=())
 
@@ -154,7 +155,8 @@ def launched_cells(
     experiment = open_experiment(name, overrides).chosen(where)
     begun = [cell for cell in experiment.cells if experiment.folder.cell(cell).attempts()]
     if not begun:
-        raise SelectionError(f"no cell of {name} has begun; `orch run {name}` trains them")
+        run = shlex.join(["orch", "run", name, *overrides])
+        raise SelectionError(f"no cell of {name} has begun; `{run}` trains them")
     return [(experiment.folder, cell) for cell in begun]
 
 

@@ -11,11 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from orchestrator import plugins
 from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line, read_lines
 from orchestrator.identity import drift, identity
-from orchestrator.launch.progress import checkpoint_step
+from orchestrator.launch.progress import resumable_step
 from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import CellDir, CellState, RunFolder
 from orchestrator.runs.state import CellLook, one_look
@@ -160,7 +159,7 @@ def _why(cell: Cell, directory: CellDir, state: CellState) -> tuple[Reason, str]
     match state.state:
         case "succeeded":
             outcome = state.exit.outcome if state.exit else None
-            return "unchanged", outcome.kind if outcome else "trained"
+            return "unchanged", outcome.word if outcome else "trained"
         case "failed":
             ended = state.exit
             return "failed", f"{ended.failure}: {ended.message.strip()}" if ended else ""
@@ -180,17 +179,15 @@ def _begun_again(cell: Cell, directory: CellDir, state: CellState) -> str:
     """Return how often a cell was started again, and from which step; empty if it never was."""
     if state.attempts < 2:
         return ""
-    step = checkpoint_step(cell, directory)
-    where = f"its newest checkpoint is of step {step}" if step else "it has no checkpoint yet"
+    step = resumable_step(cell, directory)
+    where = f"it can go on from step {step}" if step else "it has no checkpoint yet"
     return f"attempt {state.attempts}; {where}"
 
 
 def _resumption(cell: Cell, directory: CellDir) -> str:
-    backend = plugins.load(cell.settings.backend.name)
-    checkpoints = backend.find_checkpoints(directory.checkpoints)
-    if not checkpoints:
-        return "starts again: it has no checkpoint yet"
-    return f"goes on from step {checkpoints[-1].step} of {cell.settings.num_train_steps}"
+    if step := resumable_step(cell, directory):
+        return f"goes on from step {step} of {cell.settings.num_train_steps}"
+    return "starts again: it has no checkpoint yet"
 
 
 def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> PlanRow:

@@ -116,17 +116,23 @@ def joined_cells(experiment: Experiment) -> str:
 
 
 def rehearsed_values(experiment: Experiment) -> str:
-    """Return the learning rates and betas that a rehearsal scales, as declared and as trained."""
-    pairs: dict[str, None] = {}
+    """Return the sizes, rates and betas that a rehearsal scales, as declared and as trained."""
+    pairs: dict[str, dict[str, None]] = {}
     for cell in experiment.cells:
         was, now = cell.declared, cell.settings
         if was is None:
             continue
-        rates = was.optimizer.learning_rate, now.optimizer.learning_rate
-        pairs[f"learning rate {rates[0]:g} as {rates[1]:g}"] = None
-        if was.kl.beta != now.kl.beta:
-            pairs[f"β {was.kl.beta:g} with stale samples as {now.kl.beta:g}"] = None
-    return f"Rehearsed: {', '.join(pairs)}." if pairs else ""
+        scaled = {
+            "learning rate": (was.optimizer.learning_rate, now.optimizer.learning_rate),
+            "train steps": (was.num_train_steps, now.num_train_steps),
+            "prompts a batch": (was.batch.num_prompts, now.batch.num_prompts),
+            "β of stale samples": (was.kl.beta, now.kl.beta),
+        }
+        for what, (old, new) in scaled.items():
+            if old != new:
+                pairs.setdefault(what, {})[f"{old:g} as {new:g}"] = None
+    texts = (f"{what} {', '.join(each)}" for what, each in pairs.items())
+    return f"Rehearsed: {'; '.join(texts)}." if pairs else ""
 
 
 def differing_libraries(experiment: Experiment) -> list[str]:

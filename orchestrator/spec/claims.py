@@ -328,10 +328,10 @@ def check_claims(
 ) -> None:
     """Report claims that cannot be parsed, and claims on names that the spec does not declare.
 
-    strict: a claim about no cell is a fault. It is no fault once overrides have reduced the grid.
-    at: the claims' family.
+    strict: a claim about no cell is a fault. It is no fault once overrides have reduced the grid,
+    nor where a fault of a study may have. at: the claims' family.
     """
-
+    faulty = {p.study or str(p.pointer[1]) for p in done.problems if p.study or p.pointer[1:]}
     for name, text in claims.items():
         place: Pointer = ("claims", *at, name)
         try:
@@ -368,5 +368,6 @@ def check_claims(
                 and not set(side.studies or claim.studies or studies).isdisjoint(cell.studies)
                 for cell in done.cells
             )
-            if strict and done.cells and not some:
+            own = side.studies or claim.studies or studies
+            if strict and done.cells and not some and faulty.isdisjoint(own):
                 problems.append(SpecProblem(f"claim '{name}': no cell has {side}", place))

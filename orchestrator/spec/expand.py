@@ -632,7 +632,7 @@ class _Null(Frozen):
 
 
 _NULL = _Null()
-_MISSING = " is missing: give it in the recipe, in `base` or as an axis"
+MISSING = " is missing: give it in the recipe, in `base` or as an axis"
 
 
 def _fields_to_give(section: str) -> list[str]:
@@ -704,8 +704,9 @@ class Builder:
 
     def check_parts(self, choices: Iterable[Choice]) -> None:
         """Check the base and each choice separately, for a study whose axes cannot be read."""
-        for name in self.base.keys() & SECTIONS.keys() - {"kl"}:
-            self._section(name, ())
+        for name in self.base.keys() & SECTIONS.keys():
+            given = {field for field, _ in _leaves(self.base) if field.startswith("kl.")}
+            self._section(name, (), given if name == "kl" else frozenset())
         self.check_scalars(self.base, ())
         for choice in choices:
             own = {assignment.field for assignment in choice.assign}
@@ -742,7 +743,7 @@ class Builder:
             if own:
                 return None
             for field in _fields_to_give(name):
-                self._add(f"{field}{_MISSING}", self.at)
+                self._add(f"{field}{MISSING}", self.at)
             return None
         try:
             section = SECTIONS[name].model_validate(tree[name])
@@ -787,7 +788,7 @@ class Builder:
             ]
             message = sentence(detail, field, known)
             if detail["type"] == "missing":
-                message = f"{field}{_MISSING}"
+                message = f"{field}{MISSING}"
             self._add(message, self.origin(field or self._mentioned(message, row), row))
 
     def origin(self, field: str, row: GridRow) -> Pointer:

@@ -39,6 +39,7 @@ from orchestrator.spec.compose import (
     resolved,
 )
 from orchestrator.spec.expand import (
+    MISSING,
     OUTSIDE,
     Assignment,
     Expansion,
@@ -145,7 +146,7 @@ def valid(
             for key in detail["loc"][:-1]:
                 owner = _model_below(owner, key)
             known = tuple(owner.model_fields) if owner else ()
-            field = ".".join(map(str, (kind.__name__.lower(), *detail["loc"])))
+            field = ".".join(map(str, (kind.__name__.lower().removesuffix("spec"), *detail["loc"])))
             problems.append(SpecProblem(sentence(detail, field, known), (*at, *detail["loc"])))
         return None
 
@@ -246,10 +247,14 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
     problems: list[SpecProblem] = []
     unresolved: list[tuple[str, Pointer]] = []
     file = checked(resolved(composed, unresolved), problems)
-    problems += [SpecProblem(*problem) for problem in unresolved]
     spec = None
     if file:
         spec = _assembled(file, path, library, rewards, problems, strict=not overrides)
+    told = {
+        f"{'.'.join(map(str, at[i:]))}{MISSING}" for _, at in unresolved for i in range(len(at))
+    }
+    problems = [p for p in problems if p.message not in told]
+    problems += [SpecProblem(*problem) for problem in unresolved]
     if spec and not problems and parsed:
         problems += without_effect(parsed, expand(spec))
     faults += _with_studies(problems, library, path)

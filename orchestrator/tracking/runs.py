@@ -170,7 +170,7 @@ def _cell(
         CONFIGURATION_TAG: configuration,
         "scale": cell.scale,
         "state": record.state,
-        "outcome": record.outcome.kind if record.outcome else "",
+        "outcome": record.outcome.word if record.outcome else "",
         "collapse": record.outcome.cause if record.outcome else "",
         **_study_tags(cell.studies, studies),
         **{study_tag(name): "yes" for name in cell.studies},
@@ -422,7 +422,7 @@ def _outcome(record: Record) -> str:
     cause = f" ({outcome.cause})" if outcome.cause else ""
     step = f" at step {outcome.step}" if outcome.step is not None else ""
     detail = f": {outcome.reason}" if outcome.reason else ""
-    return f"**Outcome** {outcome.kind}{cause}{step}{detail}"
+    return f"**Outcome** {outcome.word}{cause}{step}{detail}"
 
 
 def _claims(spec: Spec) -> str:

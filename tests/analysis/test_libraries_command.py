@@ -65,7 +65,7 @@ def test_the_page_has_every_part(folder: Path) -> None:
     predicted = found["predicted"]
     verdicts = {d["right"]: d["verdict"] for d in predicted["differences"]}
     assert verdicts["verl@0.8.0"] == "same mathematics"
-    assert verdicts["openrlhf@0.11.2"].startswith(("too few runs", "indistinguishable", "differs"))
+    assert verdicts["openrlhf@0.11.2"].startswith(("open", "indistinguishable", "differs"))
     assert {s["library"] for s in predicted["scores"]} == {found["base"], *told}
     assert predicted["missing"] == []
     assert "observed" not in found

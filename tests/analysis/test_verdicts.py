@@ -18,7 +18,7 @@ from orchestrator.analysis.text import metric_title
 from orchestrator.errors import SpecError
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.training import keep_spec
-from orchestrator.records import EvalTask, EvaluationSpec, ExitRecord
+from orchestrator.records import EvalTask, EvaluationSpec, ExitRecord, Outcome
 from orchestrator.report.front import missing
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment
@@ -72,6 +72,8 @@ def test_a_claim_that_all_works_is_counted_and_says_yes(synthetic: Any) -> None:
     (found,) = compared.claims
     assert (found.verdict, found.p_corrected, found.family) == ("holds", None, 0)
     assert answer(compared).startswith("Everything works: 2 of 2 runs trained to the end")
+    short = both(synthetic, [0.9], [0.8], outcome=Outcome(kind="unclear"))
+    assert "; of 2 the curve cannot tell" in reason(judged(synthetic, short, "works >= 1"))
     unscored = compare(spec, done.records, [])
     assert unscored.claims[0].verdict == "not testable"
     assert "2 of 2 runs are not yet trained" in reason(unscored.claims[0])

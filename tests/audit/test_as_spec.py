@@ -160,7 +160,7 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         (
             "verl@0.9.1",
             f"{VERL} actor_rollout_ref.actor.use_kl_loss=True algorithm.use_kl_in_reward=True",
-            {"kl": {"estimator": ASK}},
+            {"kl": dict.fromkeys(("estimator", "placement", "beta"), ASK)},
         ),
         # a minibatch of a cell has whole prompts
         (

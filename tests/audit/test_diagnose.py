@@ -24,6 +24,10 @@ from orchestrator.library.logged import Place
 from orchestrator.logs.logged import LoggedRow, LoggedRun
 from orchestrator.logs.origin import origin_of
 from orchestrator.logs.readers import open_source
+from orchestrator.records import ExitRecord, Outcome
+from orchestrator.rundir import RunFolder
+from orchestrator.spec.expand import expand
+from orchestrator.spec.load import load
 from tests.audit.planted_runs import HALVES, LOGS, answers, kept, library_answers
 
 PLANTED = Path(__file__).parent / "planted" / "logs.json.gz"
@@ -693,6 +697,25 @@ def test_a_spec_of_orch_is_a_script(tmp_path: Path) -> None:
     spec.write_text(more, encoding="utf-8")
     again = CliRunner().invoke(command, words)
     assert "cells that differ" in str(again.exception)
+
+
+@pytest.mark.parametrize("kind", ["trained", "unclear", "unstable", "collapsed"])
+def test_a_cell_is_praised_only_as_far_as_its_own_verdict(tmp_path: Path, kind: str) -> None:
+    """A reward that fell and came back looks fine at its end."""
+    cell = expand(load("smoke"))[0]
+    folder = RunFolder(tmp_path / "x.micro").cell(cell)
+    folder.make(cell)
+    attempt = folder.new_attempt()
+    points = [
+        {"step": i + 1, "time": i, "values": {"train/reward_mean": float(r)}}
+        for i, r in enumerate(RISING)
+    ]
+    attempt.metrics.write_text("\n".join(map(json.dumps, points)), encoding="utf-8")
+    outcome = Outcome(kind=kind, step=9, reason="fell by 8.2 errors")
+    attempt.write_exit(ExitRecord(state="succeeded", started=0, ended=1, outcome=outcome))
+    said = CliRunner().invoke(command, [str(folder.path)]).output
+    assert ("nothing is wrong" in said) is (kind in ("trained", "unclear")), said
+    assert ("fell by 8.2 errors" in said) is (kind != "trained"), said
 
 
 def test_planted_faults_are_named() -> None:

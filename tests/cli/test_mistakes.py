@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
+import click
 import pytest
 import yaml
 from command_line import orch
@@ -57,6 +59,16 @@ def test_a_mistake_is_answered_in_its_first_lines(mistake: str, tmp_path: Path) 
     plain = " ".join("\n".join(said.split("MICRO SCALE")[-1].splitlines()[:4]).split())
     assert row["says"] in plain, said
     assert len(said.splitlines()[0]) < 400
+
+
+def test_a_refusal_is_a_document_too_and_ctrl_c_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer(["plan", "smoke", "seeds=[a]", "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"error": printed.err.strip()}
+    monkeypatch.setattr("orchestrator.cli.orch", Mock(side_effect=click.Abort))
+    assert (answer([]), capsys.readouterr().err) == (130, "interrupted\n")
 
 
 def test_a_runs_folder_from_a_newer_orch(empty: Path) -> None:

@@ -260,6 +260,24 @@ sed: [0]
     assert [fault.line for fault in found] == [7, 8, 8, 10, 10, 11, 12]
 
 
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        ("base: {kl.beta: -0.1}\naxes: {kl: [k3.los]}", ["kl.beta must be >= 0", "los'"]),
+        ("base: {kl.beta: -0.1}\naxes: {kl: [k1.loss]}", ["kl.beta must be >= 0"]),
+        (
+            "base: {model: {name: m, path: '???'}, kl.beta: 1}\naxes: {kl: [k1.loss]}",
+            ["Missing mandatory"],
+        ),
+    ],
+)
+def test_a_fault_is_told_once_and_hides_no_other(here: Path, body: str, parts: list[str]) -> None:
+    claim = '"eval/in_domain/mean[kl=k1.loss] > 0.1"'
+    found = told(write(here, study(body).replace("name: x", f"name: x\nclaims: {{c: {claim}}}")))
+    assert all(part in found for part in parts), found
+    assert found.count("\n") + 1 == len(parts), found
+
+
 def test_a_fault_in_a_group_entry_names_its_file(here: Path) -> None:
     write(here / "model", "path: [1]\nchat_template: default\n", "odd.yaml")
     (fault,) = faults(write(here, study("model: odd\naxes: {kl: [none]}")))

@@ -85,7 +85,7 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
         "figure": "Fig. 2",
         "orch.cell_id": first.id,
         "state": "succeeded",
-        "outcome": "unclear",
+        "outcome": "cannot tell",
         "orch.trained_by": "micro 1",
         "orch.directory": str(house.folder.cell(first).path),
     }

@@ -19,7 +19,7 @@ from orchestrator.files import read_json
 from orchestrator.launch import worker
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.job import NOT_OURS, end_process, exit_code_of, say, train_attempt
-from orchestrator.launch.progress import MAX_IDLE_REQUEUES, checkpoint_step, is_stuck
+from orchestrator.launch.progress import MAX_IDLE_REQUEUES, is_stuck, resumable_step
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.launch.slurm.lease import open_attempt
 from orchestrator.launch.slurm.scheduler import job_id
@@ -197,7 +197,7 @@ def _without_progress(
     record: ExitRecord, cell: Cell, cell_dir: CellDir, options: SlurmOptions
 ) -> ExitRecord:
     """Return the record of a cell that is stopped again and again before its next checkpoint."""
-    step = checkpoint_step(cell, cell_dir)
+    step = resumable_step(cell, cell_dir)
     every = cell.cadence.checkpoint_every_steps
     cadence = f"every {every} steps" if every else "only after the last step"
     message = (

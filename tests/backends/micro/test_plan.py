@@ -150,8 +150,10 @@ def test_a_launch_that_names_no_cell_is_told() -> None:
         BACKEND.parse(["python", "x.json"], {"x.json": '{"id": "a", "slug": "b"}'})
 
 
-def test_the_plan_tells_a_rate_and_a_beta_as_declared_and_as_rehearsed() -> None:
+def test_the_plan_tells_what_it_scales_as_declared_and_as_rehearsed() -> None:
     spec = Path(__file__).parents[3] / "experiments" / "comedy_full.yaml"
     told = rehearsed_values(open_experiment(spec, ["seeds=[0]"]))
     assert "learning rate 1e-06 as 0.0012" in told
-    assert "β 0.005 with stale samples as 0.05" in told
+    assert "train steps 250 as 100, " in told
+    assert "prompts a batch 256 as 16" in told
+    assert "β of stale samples 0.005 as 0.05" in told

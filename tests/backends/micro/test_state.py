@@ -144,8 +144,9 @@ def test_what_a_killed_writer_left_is_swept(cell: Cell, tmp_path: Path) -> None:
 
 def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
     state = State.fresh(torch.arange(49_728.0))
-    path = tmp_path / "x.safetensors"
+    path, state.step = tmp_path / disk.RESUME, 9
     save_state(state, path, "one")
+    assert disk.resumable_step(tmp_path) == 9, "no checkpoint, and training goes on"
     assert torch.equal(load_state(path, "one", CPU).policy, state.policy)
     with pytest.raises(CheckpointError, match="belongs to cell one, not to two"):
         load_state(path, "two", CPU)
@@ -158,6 +159,7 @@ def test_states_of_other_cells_and_cut_ones_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not those that were written"):
         load_state(path, "one", CPU)
     path.write_bytes(b"")
+    assert disk.resumable_step(tmp_path) == 0
     with pytest.raises(CheckpointError, match="cut in half"):
         load_state(path, "one", CPU)
 
