@@ -35,10 +35,11 @@ from orchestrator.library.manifest import (
     When,
     beta_rows,
     named,
+    one_format,
     same,
     sampling_rows,
 )
-from orchestrator.library.needs import NEEDS, asked, backend_rows, prompts_row
+from orchestrator.library.needs import NEEDS, backend_rows, prompts_row
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Settings
 
@@ -832,15 +833,14 @@ PRECISION_ROWS = (
         _sampled_in("the weights that reach it were rounded to bf16 on the way", "approximated"),
         until="0.9.0",
     ),
-    Row(
-        "precision.checkpoint",
-        offer=(
-            Meaning(None, ABSENT, note="verl's own: model_merger rounds every weight to bf16"),
-            Meaning("bf16", ABSENT, note="model_merger rounds every weight to it"),
+    one_format(
+        "checkpoint",
+        "bf16",
+        (
+            "verl's own: model_merger rounds every weight to bf16",
+            "model_merger rounds every weight to it",
         ),
-        carried_by=NEEDS,
-        read=lambda values: asked(values, "precision.checkpoint"),
-        advice="model_merger, which makes the Hugging Face directory, rounds every weight to bf16 "
+        "model_merger, which makes the Hugging Face directory, rounds every weight to bf16 "
         "and has no key for another format. Set precision.checkpoint=bf16.",
     ),
 )
