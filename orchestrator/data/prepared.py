@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from orchestrator import plugins
 from orchestrator.data.source import PromptRow, PromptRows, rows
 from orchestrator.errors import EnvironmentFault, SelectionError
-from orchestrator.files import read_json, take_lock, write_text
+from orchestrator.files import link_folder, read_json, take_lock, write_text
 from orchestrator.library.prompt_recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.records import LaunchPlan
 from orchestrator.settings import Data
@@ -234,9 +234,5 @@ def link(plan_dir: Path, directory: Path | None = None) -> Path | None:
     if fault := _missing(recipe, directory, by_hash=True):
         raise EnvironmentFault(fault)
     target = directory / recipe.prepared / recipe.format
-    if not (place.is_symlink() and place.readlink() == target):
-        nascent = plan_dir / f".data-{os.getpid()}"
-        nascent.unlink(missing_ok=True)
-        nascent.symlink_to(target, target_is_directory=True)
-        nascent.replace(place)
+    link_folder(place, target)
     return target

@@ -7,7 +7,6 @@ mean, from the spread over items.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from orchestrator.identity import digest
@@ -61,13 +60,7 @@ def shares_of(items: Sequence[Item]) -> tuple[float, ...]:
 
 def fingerprint_of(items: Iterable[Item]) -> str:
     """Return a hash of the prompts and targets, in order."""
-    return _fingerprint(tuple((item["prompt"], str(item["target"])) for item in items))
-
-
-@lru_cache(64)
-def _fingerprint(texts: tuple[tuple[str, str], ...]) -> str:
-    """Return the hash; the checkpoints of a study have the same items."""
-    return digest([list(pair) for pair in texts])
+    return digest([[item["prompt"], str(item["target"])] for item in items])
 
 
 def pass_at(k: int, count: int, correct: int) -> float:
