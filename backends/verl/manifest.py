@@ -138,18 +138,6 @@ _K3 = (
 _K3_STRAIGHT = "the value is held within ±10; the gradient is k2's everywhere"
 _NO_GRADIENT = "no gradient passes through the reward: the + changes nothing there"
 
-PENALTIES = (
-    Meaning("k1", "kl", spellings=("k1",)),
-    Meaning("k2", "k2", spellings=("mse",)),
-    Meaning("k3", "k3", "approximated", _K3, spellings=("low_var_kl",)),
-    Meaning("abs", "abs"),
-    Meaning("k1+", "k1+", note=_NO_GRADIENT, spellings=("kl+",)),
-    Meaning("k2+", "k2+", note=_NO_GRADIENT, spellings=("mse+",)),
-    Meaning("k3+", "k3+", "approximated", _K3_STRAIGHT, spellings=("low_var_kl+",)),
-    Meaning("abs+", "abs+", note=_NO_GRADIENT),
-)
-"""The estimators in the reward. k1 has the spelling of Table 2 of the paper."""
-
 LOSS_TYPES = (
     Meaning("k1", "k1", spellings=("kl",)),
     Meaning("k2", "k2", spellings=("mse",)),
@@ -161,6 +149,15 @@ LOSS_TYPES = (
     Meaning("abs+", "abs+"),
 )
 """The estimators in the loss."""
+
+PENALTIES = (
+    Meaning("k1", "kl", spellings=("k1",)),
+    *(
+        replace(each, note=each.note or (_NO_GRADIENT if str(each.ours).endswith("+") else ""))
+        for each in LOSS_TYPES[1:]
+    ),
+)
+"""The estimators in the reward. k1 has the spelling of Table 2 of the paper."""
 
 
 def _weighted(in_both: bool) -> tuple[Meaning, ...]:

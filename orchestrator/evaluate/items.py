@@ -6,6 +6,7 @@ mean, from the spread over items.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -76,10 +77,7 @@ def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
 
     Responses without an answer do not vote.
     """
-    votes: dict[str, int] = {}
-    for answer in answers:
-        if answer is not None:
-            votes[answer] = votes.get(answer, 0) + 1
+    votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return 0.0
     most = max(votes.values())

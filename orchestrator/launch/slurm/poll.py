@@ -223,10 +223,10 @@ class SchedulerSnapshot:
         key = str(submission.job), index
         queue = self.queued()
         queued = queue.get(key) if queue is not None else None
-        if queued is not None and not scheduler.is_over(queued.word):
+        if queued is not None and queued.word not in scheduler.OVER:
             return SchedulerReport(scheduler.state_of(queued))
         accounted = self.accounted().get(key)
-        if accounted is not None and not scheduler.is_over(accounted.word):
+        if accounted is not None and accounted.word not in scheduler.OVER:
             if queue is None or (queued is None and self._may_be_unseen(submission, attempt)):
                 return SchedulerReport(scheduler.state_of(accounted))
             if queued is None:

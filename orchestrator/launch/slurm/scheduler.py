@@ -310,11 +310,6 @@ _MEMORY = re.compile(r"exceeded .*memory limit|oom.kill|out of memory", re.IGNOR
 FAILED."""
 
 
-def is_over(word: str) -> bool:
-    """Return True if this is the state of a job that has ended."""
-    return word in OVER
-
-
 def is_waiting(word: str) -> bool:
     """Return True if this is the state of a job that has not begun."""
     return word not in OVER | AT_WORK

@@ -246,7 +246,7 @@ class Sender:
         If free places exist, return only these, because their arrays start at once.
         """
         queue = poll.snapshot(self.folder).queued() or {}
-        alive = {job for (job, _), each in queue.items() if not scheduler.is_over(each.word)}
+        alive = {job for (job, _), each in queue.items() if each.word not in scheduler.OVER}
         lanes: list[str | None] = []
         for sent in submissions.read(self.folder).values():
             if sent.kind == "train" and sent.job in alive:
@@ -376,7 +376,7 @@ class Sender:
         if limit is None:
             return None
         queue = retry_while_away(partial(scheduler.queue, [str(os.geteuid())]), self.tell)
-        queued = sum(not scheduler.is_over(element.word) for element in queue.values())
+        queued = sum(element.word not in scheduler.OVER for element in queue.values())
         return max(0, limit - queued) // (2 if evaluate else 1)
 
 
