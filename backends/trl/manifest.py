@@ -478,8 +478,6 @@ OBJECTIVE = (
             advice="TRL weighs its policy loss and never the KL in the loss: set "
             "loss.correction.applies_to=policy_loss.",
         ),
-    ),
-    *_by_grpo(
         Row(
             "loss.ratio_level",
             LEVEL,

@@ -186,12 +186,12 @@ def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
     return _missing(recipe, directory or data_dir(), by_hash=False)
 
 
-def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
+def make_shipped(plan: LaunchPlan) -> None:
     """Prepare the prompts that a plan reads, if they ship with a backend and are missing.
 
     They need no network. Prompts of other origins are left to `orch data prepare`.
     """
-    recipe, directory = of_plan(plan.files), directory or data_dir()
+    recipe, directory = of_plan(plan.files), data_dir()
     if recipe is None or not _missing(recipe, directory, by_hash=False):
         return
     if _is_shipped(recipe):
