@@ -178,11 +178,16 @@ ESTIMATORS = (
         offer=(
             Meaning("k1", "k1", spellings=("kl",)),
             Meaning("k3", "k3", "approximated", "clamped", spellings=("low_var",)),
-            Meaning("rho_k1", "rho_k1", "extension", "brought along"),
         ),
         when=IN_LOSS,
     ),
     Row("kl.estimator", key="loss_kl", offer=same("k2"), when=IN_LOSS, since="2.0"),
+    Row(
+        "kl.estimator",
+        key="loss_kl",
+        offer=(Meaning("rho_k1", "rho_k1", "extension", "brought along"),),
+        when=IN_LOSS,
+    ),
     Row("kl.estimator", key="penalty", offer=same("k1", "k2"), when=IN_REWARD, until="2.0"),
     Row("kl.estimator", key="kl_penalty", offer=same("k1", "k2"), when=IN_REWARD, since="2.0"),
 )
