@@ -115,6 +115,16 @@ def write_bytes(path: Path, content: bytes) -> None:
             raise
 
 
+def link_folder(place: Path, target: Path) -> None:
+    """Make a link to a folder, or replace the link that is there, in one step."""
+    if place.is_symlink() and place.readlink() == target:
+        return
+    nascent = place.with_name(f".{place.name}-{os.getpid()}")
+    nascent.unlink(missing_ok=True)
+    nascent.symlink_to(target, target_is_directory=True)
+    nascent.replace(place)
+
+
 def append_line(path: Path, line: str) -> None:
     """Append one line in a single write. First end a last line that a kill has torn."""
     with telling(path, passing=()):

@@ -39,9 +39,12 @@ from orchestrator.library.manifest import (
     Values,
     approximated_if,
     beta_rows,
+    fixed,
     named,
+    one_format,
     same,
     sampling_rows,
+    weighs_policy_loss,
 )
 from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
 from orchestrator.settings import Settings
@@ -242,12 +245,9 @@ def _estimator_advice(settings: Settings) -> str:
     return f"It weighs no reward by a ratio, so {estimator} is {plain} there."
 
 
-def _asked_as_bf16(note: str) -> tuple[Meaning, ...]:
-    """Return the meanings of a number format for which the library has only bf16."""
-    return (
-        Meaning(None, "bf16", note=f"OpenRLHF's own: bf16 {note}"),
-        Meaning("bf16", "bf16", note=note),
-    )
+def _bf16(note: str) -> tuple[str, str]:
+    """Return the notes of a number format for which the library has only bf16."""
+    return f"OpenRLHF's own: bf16 {note}", note
 
 
 # ------------------------------------------------------------------------------------ the table
@@ -371,8 +371,7 @@ OBJECTIVE = (
     Row(
         "loss.aggregation",
         carried_by="micro-batches of several sequences",
-        offer=same("token_mean", status="approximated", note=MICRO_BATCHES),
-        read=lambda _: "token_mean",
+        offer=fixed("token_mean", MICRO_BATCHES, "approximated"),
         until=READ,
         shows=_AGGREGATION,
     ),
@@ -450,7 +449,6 @@ def _corrected_by(settings: Settings) -> str:
 
 
 _WEIGHTS = "the ratio of the trainer's probability before the first minibatch to the engine's"
-_NOT_ON_KL = "OpenRLHF itself: the KL in the loss is not weighted"
 _OF_CORRECTION = (LEVEL, MODE, BOUNDS)
 
 CORRECTION = (
@@ -493,14 +491,7 @@ CORRECTION = (
         )
         for at, side in enumerate(("least", "most"))
     ),
-    Row(
-        "loss.correction.applies_to",
-        carried_by=_NOT_ON_KL,
-        offer=same("policy_loss"),
-        read=lambda launch: "policy_loss" if _is_corrected(launch) else ABSENT,
-        advice="OpenRLHF weights its policy loss and never the KL in the loss: set "
-        "loss.correction.applies_to=policy_loss.",
-    ),
+    weighs_policy_loss("OpenRLHF", _is_corrected),
 )
 KL = (
     Row(
@@ -675,29 +666,29 @@ _ENGINES = (
     "Its engines are built in bfloat16 and refuse weights of another type (vllm_worker_wrap). Set "
     "{}=bf16."
 )
+_PASSES = "of the passes and of the gradients; DeepSpeed's AdamW keeps the weights in fp32"
 PRECISION = (
     Row(
         "precision.training",
         "ds.param_dtype",
-        offer=_asked_as_bf16(
-            "of the passes and of the gradients; DeepSpeed's AdamW keeps the weights in fp32"
+        offer=(
+            Meaning(None, "bf16", note=f"OpenRLHF's own: bf16 {_PASSES}"),
+            Meaning("bf16", "bf16", note=_PASSES),
         ),
         read=_trained_in,
         advice=_ENGINES.format("precision.training"),
     ),
-    Row(
-        "precision.rollout",
-        carried_by="the library's engines, which it builds in bfloat16",
-        offer=_asked_as_bf16("it builds its engines in bfloat16"),
-        read=lambda launch: asked(launch, "precision.rollout"),
-        advice=_ENGINES.format("precision.rollout"),
+    one_format(
+        "rollout",
+        "bf16",
+        _bf16("it builds its engines in bfloat16"),
+        _ENGINES.format("precision.rollout"),
     ),
-    Row(
-        "precision.checkpoint",
-        carried_by="DeepSpeed's consolidated 16-bit weights",
-        offer=_asked_as_bf16("it saves DeepSpeed's consolidated 16-bit weights"),
-        read=lambda launch: asked(launch, "precision.checkpoint"),
-        advice="It saves DeepSpeed's consolidated 16-bit weights, and has no flag for others. Set "
+    one_format(
+        "checkpoint",
+        "bf16",
+        _bf16("it saves DeepSpeed's consolidated 16-bit weights"),
+        "It saves DeepSpeed's consolidated 16-bit weights, and has no flag for others. Set "
         "precision.checkpoint=bf16.",
     ),
 )

@@ -23,10 +23,8 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     ]
 
 
-def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-    """Return the argv that merges an adapter with its model; None for a whole policy."""
-    if not checkpoint.needs_export:
-        return None
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...]:
+    """Return the argv that merges an adapter with its model."""
     adapter, home = checkpoint.path / ADAPTERS, checkpoint.path.parents[1]
     return lora.merge_command(adapter, home, target, precision="bf16", base=checkpoint.path)
 

@@ -30,6 +30,8 @@ from orchestrator.library.manifest import (
     Row,
     Status,
     Values,
+    fixed,
+    one_format,
     same,
 )
 from orchestrator.library.needs import NEEDS, asked
@@ -233,7 +235,7 @@ def _read_scaled(launch: Values) -> object:
     return "dr_grpo" if scale == 1.0 else "rloo"
 
 
-def _asked(name: str, otherwise: object = None) -> Callable[[Values], object]:
+def _asked(name: str, otherwise: object) -> Callable[[Values], object]:
     """Return a reader of a field that no key carries. otherwise: in a launch of others."""
 
     def read(launch: Values) -> object:
@@ -357,7 +359,6 @@ ROWS: tuple[Row, ...] = (
         "loss.constant_tokens",
         offer=Number(least=1, null=True, whole=True),
         carried_by=NEEDS,
-        read=_asked("loss.constant_tokens"),
         account=_constant_tokens,
     ),
     Row(
@@ -534,7 +535,7 @@ ROWS: tuple[Row, ...] = (
         account=_warmup,
     ),
     Row("num_train_steps", "max_steps", COUNT),
-    Row("backend.name", offer=same(NAME), carried_by="the launch itself", read=lambda _: NAME),
+    Row("backend.name", offer=fixed(NAME), carried_by="the launch itself"),
     *(
         Row(
             "backend.version",
@@ -591,15 +592,11 @@ _ROUNDED = (
     "server has the same format"
 )
 PRECISION: tuple[Row, ...] = (
-    Row(
-        "precision.training",
-        offer=(
-            Meaning(None, ABSENT, note=f"its own: bf16 {_PASSES}"),
-            Meaning("bf16", ABSENT, note=_PASSES),
-        ),
-        carried_by=NEEDS,
-        read=_asked("precision.training"),
-        advice="Its trainer's FSDP policy is bfloat16 in its own code. Set "
+    one_format(
+        "training",
+        "bf16",
+        (f"its own: bf16 {_PASSES}", _PASSES),
+        "Its trainer's FSDP policy is bfloat16 in its own code. Set "
         "precision.training=bf16, or train with verl.",
     ),
     Row(
@@ -617,16 +614,11 @@ PRECISION: tuple[Row, ...] = (
             Meaning("fp32", SERVED_IN["fp32"], "approximated", _ROUNDED),
         ),
     ),
-    Row(
-        "precision.checkpoint",
-        offer=(
-            Meaning(None, ABSENT, note="its own: every weight is rounded to bf16"),
-            Meaning("bf16", ABSENT, note="every weight is rounded to it"),
-        ),
-        carried_by=NEEDS,
-        read=_asked("precision.checkpoint"),
-        advice="Its trainer gathers weights in bfloat16 to save them. Set "
-        "precision.checkpoint=bf16.",
+    one_format(
+        "checkpoint",
+        "bf16",
+        ("its own: every weight is rounded to bf16", "every weight is rounded to it"),
+        "Its trainer gathers weights in bfloat16 to save them. Set precision.checkpoint=bf16.",
     ),
 )
 

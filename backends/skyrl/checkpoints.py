@@ -56,10 +56,8 @@ def _is_adapter(export: Path) -> bool:
     return lora.is_adapter(export) and all((export / name).is_file() for name in TEXTS)
 
 
-def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-    """Return the argv that merges an adapter with its model; None for a whole policy."""
-    if not checkpoint.needs_export:
-        return None
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...]:
+    """Return the argv that merges an adapter with its model."""
     return lora.merge_command(checkpoint.path, checkpoint.path.parents[2], target, precision="fp32")
 
 

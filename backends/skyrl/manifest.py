@@ -33,11 +33,14 @@ from orchestrator.library.manifest import (
     Values,
     beta_rows,
     equal,
+    fixed,
     named,
+    one_format,
     same,
     sampling_rows,
+    weighs_policy_loss,
 )
-from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
+from orchestrator.library.needs import NEEDS, backend_rows, label_row, prompts_row
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Clip, Settings
 
@@ -609,8 +612,7 @@ OBJECTIVE = (
     Row(
         "loss.clip",
         carried_by="the loss, which reads no bound",
-        offer=(Meaning(None, ABSENT),),
-        read=lambda _: None,
+        offer=fixed(None),
         when={"loss.policy": ("sapo",)},
     ),
 )
@@ -670,23 +672,14 @@ CORRECTION = (
         for kind, cut in CUTS.items()
         for key in (cut.bound("high") if cut.mask else cut.cap,)
     ),
-    Row(
-        "loss.correction.applies_to",
-        carried_by="SkyRL itself: the KL in the loss is not weighted",
-        offer=same("policy_loss"),
-        read=lambda launch: "policy_loss" if _is_corrected(launch) else ABSENT,
-        advice="SkyRL weights its policy loss and never the KL in the loss: set "
-        "loss.correction.applies_to=policy_loss.",
-    ),
+    weighs_policy_loss("SkyRL", _is_corrected),
 )
 KL = (
     Row(
         "kl.estimator",
         carried_by=f"{IN_REWARD}=false and {IN_LOSS}=false",
-        offer=same("none"),
-        read=lambda _: "none",
+        offer=fixed("none", "no reference policy is loaded, no KL is logged"),
         when={"kl.placement": (None,)},
-        note="no reference policy is loaded, no KL is logged",
     ),
     Row(
         "kl.estimator",
@@ -846,15 +839,11 @@ RUN = (
 
 _PASSES = "of the passes (FSDP and autocast); weights and AdamW are fp32"
 PRECISION = (
-    Row(
-        "precision.training",
-        carried_by="torch.autocast(torch.bfloat16) in the library's workers",
-        offer=(
-            Meaning(None, ABSENT, note=f"SkyRL's own: bf16 {_PASSES}"),
-            Meaning("bf16", ABSENT, note=_PASSES),
-        ),
-        read=lambda launch: asked(launch, "precision.training"),
-        advice="Its workers wrap every pass in torch.autocast(torch.bfloat16), which no key turns "
+    one_format(
+        "training",
+        "bf16",
+        (f"SkyRL's own: bf16 {_PASSES}", _PASSES),
+        "Its workers wrap every pass in torch.autocast(torch.bfloat16), which no key turns "
         "off. Set precision.training=bf16, or train with verl.",
     ),
     Row(
@@ -865,15 +854,14 @@ PRECISION = (
             *named({"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}),
         ),
     ),
-    Row(
-        "precision.checkpoint",
-        carried_by="the library's export of its fp32 weights",
-        offer=(
-            Meaning(None, ABSENT, note="SkyRL's own: the fp32 weights, not rounded"),
-            Meaning("fp32", ABSENT, note="the weights that AdamW updates, not rounded"),
+    one_format(
+        "checkpoint",
+        "fp32",
+        (
+            "SkyRL's own: the fp32 weights, not rounded",
+            "the weights that AdamW updates, not rounded",
         ),
-        read=lambda launch: asked(launch, "precision.checkpoint"),
-        advice="It exports its fp32 weights as they are. Set precision.checkpoint=fp32.",
+        "It exports its fp32 weights as they are. Set precision.checkpoint=fp32.",
     ),
 )
 

@@ -35,9 +35,6 @@ from orchestrator.settings import Cadence, Resources, Settings, System
 ENTRY, REWARD = "orch_skyrl.py", "reward.py"
 LAUNCH = Path(__file__).parent / "launch"
 PROMPTS_FORMAT = "chat"
-PYTHON = "python"
-"""The Python of SkyRL's environment, which is first on PATH in a launch."""
-
 
 MOST_TOKENS = 8192
 """Most tokens of a micro batch, whose size changes memory and no results. Its logits take the most
@@ -94,7 +91,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         backend="skyrl",
         version=version,
         argv=(
-            PYTHON,
+            "python",
             str(paths.plan_dir / ENTRY),
             *(write(key, value) for key, value in FIXED.items() if key not in overrides),
             *(write(key, value) for key, value in overrides.items()),

@@ -26,10 +26,8 @@ def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     ]
 
 
-def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-    """Return the argv that merges an adapter with its model; None for a whole policy."""
-    if not checkpoint.needs_export:
-        return None
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...]:
+    """Return the argv that merges an adapter with its model."""
     return lora.merge_command(checkpoint.path, checkpoint.path.parent, target, precision="fp32")
 
 

@@ -29,9 +29,12 @@ from orchestrator.library.manifest import (
     Values,
     approximated_if,
     equal,
+    fixed,
     named,
+    one_format,
     same,
     sampling_rows,
+    weighs_policy_loss,
 )
 from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
 from orchestrator.library.quiet_kl import ESTIMATORS, IN_REWARD_ONLY, OVER_VOCABULARY
@@ -323,7 +326,6 @@ MODEL_AND_DATA = (
         "model.path",
         "model_name_or_path",
         carried_by=NEEDS,
-        read=lambda launch: asked(launch, "model.path"),
         note="a policy that ships with orch is linked beside the launch as `model`",
     ),
     Row(
@@ -372,9 +374,8 @@ OBJECTIVE = (
     Row(
         "loss.aggregation",
         carried_by="RLOOTrainer has one loss: a sum over a response's tokens, a mean of responses",
-        offer=same("constant"),
+        offer=fixed("constant"),
         when=BY_RLOO,
-        read=lambda _: "constant",
         advice=_NO_REWARD_ELSEWHERE,
     ),
     *_by_grpo(
@@ -441,9 +442,8 @@ OBJECTIVE = (
     Row(
         "loss.correction",
         carried_by="RLOOTrainer, which has no weight against vLLM",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         when=BY_RLOO,
-        read=lambda _: None,
         advice="A KL in the reward is trained by RLOOTrainer, which has no weight: put the KL into "
         "the loss, or leave loss.correction out.",
     ),
@@ -473,16 +473,11 @@ OBJECTIVE = (
             )
             for field, key, absent in (("least", LEAST, 0.0), ("most", MOST, None))
         ),
-        Row(
-            "loss.correction.applies_to",
-            carried_by="TRL itself: the KL in the loss is not weighted",
-            offer=same("policy_loss"),
-            read=lambda launch: "policy_loss" if _is_weighed(launch) else ABSENT,
+        replace(
+            weighs_policy_loss("TRL", _is_weighed),
             advice="TRL weighs its policy loss and never the KL in the loss: set "
             "loss.correction.applies_to=policy_loss.",
         ),
-    ),
-    *_by_grpo(
         Row(
             "loss.ratio_level",
             LEVEL,
@@ -495,26 +490,22 @@ OBJECTIVE = (
         Row(
             "loss.ratio_level",
             carried_by="loss.policy, whose ratio is of the response",
-            offer=same("token"),
+            offer=fixed("token"),
             when={"loss.policy": ("gspo",)},
-            read=lambda _: "token",
         ),
     ),
     Row(
         "loss.ratio_level",
         carried_by="RLOOTrainer has one ratio",
-        offer=same("sequence"),
+        offer=fixed("sequence", SEQUENCE_RATIO),
         when={**BY_RLOO, "batch.num_minibatches": AllBut((1,))},
-        read=lambda _: "sequence",
-        account=lambda _: ("exact", SEQUENCE_RATIO),
         advice="RLOOTrainer's ratio is of the response: set loss.ratio_level=sequence.",
     ),
     Row(
         "loss.ratio_level",
         carried_by="RLOOTrainer, whose ratio is 1 with one update a batch",
-        offer=same("token"),
+        offer=fixed("token"),
         when={**BY_RLOO, "batch.num_minibatches": (1,)},
-        read=lambda _: "token",
         advice="With one update a batch every ratio is 1: leave loss.ratio_level out.",
     ),
     Row(
@@ -528,8 +519,7 @@ OBJECTIVE = (
     Row(
         "loss.clip",
         carried_by="the loss type, which reads no bound",
-        offer=(Meaning(None, ABSENT),),
-        read=lambda _: None,
+        offer=fixed(None),
         when=UNBOUNDED,
     ),
     Row(
@@ -542,8 +532,7 @@ OBJECTIVE = (
     Row(
         "loss.clip.low",
         carried_by="cispo itself, which has no lower bound",
-        offer=same(1.0),
-        read=lambda _: 1.0,
+        offer=fixed(1.0),
         when={"loss.policy": ("cispo",)},
         advice="TRL's cispo has no lower bound: set loss.clip.low=1.",
     ),
@@ -566,8 +555,7 @@ OBJECTIVE = (
     Row(
         "loss.clip.dual",
         carried_by="cispo itself, which reads no delta",
-        offer=same(None),
-        read=lambda _: None,
+        offer=fixed(None),
         when={"loss.policy": ("cispo",)},
     ),
     *_by_grpo(
@@ -670,9 +658,8 @@ KL = (
     Row(
         "kl.estimator",
         carried_by="RLOOTrainer's only estimator, summed over the response before the baseline",
-        offer=same("k1"),
+        offer=fixed("k1"),
         when={"kl.placement": ("reward",)},
-        read=lambda _: "k1",
     ),
     Row(
         "kl.placement",
@@ -828,8 +815,7 @@ RUN = (
     Row(
         "max_staleness_steps",
         carried_by="sampling and training take turns",
-        offer=same(0),
-        read=lambda _: 0,
+        offer=fixed(0),
         advice="TRL's asynchronous trainer is experimental and has no KL to a reference policy: "
         "set max_staleness_steps=0.",
     ),
@@ -855,27 +841,22 @@ PRECISION = (
     Row(
         "precision.rollout",
         carried_by="vLLM, or the policy itself where there is no GPU",
-        offer=(
-            Meaning(
-                None,
-                ABSENT,
-                note="vLLM's own: the format in the model's config.json. On a CPU, and where "
-                "rollouts are dumped, the policy samples by the trainer's forward pass: bf16, "
-                "unless precision.training is fp32",
-            ),
+        offer=fixed(
+            None,
+            "vLLM's own: the format in the model's config.json. On a CPU, and where rollouts are "
+            "dumped, the policy samples by the trainer's forward pass: bf16, unless "
+            "precision.training is fp32",
         ),
-        read=lambda _: None,
         advice="TRL has no option for it: leave it out.",
     ),
-    Row(
-        "precision.checkpoint",
-        carried_by="the policy's own weights, which the launch loads in fp32",
-        offer=(
-            Meaning(None, ABSENT, note="TRL's own: the fp32 weights, not rounded"),
-            Meaning("fp32", ABSENT, note="the weights that AdamW updates, not rounded"),
+    one_format(
+        "checkpoint",
+        "fp32",
+        (
+            "TRL's own: the fp32 weights, not rounded",
+            "the weights that AdamW updates, not rounded",
         ),
-        read=lambda launch: asked(launch, "precision.checkpoint"),
-        advice="It saves its fp32 weights as they are. Set precision.checkpoint=fp32.",
+        "It saves its fp32 weights as they are. Set precision.checkpoint=fp32.",
     ),
 )
 

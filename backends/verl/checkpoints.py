@@ -67,10 +67,8 @@ def spent_states(checkpoints_dir: Path) -> list[Path]:
     return spent
 
 
-def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
-    """Return the argv of verl's merger, for verl's environment; None if no export is needed."""
-    if not checkpoint.needs_export:
-        return None
+def export_command(checkpoint: Checkpoint, target: Path) -> tuple[str, ...]:
+    """Return the argv of verl's merger, for verl's environment."""
     actor, apart = checkpoint.path / "actor", target.with_name("apart")
     has_adapter = (actor / OF_ADAPTER).exists()
     command: tuple[str, ...] = ("python", "-m", "verl.model_merger", "merge", "--backend", "fsdp")

@@ -35,10 +35,11 @@ from orchestrator.library.manifest import (
     When,
     beta_rows,
     named,
+    one_format,
     same,
     sampling_rows,
 )
-from orchestrator.library.needs import NEEDS, asked, backend_rows, prompts_row
+from orchestrator.library.needs import NEEDS, backend_rows, prompts_row
 from orchestrator.losses.table import SAPO_TEMPERATURES
 from orchestrator.settings import ALL_LINEAR, Settings
 
@@ -137,18 +138,6 @@ _K3 = (
 _K3_STRAIGHT = "the value is held within ±10; the gradient is k2's everywhere"
 _NO_GRADIENT = "no gradient passes through the reward: the + changes nothing there"
 
-PENALTIES = (
-    Meaning("k1", "kl", spellings=("k1",)),
-    Meaning("k2", "k2", spellings=("mse",)),
-    Meaning("k3", "k3", "approximated", _K3, spellings=("low_var_kl",)),
-    Meaning("abs", "abs"),
-    Meaning("k1+", "k1+", note=_NO_GRADIENT, spellings=("kl+",)),
-    Meaning("k2+", "k2+", note=_NO_GRADIENT, spellings=("mse+",)),
-    Meaning("k3+", "k3+", "approximated", _K3_STRAIGHT, spellings=("low_var_kl+",)),
-    Meaning("abs+", "abs+", note=_NO_GRADIENT),
-)
-"""The estimators in the reward. k1 has the spelling of Table 2 of the paper."""
-
 LOSS_TYPES = (
     Meaning("k1", "k1", spellings=("kl",)),
     Meaning("k2", "k2", spellings=("mse",)),
@@ -160,6 +149,15 @@ LOSS_TYPES = (
     Meaning("abs+", "abs+"),
 )
 """The estimators in the loss."""
+
+PENALTIES = (
+    Meaning("k1", "kl", spellings=("k1",)),
+    *(
+        replace(each, note=each.note or (_NO_GRADIENT if str(each.ours).endswith("+") else ""))
+        for each in LOSS_TYPES[1:]
+    ),
+)
+"""The estimators in the reward. k1 has the spelling of Table 2 of the paper."""
 
 
 def _weighted(in_both: bool) -> tuple[Meaning, ...]:
@@ -832,15 +830,14 @@ PRECISION_ROWS = (
         _sampled_in("the weights that reach it were rounded to bf16 on the way", "approximated"),
         until="0.9.0",
     ),
-    Row(
-        "precision.checkpoint",
-        offer=(
-            Meaning(None, ABSENT, note="verl's own: model_merger rounds every weight to bf16"),
-            Meaning("bf16", ABSENT, note="model_merger rounds every weight to it"),
+    one_format(
+        "checkpoint",
+        "bf16",
+        (
+            "verl's own: model_merger rounds every weight to bf16",
+            "model_merger rounds every weight to it",
         ),
-        carried_by=NEEDS,
-        read=lambda values: asked(values, "precision.checkpoint"),
-        advice="model_merger, which makes the Hugging Face directory, rounds every weight to bf16 "
+        "model_merger, which makes the Hugging Face directory, rounds every weight to bf16 "
         "and has no key for another format. Set precision.checkpoint=bf16.",
     ),
 )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from orchestrator import plugins
 from orchestrator.data.source import PromptRow, PromptRows, rows
 from orchestrator.errors import EnvironmentFault, SelectionError
-from orchestrator.files import read_json, take_lock, write_text
+from orchestrator.files import link_folder, read_json, take_lock, write_text
 from orchestrator.library.prompt_recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.records import LaunchPlan
 from orchestrator.settings import Data
@@ -186,12 +186,12 @@ def missing(plan: LaunchPlan, directory: Path | None = None) -> str | None:
     return _missing(recipe, directory or data_dir(), by_hash=False)
 
 
-def make_shipped(plan: LaunchPlan, directory: Path | None = None) -> None:
+def make_shipped(plan: LaunchPlan) -> None:
     """Prepare the prompts that a plan reads, if they ship with a backend and are missing.
 
     They need no network. Prompts of other origins are left to `orch data prepare`.
     """
-    recipe, directory = of_plan(plan.files), directory or data_dir()
+    recipe, directory = of_plan(plan.files), data_dir()
     if recipe is None or not _missing(recipe, directory, by_hash=False):
         return
     if _is_shipped(recipe):
@@ -234,9 +234,5 @@ def link(plan_dir: Path, directory: Path | None = None) -> Path | None:
     if fault := _missing(recipe, directory, by_hash=True):
         raise EnvironmentFault(fault)
     target = directory / recipe.prepared / recipe.format
-    if not (place.is_symlink() and place.readlink() == target):
-        nascent = plan_dir / f".data-{os.getpid()}"
-        nascent.unlink(missing_ok=True)
-        nascent.symlink_to(target, target_is_directory=True)
-        nascent.replace(place)
+    link_folder(place, target)
     return target

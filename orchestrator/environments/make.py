@@ -67,7 +67,6 @@ def create(
     *,
     python: Path | None = None,
     again: bool = False,
-    remake: bool = False,
     checkout: Path | None = None,
     say: Say = lambda _text: None,
 ) -> Environment:
@@ -75,8 +74,8 @@ def create(
 
     python: an interpreter instead of one found by the lock's releases. checkout: the git repository
     of a library that is on no registry. Raise EnvironmentFault: no such Python, nothing to build
-    with, a package that cannot be installed, or one made from another lock in the way (`remake`
-    replaces it, `again` replaces any).
+    with, a package that cannot be installed, or one made from another lock in the way (`again`
+    replaces any).
     """
     home = within / lock.folder
     with exclusive(home) as lock_fd:
@@ -84,7 +83,7 @@ def create(
         if existing is not None and existing.lock == lock.digest and not again:
             say(f"{existing.name} is there: {home}")
             return existing
-        if existing is not None and not (again or remake):
+        if existing is not None and not again:
             raise EnvironmentFault(
                 f"{home} was made from another lock of {existing.name} ({existing.lock}, this "
                 f"orch's is {lock.digest}). Make it again with --again, or another with --dir"

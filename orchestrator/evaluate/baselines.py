@@ -1,5 +1,6 @@
 """The folder of a model before training: the reference policy of its cells, and a baseline."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from orchestrator import plugins
 from orchestrator.errors import CheckpointError, EnvironmentFault
 from orchestrator.evaluate.scores import read_scores
 from orchestrator.identity import digest
+from orchestrator.library.model_size import hub_cache, hub_folder
 from orchestrator.records import (
     Baseline,
     Cell,
@@ -37,29 +39,14 @@ def base_model(path: str) -> Path:
         raise CheckpointError(str(fault)) from None
     if shipped is not None:
         return shipped
-    folder = Path(path).expanduser()
-    if (folder / "config.json").is_file():
-        return folder.absolute()
-    cached = _cached(path)
-    if cached is None:
+    folder = hub_folder(path, hub_cache(os.environ))
+    if folder is None or not (folder / "config.json").is_file():
         raise CheckpointError(
             f"base model {path} is not on this machine, neither as a folder nor in the hub's "
             f"cache; fetch it where there is a network (hf download {path}), or name a folder in "
             "model.path"
         )
-    return cached
-
-
-def _cached(repository: str) -> Path | None:
-    """Return the newest snapshot in the hub's cache with a config.json. Download nothing."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        file = try_to_load_from_cache(repository, "config.json")
-    except HFValidationError:
-        return None
-    return Path(file).parent if isinstance(file, str) else None
+    return folder.absolute()
 
 
 # Models as they are before training, with and without their chat template.

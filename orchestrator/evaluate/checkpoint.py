@@ -12,9 +12,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from orchestrator.errors import CheckpointError
+from orchestrator.library.checkpoints import tensors_of
 
 _SAFETENSORS = ("model*.safetensors", "adapter_model*.safetensors", "consolidated*.safetensors")
 _PICKLED = ("pytorch_model*.bin", "adapter_model*.bin")
@@ -41,22 +42,10 @@ _TEXTS = (
 _ABOUT_THE_WRITER = frozenset({"transformers_version", "_name_or_path", "name_or_path"})
 """Fields of a JSON file that name its origin and change nothing that is computed."""
 _CHUNK = 1 << 20
-_LONGEST_HEADER = 100_000_000
-"""Upper bound on the bytes of a safetensors header, from its library."""
 
 Stamp = dict[str, tuple[int, int]]
 """File name -> bytes and time of last change in nanoseconds. While these are unchanged, the hash is
 too."""
-
-
-class _Tensor(NamedTuple):
-    """One tensor in a safetensors file. `start` and `end` are bytes from the start of the file."""
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
 
 
 def stamp(path: Path) -> Stamp:
@@ -127,42 +116,20 @@ def _json_hash(file: Path) -> str:
 def _tensor_hashes(file: Path) -> Iterator[tuple[str, str]]:
     """Yield (name, hash) of every tensor; of the whole file, if it is not a complete safetensors
     file."""
-    tensors = _tensors(file)
-    if tensors is None:
+    try:
+        begin, tensors = tensors_of(file)
+        places = {name: (*each["data_offsets"], each) for name, each in tensors.items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        places = {}
+    if not places:
         yield file.name, _byte_hash(file)
         return
     with file.open("rb") as opened:
-        for tensor in sorted(tensors, key=lambda each: each.start):
-            total = hashlib.sha256(f"{tensor.kind} {list(tensor.shape)}\n".encode())
-            opened.seek(tensor.start)
-            remaining = tensor.end - tensor.start
+        for name, (start, end, tensor) in sorted(places.items(), key=lambda each: each[1][:2]):
+            total = hashlib.sha256(f"{tensor['dtype']} {list(tensor['shape'])}\n".encode())
+            opened.seek(begin + start)
+            remaining = end - start
             while remaining and (chunk := opened.read(min(_CHUNK, remaining))):
                 total.update(chunk)
                 remaining -= len(chunk)
-            yield f"tensor {tensor.name}", total.hexdigest()
-
-
-def _tensors(file: Path) -> list[_Tensor] | None:
-    """Return the tensors that the header names; None if the file is cut or has another format."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        if length > min(size, _LONGEST_HEADER):
-            return None
-        raw = opened.read(length)
-    try:
-        header = json.loads(raw)
-        tensors = [
-            _Tensor(
-                name,
-                str(about["dtype"]),
-                tuple(map(int, about["shape"])),
-                8 + length + int(about["data_offsets"][0]),
-                8 + length + int(about["data_offsets"][1]),
-            )
-            for name, about in header.items()
-            if name != "__metadata__"
-        ]
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        return None
-    return tensors if all(0 <= t.start <= t.end <= size for t in tensors) else None
+            yield f"tensor {name}", total.hexdigest()

@@ -8,6 +8,7 @@ send the seed 1234 to every server; so every argument is set explicitly.
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -173,15 +174,9 @@ def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
 
 
 def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
-    """Yield runs of equal prompts as (prompt, length). lm-eval puts the k copies next to each
+    """Return runs of equal prompts as (prompt, length). lm-eval puts the k copies next to each
     other."""
-    groups: list[tuple[Any, int]] = []
-    for prompt in prompts:
-        if groups and groups[-1][0] == prompt:
-            groups[-1] = (prompt, groups[-1][1] + 1)
-        else:
-            groups.append((prompt, 1))
-    return groups
+    return [(prompt, len(list(same))) for prompt, same in groupby(prompts)]
 
 
 def rounds(identities: Sequence[int]) -> list[list[int]]:

@@ -6,8 +6,8 @@ mean, from the spread over items.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from orchestrator.identity import digest
@@ -61,13 +61,7 @@ def shares_of(items: Sequence[Item]) -> tuple[float, ...]:
 
 def fingerprint_of(items: Iterable[Item]) -> str:
     """Return a hash of the prompts and targets, in order."""
-    return _fingerprint(tuple((item["prompt"], str(item["target"])) for item in items))
-
-
-@lru_cache(64)
-def _fingerprint(texts: tuple[tuple[str, str], ...]) -> str:
-    """Return the hash; the checkpoints of a study have the same items."""
-    return digest([list(pair) for pair in texts])
+    return digest([[item["prompt"], str(item["target"])] for item in items])
 
 
 def pass_at(k: int, count: int, correct: int) -> float:
@@ -83,10 +77,7 @@ def majority(answers: Sequence[str | None], correct: Sequence[float]) -> float:
 
     Responses without an answer do not vote.
     """
-    votes: dict[str, int] = {}
-    for answer in answers:
-        if answer is not None:
-            votes[answer] = votes.get(answer, 0) + 1
+    votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return 0.0
     most = max(votes.values())

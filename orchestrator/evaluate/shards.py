@@ -17,9 +17,6 @@ from orchestrator.evaluate.scores import Result, ScoreKey, ScoringJob
 from orchestrator.files import read_json, write_text
 from orchestrator.records import Score
 
-_ENCODED = json.JSONEncoder(ensure_ascii=False).encode
-"""`json.dumps` would make an encoder for each item."""
-
 Shard = dict[str, Any]
 """`items`, and the `seconds` and `cpu_seconds` they took."""
 
@@ -111,7 +108,7 @@ class Shards:
             cpu_seconds=sum(part["cpu_seconds"] for part in shards),
             versions=dict(versions),
         )
-        lines = "".join(_ENCODED(item) + "\n" for item in items)
+        lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
         write_text(self.target.with_suffix(".jsonl"), lines)  # first: scores have their items
         write_text(self.target, result.model_dump_json() + "\n")
         # A glob would compile a pattern of its own for each result.

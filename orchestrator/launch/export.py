@@ -29,11 +29,10 @@ from orchestrator.launch.node.environment import (
     find_environment,
     read_secrets,
 )
+from orchestrator.library.checkpoints import is_complete
 from orchestrator.records import Cell, Checkpoint, LaunchPlan
 from orchestrator.rundir import CellDir
 from orchestrator.spec.site_options import NodeOptions
-
-WEIGHTS = (".safetensors", ".bin")
 
 
 class ExportError(CheckpointError):
@@ -109,8 +108,11 @@ def _convert(
     ending = _run(argv, environment, cell_dir, log, options)
     if ending.state != "succeeded":
         raise ExportError(_sentence(checkpoint, plan, ending, log, options, gpus=gpus))
-    if fault := _incomplete(target):
-        raise ExportError(f"{checkpoint.path}: its export ended well and {fault}; {log} says more")
+    if not is_complete(target, ("config.json",)):
+        raise ExportError(
+            f"{checkpoint.path}: its export ended well and left no whole policy in Hugging Face "
+            f"format; {log} says more"
+        )
     # export.json is the last file that is written, and the rename in `export` makes all files
     # visible at once.
     record = {
@@ -180,20 +182,6 @@ def _sentence(
         f"{checkpoint.path} could not be exported from {name}'s format (training is not at "
         f"fault): {ending.message}\n{advice}"
     )
-
-
-def _incomplete(target: Path) -> str:
-    """Return what a Hugging Face directory lacks, or an empty text if it is complete."""
-    if not (target / "config.json").is_file():
-        return "left no config.json"
-    weights = [p for p in target.glob("*") if p.suffix in WEIGHTS and p.stat().st_size]
-    if not weights:
-        return "left no weights"
-    for index in target.glob("*.index.json"):
-        wanted = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        if absent := wanted - {p.name for p in weights}:
-            return f"left no {', '.join(sorted(absent))}"
-    return ""
 
 
 def _take(nascent: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from orchestrator.records import Cell
-from orchestrator.rundir import CellDir, CellState, RunFolder
+from orchestrator.rundir import CellState, RunFolder
 
 
 class PlannedJob(NamedTuple):
@@ -87,8 +87,3 @@ class Launcher(Protocol):
 
 ReadState = Callable[..., CellState]
 """CellDir.state, or a function with its first argument and `claimed`."""
-
-
-def state_on_disk(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-    """Return the state of a cell that is not with a scheduler."""
-    return cell_dir.state(claimed=claimed)

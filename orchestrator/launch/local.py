@@ -19,7 +19,7 @@ from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes, together
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
-from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState, state_on_disk
+from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
@@ -367,7 +367,7 @@ class LocalLauncher:
 
 
 def cancel_cell(
-    cell: Cell, folder: RunFolder, why: str, read: ReadState = state_on_disk
+    cell: Cell, folder: RunFolder, why: str, read: ReadState = CellDir.state
 ) -> CancelResult:
     """Stop a cell that no scheduler has.
 

@@ -16,7 +16,7 @@ from types import FrameType
 from orchestrator import plugins
 from orchestrator.data import prepared
 from orchestrator.errors import LogFault, OrchError, RunFolderError
-from orchestrator.files import write_text
+from orchestrator.files import link_folder, write_text
 from orchestrator.launch import processes, provenance
 from orchestrator.launch.endings import (
     Ending,
@@ -234,14 +234,8 @@ def link_policy(path: str, plan: LaunchPlan, plan_dir: Path) -> None:
     A library loads a shipped policy, such as `micro:elder`, under that name.
     """
     policy = None if plan.entry is not None else plugins.shipped_policy(path)
-    place = plan_dir / "model"
-    if policy is None or (place.is_symlink() and place.readlink() == policy):
-        return
-    # A link cannot be made over another link. The rename replaces the old one in one step.
-    nascent = plan_dir / f".model-{os.getpid()}"
-    nascent.unlink(missing_ok=True)
-    nascent.symlink_to(policy, target_is_directory=True)
-    nascent.replace(place)
+    if policy is not None:
+        link_folder(plan_dir / "model", policy)
 
 
 def begin(

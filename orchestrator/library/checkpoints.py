@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 TEXTS = ("config.json", "tokenizer_config.json")
@@ -29,14 +30,24 @@ def is_complete(folder: Path, texts: Sequence[str] = TEXTS) -> bool:
 def has_all_tensors(path: Path) -> bool:
     """Return True if a safetensors file has the length that its header implies.
 
-    A safetensors file is 8 bytes with the header's length, the header in JSON, then the tensors.
     Raise OSError for a file without a header.
+    """
+    return bool(tensors_of(path)[1])
+
+
+def tensors_of(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Return where the tensors of a safetensors file begin, and each by its name: dtype, shape and
+    data_offsets; none if the file is cut off.
+
+    A safetensors file is 8 bytes with the header's length, the header in JSON, then the tensors.
+    Raise ValueError, KeyError, TypeError or AttributeError for a file of another format.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         size = os.fstat(file.fileno()).st_size
         if length > size:
-            return False
+            return 0, {}
         header = json.loads(file.read(length))
-    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-    return bool(ends) and size == 8 + length + max(ends)
+    header.pop("__metadata__", None)
+    ends = [tensor["data_offsets"][1] for tensor in header.values()]
+    return 8 + length, header if ends and size == 8 + length + max(ends) else {}

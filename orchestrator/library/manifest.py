@@ -84,8 +84,6 @@ class Meaning:
     note: str = ""
     spellings: tuple[object, ...] = ()
     """Other values of the key that the release takes and that mean the same."""
-    since: str = ""
-    """First release that has this value; empty: every release of the row."""
     also: Values = field(default_factory=dict)
     """Further keys that belong to this meaning. They are sent, and must match to read it."""
 
@@ -161,11 +159,24 @@ Offer = tuple[Meaning, ...] | OpenOffer
 
 EXTRA, EXTRA_FILE = "backend.extra", "extra.json"
 """The field with the library's own keys, and the file of a launch that lists them."""
+NEEDS = "needs.json"
+"""The file of a launch with what no key of its library carries; see orchestrator.library.needs."""
+
+
+def asked(launch: Values, name: str) -> Any:
+    """Return a field that needs.json has; None if it leaves it out, ABSENT without that file."""
+    plain: Any = launch.get(NEEDS) or {}
+    return plain.get("asked", {}).get(name, None if "library" in plain else ABSENT)
 
 
 def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Meaning, ...]:
     """Return the meanings of values for which the library uses orch's names."""
     return tuple(Meaning(value, value, status, note) for value in values)
+
+
+def fixed(value: object, note: str = "", status: Status = "exact") -> tuple[Meaning, ...]:
+    """Return the meaning of the one value that a library has, whatever its keys say."""
+    return (Meaning(value, ABSENT, status, note),)
 
 
 def named(names: Mapping[Any, object]) -> tuple[Meaning, ...]:
@@ -218,7 +229,8 @@ class Row:
     key: str = ""
     offer: Offer = TEXT
     carried_by: str = ""
-    """The file of the launch that holds the field, or why the launch need not hold it."""
+    """The file of the launch that holds the field, or why the launch need not hold it. A field in
+    NEEDS is read there."""
     write: Callable[[Settings], object] | None = None
     """A function that returns the value to send, if `offer` does not give it (such as a path)."""
     read: Callable[[Values], object] | None = None
@@ -253,15 +265,16 @@ class Row:
             return Meaning(value, self.offer.off)
         return Meaning(value, value)
 
-    def back(self, launch: Values, effective: Values | None = None) -> object:
+    def back(self, launch: Values, effective: Values) -> object:
         """Return the field's value in a launch, or ABSENT if the row does not determine it.
 
         `effective`: the launch over the release's defaults. Raise KeyError for a value of the key
         that has no meaning.
         """
-        effective = launch if effective is None else effective
         if self.read is not None:
             return self.read(effective)
+        if self.carried_by == NEEDS:
+            return asked(effective, self.field)
         left_out = isinstance(self.offer, tuple) and any(e.theirs is ABSENT for e in self.offer)
         if left_out and self.key not in launch:
             return self.ours(ABSENT, effective)
@@ -491,6 +504,35 @@ def beta_rows(key: str, make: Callable[[Sequence[float]], object] = list) -> tup
     )
 
 
+def weighs_policy_loss(library: str, is_on: Callable[[Values], bool]) -> Row:
+    """Return the row of a library whose correction weights the policy loss, and no KL in the loss.
+
+    is_on: returns True for a launch with a correction.
+    """
+    return Row(
+        "loss.correction.applies_to",
+        carried_by=f"{library} itself: the KL in the loss is not weighted",
+        offer=same("policy_loss"),
+        read=lambda launch: "policy_loss" if is_on(launch) else ABSENT,
+        advice=f"{library} weights its policy loss and never the KL in the loss: set "
+        "loss.correction.applies_to=policy_loss.",
+    )
+
+
+def one_format(name: str, its_format: str, notes: tuple[str, str], advice: str) -> Row:
+    """Return the row of a number format of which a library has one, and no key.
+
+    notes: of a cell that leaves it to the library, and of one that asks for it.
+    """
+    own, asked_for = notes
+    return Row(
+        f"precision.{name}",
+        carried_by=NEEDS,
+        offer=(*fixed(None, own), *fixed(its_format, asked_for)),
+        advice=advice,
+    )
+
+
 @dataclass(frozen=True)
 class Manifest:
     """All rows of one library, and the tables of its releases."""
@@ -608,9 +650,7 @@ class Manifest:
         fitting = [
             (row, meaning)
             for row in rows
-            if _applies(row.when, settings, values)
-            and (meaning := row.meaning(value)) is not None
-            and _reaches(meaning.since, version)
+            if _applies(row.when, settings, values) and (meaning := row.meaning(value)) is not None
         ]
         if len(fitting) == 1:
             return fitting[0]
@@ -659,8 +699,7 @@ class Manifest:
     ) -> UnsupportedSetting:
         if isinstance(value, Frozen):
             value = _plain_section({f".{key}": part for key, part in value}, "")
-        version = self.version_of(settings)
-        offered = tuple(dict.fromkeys(v for row in meant for v in _offered(row, version)))
+        offered = tuple(dict.fromkeys(v for row in meant for v in _offered(row)))
         advice = next((row.advice for row in (*meant, *rows) if row.advice), "")
         advice = advice if isinstance(advice, str) else advice(settings)
         if name == "kl.estimator" and f"{name}=" not in advice:
@@ -962,9 +1001,9 @@ class Manifest:
 
     def _check_meaning(self, carried: Carried, launch: Values, effective: Values) -> None:
         row, value, meaning, _ = carried
-        if not row.key and row.read is None and not meaning.also:
-            if not row.carried_by:
-                raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
+        if not (row.key or row.read or row.carried_by or meaning.also):
+            raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
+        if not (row.key or row.read or row.carried_by == NEEDS or meaning.also):
             return
         try:
             back = row.back(launch, effective)
@@ -1087,7 +1126,7 @@ class Manifest:
             for release in self.versions:
                 for row in self.rows_of(name, release):
                     closed &= isinstance(row.offer, tuple)
-                    values |= dict.fromkeys(_offered(row, release))
+                    values |= dict.fromkeys(_offered(row))
             if closed and values:
                 offers[name] = tuple(values)
         return offers
@@ -1099,7 +1138,6 @@ class Manifest:
             for row in self._rows_in(version)
             if row.key == key and isinstance(row.offer, tuple)
             for each in row.offer
-            if _reaches(each.since, version)
             for spelling in (each.theirs, *each.spellings)
         }
 
@@ -1161,11 +1199,11 @@ def _sent(row: Row, meaning: Meaning, settings: Settings) -> Values:
     return sent
 
 
-def _offered(row: Row, version: str) -> tuple[object, ...]:
-    """Return the values that a row offers in a release, for a user."""
+def _offered(row: Row) -> tuple[object, ...]:
+    """Return the values that a row offers, for a user."""
     if not isinstance(row.offer, tuple):
         return (str(row.offer),)
-    return tuple(each.ours for each in row.offer if _reaches(each.since, version))
+    return tuple(each.ours for each in row.offer)
 
 
 def _entry(name: str, status: Status, key: str, value: str, note: str) -> LedgerEntry:

@@ -27,12 +27,18 @@ from orchestrator.library.manifest import (
     Offer,
     Row,
     Values,
+    fixed,
     same,
+)
+from orchestrator.library.manifest import (
+    NEEDS as NEEDS,
+)
+from orchestrator.library.manifest import (
+    asked as asked,
 )
 from orchestrator.records import Cell
 from orchestrator.settings import Settings
 
-NEEDS = "needs.json"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
 
 
@@ -98,12 +104,6 @@ def name_of(path: str) -> str:
     return _NOT_IN_NAMES.sub("-", last).lstrip("._+-")[:64] or "unknown"
 
 
-def asked(launch: Values, name: str) -> Any:
-    """Return a field that needs.json has; None if it leaves it out, ABSENT without that file."""
-    plain: Any = launch.get(NEEDS) or {}
-    return plain.get("asked", {}).get(name, None if "library" in plain else ABSENT)
-
-
 def prompts_row(
     name: str,
     note: str = "",
@@ -131,7 +131,6 @@ def label_row(library: str) -> Row:
     return Row(
         "model.name",
         carried_by=NEEDS,
-        read=lambda launch: asked(launch, "model.name"),
         note=f"a label, not sent to {library}",
     )
 
@@ -142,14 +141,12 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
         Row(
             "backend.name",
             carried_by="the program that is launched",
-            offer=same(library),
-            read=lambda _: library,
+            offer=fixed(library),
         ),
         Row(
             "backend.version",
             carried_by=NEEDS,
             offer=same(None, *versions),
-            read=lambda launch: asked(launch, "backend.version"),
             note=f"see {NEEDS}",
         ),
     )

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
 
 from orchestrator import scoring
 from orchestrator.identity import digest
@@ -51,13 +50,8 @@ def key(data: Data) -> str:
 
 def plan_file(data: Data, prompts_format: str) -> dict[str, str]:
     """Return the file that a backend adds to its plans: name -> text."""
-    return {PLAN_FILE: _text(data, prompts_format)}
-
-
-@lru_cache(maxsize=256)
-def _text(data: Data, prompts_format: str) -> str:
     recipe = {"prepared": key(data), "format": prompts_format, "data": data.model_dump()}
-    return json.dumps(recipe, indent=1, ensure_ascii=False) + "\n"
+    return {PLAN_FILE: json.dumps(recipe, indent=1, ensure_ascii=False) + "\n"}
 
 
 def of_plan(files: Mapping[str, str]) -> PromptRecipe | None:

@@ -244,7 +244,7 @@ class Backend(ABC):
     def export_command(self, checkpoint: Checkpoint, target: Path) -> tuple[str, ...] | None:
         """Return the argv that writes the policy to `target` as a Hugging Face directory.
 
-        Return None if the checkpoint is such a directory already (`needs_export` is False).
+        It is called for checkpoints that need it (`needs_export`). None: the library has none.
         """
         return None
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from orchestrator.environments.lock import lock_of
+from orchestrator.environments.lock import find_installed, lock_of
 from orchestrator.environments.make import InstallStep, create, exclusive, install, run
 from orchestrator.errors import EnvironmentFault
 
@@ -26,7 +26,9 @@ KEEPS_RECORDS = "ORCH_KEEP_RECORDS"
 def contract_python(library: str, version: str) -> Path:
     """The Python of the contract environment of a release, from its lock."""
     lock = lock_of(library, version, "contract")
-    return attempt(lambda: create(lock, root(), remake=True)).python
+    made = find_installed(library, version, "contract", root())
+    is_old = made is not None and made.lock != lock.digest
+    return attempt(lambda: create(lock, root(), again=is_old)).python
 
 
 def cpu_python(library: str, version: str) -> Path:

@@ -61,7 +61,7 @@ def test_a_checkpoint_is_converted_once_and_recorded(
     ("how", "words"),
     [
         ("fail", "exit code 1\nRuntimeError: size mismatch for lm_head.weight"),
-        ("half", "ended well and left no config.json"),
+        ("half", "ended well and left no whole policy"),
     ],
 )
 def test_a_failure_is_a_sentence_and_leaves_its_log_alone(

@@ -178,9 +178,14 @@ ESTIMATORS = (
         offer=(
             Meaning("k1", "k1", spellings=("kl",)),
             Meaning("k3", "k3", "approximated", "clamped", spellings=("low_var",)),
-            Meaning("k2", "k2", since="2.0"),
-            Meaning("rho_k1", "rho_k1", "extension", "brought along"),
         ),
+        when=IN_LOSS,
+    ),
+    Row("kl.estimator", key="loss_kl", offer=same("k2"), when=IN_LOSS, since="2.0"),
+    Row(
+        "kl.estimator",
+        key="loss_kl",
+        offer=(Meaning("rho_k1", "rho_k1", "extension", "brought along"),),
         when=IN_LOSS,
     ),
     Row("kl.estimator", key="penalty", offer=same("k1", "k2"), when=IN_REWARD, until="2.0"),

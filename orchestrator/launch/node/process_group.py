@@ -1,7 +1,6 @@
 """The nodes of a job, and a group of processes, one per node, that start and end together."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,12 +12,10 @@ from pathlib import Path
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_tail
-from orchestrator.launch import processes
 from orchestrator.launch.endings import Ending, failure_of
 from orchestrator.launch.processes import node_name
-from orchestrator.launch.slurm.scheduler import refusal_of
+from orchestrator.launch.slurm import scheduler
 
-_ASK_SECONDS = 30
 _LONGEST_SCRATCH = 30
 """A socket's path has at most 107 bytes, of which Ray takes 62 (2.55)."""
 _STEP = (
@@ -69,7 +66,7 @@ def names(num_nodes: int) -> list[str]:
 def _expanded(listed: str) -> list[str]:
     if not set("[,") & set(listed):
         return [listed]
-    return _ask("scontrol", "show", "hostnames", listed).split()
+    return scheduler.call(["scontrol", "show", "hostnames", listed]).split()
 
 
 def address_of(node: str) -> str:
@@ -77,7 +74,7 @@ def address_of(node: str) -> str:
     with suppress(OSError):
         socket.getaddrinfo(node, None)
         return node
-    for word in _ask("scontrol", "show", "node", "-o", node).split():
+    for word in scheduler.call(["scontrol", "show", "node", "-o", node]).split():
         if word.startswith("NodeAddr="):
             return word.partition("=")[2]
     return node
@@ -177,18 +174,6 @@ def scratch(wanted: str | None, name: str) -> Path:
         if base and Path(base).is_dir() and len(base) <= _LONGEST_SCRATCH:
             return Path(base) / name
     return Path("/tmp") / name  # noqa: S108  (sockets need a short path)
-
-
-def _ask(*argv: str) -> str:
-    if shutil.which(argv[0]) is None:
-        raise EnvironmentFault(f"{argv[0]} is not on PATH of {socket.gethostname()}")
-    try:
-        done = processes.finished(argv, _ASK_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise EnvironmentFault(f"{argv[0]} did not answer in {_ASK_SECONDS} s") from error
-    if done.returncode:
-        raise EnvironmentFault(refusal_of(done.stderr, {}).sentence)
-    return done.stdout
 
 
 _MODULE = "orchestrator.launch.node.agent"

@@ -15,11 +15,10 @@ from functools import lru_cache
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import processes
-from orchestrator.launch.slurm.scheduler import refusal_of, settings_of
+from orchestrator.launch.slurm.scheduler import SchedulerRefusal, call, refusal_of, settings_of
 from orchestrator.spec.node_gpus import parse_gres
 from orchestrator.spec.site_options import SlurmOptions
 
-DEADLINE_SECONDS = 20.0
 _WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
 _DOWN = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "INVAL", "UNKNOWN")
 
@@ -93,15 +92,6 @@ class Cluster:
             if each.name == name or (name is None and each.default):
                 return each
         return None
-
-    def names(self) -> dict[str, list[str]]:
-        """Return, for fields of a site file, the cluster's names, for suggestions."""
-        return {
-            "partition": [each.name for each in self.partitions],
-            "account": sorted({right.account for right in self.rights or () if right.account}),
-            "qos": sorted(self.qos),
-            "constraint": sorted({name for node in self.nodes for name in node.features}),
-        }
 
     def nodes_of(self, partition: str) -> list[ClusterNode]:
         """Return the nodes of a partition."""
@@ -275,14 +265,9 @@ def _output(faults: list[str], *argv: str) -> str:
     If it fails, append a sentence to faults and return nothing.
     """
     try:
-        done = processes.finished(argv, DEADLINE_SECONDS)
-    except FileNotFoundError:
-        faults.append(f"{argv[0]} is not on PATH")
-        return ""
-    except subprocess.TimeoutExpired:
-        faults.append(f"`{' '.join(argv[:3])}` did not answer in {DEADLINE_SECONDS:.0f} s")
-        return ""
-    if done.returncode:
-        faults.append(f"`{' '.join(argv[:3])}`: {refusal_of(done.stderr, {}).sentence}")
-        return ""
-    return done.stdout
+        return call(argv)
+    except SchedulerRefusal as error:
+        faults.append(f"`{' '.join(argv[:3])}`: {refusal_of(str(error), {}).sentence}")
+    except EnvironmentFault as error:
+        faults.append(str(error))
+    return ""

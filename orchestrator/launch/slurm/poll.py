@@ -2,13 +2,12 @@
 
 One look at a folder calls squeue at most once and sacct at most once. The queue knows every job
 that has not ended. Accounting is asked only about jobs that the queue does not list as alive. A
-program that does not answer is not called again during the look. An answer is kept for a while, and
-longer each time nothing has changed. This module writes nothing.
+program that does not answer is not called again during the look. An answer is kept for a while.
+This module writes nothing.
 """
 
 import math
 import os
-import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -29,8 +28,8 @@ from orchestrator.rundir import (
     SchedulerReport,
 )
 
-FIRST_SECONDS, LONGEST_SECONDS = 4.0, 60.0
-"""Seconds for which an answer is kept, at first and at most."""
+KEPT_SECONDS = 15.0
+"""Seconds for which an answer is kept."""
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
 _FRESH_SECONDS = 1.0
@@ -206,10 +205,6 @@ class SchedulerSnapshot:
             self.made = time.monotonic()
         return self._accounted
 
-    def answers(self) -> tuple[object, object]:
-        """Return the answers so far, for comparison with another snapshot."""
-        return self._queue, self._accounted
-
     def _is_ours(self, key: tuple[str, int], element: scheduler.ArrayElement) -> bool:
         """Return True if the job with the right id also has the right name.
 
@@ -228,10 +223,10 @@ class SchedulerSnapshot:
         key = str(submission.job), index
         queue = self.queued()
         queued = queue.get(key) if queue is not None else None
-        if queued is not None and not scheduler.is_over(queued.word):
+        if queued is not None and queued.word not in scheduler.OVER:
             return SchedulerReport(scheduler.state_of(queued))
         accounted = self.accounted().get(key)
-        if accounted is not None and not scheduler.is_over(accounted.word):
+        if accounted is not None and accounted.word not in scheduler.OVER:
             if queue is None or (queued is None and self._may_be_unseen(submission, attempt)):
                 return SchedulerReport(scheduler.state_of(accounted))
             if queued is None:
@@ -331,14 +326,12 @@ class SchedulerSnapshot:
 
 
 _snapshots: dict[Path, SchedulerSnapshot] = {}
-_gaps: dict[Path, float] = {}
 _held: Counter[Path] = Counter()
 
 
 def forget() -> None:
     """Drop all answers, because a job was submitted or cancelled."""
     _snapshots.clear()
-    _gaps.clear()
 
 
 def refresh(folder: RunFolder) -> None:
@@ -361,23 +354,12 @@ def one_look(folder: RunFolder) -> Iterator[SchedulerSnapshot]:
 
 
 def snapshot(folder: RunFolder) -> SchedulerSnapshot:
-    """Return the scheduler's answer: a few seconds old at most, a minute if nothing changes."""
+    """Return the scheduler's answer: KEPT_SECONDS old at most."""
     known = _snapshots.get(folder.path)
-    if known is not None and (
-        # Inside `one_look` an answer of any age is kept, so that all cells are judged by one
-        # answer.
-        _held[folder.path] or time.monotonic() - known.made < _gaps.get(folder.path, FIRST_SECONDS)
-    ):
-        return known
-    fresh = SchedulerSnapshot(folder)
-    if known is not None:
-        fresh.queued()
-        longer = _gaps.get(folder.path, FIRST_SECONDS) * 1.5
-        gap = longer if fresh.answers()[0] == known.answers()[0] else FIRST_SECONDS
-        # The jitter keeps several waiting processes of orch from asking at the same moment.
-        _gaps[folder.path] = min(gap, LONGEST_SECONDS) * random.uniform(0.9, 1.1)  # noqa: S311  (jitter)
-    _snapshots[folder.path] = fresh
-    return fresh
+    # Inside `one_look` an answer of any age is kept, so that all cells are judged by one answer.
+    if known is None or not (_held[folder.path] or time.monotonic() - known.made < KEPT_SECONDS):
+        known = _snapshots[folder.path] = SchedulerSnapshot(folder)
+    return known
 
 
 def _last_lines(log: Path) -> str:

@@ -63,7 +63,6 @@ class ArrayJob(NamedTuple):
     """Module that each element runs, by name."""
     size: JobSize | None = None
     """The part of each node in addition to GPUs. None: only the values of the site file."""
-    comment: str = ""
 
 
 def array_resources(cell: Cell) -> ArrayResources:
@@ -198,7 +197,6 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         time=max(1, math.ceil(options.time_limit_hours * 60)),
         mem=None if size.memory_mib is None else f"{size.memory_mib}M",
         dependency=",".join(dependency) or None,
-        comment=job.comment or None,
         additional_parameters=more,
     )
     return script

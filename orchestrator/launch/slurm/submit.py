@@ -40,7 +40,7 @@ from orchestrator.launch.check import check_launchable
 from orchestrator.launch.cluster_launcher import ClusterLauncher, Order, order_text
 from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.launcher import PlannedJob
-from orchestrator.launch.slurm import cluster, poll, scheduler, script, submissions
+from orchestrator.launch.slurm import poll, scheduler, script, submissions
 from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.launch.slurm.submissions import Submission
 from orchestrator.records import Cell, ExitRecord
@@ -246,7 +246,7 @@ class Sender:
         If free places exist, return only these, because their arrays start at once.
         """
         queue = poll.snapshot(self.folder).queued() or {}
-        alive = {job for (job, _), each in queue.items() if not scheduler.is_over(each.word)}
+        alive = {job for (job, _), each in queue.items() if each.word not in scheduler.OVER}
         lanes: list[str | None] = []
         for sent in submissions.read(self.folder).values():
             if sent.kind == "train" and sent.job in alive:
@@ -289,7 +289,6 @@ class Sender:
             after_any=array.after,
             exclude=array.exclude,
             size=script.job_size(self.options, array.resources),
-            comment=self._comment([cell.slug for cell in array.cells]),
         )
 
     def evaluate(
@@ -336,7 +335,6 @@ class Sender:
             exclude=exclude,
             size=script.job_size(adapted, resources),
             program=script.EVALUATE,
-            comment=self._comment(slugs),
         )
         return job, adapted
 
@@ -348,12 +346,6 @@ class Sender:
         cells = slugs[0] if len(slugs) == 1 else f"{len(slugs)}cells"
         words = [self.folder.experiment[:60], *(["eval"] if kind == "evaluate" else []), cells[:80]]
         return f"{_plain('.'.join(words))}.{submission}"
-
-    def _comment(self, slugs: Sequence[str]) -> str:
-        last = f" to {_plain(slugs[-1])}" if len(slugs) > 1 else ""
-        many = f"{len(slugs)} cells" if len(slugs) > 1 else "1 cell"
-        text = f"{_plain(self.folder.experiment)}: {_plain(slugs[0])}{last}, {many}"
-        return text[:500]
 
     def _note_intent(
         self, submission: str, kind: str, name: str, cells: int, **details: Any
@@ -384,7 +376,7 @@ class Sender:
         if limit is None:
             return None
         queue = retry_while_away(partial(scheduler.queue, [str(os.geteuid())]), self.tell)
-        queued = sum(not scheduler.is_over(element.word) for element in queue.values())
+        queued = sum(element.word not in scheduler.OVER for element in queue.values())
         return max(0, limit - queued) // (2 if evaluate else 1)
 
 
@@ -533,9 +525,7 @@ def _refusal(error: EnvironmentFault | None, options: SlurmOptions) -> Environme
             f"{error}, and SLURM has no job of that name. Nothing was submitted; ask the "
             "administrator what sbatch prints here, and run again"
         )
-    answers = cluster.read_cluster()
-    names = answers.names() if answers else None
-    message = refusal_of(str(error), options.model_dump(mode="json"), names)
+    message = refusal_of(str(error), options.model_dump(mode="json"))
     kind = QueueFull if message.field == "site.options.max_submit_jobs" else EnvironmentFault
     return kind(f"the cluster refuses the job: {message.sentence.rstrip('.')}")
 

@@ -90,8 +90,7 @@ def site(
     cluster: Cluster, folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
     poll.forget()
-    monkeypatch.setattr(poll, "FIRST_SECONDS", 1.0)
-    monkeypatch.setattr(poll, "LONGEST_SECONDS", 2.0)  # a person would wait up to a minute
+    monkeypatch.setattr(poll, "KEPT_SECONDS", 1.0)
     monkeypatch.setattr("orchestrator.runs.wait.POLL_SECONDS", 0.5)
     monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
