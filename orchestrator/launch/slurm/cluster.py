@@ -93,6 +93,15 @@ class Cluster:
                 return each
         return None
 
+    def names(self) -> dict[str, list[str]]:
+        """Return, for fields of a site file, the cluster's names, for suggestions."""
+        return {
+            "partition": [each.name for each in self.partitions],
+            "account": sorted({right.account for right in self.rights or () if right.account}),
+            "qos": sorted(self.qos),
+            "constraint": sorted({name for node in self.nodes for name in node.features}),
+        }
+
     def nodes_of(self, partition: str) -> list[ClusterNode]:
         """Return the nodes of a partition."""
         return [node for node in self.nodes if partition in node.partitions]

@@ -21,7 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.errors import EnvironmentFault
+from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.launch import processes
 from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import SchedulerReport
@@ -450,15 +450,17 @@ class SchedulerMessage(NamedTuple):
     """True if the scheduler is absent or busy: the request is right and can be repeated later."""
 
 
-def refusal_of(stderr: str, options: Mapping[str, object]) -> SchedulerMessage:
+def refusal_of(
+    stderr: str, options: Mapping[str, object], names: Mapping[str, list[str]] | None = None
+) -> SchedulerMessage:
     """Return the output of a failed sbatch, srun, scontrol or sacct, as a sentence.
 
-    options: `site.options`.
+    options: `site.options`. names: field -> the cluster's names, for a suggestion.
     """
     line = _telling_line(stderr)
     for rule in _table()["refusal"]:
         if re.search(rule["phrase"], stderr, re.IGNORECASE):
-            return _message(rule, line, options)
+            return _message(rule, line, options, names or {})
     return SchedulerMessage(f"SLURM refuses: {line or 'without a word'}")
 
 
@@ -472,7 +474,7 @@ def stuck_reason(
     name = reason.strip("()").split(",")[0].strip()
     for rule in _table()["reason"]:
         if rule["name"] == name:
-            return _message(rule, name, options, jobs)
+            return _message(rule, name, options, {}, jobs)
     return None
 
 
@@ -485,6 +487,7 @@ def _message(
     rule: Mapping[str, Any],
     line: str,
     options: Mapping[str, object],
+    names: Mapping[str, list[str]],
     jobs: str = "",
 ) -> SchedulerMessage:
     template, field, passing = rule["sentence"], rule.get("field", ""), rule.get("passing", False)
@@ -494,8 +497,13 @@ def _message(
     if not field:
         return SchedulerMessage(sentence, passing=passing)
     path = "site.runs_dir" if field == "runs_dir" else f"site.options.{field}"
-    words = "" if template.endswith("{line}") or line in sentence else f". SLURM: {line}"
-    return SchedulerMessage(f"{sentence}; change {path}{words}", path, passing)
+    offered = names.get(field, [])
+    hint = did_you_mean(str(value), offered) if value is not None else ""
+    if not hint and offered:
+        hint = f" (there are: {', '.join(offered)})"
+    if template.endswith("{line}") or line in sentence:
+        return SchedulerMessage(f"{sentence}{hint}; change {path}", path, passing)
+    return SchedulerMessage(f"{sentence}{hint}; change {path}. SLURM: {line}", path, passing)
 
 
 def _telling_line(stderr: str) -> str:

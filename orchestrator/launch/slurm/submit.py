@@ -40,7 +40,7 @@ from orchestrator.launch.check import check_launchable
 from orchestrator.launch.cluster_launcher import ClusterLauncher, Order, order_text
 from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.launcher import PlannedJob
-from orchestrator.launch.slurm import poll, scheduler, script, submissions
+from orchestrator.launch.slurm import cluster, poll, scheduler, script, submissions
 from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.launch.slurm.submissions import Submission
 from orchestrator.records import Cell, ExitRecord
@@ -525,7 +525,9 @@ def _refusal(error: EnvironmentFault | None, options: SlurmOptions) -> Environme
             f"{error}, and SLURM has no job of that name. Nothing was submitted; ask the "
             "administrator what sbatch prints here, and run again"
         )
-    message = refusal_of(str(error), options.model_dump(mode="json"))
+    answers = cluster.read_cluster()
+    names = answers.names() if answers else None
+    message = refusal_of(str(error), options.model_dump(mode="json"), names)
     kind = QueueFull if message.field == "site.options.max_submit_jobs" else EnvironmentFault
     return kind(f"the cluster refuses the job: {message.sentence.rstrip('.')}")
 
