@@ -280,10 +280,13 @@ class Synthetic(NamedTuple):
     collapsed: Outcome
 
 
+COLLAPSED = Outcome(kind="collapsed", cause="reward", step=60, reason="reward fell to 0")
+SYNTHETIC = Synthetic(run, grid, spec, Done([], []), COLLAPSED)
+
+
 @pytest.fixture(scope="session")
 def synthetic() -> Synthetic:
-    collapsed = Outcome(kind="collapsed", cause="reward", step=60, reason="reward fell to 0")
-    return Synthetic(run, grid, spec, Done([], []), collapsed)
+    return SYNTHETIC
 
 
 @pytest.fixture(scope="session")
