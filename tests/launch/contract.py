@@ -1,4 +1,4 @@
-"""The contract of a launcher: the tests that each one inherits, over cells of its own backend.
+"""The contract of a launcher: the tests that each one inherits, over cells of the fake backend.
 
 A quick cell prints a line and succeeds; a long one goes on from a checkpoint when it is started
 again; one fails by itself; one cannot be expressed by its backend. `submit` is called in a process
@@ -20,8 +20,16 @@ from orchestrator.errors import OrchError, SelectionError
 from orchestrator.launch.launcher import Launcher
 from orchestrator.launch.logs import logs
 from orchestrator.records import Cell
+from tests.launch.kit import make_cell
 
 Kind = Literal["quick", "long", "fails", "refused"]
+TOLD: dict[Kind, tuple[str, int]] = {
+    "quick": ("", 3),
+    "long": ("slow", 2000),
+    "fails": ("fail", 3),
+    "refused": ("refuse", 3),
+}
+"""Kind -> the instruction of the cell, and its train steps."""
 
 
 class LauncherContract:
@@ -37,7 +45,7 @@ class LauncherContract:
 
     def cell(self, kind: Kind, seed: int = 0) -> Cell:
         """Return a cell of this kind; cells of other seeds differ."""
-        raise NotImplementedError
+        return make_cell(seed, *TOLD[kind])
 
     # ------------------------------------------------------------ what the tests do
 

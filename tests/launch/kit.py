@@ -78,6 +78,26 @@ def ended(state: str = "succeeded", **more: object) -> ExitRecord:
     return ExitRecord.model_validate(plain | more)
 
 
+class CellsOfFolder:
+    """A folder of fake cells on a site, as a person looks at it."""
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+        self.told: list[str] = []
+
+    def attempts(self, cell: Cell) -> list[AttemptDir]:
+        return self.folder.cell(cell).attempts()
+
+    def begun(self, cell: Cell) -> int:
+        """Attempts whose job has started."""
+        return sum(attempt.job.exists() for attempt in self.attempts(cell))
+
+    def units(self, cell: Cell) -> int:
+        """Units of work that are done, of all attempts."""
+        units = self.folder.cell(cell).checkpoints / "units"
+        return len(units.read_text().splitlines()) if units.exists() else 0
+
+
 class Orch:
     """A real `launch` in a process of its own, in a terminal's stead."""
 
