@@ -5,13 +5,11 @@ again; one fails by itself; one cannot be expressed by its backend. `submit` is 
 of its own: it may return only when its cells have ended, and it is killed.
 """
 
-import hashlib
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import ForkProcess
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
@@ -20,7 +18,7 @@ from orchestrator.errors import OrchError, SelectionError
 from orchestrator.launch.launcher import Launcher
 from orchestrator.launch.logs import logs
 from orchestrator.records import Cell
-from tests.launch.kit import make_cell
+from tests.launch.kit import content, make_cell
 
 Kind = Literal["quick", "long", "fails", "refused"]
 TOLD: dict[Kind, tuple[str, int]] = {
@@ -100,10 +98,10 @@ class LauncherContract:
     ) -> None:
         cells = [self.cell("quick", seed) for seed in range(2)]
         self.train(launcher, *cells)
-        before = _content(launcher.folder.path)
+        before = content(launcher.folder.path)
         assert [state.state for state in launcher.ask(cells)] == ["succeeded"] * 2
         assert all(logs(launcher.folder.cell(cell)).strip() for cell in cells)
-        assert _content(launcher.folder.path) == before
+        assert content(launcher.folder.path) == before
         assert list(launcher.submit(cells)) == []
         for cell in cells:
             (attempt,) = launcher.folder.cell(cell).attempts()
@@ -174,9 +172,3 @@ class LauncherContract:
         cells = [self.cell("quick", seed) for seed in range(3)]
         assert sum(job.cells for job in launcher.resources(cells)) == 3
         assert list(launcher.resources([])) == []
-
-
-def _content(folder: Path) -> dict[str, str]:
-    """Return the digest of each file."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,5 +1,6 @@
 """Cells of the fake backend, the house it lives in, and orch as a process to kill."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -76,6 +77,12 @@ def ended(state: str = "succeeded", **more: object) -> ExitRecord:
     outcome = Outcome(kind="trained") if state == "succeeded" else None
     plain = {"state": state, "started": 10.0, "ended": 20.0, "cpu_seconds": 6.0, "outcome": outcome}
     return ExitRecord.model_validate(plain | more)
+
+
+def content(folder: Path, *, without: str = "") -> dict[Path, str]:
+    """The digest of each file, but of those of one name."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != without)
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 class CellsOfFolder:
