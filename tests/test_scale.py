@@ -10,17 +10,6 @@ from orchestrator.spec.rehearse import rehearse
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
-def test_libraries_that_mean_the_same_by_a_cell_share_one_run_that_says_so() -> None:
-    declared = expand(load(EXPERIMENTS / "cross_library.yaml"))
-    small = rehearse(declared)
-    assert len(small) < len(declared)
-    assert len({cell.id for cell in small}) == len(small)
-    merged = [cell for cell in small if " | " in cell.axes["backend"]]
-    assert merged
-    for cell in merged:
-        assert len(set(cell.axes["backend"].split(" | "))) > 1
-
-
 def test_a_cell_of_the_embedded_trainer_keeps_its_id() -> None:
     """Ids that were given before there were dialects, with the policy that was shipped then."""
     backends = "studies.libraries.axes.backend=[verl@0.9.1,openrlhf@0.11.2,prime_rl@0.5.0,micro]"
