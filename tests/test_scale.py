@@ -10,6 +10,12 @@ from orchestrator.spec.rehearse import rehearse
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
+def test_libraries_that_share_one_run_are_named_by_its_axis() -> None:
+    small = rehearse(expand(load(EXPERIMENTS / "cross_library.yaml")))
+    assert len({cell.id for cell in small}) == len(small)
+    assert any(" | " in cell.axes["backend"] for cell in small)
+
+
 def test_a_cell_of_the_embedded_trainer_keeps_its_id() -> None:
     """Ids that were given before there were dialects, with the policy that was shipped then."""
     backends = "studies.libraries.axes.backend=[verl@0.9.1,openrlhf@0.11.2,prime_rl@0.5.0,micro]"

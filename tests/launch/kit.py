@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,19 @@ def ended(state: str = "succeeded", **more: object) -> ExitRecord:
     outcome = Outcome(kind="trained") if state == "succeeded" else None
     plain = {"state": state, "started": 10.0, "ended": 20.0, "cpu_seconds": 6.0, "outcome": outcome}
     return ExitRecord.model_validate(plain | more)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that descend from one, the youngest last."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]
 
 
 def content(folder: Path, *, without: str = "") -> dict[Path, str]:

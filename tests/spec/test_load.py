@@ -159,14 +159,6 @@ BODY = "axes: {kl: [none]}"
 @pytest.mark.parametrize(
     ("body", "parts"),
     [
-        (
-            "axs: {}",
-            ["unknown field 'axs', did you mean 'axes'?  @ $.studies.a.axs (x.yaml line 7)"],
-        ),
-        (
-            "base: {rollout.group_size: 5.5}\n" + BODY,
-            ["rollout.group_size must be a whole number, got 5.5", "line 7"],
-        ),
         ("base: {num_train_steps: true}\n" + BODY, ["must be a whole number, got true"]),
         ("base: {optimizer: {lr: 1}}\n" + BODY, ["unknown field 'lr' of optimizer"]),
         ("base: {optimizer.learning_rate: .nan}\n" + BODY, ["finite number, got nan"]),
