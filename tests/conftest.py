@@ -25,6 +25,8 @@ from orchestrator.records import (
     Study,
 )
 from orchestrator.settings import BackendRef, Settings
+from tests.cluster.fixture import cluster as cluster
+from tests.cluster.fixture import slurm as slurm
 from tests.settings import cell_of, plain
 
 hypothesis.settings.register_profile(
@@ -70,10 +72,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     seconds: dict[Path, float] = {}
     for item in items:
-        daemons = (
-            "cluster" in getattr(item, "fixturenames", ())
-            or item.get_closest_marker("slurm") is not None
-        )
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slurm)
+        daemons = item.get_closest_marker("slurm") is not None
         beyond = daemons and item.get_closest_marker("smoke") is None
         if beyond or any(map(item.get_closest_marker, ("real", "ray"))):
             item.add_marker(pytest.mark.thorough)

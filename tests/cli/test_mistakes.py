@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -71,6 +72,30 @@ def test_a_runs_folder_that_is_a_file(empty: Path) -> None:
     (empty / "runs").write_text("mine")
     refuses(orch(empty, "run", SMOKE), "a part of its path is a file, not a folder")
     assert (empty / "runs").read_text() == "mine"
+
+
+def test_a_disk_that_fills_up(empty: Path) -> None:
+    """The file size limit stands for a full disk: the kernel refuses the same writes."""
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "run", SMOKE, "--train-only"],
+        cwd=empty,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=small_files,
+        stdin=subprocess.DEVNULL,
+    )
+    refuses(done)
+    assert "run again" in done.stderr or "orch logs --failed" in done.stderr, done.stderr
+    orch(empty, "retry", SMOKE)
+    after = orch(empty, "run", SMOKE, "--train-only")
+    assert after.returncode == 0, after.stderr
+    states = json.loads(orch(empty, "status", SMOKE, "--json").stdout)[0]["states"]
+    assert states == {"succeeded": 4}
 
 
 @pytest.mark.slow

@@ -8,9 +8,7 @@ from orchestrator.launch.slurm.submit import SlurmLauncher
 from orchestrator.rundir import RunFolder
 from tests.launch.contract import LauncherContract
 from tests.launch.slurm.conftest import Site
-from tests.launch.slurm.conftest import cluster as cluster
 from tests.launch.slurm.conftest import site as site
-from tests.launch.slurm.conftest import slurm as slurm
 
 
 class TestLocal(LauncherContract):

@@ -4,9 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from cluster import Cluster
-from cluster.fixture import cluster as cluster
-from cluster.fixture import slurm as slurm
 
 from orchestrator.launch.slurm import poll
 from orchestrator.launch.slurm import scheduler as words
@@ -16,6 +13,7 @@ from orchestrator.rundir import CellState, RunFolder
 from orchestrator.runs.state import read_state
 from orchestrator.runs.wait import SubmitRequest, start, wait
 from orchestrator.spec.site_options import SlurmOptions
+from tests.cluster import Cluster
 from tests.launch.kit import CellsOfFolder
 
 
@@ -93,9 +91,3 @@ def site(
     monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
     poll.forget()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slurm)
