@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import orch
+from command_line import orch, own_variables
 from lifeline import heed_ctrl_c
 
 from orchestrator.rundir import RunFolder
@@ -53,7 +53,6 @@ class Terminal:
 
     def __init__(self, folder: Path, *arguments: str, rows: int = 40, columns: int = 140):
         self.main, side = pty.openpty()
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", *arguments],
             cwd=folder,
@@ -62,7 +61,7 @@ class Terminal:
             stderr=side,
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
-            env={**environment, "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
+            env={**own_variables(), "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
         )
         os.close(side)
         self.text = ""
@@ -137,14 +136,13 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
     started: list[Any] = []
 
     def start(*arguments: str) -> Any:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
             cwd=finished,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env=own_variables(),
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
         )
