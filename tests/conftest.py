@@ -25,6 +25,8 @@ from orchestrator.records import (
     Study,
 )
 from orchestrator.settings import BackendRef, Settings
+from tests.cluster.fixture import cluster as cluster
+from tests.cluster.fixture import slurm as slurm
 from tests.settings import cell_of, plain
 
 hypothesis.settings.register_profile(
@@ -70,10 +72,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     seconds: dict[Path, float] = {}
     for item in items:
-        daemons = (
-            "cluster" in getattr(item, "fixturenames", ())
-            or item.get_closest_marker("slurm") is not None
-        )
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slurm)
+        daemons = item.get_closest_marker("slurm") is not None
         beyond = daemons and item.get_closest_marker("smoke") is None
         if beyond or any(map(item.get_closest_marker, ("real", "ray"))):
             item.add_marker(pytest.mark.thorough)
@@ -280,10 +281,13 @@ class Synthetic(NamedTuple):
     collapsed: Outcome
 
 
+COLLAPSED = Outcome(kind="collapsed", cause="reward", step=60, reason="reward fell to 0")
+SYNTHETIC = Synthetic(run, grid, spec, Done([], []), COLLAPSED)
+
+
 @pytest.fixture(scope="session")
 def synthetic() -> Synthetic:
-    collapsed = Outcome(kind="collapsed", cause="reward", step=60, reason="reward fell to 0")
-    return Synthetic(run, grid, spec, Done([], []), collapsed)
+    return SYNTHETIC
 
 
 @pytest.fixture(scope="session")

@@ -141,16 +141,6 @@ def test_a_section_can_be_cleared_and_changed_in_part() -> None:
     assert [c.axes["loss.clip"] for c in found] == labels
 
 
-def test_backend_is_an_axis() -> None:
-    found = cells({"backend": ["verl@0.9.1", {"name": "skyrl"}, "micro"]})
-    assert [(c.settings.backend.name, c.settings.backend.version) for c in found] == [
-        ("verl", "0.9.1"),
-        ("skyrl", None),
-        ("micro", None),
-    ]
-    assert seen(found, "backend") == [("verl",), ("skyrl",), ("micro",)]
-
-
 def test_resources_vary_and_change_no_id() -> None:
     found = cells(
         {
@@ -172,7 +162,7 @@ def test_a_cell_of_two_studies_is_one_cell() -> None:
 
 def test_a_missing_beta_is_not_zero() -> None:
     base = {**BASE, "kl": {"estimator": "k1", "placement": "reward"}}
-    assert "kl.beta is missing" in fault({}, base=base)
+    assert "kl.beta is missing: estimator 'k1' needs one" in fault({}, base=base)
     assert cells({"kl.beta": [0]}, base=base)[0].settings.kl.beta == 0
 
 

@@ -1,4 +1,4 @@
-"""The report as data and as Markdown."""
+"""The report as data and as Markdown; tests/golden/report.txt is one with every section."""
 
 import json
 from pathlib import Path
@@ -10,29 +10,18 @@ import pytest
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
 from orchestrator.cli.compare import print_review
-from orchestrator.evaluate import ScoredBaseline
-from orchestrator.metrics.outcome import RULE
 from orchestrator.pipeline.stages import Review
 from orchestrator.records import (
-    Baseline,
-    EvaluationSpec,
     Outcome,
     Published,
-    PublishedFigure,
-    PublishedNumber,
-    PublishedPanel,
-    PublishedStatement,
 )
-from orchestrator.report import Context, Origin, Report, answer, laboratory, markdown, report
+from orchestrator.report import Context, Report, answer, laboratory, markdown, report
 from orchestrator.report.figures import setting_names, tables
 from orchestrator.report.model import Link, Section
 from orchestrator.settings import BackendRef
 from orchestrator.spec.rehearse import semantics
+from tests.golden.report import CLAIMS, NUMBERS, ORIGIN, runs, whole
 
-CLAIMS = {
-    "unbiased_wins": "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]",
-    "math500": "eval/math500/mean@32[kl=k1.reward] > 0.5",
-}
 HOSTILE = "<script>alert(1)</script> [x](javascript:y) | `z`\n# head"
 
 
@@ -46,41 +35,55 @@ def section(found: Report, name: str) -> Section:
     return next(s for s in found.sections if s.id == name)
 
 
-def names(found: Report) -> set[str]:
-    return {s.id for s in found.sections}
-
-
-def full(synthetic: Any, *, decided: bool = False) -> Any:
-    more = ([0.81, 0.82], [0.72, 0.71]) if decided else ([], [])
-    done = synthetic.grid(
-        {
-            "none": [0.9, 0.9],
-            "k1.reward": [0.8, 0.82, *more[0]],
-            "k3.loss": [0.7, 0.71, *more[1]],
-        },
-        metrics={"eval/accuracy_predicted": 0.83},
-    )
-    done += synthetic.grid({"k1.reward": [0.5, 0.5]}, study="async10", staleness=10)
-    done += synthetic.run("k1.loss", outcome=synthetic.collapsed, accuracy=0.02)
-    return done + synthetic.run("k3.reward", state="failed", progress=0.3)
-
-
-def test_the_answer_comes_first(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic, decided=True))
-    assert found.answer == (
-        "Stability: k1 in the loss collapsed in 1 of 1 run; none of the other 12 did. "
-        "Accuracy: k1 in the reward against k3 in the loss, +0.103 [+0.082, +0.123] in domain."
-    )
+def test_what_the_page_draws_and_markdown_does_not_tell(synthetic: Any) -> None:
+    """All that can be read of such a report is tests/golden/report.txt."""
+    found = whole(synthetic)
     assert found.first is not None, "accuracy against KL stands above the claims"
-    assert (
-        found.missing == "1 claim cannot be tested on these runs; 1 of 14 cells have not finished."
-    )
-    assert [card.verdict for card in found.cards] == ["holds", "not testable"]
-    assert found.sections[0].id == "finals"
-    facts = dict(found.facts)
-    assert list(facts.values())[:3] == ["13 of 14", "1 of 13", "1 of 2"]
-    assert facts["seeds finished, of each configuration"] == "0 to 4 of 4"
     assert found.cards[0].cells, "a verdict names the cells it was judged on"
+    first, second, third = found.plates
+    assert first.figure is not None
+    assert second.figure is not None
+    assert third.figure is None
+    shown = [[found.data["configurations"][i]["name"] for i in p.at] for p in second.figure.panels]
+    assert shown == [["none", "k1.reward β=0.1", "k1.reward β=0.3"]] * 5
+    assert [(p.title, p.metric) for p in second.figure.panels] == [
+        ("Qwen (here: exact in-domain accuracy) (micro)", "eval/accuracy_in_domain"),
+        ("KL (micro)", "eval/kl_forward"),
+        ("micro_sort (micro)", "eval/micro_sort/mean@4"),
+        ("micro_copy (micro)", "eval/micro_copy/mean@4"),
+        ("micro_reverse (micro)", "eval/micro_reverse/mean@4"),
+    ], "what a metric stands in for is drawn once, and the title says which it is"
+    (one,) = found.data["baselines"]
+    assert one["finals"]["eval/in_domain/mean"] == pytest.approx(0.25)
+    table = section(found, "provenance").tables[0]
+    assert table.anchors is not None
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert table.anchors[0] == f"cell-{row['cell']}"
+    (directory,) = row["directory"]
+    assert row["MLflow run"] == (Link("f00d", ORIGIN.mlflow_url),)
+    assert directory == Link(directory.text, f"../cells/{directory.text}/")
+
+
+def test_what_is_not_known_has_no_section_and_no_column(synthetic: Any) -> None:
+    found = reported(synthetic, synthetic.grid({"k1.reward": [0.8, 0.8]}, micro=False))
+    assert not {"incomplete", "libraries", "published", "failures"} & {s.id for s in found.sections}
+    (table,) = section(found, "provenance").tables
+    assert not {"job", "commit", "MLflow run"} & set(table.columns)
+    assert found.banner == ""
+    assert not any("embedded" in point for point in section(found, "limits").points)
+
+
+def test_published_numbers_are_compared_at_their_own_scale(synthetic: Any) -> None:
+    done = synthetic.grid({"k1.reward": [0.8, 0.81], "k3.loss": [0.7, 0.71]}, micro=False)
+    spec = synthetic.spec({}, published=Published(source="A paper", numbers=NUMBERS))
+    found = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    part = section(found, "published")
+    assert part.note == ""
+    first, second = part.tables[0].rows
+    assert first[2] == "+10.00 %"
+    assert first[3].startswith("+14.18 % [")
+    assert first[5] in ("inside our interval", "outside our interval")
+    assert second[3].startswith("none: ")
 
 
 def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
@@ -107,7 +110,7 @@ def test_the_end_of_a_run_fits_a_terminal(
     synthetic: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    done = full(synthetic, decided=True)
+    done = runs(synthetic)
     claims = {f"unbiased_wins_in_place_{i}": CLAIMS["unbiased_wins"] for i in range(15)}
     spec = synthetic.spec(claims)
     question = "Do KL configurations whose gradient is unbiased train more stably than others? " * 2
@@ -133,196 +136,12 @@ def test_one_seed_promises_no_number_of_seeds(synthetic: Any) -> None:
     assert card.plain == "One seed shows no spread."
 
 
-def test_published_figures_stand_beside_ours(synthetic: Any) -> None:
-    done = full(synthetic)
-    of = {"study": "onpolicy", "where": ("kl=k1.reward,none",)}
-    panels = (
-        PublishedPanel(title="Qwen", **of),
-        PublishedPanel(title="KL", metrics=("eval/kl_forward",), **of),
-        PublishedPanel(title="again", metrics=("eval/math/kl_forward", "eval/kl_forward"), **of),
-        PublishedPanel(title="after", metrics=("tasks",), **of),
-    )
-    published = Published(
-        statements=(PublishedStatement(claim="unbiased_wins", says="It wins.", where="Fig. 2"),),
-        figures=(
-            PublishedFigure(figure="Fig. 1", title="Bias", shows="Less.", laboratory=True),
-            PublishedFigure(figure="Fig. 2", title="Curves", shows="They rise.", panels=panels),
-            PublishedFigure(
-                figure="Fig. 3",
-                title="None",
-                shows="More.",
-                panels=(PublishedPanel(title="x", study="async10", where=("kl=k3.loss",)),),
-            ),
-        ),
-    )
-    spec = synthetic.spec(CLAIMS, published=published)
-    comparison = compare(spec, done.records, done.scores)
-    found = report(comparison, done.records, done.scores, spec)
-    first, second, third = found.plates
-    assert first.figure is not None
-    assert second.figure is not None
-    shown = [[found.data["configurations"][i]["name"] for i in p.at] for p in second.figure.panels]
-    assert shown == [["none", "k1.reward β=0.1"]] * 5
-    assert [(p.title, p.metric) for p in second.figure.panels] == [
-        ("Qwen (here: exact in-domain accuracy) (micro)", "eval/accuracy_in_domain"),
-        ("KL (micro)", "eval/kl_forward"),
-        ("micro_sort (micro)", "eval/micro_sort/mean@4"),
-        ("micro_copy (micro)", "eval/micro_copy/mean@4"),
-        ("micro_reverse (micro)", "eval/micro_reverse/mean@4"),
-    ], "what a metric stands in for is drawn once, and the title says which it is"
-    assert second.here[0][1].startswith("It wins. +0.105 [")
-    assert (third.figure, third.missing) == (
-        None,
-        "Nothing of this experiment redraws it yet. x: no cell of study async10 was chosen.",
-    )
-    assert (found.cards[0].says, found.cards[0].where) == ("It wins.", "Fig. 2")
-    assert any(title.startswith("Bias for a: k1.reward 0") for _, title in first.here)
-    assert "**Fig. 2, Curves.** They rise." in markdown(found)
-
-
-def test_everything_is_there(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic))
-    assert names(found) == {
-        "limits",
-        "finals",
-        "curves",
-        "collapse",
-        "reference",
-        "gradients",
-        "staleness",
-        "cost",
-        "failures",
-        "methods",
-        "outcomes",
-        "provenance",
-    }
-
-
-def test_the_reason_of_each_run_that_was_not_stable_is_told(synthetic: Any) -> None:
-    unclear = Outcome(kind="unclear", reason="too noisy")
-    done = synthetic.run("k1.loss", outcome=synthetic.collapsed) + synthetic.run(outcome=unclear)
-    found = reported(synthetic, done + synthetic.run("k3.loss"))
-    told = section(found, "outcomes")
-    assert told.text == RULE
-    assert [(row[2], row[5]) for row in told.tables[0].rows] == [
-        ("collapsed", "reward fell to 0"),
-        ("cannot tell", "too noisy"),
-    ]
-    facts = dict(found.facts)
-    assert facts["runs collapsed"] == "1 of 2, 1 cannot tell"
-
-
 def test_runs_that_ended_and_tell_nothing_have_ended(synthetic: Any) -> None:
     found = reported(synthetic, synthetic.run(outcome=Outcome(kind="unclear", reason="short")))
     ((_, (field,)),) = section(found, "collapse").maps[0].rows
     assert (str(field), dict(found.facts)["runs collapsed"]) == ("cannot tell", "cannot tell")
     tables = section(found, "finals").tables
     assert (tables[0].rows[0][1], tables[-1].rows[0][-2]) == ("cannot tell", "cannot tell")
-
-
-def test_micro_scale_is_told_before_anything_else(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic))
-    assert found.banner.startswith("Micro scale: embedded trainer, not the paper's numbers")
-    assert "embedded trainer" in section(found, "limits").points[0]
-    assert any("declared for verl" in point for point in section(found, "limits").points)
-    assert markdown(found).splitlines()[2].startswith("> **Micro scale")
-    done = synthetic.grid({"k1.reward": [0.8, 0.8]}, micro=False)
-    assert reported(synthetic, done).banner == ""
-    assert not any("embedded" in p for p in section(reported(synthetic, done), "limits").points)
-
-
-def test_numbers_of_the_final_table(synthetic: Any) -> None:
-    papers, *_, table = section(reported(synthetic, full(synthetic)), "finals").tables
-    assert papers.columns[:3] == ("KL", "trained", "micro_sort")
-    assert {row[0]: row[1] for row in papers.rows}["k1.loss β=0.1"] == "0 of 1"
-    row = next(r for r in table.rows if r[2] == "k1.reward β=0.1" and r[0] == "onpolicy")
-    by_column = dict(zip(table.columns, row, strict=True))
-    assert by_column["seeds finished"] == "2 of 2"
-    assert by_column["in-domain accuracy"] == "0.810 [0.683, 0.937]"
-    assert by_column["difference to no KL, same seeds"] == "−0.090 [−0.217, +0.037]"
-    assert by_column["collapsed"] == "0 of 2"
-
-
-def test_the_collapse_map_holds_the_whole_grid(synthetic: Any) -> None:
-    maps = section(reported(synthetic, full(synthetic)), "collapse").maps
-    onpolicy, asynchronous = maps
-    assert onpolicy.title == "onpolicy · qwen2.5-7b"
-    assert onpolicy.columns == ("no KL", "β 0.1")
-    rows = dict(onpolicy.rows)
-    assert rows["none"][1] is None
-    loss, reward = rows["k1.loss"][1], rows["k3.reward"][1]
-    assert loss is not None
-    assert reward is not None
-    assert (loss.collapsed, loss.ended) == (1, 1)
-    assert (reward.ended, reward.declared) == (0, 1)
-    assert asynchronous.columns == ("β 0.1",)
-
-
-def test_the_staleness_that_is_allowed_is_set_beside_what_was_observed(synthetic: Any) -> None:
-    found = reported(synthetic, full(synthetic))
-    (stale,) = [r for r in section(found, "staleness").tables[0].rows if r[0] == "async10"]
-    assert stale[3:6] == ("10", "9.000 [9.000, 9.000]", "10")
-
-
-def test_a_failure_shows_its_last_lines_and_no_more(synthetic: Any) -> None:
-    done = full(synthetic)
-    failed = next(r for r in done.records if r.state == "failed")
-    lines = "\n".join(f"line {i}" for i in range(1000)) + "\n" + "x" * 10_000
-    (entry,) = section(
-        reported(synthetic, done, last_lines={failed.cell.id: lines}), "failures"
-    ).entries
-    assert failed.cell.id in entry.title
-    assert "error: ValueError: boom" in entry.lines
-    assert "line 1\n" not in entry.lines
-    assert len(entry.lines) < 5000
-
-
-def test_every_cell_can_be_traced(synthetic: Any) -> None:
-    done = full(synthetic)
-    first = done.records[0]
-    origin = Origin(
-        job="4711_3",
-        orch="0.1.0",
-        commit="abcdef0123456789+changes",
-        mlflow="f00d",
-        mlflow_url="https://mlflow.example/#/experiments/1/runs/f00d",
-        library="micro 1",
-        versions="python 3.11.7, torch 2.13.0",
-    )
-    context = Context(origins={first.cell.id: origin}, home="/runs/x.micro/report")
-    table, environments = section(reported(synthetic, done, context=context), "provenance").tables
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    assert [row["cell"] for row in rows] == [record.cell.id for record in done.records]
-    assert table.anchors == tuple(f"cell-{record.cell.id}" for record in done.records)
-    collapsed = next(row for row in rows if "collapsed" in row["outcome"])
-    assert collapsed["outcome"] == "collapsed (reward at step 60)"
-    row = rows[0]
-    assert row["scores"] == "6 by lm-eval 0.4.13"
-    assert (row["job"], row["environment"]) == ("4711_3", "1")
-    assert environments.rows == (
-        ("1", "0.1.0", "abcdef012345 (changed)", "python 3.11.7, torch 2.13.0"),
-    )
-    assert len(table.columns) <= 13, "a table that a screen shows"
-    assert row["MLflow run"] == (Link("f00d", origin.mlflow_url),)
-    assert row["directory"] == (Link(first.cell.directory, f"../cells/{first.cell.directory}/"),)
-    assert (row["trained by"], row["declared for"]) == ("micro 1 on node1", "verl")
-    assert (rows[1]["trained by"], rows[1]["environment"]) == ("micro on node1", "")
-
-
-def test_faults_of_evaluations_are_on_the_page_before_the_numbers(synthetic: Any) -> None:
-    told = ("cell-s0 at step 100: micro_sort mean@4 is nan; it is in no mean.", "seed 1 lacks b")
-    found = reported(synthetic, full(synthetic), context=Context(faults=told))
-    assert found.sections[0].id == "incomplete"
-    assert found.sections[0].points == told
-    text = markdown(found)
-    assert "- seed 1 lacks b" in text
-    assert text.index("Evaluations with faults") < text.index("Final accuracy")
-    assert "incomplete" not in [s.id for s in reported(synthetic, full(synthetic)).sections]
-
-
-def test_what_is_not_known_of_any_cell_has_no_column(synthetic: Any) -> None:
-    (table,) = section(reported(synthetic, full(synthetic)), "provenance").tables
-    assert not {"job", "commit", "MLflow run"} & set(table.columns)
 
 
 @pytest.mark.parametrize("states", [[], ["planned"], ["running"], ["failed", "cancelled"]])
@@ -447,7 +266,7 @@ def test_settings_are_called_by_what_tells_them_apart(synthetic: Any) -> None:
 
 
 def test_markup_in_names_is_inert_in_markdown(synthetic: Any) -> None:
-    done = full(synthetic)
+    done = runs(synthetic)
     failed = next(r for r in done.records if r.state == "failed")
     text = markdown(
         reported(synthetic, done, question=HOSTILE, last_lines={failed.cell.id: HOSTILE})
@@ -456,79 +275,6 @@ def test_markup_in_names_is_inert_in_markdown(synthetic: Any) -> None:
     assert "<script" not in outside_code
     assert "[x](" not in outside_code
     assert "\n# head" not in text
-
-
-def test_baselines_stand_beside_what_was_trained_of_them(synthetic: Any) -> None:
-    done = full(synthetic)
-    scores = [
-        s.model_copy(update={"cell_id": "base", "value": 0.25 if s.domain == "in" else 0.5})
-        for s in done.scores[:6]
-    ]
-    declared = [Baseline(model="qwen2.5-7b"), Baseline(model="qwen2.5-7b", chat_template="none")]
-    spec = synthetic.spec(CLAIMS, evaluation=EvaluationSpec(baselines=tuple(declared)))
-    scored = [
-        ScoredBaseline(declared[0], "base", tuple(scores), "stands for it"),
-        ScoredBaseline(declared[1], "other", (), ""),
-    ]
-    found = report(
-        compare(spec, done.records, done.scores),
-        done.records,
-        done.scores,
-        spec,
-        context=Context(baselines=scored),
-    )
-    (one,) = found.data["baselines"]
-    assert one["finals"]["eval/in_domain/mean"] == pytest.approx(0.25)
-    assert one["finals"]["eval/out_of_domain/mean"] == pytest.approx(0.5)
-    assert (one["model"], one["name"]) == ("qwen2.5-7b", "base model")
-    papers, *_, before, _ = section(found, "finals").tables
-    assert papers.rows[0][:3] == ("base model", "", "0.250")
-    rows = before.rows
-    assert rows[0] == ("qwen2.5-7b", "its own", "0.250", "0.500", "stands for it")
-    assert rows[1][2:4] == ("not evaluated", "not evaluated")
-    assert any(
-        "qwen2.5-7b (chat template: none) is not evaluated" in p
-        for p in section(found, "limits").points
-    )
-
-
-def published(synthetic: Any, *, micro: bool) -> Report:
-    claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
-    numbers = (
-        PublishedNumber(name="small", claim=claim, relative_improvement=0.1, where="Fig. 5"),
-        PublishedNumber(
-            name="other", claim=claim.replace("k3.loss", "k2.loss"), relative_improvement=0.2
-        ),
-    )
-    done = synthetic.grid({"k1.reward": [0.8, 0.81], "k3.loss": [0.7, 0.71]}, micro=micro)
-    spec = synthetic.spec({}, published=Published(source="A paper", numbers=numbers))
-    comparison = compare(spec, done.records, done.scores)
-    return report(comparison, done.records, done.scores, spec)
-
-
-def test_published_numbers_are_never_compared_across_scales(synthetic: Any) -> None:
-    part = section(published(synthetic, micro=True), "published")
-    assert part.note.startswith("NOT COMPARABLE")
-    assert {row[5] for row in part.tables[0].rows} == {"not comparable (micro scale)"}
-    full_scale = section(published(synthetic, micro=False), "published")
-    assert full_scale.note == ""
-    first, second = full_scale.tables[0].rows
-    assert first[2] == "+10.00 %"
-    assert first[3].startswith("+14.18 % [")
-    assert first[5] in ("inside our interval", "outside our interval")
-    assert second[3].startswith("none: ")
-
-
-def test_cost_counts_each_cell_once_in_the_total(synthetic: Any) -> None:
-    done = synthetic.run(study=("onpolicy", "async10")) + synthetic.run(seed=1)
-    (by_study, by_configuration) = section(reported(synthetic, done), "cost").tables
-    assert [row[:2] for row in by_study.rows] == [
-        ("onpolicy", "2"),
-        ("async10", "1"),
-        ("all together", "2"),
-    ]
-    assert by_study.rows[-1][4] == "10"
-    assert len(by_configuration.rows) == 2
 
 
 def libraries(synthetic: Any) -> tuple[Any, list[LibrarySide]]:
@@ -566,7 +312,6 @@ def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
         told = semantics(BackendRef(name=library)).omits
         assert told
         assert {f"{library}, not imitated: {each}" for each in told} <= set(part.points)
-    assert "libraries" not in names(reported(synthetic, done))
 
 
 def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> None:

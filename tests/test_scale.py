@@ -10,15 +10,10 @@ from orchestrator.spec.rehearse import rehearse
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
-def test_libraries_that_mean_the_same_by_a_cell_share_one_run_that_says_so() -> None:
-    declared = expand(load(EXPERIMENTS / "cross_library.yaml"))
-    small = rehearse(declared)
-    assert len(small) < len(declared)
+def test_libraries_that_share_one_run_are_named_by_its_axis() -> None:
+    small = rehearse(expand(load(EXPERIMENTS / "cross_library.yaml")))
     assert len({cell.id for cell in small}) == len(small)
-    merged = [cell for cell in small if " | " in cell.axes["backend"]]
-    assert merged
-    for cell in merged:
-        assert len(set(cell.axes["backend"].split(" | "))) > 1
+    assert any(" | " in cell.axes["backend"] for cell in small)
 
 
 def test_a_cell_of_the_embedded_trainer_keeps_its_id() -> None:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import orch
+from command_line import orch, own_variables
 from lifeline import heed_ctrl_c
 
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.watch import Summary, progress_line, take_snapshot
+from tests.launch.kit import leave, make_cell
 
 SPEC = "experiments/smoke.yaml"
 BUSY_SECONDS = 300
@@ -30,40 +31,13 @@ dashboard that waits for MLflow's import to end."""
 # ---------------------------------------------------------------- what is known of cells
 
 
-@pytest.fixture
-def cells(synthetic: Any) -> list[Any]:
-    made = synthetic.grid({"k1.reward": [0.5] * 3, "k3.loss": [0.5] * 3})
-    return [record.cell for record in made.records]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder.of(tmp_path, "w", "micro")
-    made.open()
-    return made
-
-
-def begin(folder: RunFolder, cell: Any) -> AttemptDir:
-    folder.cell(cell).make(cell)
-    attempt = folder.cell(cell).new_attempt()
-    attempt.job.write_text('{"started": 1.0, "pid": 1, "argv": []}')
-    return attempt
-
-
-def write(attempt: AttemptDir, text: str) -> None:
-    with attempt.metrics.open("a") as file:
-        file.write(text)
-
-
-def line(step: int, **values: float) -> str:
-    return json.dumps({"step": step, "time": 1.0 + step, "values": values}) + "\n"
-
-
-def test_progress_and_time_left(folder: RunFolder, cells: list[Any]) -> None:
-    attempt, summary = begin(folder, cells[0]), Summary()
-    with folder.cell(cells[0]).take_claim() or pytest.fail("claimed"):
+def test_progress_and_time_left(tmp_path: Path) -> None:
+    cells, folder = [make_cell(seed, steps=100) for seed in range(6)], RunFolder(tmp_path / "w")
+    home, summary = leave(folder, cells[0], None), Summary()
+    with home.take_claim() or pytest.fail("claimed"):
         assert summary.seconds_left(take_snapshot(cells, folder), 0.0) is None
-        write(attempt, line(60, **{"train/reward_mean": 1.0}))
+        point = {"step": 60, "time": 61.0, "values": {"train/reward_mean": 1.0}}
+        home.attempts()[0].metrics.write_text(json.dumps(point) + "\n")
         seen = take_snapshot(cells, folder)
         left = summary.seconds_left(seen, 60.0)
     assert left == pytest.approx(6 * 100 - 60)
@@ -79,7 +53,6 @@ class Terminal:
 
     def __init__(self, folder: Path, *arguments: str, rows: int = 40, columns: int = 140):
         self.main, side = pty.openpty()
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", *arguments],
             cwd=folder,
@@ -88,7 +61,7 @@ class Terminal:
             stderr=side,
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
-            env={**environment, "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
+            env={**own_variables(), "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
         )
         os.close(side)
         self.text = ""
@@ -163,14 +136,13 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
     started: list[Any] = []
 
     def start(*arguments: str) -> Any:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "ORCH"))}
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
             cwd=finished,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env=own_variables(),
             start_new_session=True,
             preexec_fn=heed_ctrl_c,
         )

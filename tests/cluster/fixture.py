@@ -1,18 +1,11 @@
-"""The cluster as a pytest fixture: one for all tests of a process, restored between tests.
-
-A conftest.py takes it with `from cluster.fixture import cluster, slurm`.
-"""
+"""The cluster as a pytest fixture: one for all tests of a process, restored between tests."""
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
 from . import Cluster, missing, started
-
-_held: dict[str, Any] = {"users": 0}
 
 
 @pytest.fixture(scope="session")
@@ -20,16 +13,8 @@ def slurm() -> Iterator[Cluster]:
     """A running cluster, as the last test left it. Skips, loudly, where SLURM is not installed."""
     if fault := missing():
         pytest.skip(fault)
-    if not _held["users"]:
-        stack = ExitStack()
-        _held["cluster"], _held["stack"] = stack.enter_context(started()), stack
-    _held["users"] = _held["users"] + 1
-    try:
-        yield _held["cluster"]
-    finally:
-        _held["users"] = _held["users"] - 1
-        if not _held["users"]:
-            _held["stack"].close()
+    with started() as running:
+        yield running
 
 
 @pytest.fixture

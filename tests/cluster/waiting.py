@@ -7,7 +7,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_for(asked: Callable[[], T], seconds: float, what: str, every: float = 0.1) -> T:
+def wait_for(
+    asked: Callable[[], T], seconds: float = 90, what: str = "it", every: float = 0.05
+) -> T:
     """The first true answer. Raises TimeoutError with `what` after so many seconds."""
     deadline = time.monotonic() + seconds
     while True:

@@ -21,24 +21,15 @@ from tests.backends.verl.cells import cell
 pytestmark = pytest.mark.skipif(not find_spec("datasets"), reason="no `datasets` here")
 
 PROBLEMS = [
-    {
-        "problem": "What is $1+1$?",
-        "level": "Level 1",
-        "type": "Algebra",
-        "solution": "Adding, we get $1 + 1 = \\boxed{2}$.",
-    },
-    {
-        "problem": "What is half of \u00bd?\nExplain.",
-        "level": "Level 5",
-        "type": "Number Theory",
-        "solution": "It is $\\boxed{\\frac{1}{2}}$, no: $\\boxed{\\frac{1}{4}}$.",
-    },
-    {
-        "problem": "What is 3?",
-        "level": "Level 1",
-        "type": "Algebra",
-        "solution": "It is $\\boxed 3$.",
-    },
+    {"problem": problem, "level": "Level 1", "type": "Algebra", "solution": solution}
+    for problem, solution in (
+        ("What is $1+1$?", "Adding, we get $1 + 1 = \\boxed{2}$."),
+        (
+            "What is half of \u00bd?\nExplain.",
+            "It is $\\boxed{\\frac{1}{2}}$, no: $\\boxed{\\frac{1}{4}}$.",
+        ),
+        ("What is 3?", "It is $\\boxed 3$."),
+    )
 ]
 """In the columns of MATH-lighteval."""
 BOX = "Put it in \\boxed{}."

@@ -33,6 +33,7 @@ from orchestrator.environments.make import (
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.environment import environment_fault, find_environment
 from orchestrator.spec.site_options import NodeOptions
+from tests.launch.test_provenance import git
 
 HERE = "{}.{}".format(*sys.version_info)
 HEAD = f"# python: {HERE}\n# import: fakelib\n"
@@ -234,23 +235,10 @@ def test_a_checkout_is_made_by_its_own_lock(tmp_path: Path, within: Path) -> Non
         f'[project]\nname = "fakelib"\nversion = "1"\nrequires-python = ">={HERE}"\n'
         "[tool.uv]\npackage = false\n"
     )
-    git = [
-        str(shutil.which("git")),
-        "-C",
-        str(repository),
-        "-c",
-        "user.name=n",
-        "-c",
-        "user.email=e@e",
-        "-c",
-        "init.defaultBranch=main",
-    ]
     subprocess.run([uv, "lock", "-q", "--offline"], cwd=repository, check=True)
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
-        subprocess.run([*git, *arguments], check=True)
-    commit = subprocess.run(
-        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+        git(repository, *arguments)
+    commit = git(repository, "rev-parse", "HEAD")
     lock = Lock("prime_rl", "1", "gpu", f"# checkout: {commit}\n# python: {HERE}\n# import: json\n")
     made = create(lock, within, checkout=repository)
     assert check(made, lock) == []

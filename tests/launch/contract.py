@@ -1,17 +1,15 @@
-"""The contract of a launcher: the tests that each one inherits, over cells of its own backend.
+"""The contract of a launcher: the tests that each one inherits, over cells of the fake backend.
 
 A quick cell prints a line and succeeds; a long one goes on from a checkpoint when it is started
 again; one fails by itself; one cannot be expressed by its backend. `submit` is called in a process
 of its own: it may return only when its cells have ended, and it is killed.
 """
 
-import hashlib
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import ForkProcess
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
@@ -20,8 +18,16 @@ from orchestrator.errors import OrchError, SelectionError
 from orchestrator.launch.launcher import Launcher
 from orchestrator.launch.logs import logs
 from orchestrator.records import Cell
+from tests.launch.kit import content, make_cell
 
 Kind = Literal["quick", "long", "fails", "refused"]
+TOLD: dict[Kind, tuple[str, int]] = {
+    "quick": ("", 3),
+    "long": ("slow", 2000),
+    "fails": ("fail", 3),
+    "refused": ("refuse", 3),
+}
+"""Kind -> the instruction of the cell, and its train steps."""
 
 
 class LauncherContract:
@@ -37,7 +43,7 @@ class LauncherContract:
 
     def cell(self, kind: Kind, seed: int = 0) -> Cell:
         """Return a cell of this kind; cells of other seeds differ."""
-        raise NotImplementedError
+        return make_cell(seed, *TOLD[kind])
 
     # ------------------------------------------------------------ what the tests do
 
@@ -92,10 +98,10 @@ class LauncherContract:
     ) -> None:
         cells = [self.cell("quick", seed) for seed in range(2)]
         self.train(launcher, *cells)
-        before = _content(launcher.folder.path)
+        before = content(launcher.folder.path)
         assert [state.state for state in launcher.ask(cells)] == ["succeeded"] * 2
         assert all(logs(launcher.folder.cell(cell)).strip() for cell in cells)
-        assert _content(launcher.folder.path) == before
+        assert content(launcher.folder.path) == before
         assert list(launcher.submit(cells)) == []
         for cell in cells:
             (attempt,) = launcher.folder.cell(cell).attempts()
@@ -166,9 +172,3 @@ class LauncherContract:
         cells = [self.cell("quick", seed) for seed in range(3)]
         assert sum(job.cells for job in launcher.resources(cells)) == 3
         assert list(launcher.resources([])) == []
-
-
-def _content(folder: Path) -> dict[str, str]:
-    """Return the digest of each file."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

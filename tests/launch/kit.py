@@ -1,10 +1,12 @@
 """Cells of the fake backend, the house it lives in, and orch as a process to kill."""
 
+import hashlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,45 @@ def ended(state: str = "succeeded", **more: object) -> ExitRecord:
     outcome = Outcome(kind="trained") if state == "succeeded" else None
     plain = {"state": state, "started": 10.0, "ended": 20.0, "cpu_seconds": 6.0, "outcome": outcome}
     return ExitRecord.model_validate(plain | more)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that descend from one, the youngest last."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]
+
+
+def content(folder: Path, *, without: str = "") -> dict[Path, str]:
+    """The digest of each file, but of those of one name."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != without)
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+class CellsOfFolder:
+    """A folder of fake cells on a site, as a person looks at it."""
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+        self.told: list[str] = []
+
+    def attempts(self, cell: Cell) -> list[AttemptDir]:
+        return self.folder.cell(cell).attempts()
+
+    def begun(self, cell: Cell) -> int:
+        """Attempts whose job has started."""
+        return sum(attempt.job.exists() for attempt in self.attempts(cell))
+
+    def units(self, cell: Cell) -> int:
+        """Units of work that are done, of all attempts."""
+        units = self.folder.cell(cell).checkpoints / "units"
+        return len(units.read_text().splitlines()) if units.exists() else 0
 
 
 class Orch:

@@ -3,9 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,8 @@ from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
-from tests.launch.kit import Orch, make_cell
+from tests.cluster.waiting import wait_for
+from tests.launch.kit import Orch, descendants, make_cell
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake")]
 
@@ -159,26 +158,6 @@ def test_a_trainer_that_cannot_be_imported_is_named(
     assert folder.events() == []
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 90) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.01)
-    return value
-
-
-def children_of(pid: int) -> Iterator[int]:
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = path.read_text()
-        except OSError:
-            continue
-        if int(text.rpartition(")")[2].split()[1]) == pid:
-            child = int(path.parent.name)
-            yield child
-            yield from children_of(child)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_ctrl_c_leaves_everything_resumable(
     number: int, orch: Orch, folder: RunFolder
@@ -204,7 +183,7 @@ def test_nobody_survives_the_death_of_orch(orch: Orch, folder: RunFolder) -> Non
     process = orch.start(cells, folder)
     stdout = folder.cell(cells[1]).path / "attempts" / "1" / "stdout"
     wait_for(lambda: units(folder, cells[0]) and stdout.exists() and stdout.read_text())
-    family = list(children_of(process.pid))
+    family = descendants(process.pid)
     assert len(family) == 4, "a fork server, two workers, one program"
     process.kill()
     process.communicate()

@@ -10,8 +10,9 @@ from orchestrator.launch.logs import logs
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.logs import errors, follow
 from orchestrator.runs.plan import plan
+from tests.cluster.waiting import wait_for
 from tests.launch.kit import Orch, ended, leave, make_cell
-from tests.launch.test_local import units, wait_for
+from tests.launch.test_local import units
 
 pytestmark = pytest.mark.usefixtures("fake")
 

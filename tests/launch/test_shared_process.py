@@ -17,8 +17,8 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs import operations
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import open_experiment
+from tests.cluster.waiting import wait_for
 from tests.launch.kit import Orch
-from tests.launch.test_local import wait_for
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow

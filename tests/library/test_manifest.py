@@ -1,6 +1,5 @@
 """The engine of the backends' manifests, on a small table of its own."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,141 +20,22 @@ from orchestrator.library.manifest import (
     fits,
     same,
 )
-from orchestrator.settings import Clip, EngineCorrection, Precision, Settings
+from orchestrator.settings import EngineCorrection, Precision, Settings
+from tests.settings import plain
 
-SETTINGS = Settings.model_validate(
-    {
-        "model": {"name": "m", "path": "p"},
-        "data": {"name": "d", "path": "p"},
-        "advantage": {"estimator": "rloo"},
-        "loss": {},
-        "kl": {"estimator": "k3", "placement": "loss", "beta": 0.1},
-        "rollout": {"group_size": 2, "max_response_tokens": 8},
-        "batch": {"num_prompts": 2},
-        "optimizer": {"learning_rate": 1.0},
-        "num_train_steps": 1,
-        "backend": {"name": "toy"},
-    }
+SETTINGS = plain(
+    kl={"estimator": "k3", "placement": "loss", "beta": 0.1}, loss={}, backend={"name": "toy"}
 )
-OF_ROWS_BELOW = ("kl.estimator", "kl.beta", "optimizer.schedule")
+OF_ROWS_BELOW = ("kl.placement", "kl.estimator", "kl.beta", "optimizer.schedule", "seed")
 REST = tuple(
     Row(name, carried_by="toy.json", offer=TEXT if texts else Number(null=True))
     for name, value in flatten(SETTINGS.model_dump())
     for texts in [isinstance(value, str) or name == "backend.version"]
-    if name not in BIRTH_VALUES and name not in OF_ROWS_BELOW and not name.startswith("loss.clip")
+    if name not in BIRTH_VALUES and name not in OF_ROWS_BELOW
 )
 """Rows of the fields that are as old as the table."""
 SCHEDULE = Row("optimizer.schedule", carried_by="toy.json", offer=same("constant"))
 
-
-class Clips:
-    """Every clip without a dual."""
-
-    def __contains__(self, value: object) -> bool:
-        return value is None or (isinstance(value, Clip) and value.dual is None)
-
-    def __str__(self) -> str:
-        return "a clip without dual"
-
-
-ESTIMATOR = Row("kl.estimator", key="kl", offer=(Meaning("k3", "low_var", spellings=("k3",)),))
-BETA = Row("kl.beta", key="coef", offer=Number(least=0))
-CLIP = Row(
-    "loss.clip",
-    key="low",
-    offer=Clips(),
-    write=lambda s: s.loss.clip.low if s.loss.clip else 0.0,
-    adds=lambda s: {"high": s.loss.clip.high if s.loss.clip else 0.0},
-    read=lambda launch: (
-        Clip.model_validate({"low": launch["low"], "high": launch["high"]})
-        if launch["low"]
-        else None
-    ),
-)
-
-
-def manifest(
-    *rows: Row,
-    keys: tuple[str, ...] = ("kl", "coef", "low", "high"),
-    values: dict[str, frozenset[object]] | None = None,
-) -> Manifest:
-    table = ReleaseTable("1.0", frozenset(keys), values or {})
-    return Manifest("toy", ("1.0",), (*rows, SCHEDULE, *REST), {"1.0": table})
-
-
-WHOLE = manifest(ESTIMATOR, BETA, CLIP)
-
-
-def test_a_launch_reads_back_in_every_spelling() -> None:
-    launch = {"kl": "k3", "coef": 0.5, "low": 0.1, "high": 0.3}
-    assert WHOLE.read(launch, "1.0") == {
-        "kl": {"estimator": "k3", "beta": 0.5},
-        "loss": {"clip": Clip(low=0.1, high=0.3)},
-    }
-
-
-def test_every_key_without_a_meaning_is_told_at_once() -> None:
-    with pytest.raises(SpecError, match=r"no kl\.estimator for 'kl3'") as caught:
-        WHOLE.read({"kl": "kl3", "coef": -1, "low": 0.0, "high": 0.0}, "1.0")
-    assert len(caught.value.faults) == 2
-    assert "did you mean 'k3'" in str(caught.value)
-    assert "no kl.beta for '-1' (it knows: numbers from 0)" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("table", "why"),
-    [
-        (lambda: manifest(ESTIMATOR, BETA, CLIP, keys=("kl", "low", "high")), "has no key coef"),
-        (
-            lambda: manifest(ESTIMATOR, BETA, CLIP, values={"kl": frozenset({"k1"})}),
-            "kl of 1.0 takes k1; not low_var",
-        ),
-        (
-            lambda: manifest(
-                Row("kl.estimator", key="kl", offer=(Meaning("k3", "x"),), read=lambda _: "k1"),
-                BETA,
-                CLIP,
-            ),
-            "reads back as k1",
-        ),
-    ],
-)
-def test_exact_is_earned(table: Callable[[], Manifest], why: str) -> None:
-    faulty = table()
-    with pytest.raises(ManifestError, match=why):
-        faulty.ledger(SETTINGS, faulty.assignments(SETTINGS))
-
-
-@pytest.mark.parametrize(
-    ("kind", "right", "wrong"),
-    [
-        ("int", [1], [True, 1.0, "1", None]),
-        ("float", [1, 0.5], [True, "1", None]),
-        ("Optional[int]", [None, 3], [0.5]),
-        ("List[float]", [[], [1, 0.5]], [[True], 1.0]),
-        ("float x 2", [(0.1, 0.2)], [(0.1,), 0.1]),
-        ("switch", [True, False], [1, "true"]),
-        ("Union[bool, int]", ["anything"], []),
-    ],
-)
-def test_types_of_a_release(kind: str, right: list[object], wrong: list[object]) -> None:
-    assert all(fits(kind, value) for value in right)
-    assert not any(fits(kind, value) for value in wrong)
-
-
-def test_releases_are_ordered_as_numbers() -> None:
-    later, old = Row("seed", "seed", since="0.9.0"), Row("seed", "sed", until="0.9.0")
-    tables = {"0.10.0": ReleaseTable("0.10.0", frozenset({"seed"}))}
-    assert Manifest("toy", ("0.10.0",), (later, old), tables).rows_of("seed", "0.10.0") == (later,)
-
-
-def test_a_value_of_another_type_cannot_be_sent() -> None:
-    table = ReleaseTable("1.0", frozenset({"seed"}), kinds={"seed": "int"})
-    assert "of type int; 0.5 is not" in table.objection("seed", 0.5)
-    assert not table.objection("seed", 5)
-
-
-# Conditions, releases, spellings: a small table with two releases, and what must hold of any.
 
 IN_LOSS = {"kl.placement": ("loss",)}
 IN_REWARD = {"kl.placement": ("reward",)}
@@ -199,7 +79,6 @@ SEED = (
     Row("seed", key="seed", offer=(Meaning(0, ABSENT),)),
     Row("seed", key="seed", offer=Number(least=1, most=100, whole=True)),
 )
-OWN = {row.field for row in (*PLACEMENTS, *ESTIMATORS, *BETAS, *SEED)}
 KEYS = ("in_reward", "in_loss", "loss_kl", "loss_coef", "coef", "seed", "shuffle")
 TWO = Manifest(
     "toy",
@@ -209,9 +88,8 @@ TWO = Manifest(
         *ESTIMATORS,
         *BETAS,
         *SEED,
-        Row("loss.clip", carried_by="toy.json", offer=Clips()),
         SCHEDULE,
-        *(row for row in REST if row.field not in OWN),
+        *REST,
     ),
     {
         "2.0": ReleaseTable(
@@ -228,6 +106,76 @@ TWO = Manifest(
     ),
     extensions={"loss_kl": {"rho_k1"}},
 )
+
+
+def test_a_launch_reads_back_in_every_spelling() -> None:
+    launch = {"in_loss": True, "in_reward": False, "loss_kl": "low_var", "loss_coef": 0.5}
+    assert TWO.read({**launch, "seed": 7}, "2.0") == {
+        "kl": {"placement": "loss", "estimator": "k3", "beta": 0.5},
+        "seed": 7,
+    }
+
+
+def test_every_key_without_a_meaning_is_told_at_once() -> None:
+    launch = {"in_loss": True, "in_reward": False, "loss_kl": "k33", "loss_coef": -1, "seed": 7}
+    with pytest.raises(SpecError, match=r"no kl\.estimator for 'k33'") as caught:
+        TWO.read(launch, "2.0")
+    assert len(caught.value.faults) == 2
+    assert "did you mean 'k3'" in str(caught.value)
+    assert "no kl.beta for '-1' (it knows: numbers from 0)" in str(caught.value)
+
+
+def of_table(keys: set[str], values: frozenset[object]) -> Manifest:
+    table = ReleaseTable("2.0", frozenset(keys), {"loss_kl": values})
+    return replace(TWO, tables={**TWO.tables, "2.0": table})
+
+
+MISREAD = Row("kl.estimator", key="loss_kl", offer=same("k3"), when=IN_LOSS, read=lambda _: "k1")
+
+
+@pytest.mark.parametrize(
+    ("faulty", "why"),
+    [
+        (of_table({*KEYS} - {"loss_coef"}, frozenset({"k3"})), "has no key loss_coef"),
+        (of_table({*KEYS}, frozenset({"k1"})), "loss_kl of 2.0 takes k1; not k3"),
+        (
+            replace(TWO, rows=(MISREAD, *(r for r in TWO.rows if r != ESTIMATORS[0]))),
+            "reads back as k1",
+        ),
+    ],
+)
+def test_exact_is_earned(faulty: Manifest, why: str) -> None:
+    with pytest.raises(ManifestError, match=why):
+        faulty.ledger(SETTINGS, faulty.assignments(SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        ("int", [1], [True, 1.0, "1", None]),
+        ("float", [1, 0.5], [True, "1", None]),
+        ("Optional[int]", [None, 3], [0.5]),
+        ("List[float]", [[], [1, 0.5]], [[True], 1.0]),
+        ("float x 2", [(0.1, 0.2)], [(0.1,), 0.1]),
+        ("switch", [True, False], [1, "true"]),
+        ("Union[bool, int]", ["anything"], []),
+    ],
+)
+def test_types_of_a_release(kind: str, right: list[object], wrong: list[object]) -> None:
+    assert all(fits(kind, value) for value in right)
+    assert not any(fits(kind, value) for value in wrong)
+
+
+def test_releases_are_ordered_as_numbers() -> None:
+    later, old = Row("seed", "seed", since="0.9.0"), Row("seed", "sed", until="0.9.0")
+    tables = {"0.10.0": ReleaseTable("0.10.0", frozenset({"seed"}))}
+    assert Manifest("toy", ("0.10.0",), (later, old), tables).rows_of("seed", "0.10.0") == (later,)
+
+
+def test_a_value_of_another_type_cannot_be_sent() -> None:
+    table = ReleaseTable("1.0", frozenset({"seed"}), kinds={"seed": "int"})
+    assert "of type int; 0.5 is not" in table.objection("seed", 0.5)
+    assert not table.objection("seed", 5)
 
 
 def cell(**changes: Any) -> Settings:
@@ -285,20 +233,20 @@ def test_facts_of_the_table() -> None:
 
 
 def test_a_field_younger_than_the_table_is_accounted_for_and_refused_with_any_value() -> None:
-    entries = {e.field: e for e in WHOLE.ledger(SETTINGS, WHOLE.assignments(SETTINGS))}
+    entries = {e.field: e for e in TWO.ledger(SETTINGS, TWO.assignments(SETTINGS))}
     assert "before the field existed" in entries["precision.training"].note
     asked = SETTINGS.model_copy(update={"precision": Precision(training="bf16")})
     with pytest.raises(UnsupportedSetting) as refused:
-        WHOLE.carry(asked)
+        TWO.carry(asked)
     assert (refused.value.field, refused.value.offered) == ("precision.training", (None,))
 
 
 def test_a_section_younger_than_the_table_is_refused_as_one() -> None:
-    entries = {e.field: e for e in WHOLE.ledger(SETTINGS, WHOLE.assignments(SETTINGS))}
+    entries = {e.field: e for e in TWO.ledger(SETTINGS, TWO.assignments(SETTINGS))}
     assert "before the field existed" in entries["loss.correction"].note
     correction = EngineCorrection(kind="tis_token", most=2.0)
     asked = SETTINGS.but(loss=SETTINGS.loss.but(correction=correction))
     with pytest.raises(UnsupportedSetting) as refused:
-        WHOLE.carry(asked)
+        TWO.carry(asked)
     assert (refused.value.field, refused.value.offered) == ("loss.correction", (None,))
     assert "kind: tis_token, least: 0.0, most: 2.0" in str(refused.value)

@@ -1,6 +1,7 @@
 """The estimate of a GPU's memory: its formula, what `orch plan` says and refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,18 +54,14 @@ def test_an_estimate_adds_what_a_gpu_holds() -> None:
     assert found.least == 4
     assert found.training["reference"] == 0.5
     assert found.sampling == {"engine": 40, "trainer": 1.5}
-    more = estimate(GpuUse(**{**_plain(use), "tokens": 2048}), size, "a100-80gb")
+    more = estimate(replace(use, tokens=2048), size, "a100-80gb")
     assert more.training["activations"] == pytest.approx(2 * found.training["activations"])
-    kept = estimate(GpuUse(**{**_plain(use), "checkpointing": False}), size, "a100-80gb")
+    kept = estimate(replace(use, checkpointing=False), size, "a100-80gb")
     assert kept.training["activations"] > found.training["activations"]
     unknown = estimate(use, ModelSize(2.0**30, None, "name"), "b9000")
     assert "activations" not in unknown.training
     assert unknown.gpu is None
     assert not unknown.cannot_fit
-
-
-def _plain(use: GpuUse) -> dict[str, object]:
-    return {name: getattr(use, name) for name in GpuUse.__dataclass_fields__}
 
 
 def test_the_size_is_from_the_cache_or_from_the_name(

@@ -1,6 +1,7 @@
 """collect: run directories -> Records, whatever state they are in."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from orchestrator.records import Cell, ExitRecord, MetricPoint, Outcome, Record
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
+from tests.launch.kit import content
+
+ELDER = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 
 
 @pytest.fixture
@@ -59,18 +63,11 @@ def entropies(record: Record) -> dict[int, float]:
     return {point.step: point.values["train/entropy"] for point in record.metrics}
 
 
-def everything(folder: RunFolder) -> dict[str, tuple[int, bytes]]:
-    return {
-        str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
-        for path in sorted(folder.path.rglob("*"))
-    }
-
-
 def test_a_record_says_all_and_reading_changes_nothing(folder: RunFolder, cell: Cell) -> None:
     attempt = attempt_of(folder, cell, 1, 2, 3)
     exit_record = ended("succeeded", outcome=Outcome(kind="trained"))
     attempt.write_exit(exit_record)
-    before = everything(folder)
+    before = content(folder.path)
     record = only(folder, cell)
     assert record.state == "succeeded"
     assert record.attempts == (exit_record,)
@@ -79,16 +76,7 @@ def test_a_record_says_all_and_reading_changes_nothing(folder: RunFolder, cell: 
     assert entropies(record) == {1: 1.0, 2: 2.0, 3: 3.0}
     assert record.metrics[0].time == 101.0
     assert record.faults == ()
-    assert everything(folder) == before
-
-
-def test_a_later_attempt_supersedes_from_its_first_step_on(folder: RunFolder, cell: Cell) -> None:
-    attempt_of(folder, cell, 1, 2, 3, 4, 5).write_exit(ended("preempted"))
-    attempt_of(folder, cell, 3, 4, shift=0.5)
-    record = only(folder, cell)
-    assert entropies(record) == {1: 1.0, 2: 2.0, 3: 3.5, 4: 4.5}
-    assert record.state == "preempted"
-    assert [end is None for end in record.attempts] == [False, True]
+    assert content(folder.path) == before
 
 
 def test_the_outcome_is_judged_anew_from_the_curve_of_all_attempts(
@@ -165,14 +153,11 @@ def line(step: object, time: object, values: object) -> str:
     [
         (line(2, 2.0, {"train/entropy": "a"}), {1, 3}, "train/entropy 'a'"),
         (line(2, 2.0, {"train/entropy": None}), {1, 3}, "train/entropy None"),
-        (line(2, 2.0, {"train/entropy": [1]}), {1, 3}, "train/entropy [1]"),
         (line(2, 2.0, {"train/entropy": 10**400}), {1, 3}, "train/entropy a number of 1329 bits"),
         (line(2, 2.0, {"train/entropy": 2.0, "note": "x"}), {1, 2, 3}, "note 'x'"),
         (line(2, "x", {"train/entropy": 2.0}), {1, 3}, "the time of step 2 is 'x'"),
-        (line(2, 1e300, {"train/entropy": 2.0}), {1, 3}, "the time of step 2 is 1e+300"),
         (line(2, float("nan"), {"train/entropy": 2.0}), {1, 3}, "the time of step 2 is nan"),
         (line(10**20, 2.0, {"train/entropy": 2.0}), {1, 3}, "a number of 67 bits is none"),
-        (line(-1, 2.0, {"train/entropy": 2.0}), {1, 3}, "and -1 is none"),
         (line(1.5, 2.0, {"train/entropy": 2.0}), {1, 3}, "and 1.5 is none"),
         (line(True, 2.0, {"train/entropy": 2.0}), {1, 3}, "and True is none"),
     ],
@@ -247,8 +232,7 @@ def test_a_cut_exit_record_is_told_once_and_costs_only_its_cell(
 def test_a_cut_checkpoint_is_told_and_left_out(folder: RunFolder, cell: Cell) -> None:
     attempt_of(folder, cell, 1)
     root = folder.cell(cell).checkpoints
-    whole = whole_checkpoint(root / "step-10")
-    cut = whole_checkpoint(root / "step-20")
+    whole, cut = (Path(shutil.copytree(ELDER, root / f"step-{step}")) for step in (10, 20))
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     (root / ".step-30.77").mkdir()
@@ -257,15 +241,6 @@ def test_a_cut_checkpoint_is_told_and_left_out(folder: RunFolder, cell: Cell) ->
     assert [(point.step, point.path) for point in record.checkpoints] == [(10, whole)]
     assert len(record.faults) == 1
     assert str(cut) in record.faults[0]
-
-
-def whole_checkpoint(path: Path) -> Path:
-    path.mkdir(parents=True)
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-        (path / name).write_text("{}")
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"abcd")
-    return path
 
 
 def test_a_run_that_ended_well_and_logged_nothing_is_told(folder: RunFolder, cell: Cell) -> None:

@@ -1,6 +1,7 @@
 """Which checkpoints may go, and that nothing else does."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from orchestrator.runs.retention import RetentionDecision, free_checkpoints, ret
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.evaluate.data import score_key
+from tests.replay import recorded
 
 SPEC = Path(__file__).parents[2] / "experiments" / "cross_library.yaml"
+POLICY = SPEC.parents[1] / "backends" / "micro" / "policies" / "elder"
 STEPS = (10, 20, 30)
 
 
@@ -39,39 +42,16 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def policy(path: Path) -> Path:
-    """A Hugging Face directory as far as evaluation looks before it reads weights."""
-    path.mkdir(parents=True)
-    for name in ("config.json", "tokenizer_config.json"):
-        (path / name).write_text("{}")
-    header = json.dumps({"w": {"data_offsets": [0, 4]}}).encode()
-    text = len(header).to_bytes(8, "little") + header + b"1234"
-    (path / "model.safetensors").write_bytes(text)
-    return path
-
-
 def verl(home: CellDir, step: int, *, exported: bool = True) -> Path:
     """verl's shards of a step, and their export; the folder that evaluation reads."""
-    root = home.checkpoints / "x1"
-    actor = root / f"global_step_{step}" / "actor"
-    (actor / "huggingface").mkdir(parents=True)
-    (actor / "huggingface" / "config.json").write_text("{}")
-    (actor / "model_world_size_1_rank_0.pt").write_bytes(b"1" * 1000)
-    (root / "latest_checkpointed_iteration.txt").write_text(str(step))
+    recorded.checkpoint("verl", home.checkpoints, step, 1)
+    shards = home.checkpoints / "x1" / f"global_step_{step}"
+    (shards / "actor" / "model_world_size_1_rank_0.pt").write_bytes(b"1" * 1000)
     made = home.exports / f"step{step}-abc"
     if exported:
-        policy(made / "huggingface")
-        (made / "export.json").write_text(json.dumps({"checkpoint": str(actor.parent)}))
+        shutil.copytree(POLICY, made / "huggingface")
+        (made / "export.json").write_text(json.dumps({"checkpoint": str(shards)}))
     return made / "huggingface"
-
-
-def prime_rl(home: CellDir, step: int) -> Path:
-    made = policy(home.checkpoints / "weights" / f"step_{step}")
-    (made / "STABLE").touch()
-    for state in ("checkpoints", "run_default/checkpoints"):
-        (home.checkpoints / state / f"step_{step}").mkdir(parents=True)
-        (home.checkpoints / state / f"step_{step}" / "state.pt").write_bytes(b"1" * 500)
-    return made
 
 
 def score(
@@ -108,7 +88,9 @@ def scored(folder: RunFolder, cell: Cell, evaluation: EvaluationSpec) -> CellDir
     """A cell of Prime-RL with all of its scores."""
     home = made(folder, cell)
     for step in STEPS:
-        score(home, cell, evaluation, step, prime_rl(home, step))
+        recorded.checkpoint("prime_rl", home.checkpoints, step, 1)
+        (home.checkpoints / "checkpoints" / f"step_{step}" / "large").write_bytes(b"1" * 1000)
+        score(home, cell, evaluation, step, home.checkpoints / "weights" / f"step_{step}")
     return home
 
 
@@ -204,16 +186,11 @@ def test_skyrl_leaves_no_half_checkpoint(
     cell, evaluation, backend = cells["skyrl"], spec.evaluation, plugins.load("skyrl")
     home = made(folder, cell)
     for step in STEPS:
-        reads = policy(home.checkpoints / "exports-x1" / f"global_step_{step}" / "policy")
+        recorded.checkpoint("skyrl", home.checkpoints, step, 1)
+        reads = home.checkpoints / "exports-x1" / f"global_step_{step}" / "policy"
         score(home, cell, evaluation, step, reads)
     assert [c.step for c in backend.find_checkpoints(home.checkpoints)] == list(STEPS)
-    assert (
-        len(
-            free_checkpoints(
-                list(retention_decisions([cell], evaluation, folder)), evaluation, folder
-            )
-        )
-        == 2
-    )
+    found = list(retention_decisions([cell], evaluation, folder))
+    assert len(free_checkpoints(found, evaluation, folder)) == 2
     (left,) = backend.begun_checkpoints(home.checkpoints)
     assert left == backend.find_checkpoints(home.checkpoints)[0].path

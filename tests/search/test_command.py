@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from command_line import ROOT, orch
+from lifeline import free_port
 
 from tests.cluster.waiting import wait_for
 
@@ -107,9 +107,7 @@ def dashboard(searched: Path) -> Iterator[int]:
     if not program.exists():
         pytest.skip("NOT TESTED: optuna-dashboard is not installed here")
     journal = searched / "runs" / "smoke.micro" / "tune" / "search" / "journal.log"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with subprocess.Popen(
         [program, journal, "--port", str(port)],
         stdout=subprocess.DEVNULL,

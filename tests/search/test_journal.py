@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RunFolderError
+from tests.launch.kit import content
 from tests.search.rehearsed import house
 
 
 def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) -> None:
     house(tmp_path).run()
-    before = _files(tmp_path)
+    before = content(tmp_path, without="lock")
     other = house(tmp_path, beta=[0.1, 1])
     with pytest.raises(RunFolderError) as caught:
         other.run()
@@ -18,7 +19,7 @@ def test_a_journal_of_another_space_is_refused_field_by_field(tmp_path: Path) ->
     assert "holds another search" in told
     assert "space.kl.beta.low: 0.01 there, 0.1 here" in told
     assert "tune.name=" in told
-    assert _files(tmp_path) == before
+    assert content(tmp_path, without="lock") == before
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,3 @@ def test_a_lost_journal_is_rebuilt_from_the_run_directories(tmp_path: Path) -> N
     assert again.trained == []
     assert [t.beta for t in after.trials] == [t.beta for t in before.trials]
     assert [t.value for t in after.trials] == [t.value for t in before.trials]
-
-
-def _files(folder: Path) -> dict[Path, bytes]:
-    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "lock"}

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.identity import digest
 from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.plan import plan
 from orchestrator.search.results import read_searches
 from orchestrator.search.section import experiment_sections
 from orchestrator.tracking.store import store_of
+from tests.launch.kit import content
 from tests.search.rehearsed import house
 
 
@@ -57,9 +57,9 @@ def test_a_search_of_another_wording_of_the_spec_is_left_out_with_a_sentence(
 def test_looking_changes_nothing_and_a_search_unsettles_the_report(tmp_path: Path) -> None:
     made = house(tmp_path, trials=2)
     made.run()
-    before = _files(tmp_path)
+    before = content(tmp_path)
     experiment_sections(made.experiment)
-    assert _files(tmp_path) == before
+    assert content(tmp_path) == before
     store = store_of(made.folder, made.experiment.spec.site.tracking_uri)
     mirror = store.shown, (store.database, store.artifacts)
     rows = plan(made.experiment.cells, made.folder)
@@ -69,7 +69,3 @@ def test_looking_changes_nothing_and_a_search_unsettles_the_report(tmp_path: Pat
     mark_complete(made.experiment, rows, *mirror)
     house(tmp_path, trials=3).run()
     assert not is_up_to_date(made.experiment, rows, *mirror)
-
-
-def _files(folder: Path) -> dict[Path, str]:
-    return {p: digest(p.read_text()) for p in folder.rglob("*") if p.is_file()}

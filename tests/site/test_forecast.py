@@ -1,37 +1,11 @@
 """What `plan` and `doctor` foresee of a site: images, and limits that a cell cannot meet."""
 
-import shlex
-from pathlib import Path
-
 import pytest
 
-from orchestrator.launch.node.environment import declared
 from orchestrator.records import Cell
 from orchestrator.site.forecast import time_limit_warnings
-from orchestrator.spec.site_options import SlurmOptions, faults, slurm_options
+from orchestrator.spec.site_options import SlurmOptions, faults
 from tests.launch.kit import make_cell
-
-IMAGE = "docker://nvcr.io/nvidia/pytorch:25.06-py3"
-
-
-@pytest.mark.parametrize(
-    ("entry", "runtime", "words"),
-    [
-        ({"image": "/i/v.sif", "binds": ["/data"]}, "apptainer", "apptainer exec --nv --pwd"),
-        ({"image": "/i/v.sqsh"}, "enroot", "enroot start --rw --mount"),
-        ({"image": IMAGE, "runtime": "pyxis"}, "pyxis", f"--container-image={IMAGE}"),
-    ],
-)
-def test_the_command_of_an_image(
-    tmp_path: Path, entry: dict[str, object], runtime: str, words: str
-) -> None:
-    options = slurm_options({"environments": {"fake": entry}})
-    assert options.environments["fake"].container == runtime
-    environment = declared("fake@1", options.environments["fake"])
-    shown = shlex.join(environment.command(["PROGRAM"], tmp_path / "plan", [tmp_path], []))
-    assert words in shown
-    assert f"{tmp_path}:{tmp_path}" in shown
-    assert shown.endswith("PROGRAM")
 
 
 @pytest.mark.parametrize(

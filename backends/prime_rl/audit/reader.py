@@ -14,7 +14,6 @@ from pathlib import Path
 from backends.prime_rl.manifest import MANIFEST
 from backends.prime_rl.releases import TAU_DEFAULT
 from backends.prime_rl.releases import keys as release_keys
-from orchestrator.analysis.text import few
 from orchestrator.audit.documents import toml_document
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
@@ -742,7 +741,9 @@ class _Reader(ReleaseReader):
             why = f"{teacher} needs orchestrator.teacher_model or {self._teacher_gpus()[0]}"
             self.stops(why, "prime_rl's rl.py, validate_teacher_model", teacher)
         if beta and (forks := [*filter(_OF_A_FORK.match, keys.given)]):
-            self.unknown.append(f"no release has {few(forks)}: a fork's code says what they make")
+            self.unknown.append(
+                f"no release has {', '.join(forks)}: a fork's code says what they make"
+            )
         named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
         master, policy = (keys.text(name) if name else "" for name in named)
         if master and policy and master != policy:

@@ -139,10 +139,19 @@ def test_setup_lines_run_first_and_words_stay_words(bring: Bring, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("image", "program"), [("/i/verl.sif", "apptainer"), ("/i/verl.sqsh", "enroot")]
+    ("image", "program", "first"),
+    [
+        ("/i/verl.sif", "apptainer", "exec\n--nv\n--pwd\n"),
+        ("/i/verl.sqsh", "enroot", "start\n--rw\n--mount\n"),
+    ],
 )
 def test_an_image_sees_the_runs_folder_and_secrets_by_name(
-    bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, program: str
+    bring: Bring,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    image: str,
+    program: str,
+    first: str,
 ) -> None:
     """Neither is installed here: a program of that name writes down how it was called."""
     asked = tmp_path / "asked"
@@ -161,6 +170,7 @@ def test_an_image_sees_the_runs_folder_and_secrets_by_name(
     assert ending.state == "succeeded", ending
     told = asked.read_text()
     root = str(attempt.path.parents[3])
+    assert told.startswith(first)
     assert f"{root}:{root}\n" in told
     assert "/data:/data\n" in told
     assert told.endswith("python\n-m\nverl\n")

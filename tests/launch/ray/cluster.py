@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.launch.kit import descendants
+
 RELEASE = os.environ.get("ORCH_TEST_RAY_RELEASE") or "2.60.0"
 _TRIES = 3
 _START_SECONDS = 180.0
@@ -44,25 +46,10 @@ class Node:
 
     def kill(self) -> None:
         """Kill everything that this node started, as if its machine had lost its power."""
-        pids = _tree(self.process.pid)
-        for pid in pids:
+        for pid in [self.process.pid, *descendants(self.process.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(30)
-
-
-def _tree(pid: int) -> list[int]:
-    """The process and all that descend from it, the youngest last."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found = [pid]
-    for each in found:
-        found += children.get(each, [])
-    return found
 
 
 class RayCluster:

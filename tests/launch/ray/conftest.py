@@ -11,10 +11,10 @@ import pytest
 from orchestrator.launch.ray import look
 from orchestrator.launch.ray.submit import RayLauncher
 from orchestrator.records import Cell
-from orchestrator.rundir import AttemptDir, CellState, RunFolder
+from orchestrator.rundir import CellState, RunFolder
 from orchestrator.spec.site_options import RayOptions
 from tests.backends.environments import library_python
-from tests.launch.kit import HOUSE
+from tests.launch.kit import HOUSE, CellsOfFolder
 from tests.launch.ray.cluster import RELEASE, RayCluster
 
 
@@ -43,13 +43,13 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
         cluster.stop()
 
 
-class Site:
+class Site(CellsOfFolder):
     """A folder, and what a person does with it on a Ray."""
 
     def __init__(self, cluster: RayCluster, folder: RunFolder):
-        self.cluster, self.folder = cluster, folder
+        super().__init__(folder)
+        self.cluster = cluster
         self.options = RayOptions(address=cluster.address, env={"PYTHONPATH": str(HOUSE)})
-        self.told: list[str] = []
 
     @property
     def launcher(self) -> RayLauncher:
@@ -70,16 +70,8 @@ class Site:
             assert time.monotonic() < deadline, words()
             time.sleep(0.3)
 
-    def attempts(self, cell: Cell) -> list[AttemptDir]:
-        return self.folder.cell(cell).attempts()
-
     def submission(self, cell: Cell) -> str:
         return str(self.attempts(cell)[-1].read_order()["submission"])
-
-    def units(self, cell: Cell) -> int:
-        """Units of work that are done, of all attempts."""
-        units = self.folder.cell(cell).checkpoints / "units"
-        return len(units.read_text().splitlines()) if units.exists() else 0
 
     def jobs(self, cell: Cell) -> list[str]:
         """The ids of this cell's jobs that the server knows."""

@@ -6,7 +6,7 @@ acceptance once it has forgotten.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -20,7 +20,10 @@ class ModelServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.jobs: dict[str, dict[str, Any]] = {}
-        self.calls: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        """Of each question, in the order they came."""
+        self.always: tuple[int, str, dict[str, str]] | None = None
+        """Status, text and headers of the one answer that it gives to every question."""
         self.without_agent = 0
         """The number of jobs to refuse, as a head does whose agent is still starting."""
         self.answers_wrongly = False
@@ -41,7 +44,9 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self.server.calls.append(f"GET {self.path}")
+        self.server.headers.append(dict(self.headers))
+        if self.server.always is not None:
+            return self._refuse(*self.server.always)
         if self.path.startswith("/nodes"):
             raylet = {"state": "ALIVE", "resourcesTotal": self.server.totals}
             return self._answer({"data": {"summary": [{"raylet": raylet}]}})
@@ -50,7 +55,6 @@ class Handler(BaseHTTPRequestHandler):
         return self._answer(list(self.server.jobs.values()))
 
     def do_POST(self) -> None:
-        self.server.calls.append(f"POST {self.path}")
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         if self.path.endswith("/stop"):
             known = self.server.jobs.get(self.path.split("/")[-2])
@@ -80,11 +84,13 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, plain: object) -> None:
         self._send(200, json.dumps(plain).encode())
 
-    def _refuse(self, status: int, text: str) -> None:
-        self._send(status, text.encode())
+    def _refuse(self, status: int, text: str, headers: Mapping[str, str] = {}) -> None:
+        self._send(status, text.encode(), headers)
 
-    def _send(self, status: int, content: bytes) -> None:
+    def _send(self, status: int, content: bytes, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

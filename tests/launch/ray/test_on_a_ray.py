@@ -24,17 +24,11 @@ from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
 from tests.backends.environments import cpu_python, root
-from tests.launch.contract import Kind, LauncherContract
+from tests.launch.contract import LauncherContract
 from tests.launch.kit import HOUSE, make_cell
 from tests.launch.ray.conftest import Site
 
 pytestmark = [pytest.mark.ray, pytest.mark.real, pytest.mark.slow, pytest.mark.long(200)]
-TOLD: dict[Kind, tuple[str, int]] = {
-    "quick": ("", 3),
-    "long": ("slow", 2000),
-    "fails": ("fail", 3),
-    "refused": ("refuse", 3),
-}
 
 
 class TestRay(LauncherContract):
@@ -45,9 +39,6 @@ class TestRay(LauncherContract):
     @pytest.fixture
     def launcher(self, site: Site) -> Launcher:
         return RayLauncher(site.folder, site.options)
-
-    def cell(self, kind: Kind, seed: int = 0) -> Cell:
-        return make_cell(seed, *TOLD[kind])
 
 
 def pid_of(site: Site, cell: Cell) -> int:

@@ -1,11 +1,7 @@
 """The job server's address, headers and answers, without a Ray."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -16,35 +12,7 @@ from orchestrator.launch.ray.server import (
     server_of,
 )
 from orchestrator.spec.site_options import RayOptions
-
-
-@contextmanager
-def answering(
-    status: int, body: bytes, **headers: str
-) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """A server that gives one answer to all; its address, and the headers that it got."""
-    seen: list[dict[str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(dict(self.headers))
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        server.server_close()
+from tests.launch.ray.model_server import model_server
 
 
 def test_another_machine_needs_the_users_say() -> None:
@@ -56,18 +24,16 @@ def test_another_machine_needs_the_users_say() -> None:
 
 def test_headers_are_sent_and_never_carried_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_JOB_HEADERS", json.dumps({"Authorization": "Bearer 7"}))
-    with answering(200, b"[]") as (address, seen):
-        assert JobServer(address).jobs() == {}
-        assert seen[0]["Authorization"] == "Bearer 7"
-        with (
-            answering(302, b"", Location=f"{address}/api/jobs/") as (moved, _),
-            pytest.raises(ServerRefusal, match="answers 302"),
-        ):
-            JobServer(moved).jobs()
-        assert len(seen) == 1
+    with model_server() as server, model_server() as moved:
+        assert JobServer(server.address).jobs() == {}
+        assert server.headers[0]["Authorization"] == "Bearer 7"
+        moved.always = (302, "", {"Location": f"{server.address}/api/jobs/"})
+        with pytest.raises(ServerRefusal, match="answers 302"):
+            JobServer(moved.address).jobs()
+        assert len(server.headers) == 1
     monkeypatch.setenv("RAY_JOB_HEADERS", "secret-token")
     with pytest.raises(EnvironmentFault, match="is a JSON object") as refused:
-        JobServer(address).jobs()
+        JobServer(server.address).jobs()
     assert "secret-token" not in str(refused.value)
 
 
@@ -77,13 +43,14 @@ def test_the_token_is_read_where_ray_reads_it(
     for name in ("RAY_JOB_HEADERS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with answering(401, b"Unauthorized: Missing authentication token") as (address, seen):
+    with model_server() as server:
+        server.always = (401, "Unauthorized: Missing authentication token", {})
 
         def sent() -> str | None:
             with pytest.raises(ServerRefusal, match=r"401: Unauthorized.*token is that of") as told:
-                JobServer(address).jobs()
+                JobServer(server.address).jobs()
             assert "of-" not in str(told.value), "the token is in no message"
-            return seen[-1].get("Authorization")
+            return server.headers[-1].get("Authorization")
 
         assert sent() is None
         (tmp_path / ".ray").mkdir()

@@ -1,30 +1,29 @@
 """The fake backend on a real cluster."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from cluster import Cluster
-from cluster.fixture import cluster as cluster
-from cluster.fixture import slurm as slurm
 
 from orchestrator.launch.slurm import poll
 from orchestrator.launch.slurm import scheduler as words
 from orchestrator.launch.slurm.submit import Submitted, submit
 from orchestrator.records import Cell
-from orchestrator.rundir import AttemptDir, CellState, RunFolder
+from orchestrator.rundir import CellState, RunFolder
 from orchestrator.runs.state import read_state
 from orchestrator.runs.wait import SubmitRequest, start, wait
 from orchestrator.spec.site_options import SlurmOptions
+from tests.cluster import Cluster
+from tests.launch.kit import CellsOfFolder
 
 
-class Site:
+class Site(CellsOfFolder):
     """A folder on the cluster, and what a person does with it."""
 
     def __init__(self, cluster: Cluster, folder: RunFolder):
-        self.cluster, self.folder = cluster, folder
+        super().__init__(folder)
+        self.cluster = cluster
         self.options = SlurmOptions(time_limit_hours=0.2, signal_seconds=30, memory_gib=0.4)
-        self.told: list[str] = []
 
     def set(self, **options: object) -> None:
         plain = self.options.model_dump(mode="json") | options
@@ -58,17 +57,13 @@ class Site:
             time.sleep(0.5)
         return seen
 
-    def attempts(self, cell: Cell) -> list[AttemptDir]:
-        return self.folder.cell(cell).attempts()
-
-    def units(self, cell: Cell) -> int:
-        """Units of work that are done, of all attempts."""
-        units = self.folder.cell(cell).checkpoints / "units"
-        return len(units.read_text().splitlines()) if units.exists() else 0
-
     def until_units(self, cell: Cell, count: int, seconds: float = 60) -> None:
+        self.wait_for(lambda: self.units(cell) >= count, cell, seconds)
+
+    def wait_for(self, reached: Callable[[], object], cell: Cell, seconds: float = 60) -> None:
+        """Return when it is so; else fail with what jobs and the cell's attempts have printed."""
         deadline = time.monotonic() + seconds
-        while self.units(cell) < count:
+        while not reached():
             assert time.monotonic() < deadline, self.words(cell)
             time.sleep(0.1)
 
@@ -95,9 +90,3 @@ def site(
     monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
     poll.forget()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slurm)

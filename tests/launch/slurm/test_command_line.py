@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from command_line import ROOT, orch
+
+from tests.cluster import Cluster
 
 pytestmark = pytest.mark.long(90)
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -107,17 +106,13 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
     verl.set(**exporter.options(place, "slow"), retries={"lost": 1})
     start(request(verl, cell))
     for count in (1, 2):
-        deadline = time.monotonic() + 90
-        while exporter.calls(place) < count:
-            assert time.monotonic() < deadline, verl.words(cell)
-            time.sleep(0.2)
+        verl.wait_for(lambda least=count: exporter.calls(place) >= least, cell, 90)
         assert of(verl, cell).state == "pending"
         merger = int((place / "calls").read_text().split()[-1])
         stat = Path(f"/proc/{merger}/stat").read_text().rpartition(")")[2].split()
         os.kill(int(stat[1]), signal.SIGKILL)  # its parent is the job's own process
-        while (told := of(verl, cell)).state == "pending":
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        verl.wait_for(lambda: of(verl, cell).state != "pending", cell)
+        told = of(verl, cell)
         assert told.exit is not None, told
         assert (told.state, told.exit.failure) == ("failed", "lost")
         assert evaluation_jobs.may_repeat(told, verl.options) == (count == 1)
@@ -128,9 +123,8 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
     start(request(verl, cell))
     job = verl.cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()[0]
     verl.cluster.run("scancel", job)
-    while (told := of(verl, cell)).state == "pending":
-        assert time.monotonic() < deadline + 60
-        time.sleep(0.3)
+    verl.wait_for(lambda: of(verl, cell).state != "pending", cell)
+    told = of(verl, cell)
     assert told.exit is not None
     assert told.exit.failure == "cancelled", "by a person, who is to say when it goes again"
     assert not evaluation_jobs.may_repeat(told, verl.options)

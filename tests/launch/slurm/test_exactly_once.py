@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
 
 from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.submissions import claim_array
 from orchestrator.rundir import RunFolder
+from tests.cluster import Cluster
 from tests.launch.kit import HOUSE, many
 
 HERE = Path(__file__).parent

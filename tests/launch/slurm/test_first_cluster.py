@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from command_line import ROOT, orch
 
+from tests.cluster import Cluster
 from tests.launch.slurm import standin_verl
 
 PAGE = ROOT / "docs" / "first_cluster.md"

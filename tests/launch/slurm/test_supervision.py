@@ -26,11 +26,7 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     assert job is not None
     os.kill(int(job["pid"]), signal.SIGSTOP)
     monkeypatch.setattr(lease, "FROZEN_SECONDS", 15.0)
-    deadline = time.monotonic() + 60
-    while not (seen := site.look(cell)).fault:
-        assert seen.state == "running"
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    site.wait_for(lambda: site.look(cell).fault, cell)
     (row,) = plan([cell], site.folder).rows
     assert row.state == "running", "by SLURM it is"
     assert row.detail.startswith(f"frozen: no heartbeat from {job['host']} for 0 min, while SLURM")
@@ -40,9 +36,7 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     def end_and_let_it_wake(launcher: SlurmLauncher, cells: Any) -> list[str]:
         """scancel wakes the worker and asks it to stop; it must not write over the record."""
         sentences = end_frozen(launcher, cells)
-        while site.cluster.run("squeue", "-h"):
-            assert time.monotonic() < deadline + 60
-            time.sleep(0.2)
+        site.wait_for(lambda: not site.cluster.run("squeue", "-h"), cell)
         return sentences
 
     monkeypatch.setattr(SlurmLauncher, "end_frozen", end_and_let_it_wake)
@@ -75,10 +69,7 @@ def test_a_cell_that_never_reaches_a_checkpoint_stops(site: Site) -> None:
     site.set(time_limit_hours=0.2, signal_seconds=30, max_requeues=20)
     site.start(cell)
     for number in (1, 2, 3):
-        deadline = time.monotonic() + 60
-        while len(site.attempts(cell)) < number or not site.attempts(cell)[-1].job.exists():
-            assert time.monotonic() < deadline, site.words(cell)
-            time.sleep(0.2)
+        site.wait_for(lambda wanted=number: site.begun(cell) == wanted, cell)
         time.sleep(0.5)
         site.cluster.run("scancel", "--batch", "--signal=USR1", site.job(cell))
     seen = site.until(cell, "failed", 30)

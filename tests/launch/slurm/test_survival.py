@@ -1,7 +1,5 @@
 """What happens to cells when the cluster misbehaves: real jobs, real faults."""
 
-import time
-
 import pytest
 
 from tests.launch.kit import many
@@ -68,11 +66,12 @@ def test_a_node_that_fails_is_not_the_end_of_a_cell_and_its_zombie_is_fenced(
     node = site.cluster.run("squeue", "-h", "-o", "%N").strip()
     site.cluster.fail(node)
     site.cluster.resume(node)
-    deadline = time.monotonic() + 60
-    while len(site.attempts(cell)) < 2 or not site.attempts(cell)[1].job.exists():
+
+    def begun_again() -> bool:
         assert site.look(cell).state in ("running", "pending", "preempted"), site.look(cell)
-        assert time.monotonic() < deadline, site.words(cell)
-        time.sleep(0.5)
+        return site.begun(cell) == 2
+
+    site.wait_for(begun_again, cell)
     assert site.wait(cell)[cell.id].state == "succeeded"
     workers = (site.folder.cell(cell).checkpoints / "units").read_text().splitlines()
     steps = [int(line.split()[0]) for line in workers]
@@ -133,11 +132,7 @@ def test_cancel_ends_what_runs_and_what_waits(site: Site) -> None:
     done = cancel([running, waiting], site.folder)
     assert [(d.done, d.note) for d in done] == [(True, "stopped"), (True, "will not start")]
     assert [site.look(c).state for c in (running, waiting)] == ["cancelled"] * 2
-    site.cluster.run("true")
-    deadline = time.monotonic() + 20
-    while site.cluster.run("squeue", "-h"):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    site.wait_for(lambda: not site.cluster.run("squeue", "-h"), running, 20)
     assert site.start(running, waiting).cells == (), "cancelled cells wait for retry"
     assert all(d.done for d in retry([running], site.folder))
     assert site.start(running, waiting).cells == (running,)

@@ -82,10 +82,7 @@ def test_a_second_copy_of_a_job_starts_nothing(site: Site) -> None:
     place = site.folder.submission(sent.id)
     twin = site.cluster.run("sbatch", "--parsable", f"--chdir={place}", place / "job.sh").strip()
     log = place / f"{twin}_0.log"
-    deadline = time.monotonic() + 30
-    while not log.exists() or "starts nothing" not in log.read_text():
-        assert time.monotonic() < deadline, site.words(cells[0])
-        time.sleep(0.2)
+    site.wait_for(lambda: log.exists() and "starts nothing" in log.read_text(), cells[0], 30)
     seen = site.wait(*cells)
     assert {s.state for s in seen.values()} == {"succeeded"}
     assert [len(site.attempts(cell)) for cell in cells] == [1, 1], "nothing was begun twice"
