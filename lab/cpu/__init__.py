@@ -119,12 +119,13 @@ FOLDER = "cpu"
 
 
 @cache
-def files(*folders: Path) -> Mapping[str, str]:
-    """Return the stand-ins as files of a plan, name -> text: the shared ones and those of folders
-    of a library."""
+def files(library: str = "", place: str = FOLDER) -> Mapping[str, str]:
+    """Return the stand-ins as files of a plan's folder, name -> text: the shared ones and those of
+    a library."""
+    own = [folder(library) / "cpu"] if library else []
     return {
-        f"{FOLDER}/{path.name}": path.read_text(encoding="utf-8")
-        for each in (Path(__file__).parent, *folders)
+        f"{place}/{path.name}": path.read_text(encoding="utf-8")
+        for each in (Path(__file__).parent, *own)
         for path in sorted(each.glob("*.py"))
         if path.name != "__init__.py"
     }
@@ -183,11 +184,10 @@ def recording(launch: CpuLaunch, paths: AttemptPaths) -> CpuLaunch:
     """
     plan = launch.plan
     place = Path(plan.env.get("PYTHONPATH", FOLDER)).name
-    shared = {name.replace(FOLDER, place, 1): text for name, text in files().items()}
     hook = (folder(plan.backend) / "rollouts.py").read_text(encoding="utf-8")
     recorded = plan.model_copy(
         update={
-            "files": {**plan.files, **shared, f"{place}/{HOOK}": hook},
+            "files": {**plan.files, **files(place=place), f"{place}/{HOOK}": hook},
             "env": {
                 **plan.env,
                 "PYTHONPATH": str(paths.plan_dir / place),

@@ -1,7 +1,6 @@
 """Turn a plan for OpenRLHF into one on a CPU: its program, Ray, DeepSpeed, trainer; no vLLM."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from backends.openrlhf.flags import is_read
 from lab import cpu
@@ -37,7 +36,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     changed = plan.model_copy(
         update={
             "argv": (*(word for word in plan.argv if word not in _NEEDS_GPU), *_ADDED),
-            "files": {**plan.files, **cpu.files(Path(__file__).with_name("cpu"))},
+            "files": {**plan.files, **cpu.files("openrlhf")},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, STAND_IN),

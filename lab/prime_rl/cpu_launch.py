@@ -3,7 +3,6 @@
 import hashlib
 import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from backends.prime_rl import config
 from backends.prime_rl.config import RL
@@ -34,10 +33,9 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
         return None
     before = sent({RL: tomllib.loads(plan.files[RL])})
     after = _on_cpu(before, _port(paths))
-    stand_ins = cpu.files(Path(__file__).with_name("cpu"))
     changed = plan.model_copy(
         update={
-            "files": {**plan.files, RL: config.dumps(after), **stand_ins},
+            "files": {**plan.files, RL: config.dumps(after), **cpu.files("prime_rl")},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, MODULE),
