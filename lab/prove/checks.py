@@ -1,6 +1,6 @@
 """Check the invariants of a run, which no dialect changes. Each check reports its observation."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,7 +139,9 @@ def _reward_is_scorer(run: Run) -> Check:
     tokenizer = _tokenizer(run.policy)
     wrong, count = [], 0
     for batch in run.batches:
-        texts = batch.texts or [_text(tokenizer, tokens) for tokens in batch.responses]
+        texts: Sequence[str | None] = batch.texts or [
+            _text(tokenizer, tokens) for tokens in batch.responses
+        ]
         for text, answer, reward in zip(texts, batch.answers or [], batch.rewards, strict=True):
             if text is None:
                 continue
