@@ -1,7 +1,5 @@
 """Turn a plan for OpenRLHF into one on a CPU: its program, Ray, DeepSpeed, trainer; no vLLM."""
 
-from collections.abc import Sequence
-
 from backends.openrlhf.flags import is_read
 from lab import cpu
 from lab.cpu import CpuLaunch, Deviation, differences
@@ -50,11 +48,11 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS), _IN_FP32)
 
 
-def _flags(argv: Sequence[str]) -> dict[str, str]:
+def _flags(plan: LaunchPlan) -> dict[str, str]:
     """Return each flag and the words after it."""
     flags: dict[str, str] = {}
     last = ""
-    for word in argv:
+    for word in plan.argv:
         if word.startswith("--"):
             last, flags[word] = word, ""
         elif last:

@@ -52,7 +52,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     deviations = differences(
         plan,
         changed,
-        lambda argv: {key: str(value) for key, value in read(argv).items()},
+        lambda each: {key: str(value) for key, value in read(each.argv).items()},
         why,
     )
     return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS), _IN_FP32)

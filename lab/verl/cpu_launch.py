@@ -105,7 +105,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
         )
     over_ray = _over_ray(plan, paths)
     on_cpu = _changed(plan, paths, (ONE_PROCESS, DEVICE), _ARGUMENTS, _variables(plan))
-    deviations = differences(plan, on_cpu, split, _reasons())
+    deviations = differences(plan, on_cpu, _arguments, _reasons())
     return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY), with_processes=over_ray)
 
 
@@ -125,7 +125,7 @@ def _over_ray(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch:
     reasons |= {name: "a busy CPU is slow" for name in variables if name not in reasons}
     reasons |= {"VERL_USE_EXTERNAL_MODULES": "the CPU as verl's device, and the sampler"}
     reasons |= {f"{WORKER_ENV}.{name}": why for name, why in reasons.items()}
-    return CpuLaunch(on_cpu, (*differences(plan, on_cpu, split, reasons), *_PARTS))
+    return CpuLaunch(on_cpu, (*differences(plan, on_cpu, _arguments, reasons), *_PARTS))
 
 
 def _changed(
@@ -174,6 +174,10 @@ def _variables(plan: LaunchPlan) -> dict[str, str]:
     """Return the variables of a plan without an accelerator."""
     table = {**_VARIABLES, **(_ROUNDED if is_corrected(split(plan.argv)) else {})}
     return {name: value for name, (value, _) in table.items()}
+
+
+def _arguments(plan: LaunchPlan) -> dict[str, str]:
+    return split(plan.argv)
 
 
 def split(argv: Sequence[str]) -> dict[str, str]:
