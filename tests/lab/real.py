@@ -27,6 +27,9 @@ POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
 TWICE = CONTENT_ONLY.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}")
 """A chat template that nobody may apply: its prompts are too long to be trained on."""
 STEPS, GROUP, PROMPTS = 20, 4, 4
+K1 = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}
+K3 = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}}
+STALE_K1 = {**K1, "max_staleness_steps": 2}
 
 
 class Trained(NamedTuple):

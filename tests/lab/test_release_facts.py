@@ -4,12 +4,12 @@ import pytest
 
 from lab.adopt import keys
 from lab.adopt.adoption import DESCRIBE
-from lab.libraries import folder
+from lab.libraries import folder, part
 from orchestrator import plugins
 from orchestrator.library.key_tables import load_options
 from tests.backends.asked import python_of
 
-LIBRARIES = [name for name in plugins.names() if (folder(name) / "adoption.py").is_file()]
+LIBRARIES = [name for name in plugins.names() if part(name, "adoption")]
 RELEASES = [(name, version) for name in LIBRARIES for version in plugins.load(name).versions]
 
 
