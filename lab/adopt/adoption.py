@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
-from lab.libraries import part, with_file
+from lab.libraries import part
+from orchestrator import plugins
 from orchestrator.environments.lock import Flavour
 from orchestrator.errors import EnvironmentFault
 from orchestrator.library.key_tables import Options
@@ -50,7 +51,7 @@ def adoption_of(library: str) -> Adoption:
     """Return the adoption of a library. Raise EnvironmentFault for a library without one."""
     adoption = part(library, "adoption")
     if adoption is None:
-        able = with_file("adoption.py")
+        able = [each for each in plugins.names() if part(each, "adoption")]
         raise EnvironmentFault(f"orch cannot adopt {library} yet (it can: {', '.join(able)})")
     return cast("Adoption", adoption)
 

@@ -6,7 +6,7 @@ read. The audit compares a checkout with it (orchestrator.audit.checkout).
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +45,6 @@ def _kept(library: str) -> dict[str, Any]:
     return plain
 
 
-def of_source(library: str, text: Callable[[str], str | None]) -> Digests:
-    """Return the code of a release; {} if it has none of the files that count.
-
-    text: returns the text of a file by its path in the library, or None.
-    """
-    plain = _kept(library)
-    counts = re.compile(plain["names"])
-    texts = {path: read for path in plain["files"] if (read := text(path)) is not None}
-    return {
-        path: {n: each.digest for n, each in functions(read).items() if counts.search(n)}
-        for path, read in texts.items()
-    }
-
-
 def keep(library: str, version: str, source: Path) -> Path:
     """Read the code of a release, and keep it beside that of others. Return the file.
 
@@ -67,7 +53,12 @@ def keep(library: str, version: str, source: Path) -> Path:
     """
     file = _folder(library) / KEPT
     plain = _kept(library)
-    read = of_source(library, lambda path: text_of(source, path))
+    counts, read = re.compile(plain["names"]), dict[str, dict[str, str]]()
+    for path in plain["files"]:
+        for place in (source.parent / path, source / path):
+            if place.is_file():
+                found = functions(place.read_text(encoding="utf-8"))
+                read[path] = {n: each.digest for n, each in found.items() if counts.search(n)}
     if not read:
         raise EnvironmentFault(
             f"{library} {version} cannot be asked: {source} has none of {', '.join(plain['files'])}"
@@ -101,13 +92,3 @@ def keep(library: str, version: str, source: Path) -> Path:
     body = ",\n".join(lines)
     file.write_text(f'{{\n{head},\n "code": {{\n{body}\n }}\n}}\n', encoding="utf-8")
     return file
-
-
-def text_of(source: Path, path: str) -> str | None:
-    """Return the text of a file by its path in the library, or None.
-
-    source: the folder that has the library's package, or the package.
-    """
-    files = (each / path for each in (source, source.parent))
-    file = next((each for each in files if each.is_file()), None)
-    return None if file is None else file.read_text(encoding="utf-8")

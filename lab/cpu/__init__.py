@@ -21,7 +21,7 @@ in its folder `cpu/`, which lies on PYTHONPATH.
     orch_rollout_dump   the form in which rollouts are written, by `lab/<library>/rollouts.py`
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -48,13 +48,6 @@ class Deviation(NamedTuple):
     here: str | None
     """The value in the run on this machine, or None if it has none."""
     why: str = ""
-
-    def __str__(self) -> str:
-        was, now = (repr(x) if x is not None else "(none)" for x in (self.launch, self.here))
-        text = (
-            f"{self.name}: {was} -> {now}" if self.kind != "part" else f"{self.name}: {self.here}"
-        )
-        return f"{text}  ({self.why})" if self.why else text
 
 
 class CpuLaunch(NamedTuple):
@@ -86,9 +79,9 @@ class CpuLaunch(NamedTuple):
         return CpuLaunch(plan, (*self.deviations, variable, *self.fp32_parts))
 
 
-Split = Callable[[Sequence[str]], Mapping[str, str]]
-"""A function of arguments that returns key -> value as the library reads them. Of several values of
-one key the last counts."""
+Split = Callable[[LaunchPlan], Mapping[str, str]]
+"""A function of a plan that returns its arguments, key -> value as the library reads them. Of
+several values of one key the last counts."""
 
 
 def differences(
@@ -101,7 +94,7 @@ def differences(
     parts: tuple[
         tuple[Literal["argument", "variable", "file"], Mapping[str, str], Mapping[str, str]], ...
     ] = (
-        ("argument", split(launch.argv), split(on_cpu.argv)),
+        ("argument", split(launch), split(on_cpu)),
         ("variable", launch.env, on_cpu.env),
         ("file", dict.fromkeys(launch.files, ""), dict.fromkeys(on_cpu.files, "added")),
     )
@@ -119,12 +112,13 @@ FOLDER = "cpu"
 
 
 @cache
-def files(*folders: Path) -> Mapping[str, str]:
-    """Return the stand-ins as files of a plan, name -> text: the shared ones and those of folders
-    of a library."""
+def files(library: str = "", place: str = FOLDER) -> Mapping[str, str]:
+    """Return the stand-ins as files of a plan's folder, name -> text: the shared ones and those of
+    a library."""
+    own = [folder(library) / "cpu"] if library else []
     return {
-        f"{FOLDER}/{path.name}": path.read_text(encoding="utf-8")
-        for each in (Path(__file__).parent, *folders)
+        f"{place}/{path.name}": path.read_text(encoding="utf-8")
+        for each in (Path(__file__).parent, *own)
         for path in sorted(each.glob("*.py"))
         if path.name != "__init__.py"
     }
@@ -183,11 +177,10 @@ def recording(launch: CpuLaunch, paths: AttemptPaths) -> CpuLaunch:
     """
     plan = launch.plan
     place = Path(plan.env.get("PYTHONPATH", FOLDER)).name
-    shared = {name.replace(FOLDER, place, 1): text for name, text in files().items()}
     hook = (folder(plan.backend) / "rollouts.py").read_text(encoding="utf-8")
     recorded = plan.model_copy(
         update={
-            "files": {**plan.files, **shared, f"{place}/{HOOK}": hook},
+            "files": {**plan.files, **files(place=place), f"{place}/{HOOK}": hook},
             "env": {
                 **plan.env,
                 "PYTHONPATH": str(paths.plan_dir / place),

@@ -41,14 +41,26 @@ def install() -> None:
     after("torch.distributed.device_mesh", _mesh)
 
 
-def after(module: str, change: After) -> None:
-    """Have `change(module)` called once a module of that name was imported: now, if it was."""
+def after(module: str, change: Callable[..., Any], *given: object) -> None:
+    """Have `change(module, *given)` called once a module of that name was imported: now, if it
+    was."""
     if module in sys.modules:
-        change(sys.modules[module])
+        change(sys.modules[module], *given)
         return
     if not _AFTER:
         sys.meta_path.insert(0, _Finder())
-    _AFTER.setdefault(module, []).append(change)
+    _AFTER.setdefault(module, []).append(lambda imported: change(imported, *given))
+
+
+def around(owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Put `change` in the place of a function: it gets the function before its arguments."""
+    own = getattr(owner, name)
+
+    @functools.wraps(own)
+    def called(*given: Any, **named: Any) -> Any:
+        return change(own, *given, **named)
+
+    setattr(owner, name, called)
 
 
 def stand_in(name: str, **members: object) -> None:
@@ -202,46 +214,36 @@ def _cuda(torch: Any, cuda: Any) -> None:
 
 
 def _distributed(dist: Any) -> None:
-    begin, group = dist.init_process_group, dist.new_group
-
-    @functools.wraps(begin)
-    def init_process_group(backend: Any = None, *arguments: Any, **named: Any) -> Any:
+    def init_process_group(begin: Any, backend: Any = None, *given: Any, **named: Any) -> Any:
         # This names a GPU, and only NCCL uses it.
         named.pop("device_id", None)
         if backend is None or "nccl" in str(backend):
             backend = "gloo"
-        return begin(backend, *arguments, **named)
+        return begin(backend, *given, **named)
 
-    @functools.wraps(group)
-    def new_group(*arguments: Any, **named: Any) -> Any:
+    def new_group(group: Any, *given: Any, **named: Any) -> Any:
         if "nccl" in str(named.get("backend")):
             named["backend"] = "gloo"
-        return group(*arguments, **named)
+        return group(*given, **named)
 
+    around(dist, "init_process_group", init_process_group)
     # Under both names, because libraries take it from either module.
-    dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
-    dist.new_group = new_group
+    dist.distributed_c10d.init_process_group = dist.init_process_group
+    around(dist, "new_group", new_group)
 
 
 def _mesh(device_mesh: Any) -> None:
-    make = device_mesh.init_device_mesh
+    def init_device_mesh(make: Any, device_type: Any, *given: Any, **named: Any) -> Any:
+        return make(_cpu(device_type), *given, **named)
 
-    @functools.wraps(make)
-    def init_device_mesh(device_type: Any, *arguments: Any, **named: Any) -> Any:
-        return make(_cpu(device_type), *arguments, **named)
-
-    device_mesh.init_device_mesh = init_device_mesh
+    around(device_mesh, "init_device_mesh", init_device_mesh)
     # The name was imported there before the change.
-    vars(sys.modules["torch.distributed"])["init_device_mesh"] = init_device_mesh
+    distributed = vars(sys.modules["torch.distributed"])
+    distributed["init_device_mesh"] = device_mesh.init_device_mesh
 
 
 def small_ray(ray: Any) -> None:
     """Have `ray.init` start no dashboard: on few cores its agent is too late, and Ray dies."""
-    begin = ray.init
-
-    @functools.wraps(begin)
-    def init(*arguments: Any, **named: Any) -> Any:
-        named.setdefault("include_dashboard", False)
-        return begin(*arguments, **named)
-
-    ray.init = init
+    around(
+        ray, "init", lambda begin, *a, **named: begin(*a, **{"include_dashboard": False, **named})
+    )

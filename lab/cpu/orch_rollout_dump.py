@@ -20,7 +20,7 @@ Rules for a hook:
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
@@ -77,7 +77,7 @@ class RolloutBatch:
     """The rollouts of each train step, in order: indices into the lists above. None: unknown, or
     one train step of all."""
     observed: dict[str, float] = field(default_factory=dict)
-    """The library's report on this batch, under the names of OBSERVED."""
+    """The library's report on this batch, under the names of OBSERVED; `write` adds the reward."""
     reported: dict[str, float] = field(default_factory=dict)
     """All of the library's metrics of this batch, under its own names."""
 
@@ -102,6 +102,7 @@ def write(folder: Path, batch: RolloutBatch) -> None:
     """
     _check(batch)
     batch.passes = os.environ.get(PASSES)
+    batch.observed["reward"] = sum(batch.rewards) / len(batch.rewards)
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / f"{batch.step:06d}.json", asdict(batch))
 
@@ -123,6 +124,12 @@ def save_weights(path: Path, weights: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
     import_module("torch").save(kept, path)
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the lists of a batch from the entries of each rollout; None for what one lacks."""
+    lists = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: None if None in values else values for name, values in lists.items()}
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -1,8 +1,5 @@
 """Turn a plan for OpenRLHF into one on a CPU: its program, Ray, DeepSpeed, trainer; no vLLM."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from backends.openrlhf.flags import is_read
 from lab import cpu
 from lab.cpu import CpuLaunch, Deviation, differences
@@ -37,7 +34,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     changed = plan.model_copy(
         update={
             "argv": (*(word for word in plan.argv if word not in _NEEDS_GPU), *_ADDED),
-            "files": {**plan.files, **cpu.files(Path(__file__).with_name("cpu"))},
+            "files": {**plan.files, **cpu.files("openrlhf")},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, STAND_IN),
@@ -51,11 +48,11 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS), _IN_FP32)
 
 
-def _flags(argv: Sequence[str]) -> dict[str, str]:
+def _flags(plan: LaunchPlan) -> dict[str, str]:
     """Return each flag and the words after it."""
     flags: dict[str, str] = {}
     last = ""
-    for word in argv:
+    for word in plan.argv:
         if word.startswith("--"):
             last, flags[word] = word, ""
         elif last:

@@ -125,7 +125,7 @@ def controller(version: str, target: float, horizon: int, beta: float) -> OwnLau
 class OpenRlhfProbes:
     """The library's functions and its parser."""
 
-    def __init__(self, sources: Any):
+    def __init__(self, sources: Any, _version: str):
         import torch
 
         load = sources.load
@@ -372,6 +372,4 @@ class Arguments:
         )
 
 
-def open_library(sources: Any, _version: str) -> OpenRlhfProbes:
-    """Return OpenRLHF's functions for runner.py."""
-    return OpenRlhfProbes(sources)
+PROBES = OpenRlhfProbes

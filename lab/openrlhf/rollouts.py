@@ -4,25 +4,25 @@ The trainer's process has whole batches; the policy's, of which there is one, ha
 losses and the weights. Written for OpenRLHF 0.11.2.
 """
 
-import functools
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from orch_cpu_device import after
-from orch_rollout_dump import RolloutBatch, numbers, replace, save_weights, weights_path, write
+from orch_cpu_device import after, around
+from orch_rollout_dump import (
+    RolloutBatch,
+    columns,
+    numbers,
+    replace,
+    save_weights,
+    weights_path,
+    write,
+)
 
 PARTS, WEIGHTS = "minibatches.json", "weights.pt"
 """What the policy's process tells the trainer's of the batch that it has just trained on."""
-COLUMNS = (
-    *("prompts", "responses", "rewards", "groups", "mask", "answers"),
-    *("logp_rollout", "logp_policy", "logp_reference", "advantages"),
-)
-"""What is written of each rollout as the rows have it."""
-
-
 PROGRAM = "openrlhf.cli.train_ppo_ray"
 
 
@@ -36,8 +36,8 @@ def install(folder: Path) -> None:
         return
     after("openrlhf.trainer.ppo_utils.samples_generator", _samples)
     after("openrlhf.trainer.ppo_utils.experience_maker", _maker)
-    after("openrlhf.trainer.ppo_trainer", functools.partial(_trainer, folder=folder))
-    after("openrlhf.trainer.ray.ppo_actor", functools.partial(_policy, folder=folder))
+    after("openrlhf.trainer.ppo_trainer", _trainer, folder)
+    after("openrlhf.trainer.ray.ppo_actor", _policy, folder)
 
 
 def _samples(samples: Any) -> None:
@@ -46,46 +46,39 @@ def _samples(samples: Any) -> None:
     The loss does not look at them without a correction. At another temperature than 1 vLLM reports
     those of the logits as they are, which nothing is to be compared with.
     """
-    own = samples.SamplingParams
 
-    @functools.wraps(own)
-    def sampling_params(*arguments: Any, **named: Any) -> Any:
+    def sampling_params(own: Any, *arguments: Any, **named: Any) -> Any:
         if named.get("logprobs") is None and (named["temperature"], named["top_p"]) == (1.0, 1.0):
             named["logprobs"] = 1
         return own(*arguments, **named)
 
-    samples.SamplingParams = sampling_params
+    around(samples, "SamplingParams", sampling_params)
 
 
 def _maker(maker: Any) -> None:
     """Keep the reference policy's log-probabilities: a KL in the reward drops them."""
-    own_make, own_kl = maker.RemoteExperienceMaker.make_experience, maker.compute_approx_kl
     of_reference: list[Any] = []
 
-    @functools.wraps(own_kl)
-    def kl(log_probs: Any, log_probs_base: Any, *more: Any, **named: Any) -> Any:
+    def kl(own: Any, log_probs: Any, log_probs_base: Any, *more: Any, **named: Any) -> Any:
         of_reference.append(log_probs_base)
-        return own_kl(log_probs, log_probs_base, *more, **named)
+        return own(log_probs, log_probs_base, *more, **named)
 
-    @functools.wraps(own_make)
-    def make(self: Any, samples_list: Any) -> Any:
+    def make(own: Any, self: Any, samples_list: Any) -> Any:
         of_reference.clear()
-        experiences = own_make(self, samples_list)
+        experiences = own(self, samples_list)
         self.orch_references = list(of_reference) or [
             each.base_action_log_probs for each in experiences
         ]
         return experiences
 
-    maker.compute_approx_kl = kl
-    maker.RemoteExperienceMaker.make_experience = make
+    around(maker, "compute_approx_kl", kl)
+    around(maker.RemoteExperienceMaker, "make_experience", make)
 
 
 def _trainer(trainer: Any, folder: Path) -> None:
     """Write every rollout batch once it was trained on."""
-    own = trainer.BasePPOTrainer.train_step
 
-    @functools.wraps(own)
-    def train_step(self: Any, rollout_samples: Any, global_step: int) -> Any:
+    def train_step(own: Any, self: Any, rollout_samples: Any, global_step: int) -> Any:
         maker = self.experience_maker
         make, rows = maker.make_experience_batch, list[dict[str, Any]]()
 
@@ -103,7 +96,7 @@ def _trainer(trainer: Any, folder: Path) -> None:
         _write(self.args, folder, rows, numbers(status), step)
         return status, step
 
-    trainer.BasePPOTrainer.train_step = train_step
+    around(trainer.BasePPOTrainer, "train_step", train_step)
 
 
 def _rows(experiences: Any, references: Any, group_size: int) -> Iterator[dict[str, Any]]:
@@ -134,10 +127,9 @@ def _rows(experiences: Any, references: Any, group_size: int) -> Iterator[dict[s
 def _write(
     args: Any, folder: Path, rows: Sequence[Any], reported: dict[str, float], step: int
 ) -> None:
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in COLUMNS}
     parts = json.loads((folder / PARTS).read_text(encoding="utf-8"))
     last = step * len(parts["updates"])
-    observed = {"reward": sum(columns["rewards"]) / len(rows), **parts["observed"]}
+    observed = parts["observed"]
     if args.algo.kl.init_coef > 0 and not args.algo.kl.use_loss:
         observed["kl_reward_per_token"] = reported["kl"]
     if "actor_lr" in reported:
@@ -151,18 +143,15 @@ def _write(
             updates=parts["updates"],
             observed=observed,
             reported=reported,
-            **{name: None if None in column else column for name, column in columns.items()},
+            **columns(rows),
         ),
     )
 
 
 def _policy(policy: Any, folder: Path) -> None:
     """Leave the minibatches of each batch and the weights after it for the trainer's process."""
-    trainer = policy.ActorPPOTrainer
-    own_train, own_step = trainer.ppo_train, trainer.training_step
 
-    @functools.wraps(own_train)
-    def ppo_train(self: Any, kl_ctl: float) -> Any:
+    def ppo_train(own: Any, self: Any, kl_ctl: float) -> Any:
         # A batch is shuffled, and its items stay the same objects.
         number = {id(item): at for at, item in enumerate(self.replay_buffer.items)}
         collate, self.orch_taken, self.orch_said = self.replay_buffer.collate_fn, [], []
@@ -174,20 +163,19 @@ def _policy(policy: Any, folder: Path) -> None:
 
         self.replay_buffer.collate_fn = collate_fn
         try:
-            status = own_train(self, kl_ctl)
+            status = own(self, kl_ctl)
         finally:
             del self.replay_buffer.collate_fn
         _leave(self, folder, kl_ctl)
         return status
 
-    @functools.wraps(own_step)
-    def training_step(self: Any, *arguments: Any, **named: Any) -> Any:
-        returned = own_step(self, *arguments, **named)
+    def training_step(own: Any, self: Any, *arguments: Any, **named: Any) -> Any:
+        returned = own(self, *arguments, **named)
         self.orch_said.append(numbers(returned["metrics"]))
         return returned
 
-    trainer.ppo_train = ppo_train
-    trainer.training_step = training_step
+    around(policy.ActorPPOTrainer, "ppo_train", ppo_train)
+    around(policy.ActorPPOTrainer, "training_step", training_step)
 
 
 def _leave(trainer: Any, folder: Path, beta: float) -> None:

@@ -2,8 +2,7 @@
 
 import hashlib
 import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from backends.prime_rl import config
 from backends.prime_rl.config import RL
@@ -32,12 +31,10 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     """Return the launch on a CPU, or None for 0.8.0 and for a launch of two nodes."""
     if plan.version != OLD or "inference.toml" in plan.files:
         return None
-    before = sent({RL: tomllib.loads(plan.files[RL])})
-    after = _on_cpu(before, _port(paths))
-    stand_ins = cpu.files(Path(__file__).with_name("cpu"))
+    after = _on_cpu(_keys(plan), _port(paths))
     changed = plan.model_copy(
         update={
-            "files": {**plan.files, RL: config.dumps(after), **stand_ins},
+            "files": {**plan.files, RL: config.dumps(after), **cpu.files("prime_rl")},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, MODULE),
@@ -47,15 +44,15 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
             },
         }
     )
-    deviations = (
-        *differences(plan, changed, lambda argv: {str(i): word for i, word in enumerate(argv)}, {}),
-        *_of_tables(
-            *({key: str(value) for key, value in each.items()} for each in (before, after))
-        ),
-        *cpu.PARTS,
-        *_PARTS,
+    why = dict.fromkeys(after, "one process of each program") | _WHY
+    deviations = differences(
+        plan, changed, lambda each: {key: str(value) for key, value in _keys(each).items()}, why
     )
-    return CpuLaunch(changed, deviations, _IN_FP32)
+    return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS), _IN_FP32)
+
+
+def _keys(plan: LaunchPlan) -> dict[str, object]:
+    return dict(sent({RL: tomllib.loads(plan.files[RL])}))
 
 
 def _on_cpu(keys: Mapping[str, object], port: int) -> dict[str, object]:
@@ -79,13 +76,6 @@ _WHY = {
     "inference.server.port": "one that this attempt alone uses",
     "orchestrator.client.base_url": "the server's port",
 }
-
-
-def _of_tables(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Deviation]:
-    for key in sorted(before.keys() | after.keys()):
-        if before.get(key) != after.get(key):
-            why = _WHY.get(key, "one process of each program")
-            yield Deviation("argument", key, before.get(key), after.get(key), why)
 
 
 def _port(paths: AttemptPaths) -> int:

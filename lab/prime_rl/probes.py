@@ -262,6 +262,4 @@ def _decorator(*given: Any, **_: Any) -> Any:
     return lambda function: function
 
 
-def open_library(sources: Any, version: str) -> PrimeRlProbes:
-    """Return Prime-RL's functions for runner.py."""
-    return PrimeRlProbes(sources, version)
+PROBES = PrimeRlProbes

@@ -10,15 +10,22 @@ Two processes have a part of a batch each:
 Written for Prime-RL 0.5.0, whose batch is one train step, and for one process that trains.
 """
 
-import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orch_cpu_device import after
-from orch_rollout_dump import RolloutBatch, numbers, replace, save_weights, weights_path, write
+from orch_cpu_device import after, around
+from orch_rollout_dump import (
+    RolloutBatch,
+    columns,
+    numbers,
+    replace,
+    save_weights,
+    weights_path,
+    write,
+)
 
 SENT = "sent-{}.json"
 """What the orchestrator sent for the batch of a train step, counted from 1, until it is written."""
@@ -31,28 +38,25 @@ SAMPLED: list[Row] = []
 def install(folder: Path) -> None:
     """Have the modules changed as soon as they are imported in this process."""
     after("prime_rl.orchestrator.scheduler", _scheduler)
-    after("prime_rl.transport.filesystem", functools.partial(_sender, folder=folder))
-    after("orch_prime_rl_hooks", functools.partial(_trainer, folder=folder))
+    after("prime_rl.transport.filesystem", _sender, folder)
+    after("orch_prime_rl_hooks", _trainer, folder)
 
 
 def _scheduler(module: Any) -> None:
-    own = module.Scheduler.generate_batch
-
-    @functools.wraps(own)
-    async def generate_batch(self: Any, *given: Any, **named: Any) -> Any:
+    async def generate_batch(own: Any, self: Any, *given: Any, **named: Any) -> Any:
         rollouts = await own(self, *given, **named)
         size = self.rollouts_per_example
         SAMPLED[:] = [
             {
-                "group": f"{number // size}-{each['example_id']}",
-                "answer": str(each["answer"]),
-                "text": _text(each["completion"]),
+                "groups": f"{number // size}-{each['example_id']}",
+                "answers": str(each["answer"]),
+                "texts": _text(each["completion"]),
             }
             for number, each in enumerate(rollouts)
         ]
         return rollouts
 
-    module.Scheduler.generate_batch = generate_batch
+    around(module.Scheduler, "generate_batch", generate_batch)
 
 
 def _text(completion: Any) -> str:
@@ -62,11 +66,8 @@ def _text(completion: Any) -> str:
 
 def _sender(module: Any, folder: Path) -> None:
     """Write what the trainer will be sent, before it is sent."""
-    sender = module.FileSystemTrainingBatchSender
-    own = sender.send
 
-    @functools.wraps(own)
-    def send(self: Any, batch: Any) -> Any:
+    def send(own: Any, self: Any, batch: Any) -> Any:
         if len(batch.examples) != len(SAMPLED):
             raise ValueError(
                 f"step {batch.step} sends {len(batch.examples)} samples of {len(SAMPLED)} "
@@ -75,13 +76,13 @@ def _sender(module: Any, folder: Path) -> None:
         rows = [
             {
                 **each,
-                "prompt": sample.prompt_ids,
-                "response": sample.completion_ids,
+                "prompts": sample.prompt_ids,
+                "responses": sample.completion_ids,
                 "mask": [int(x) for x in sample.completion_mask],
-                "rollout": sample.completion_logprobs,
-                "reference": sample.teacher_logprobs,
+                "logp_rollout": sample.completion_logprobs,
+                "logp_reference": _of_response(sample),
+                "rewards": sample.reward,
                 "advantage": sample.advantage,
-                "reward": sample.reward,
                 "temperature": sample.completion_temperatures[0],
             }
             for each, sample in zip(SAMPLED, batch.examples, strict=True)
@@ -90,7 +91,16 @@ def _sender(module: Any, folder: Path) -> None:
         replace(folder / SENT.format(batch.step + 1), rows)
         return own(self, batch)
 
-    sender.send = send
+    around(module.FileSystemTrainingBatchSender, "send", send)
+
+
+def _of_response(sample: Any) -> Any:
+    """Return the reference policy's values of the response; None if there is none.
+
+    Prime-RL has them of the whole sequence.
+    """
+    values, first = sample.teacher_logprobs, len(sample.prompt_ids)
+    return None if values is None else values[first : first + len(sample.completion_ids)]
 
 
 class _Step:
@@ -126,11 +136,9 @@ def _trainer(hooks: Any, folder: Path) -> None:
 
 
 def _watch_loss(hooks: Any, current: _Step) -> None:
-    own, surrogate, token_kl = hooks.loss, hooks.surrogate, hooks.token_kl
     call: Row = {}
 
-    @functools.wraps(own)
-    def loss(inputs: Any, **named: Any) -> Any:
+    def loss(own: Any, inputs: Any, **named: Any) -> Any:
         call.clear()
         outputs = own(inputs, **named)
         call.update(
@@ -142,47 +150,39 @@ def _watch_loss(hooks: Any, current: _Step) -> None:
         current.calls.append(dict(call))
         return outputs
 
-    @functools.wraps(surrogate)
-    def watched_surrogate(ratio: Any, advantages: Any, *more: Any) -> Any:
-        gain = surrogate(ratio, advantages, *more)
+    def surrogate(own: Any, ratio: Any, advantages: Any, *more: Any) -> Any:
+        gain = own(ratio, advantages, *more)
         call.update(advantages=advantages.tolist(), gain=gain.detach().tolist())
         return gain
 
-    @functools.wraps(token_kl)
-    def watched_kl(*given: Any) -> Any:
-        kl = token_kl(*given)
+    def token_kl(own: Any, *given: Any) -> Any:
+        kl = own(*given)
         call.update(kl=kl.detach().tolist())
         return kl
 
-    vars(hooks).update(loss=loss, surrogate=watched_surrogate, token_kl=watched_kl)
+    for change in (loss, surrogate, token_kl):
+        around(hooks, change.__name__, change)
 
 
 def _watch_library(current: _Step) -> None:
-    loader = sys.modules[LOADER].DataLoader
-    broadcast = sys.modules[BROADCAST].FileSystemWeightBroadcast
-    monitor = sys.modules["prime_rl.utils.monitor"].get_monitor()
-    get_batch, send, log = loader.get_batch, broadcast.broadcast_weights, monitor.log
-
-    @functools.wraps(get_batch)
-    def watched_batch(self: Any) -> Any:
-        micro_batches = get_batch(self)
+    def get_batch(own: Any, self: Any) -> Any:
+        micro_batches = own(self)
         current.begin(micro_batches)
         return micro_batches
 
-    @functools.wraps(log)
-    def watched_log(metrics: Mapping[str, Any], *more: Any, **named: Any) -> Any:
+    def log(own: Any, metrics: Mapping[str, Any], *more: Any, **named: Any) -> Any:
         current.reported |= numbers(metrics)
-        return log(metrics, *more, **named)
+        return own(metrics, *more, **named)
 
-    @functools.wraps(send)
-    def watched_broadcast(self: Any, model: Any, step: int) -> Any:
+    def broadcast(own: Any, self: Any, model: Any, step: int) -> Any:
         if current.calls:  # none at the broadcast of a step that an earlier attempt trained
             _write(current, model, step)
             current.calls = []
-        return send(self, model, step=step)
+        return own(self, model, step=step)
 
-    loader.get_batch, broadcast.broadcast_weights = watched_batch, watched_broadcast
-    monitor.log = watched_log
+    around(sys.modules[LOADER].DataLoader, "get_batch", get_batch)
+    around(sys.modules[BROADCAST].FileSystemWeightBroadcast, "broadcast_weights", broadcast)
+    around(sys.modules["prime_rl.utils.monitor"].get_monitor(), "log", log)
 
 
 def _write(current: _Step, model: Any, step: int) -> None:
@@ -192,7 +192,6 @@ def _write(current: _Step, model: Any, step: int) -> None:
     rows = json.loads(batch_file.read_text(encoding="utf-8"))
     calls = _by_row(rows, current)
     observed = {
-        "reward": sum(row["reward"] for row in rows) / len(rows),
         "grad_norm": reported["optim/grad_norm"],
         # each micro batch's loss is its part of the sum, and the mean of them is logged
         "loss": reported["loss/mean"] * current.num_micro_batches,
@@ -203,25 +202,18 @@ def _write(current: _Step, model: Any, step: int) -> None:
     if current.rate is not None:  # what Prime-RL logs is the rate of the next train step
         observed["learning_rate"] = current.rate
     current.rate = reported.get("optim/lr")
-    starts = [len(row["prompt"]) for row in rows]
+    (temperature,) = {row.pop("temperature") for row in rows}
+    for row, call in zip(rows, calls, strict=True):
+        first = len(row["prompts"])
+        row |= {"logp_policy": call["logp"][first:], "advantages": _spread(call)[first:]}
     write(
         current.folder,
         RolloutBatch(
             step=step,
-            prompts=[row["prompt"] for row in rows],
-            responses=[row["response"] for row in rows],
-            rewards=[row["reward"] for row in rows],
-            groups=[row["group"] for row in rows],
-            mask=[row["mask"] for row in rows],
-            answers=[row["answer"] for row in rows],
-            texts=[row["text"] for row in rows],
-            temperature=rows[0]["temperature"],
-            logp_rollout=[row["rollout"] for row in rows],
-            logp_policy=[call["logp"][at:] for call, at in zip(calls, starts, strict=True)],
-            logp_reference=_references(rows),
-            advantages=[_spread(call)[at:] for call, at in zip(calls, starts, strict=True)],
+            temperature=temperature,
             observed=observed,
             reported=reported,
+            **columns(rows),
         ),
     )
     batch_file.unlink()
@@ -250,8 +242,8 @@ def _by_row(rows: Sequence[Row], current: _Step) -> list[Row]:
     ordered = []
     for row in rows:
         # As a tensor, since the trainer's numbers are rounded to float32.
-        advantage = sys.modules["torch"].tensor(row["advantage"]).item()
-        same = calls.get((*row["prompt"], *row["response"], advantage))
+        advantage = sys.modules["torch"].tensor(row.pop("advantage")).item()
+        same = calls.get((*row["prompts"], *row["responses"], advantage))
         if not same:
             raise ValueError("the trainer got other sequences than the orchestrator sent")
         # Rows with equal keys are alike; each call is used once.
@@ -274,13 +266,3 @@ def _sums(calls: Sequence[Row]) -> dict[str, float]:
     if "reward" in calls[0]["placement"]:
         sums["kl_reward"] = sum(sum(call["kl"]) for call in calls) / len(calls)
     return sums
-
-
-def _references(rows: Sequence[Row]) -> list[list[float]] | None:
-    """Return the reference policy's values of each response; None if there is none.
-
-    Prime-RL has them of the whole sequence.
-    """
-    if any(row["reference"] is None for row in rows):
-        return None
-    return [row["reference"][len(row["prompt"]) :][: len(row["response"])] for row in rows]

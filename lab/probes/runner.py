@@ -208,7 +208,7 @@ def begin(module: str, version: str, folder: Path) -> str:
     sources = Sources(folder)
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            probes = import_module(module).open_library(sources, version)
+            probes = import_module(module).PROBES(sources, version)
     except Exception as error:
         return _said(error)
     # Libraries call .float() in some places. In double precision that must not round.

@@ -1,6 +1,6 @@
 """Check the invariants of a run, which no dialect changes. Each check reports its observation."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,16 +139,29 @@ def _reward_is_scorer(run: Run) -> Check:
     tokenizer = _tokenizer(run.policy)
     wrong, count = [], 0
     for batch in run.batches:
-        texts = batch.texts or [
-            tokenizer.decode(tokens, skip_special_tokens=True) for tokens in batch.responses
+        texts: Sequence[str | None] = batch.texts or [
+            _text(tokenizer, tokens) for tokens in batch.responses
         ]
         for text, answer, reward in zip(texts, batch.answers or [], batch.rewards, strict=True):
+            if text is None:
+                continue
             count += 1
             if abs(score(text, answer) - reward) > 1e-6:
                 wrong.append(f"{text!r} for {answer!r} got {reward:g}, not {score(text, answer):g}")
     if wrong:
         return Check(name, False, f"{len(wrong)} of {count} responses: {wrong[0]}")
     return Check(name, True, f"all {count} responses")
+
+
+def _text(tokenizer: Any, tokens: list[int]) -> str | None:
+    """Return a response's text; None for one with a special token that is not its end.
+
+    OpenRLHF's reward function sees that token, verl's does not.
+    """
+    if {*tokens} & {*tokenizer.all_special_ids} - {tokenizer.eos_token_id}:
+        return None
+    text: str = tokenizer.decode(tokens, skip_special_tokens=True)
+    return text
 
 
 def _learns(run: Run) -> Check:

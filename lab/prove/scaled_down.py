@@ -257,12 +257,15 @@ def options_of(library: str, version: str, environment: Environment) -> NodeOpti
     return NodeOptions(environments={f"{library}@{version}": entry})
 
 
-def on_cpu(cell: Cell, paths: AttemptPaths, *, processes: bool = False) -> CpuLaunch:
+def on_cpu(
+    cell: Cell, paths: AttemptPaths, *, processes: bool = False, exact: bool = True
+) -> CpuLaunch:
     """Return a cell's launch on a CPU, in fp32 if the library or its stand-ins can.
 
     It writes its rollouts, unless it trains an adapter, which is not replayed. processes: with the
-    library's own processes, also where stand-ins could hold them in one. Raise UnsupportedSetting
-    if the library has no launch on a CPU.
+    library's own processes, also where stand-ins could hold them in one. exact: if False, in the
+    cell's own format, and without rollouts. Raise UnsupportedSetting if the library has no launch
+    on a CPU.
     """
     backend = plugins.load(cell.settings.backend.name)
     plan = backend.translate(cell, paths)
@@ -277,6 +280,8 @@ def on_cpu(cell: Cell, paths: AttemptPaths, *, processes: bool = False) -> CpuLa
         )
     if processes:
         launch = launch.in_processes()
+    if not exact:
+        return launch
     if cell.settings.lora is None:
         launch = recording(launch, paths)
     semantics = backend.semantics(cell.settings.backend.version)
@@ -291,17 +296,18 @@ def train(
     environment: Environment,
     *,
     processes: bool = False,
+    exact: bool = True,
     patience: float = 1,
 ) -> tuple[CpuLaunch, Ending]:
     """Train a cell on this machine in a new attempt. Return its launch and its ending.
 
-    processes: as that of `on_cpu`. patience: a factor of the limits of time. A later call continues
-    from the last checkpoint, as the library does.
+    processes, exact: as those of `on_cpu`. patience: a factor of the limits of time. A later call
+    continues from the last checkpoint, as the library does.
     """
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
     paths = cell_dir.paths(attempt)
-    launch = on_cpu(cell, paths, processes=processes)
+    launch = on_cpu(cell, paths, processes=processes, exact=exact)
     cell_dir.write(cell, launch.plan)
     data = cell_dir.path.parent / "data"
     wanted = prompt_recipe.of_plan(launch.plan.files)

@@ -1,7 +1,6 @@
 """Turn a plan for SkyRL into one on a CPU: entry point, Ray, FSDP workers, generator, no GPU."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from backends.skyrl.manifest import is_read
 from backends.skyrl.overrides import read, write
@@ -39,7 +38,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     changed = plan.model_copy(
         update={
             "argv": (*plan.argv, *overrides),
-            "files": {**plan.files, **cpu.files(Path(__file__).with_name("cpu"))},
+            "files": {**plan.files, **cpu.files("skyrl")},
             "env": {
                 **plan.env,
                 **cpu.variables(paths, MODULE),
@@ -53,7 +52,7 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     deviations = differences(
         plan,
         changed,
-        lambda argv: {key: str(value) for key, value in read(argv).items()},
+        lambda each: {key: str(value) for key, value in read(each.argv).items()},
         why,
     )
     return CpuLaunch(changed, (*deviations, *cpu.PARTS, *_PARTS), _IN_FP32)

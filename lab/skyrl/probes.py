@@ -125,7 +125,7 @@ class TrainingBatch(dict[str, Any]):
 class SkyRlProbes:
     """SkyRL's functions and its typed configuration, of the algorithm."""
 
-    def __init__(self, sources: Any):
+    def __init__(self, sources: Any, _version: str):
         import numpy as np
         import torch
 
@@ -298,6 +298,4 @@ class SkyRlProbes:
         return loss_of(micro, worker, experience, 1.0)
 
 
-def open_library(sources: Any, _version: str) -> SkyRlProbes:
-    """Return SkyRL's functions for runner.py."""
-    return SkyRlProbes(sources)
+PROBES = SkyRlProbes

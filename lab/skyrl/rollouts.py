@@ -4,12 +4,11 @@ The trainer has whole batches, and the generator's environments have what was re
 SkyRL 0.4.0.
 """
 
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orch_cpu_device import after
+from orch_cpu_device import after, around
 from orch_rollout_dump import RolloutBatch, numbers, write
 
 HEARD = "orch_heard"
@@ -28,33 +27,28 @@ def install(folder: Path) -> None:
     """Have the library's modules changed as soon as they are imported in this process."""
     after("skyrl_gym", _environments)
     after("skyrl.train.generators.skyrl_gym_generator", _generator)
-    after("skyrl.train.trainer", functools.partial(_trainer, folder=folder))
+    after("skyrl.train.trainer", _trainer, folder)
 
 
 def _environments(gym: Any) -> None:
     """Make each environment leave the response that it rewards beside its answer."""
-    own = gym.make
 
-    def make(name: str, *, extras: dict[str, Any], **more: Any) -> Any:
-        made = own(name, extras=extras, **more)
-        step = made.step
-
-        def heard(action: str) -> Any:
+    def make(own: Any, name: str, *, extras: dict[str, Any], **more: Any) -> Any:
+        def heard(step: Any, action: str) -> Any:
             extras[HEARD] = action
             return step(action)
 
-        made.step = heard
+        made = own(name, extras=extras, **more)
+        around(made, "step", heard)
         return made
 
-    gym.make = make
+    around(gym, "make", make)
 
 
 def _generator(module: Any) -> None:
     """Make the generator keep text and answer of each response of the batch that it made."""
-    own = module.SkyRLGymGenerator.generate
 
-    @functools.wraps(own)
-    async def generate(self: Any, input_batch: Any, *more: Any, **named: Any) -> Any:
+    async def generate(own: Any, self: Any, input_batch: Any, *more: Any, **named: Any) -> Any:
         output = await own(self, input_batch, *more, **named)
         if input_batch["batch_metadata"].training_phase == "train":
             rows = input_batch["env_extras"]
@@ -62,16 +56,13 @@ def _generator(module: Any) -> None:
             self.orch_scored = {"texts": [row[HEARD] for row in rows], "answers": answers}
         return output
 
-    module.SkyRLGymGenerator.generate = generate
+    around(module.SkyRLGymGenerator, "generate", generate)
 
 
 def _trainer(module: Any, folder: Path) -> None:
     """Make the trainer write every rollout batch once it was trained on."""
-    trainer = module.RayPPOTrainer
-    convert, train = trainer.convert_to_training_input, trainer.train_critic_and_policy
 
-    @functools.wraps(convert)
-    def convert_to_training_input(self: Any, output: Any, uids: Any) -> Any:
+    def convert_to_training_input(convert: Any, self: Any, output: Any, uids: Any) -> Any:
         rewards = [sum(each) if isinstance(each, list) else each for each in output["rewards"]]
         self.orch_sampled = {
             "rewards": [float(each) for each in rewards],
@@ -80,8 +71,7 @@ def _trainer(module: Any, folder: Path) -> None:
         }
         return convert(self, output, uids)
 
-    @functools.wraps(train)
-    def train_critic_and_policy(self: Any, data: Any) -> Any:
+    def train_critic_and_policy(train: Any, self: Any, data: Any) -> Any:
         mask = data["response_mask"].bool()
         advantages = _rows(data, "advantages", mask)  # training scales them for the loss
         updates = [
@@ -94,8 +84,6 @@ def _trainer(module: Any, folder: Path) -> None:
         observed = {ours: reported[name] for name, ours in OBSERVED.items() if name in reported}
         if self.cfg.trainer.algorithm.use_kl_in_reward:
             observed["kl_reward_per_token"] = float(self.all_metrics["loss/avg_kl"])
-        rewards = self.orch_sampled["rewards"]
-        observed["reward"] = sum(rewards) / len(rewards)
         attended = zip(data["sequences"], data["attention_mask"].bool(), strict=True)
         rows = [row[kept].tolist() for row, kept in attended]
         lengths = mask.sum(dim=-1).tolist()
@@ -119,8 +107,8 @@ def _trainer(module: Any, folder: Path) -> None:
         )
         return status
 
-    trainer.convert_to_training_input = convert_to_training_input
-    trainer.train_critic_and_policy = train_critic_and_policy
+    around(module.RayPPOTrainer, "convert_to_training_input", convert_to_training_input)
+    around(module.RayPPOTrainer, "train_critic_and_policy", train_critic_and_policy)
 
 
 def _rows(data: Any, name: str, mask: Any, kind: type = float) -> Any:

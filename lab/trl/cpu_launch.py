@@ -1,11 +1,11 @@
 """Turn a plan for TRL into one without a GPU. TRL runs on a CPU, so nothing has a stand-in."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from backends.trl.options import SCRIPTS
 from backends.trl.translate import CONFIG, PROGRAM
-from lab.cpu import CpuLaunch, Deviation, differences
+from lab.cpu import CpuLaunch, differences
 from orchestrator.records import AttemptPaths, LaunchPlan
 
 CHANGES = {"use_cpu": "true", "gradient_checkpointing": "false", "use_vllm": "false"}
@@ -24,29 +24,20 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:  # no
         return None
     at = next(i for i, word in enumerate(plan.argv) if word.endswith(PROGRAM))
     name = CONFIG.format(script)
-    before = plan.files[name]
-    after = before
+    after = plan.files[name]
     for key, value in CHANGES.items():
         after = re.sub(rf"^{key}: \w+$", f"{key}: {value}", after, flags=re.MULTILINE)
     on_cpu = plan.model_copy(
         update={"argv": ("python3", *plan.argv[at:]), "files": {**plan.files, name: after}}
     )
-    changed = tuple(
-        Deviation("argument", key, old, CHANGES[key], WHY[key])
-        for key in CHANGES
-        if (old := _value(before, key)) != CHANGES[key]
-    )
     differing = [each for each in differences(plan, on_cpu, _words, WHY) if each.name != name]
-    return CpuLaunch(on_cpu, (*differing, *changed))
+    return CpuLaunch(on_cpu, tuple(differing))
 
 
-def _value(text: str, key: str) -> str | None:
-    match = re.search(rf"^{key}: (\w+)$", text, flags=re.MULTILINE)
-    return match[1] if match else None
-
-
-def _words(argv: Sequence[str]) -> Mapping[str, str]:
-    """Return the words that start the program, and its own arguments, by name."""
+def _words(plan: LaunchPlan) -> Mapping[str, str]:
+    """Return the words that start the program, its own arguments, and the options of its file."""
+    argv, (name,) = plan.argv, [each for each in map(CONFIG.format, SCRIPTS) if each in plan.files]
     at = next(i for i, word in enumerate(argv) if word.endswith(PROGRAM))
     started = {"accelerate": " ".join(argv[:at])} if argv[0] == "accelerate" else {}
-    return {**started, PROGRAM: " ".join(argv[at + 1 :])}
+    options = re.findall(r"^(\w+): (.*)$", plan.files[name], flags=re.MULTILINE)
+    return {**started, PROGRAM: " ".join(argv[at + 1 :]), **dict(options)}

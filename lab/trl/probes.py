@@ -145,7 +145,7 @@ NOT_SCORED: tuple[None, dict[str, Any], None, dict[str, Any]] = (None, {}, None,
 class TrlProbes:
     """Both trainers, and the configurations that their scripts parse."""
 
-    def __init__(self, sources: Any):
+    def __init__(self, sources: Any, _version: str):
         import numpy as np
         import torch
 
@@ -463,6 +463,4 @@ def _column(value: Any, shape: Any) -> Any:
     return value.reshape(-1, 1) if getattr(value, "shape", None) == shape else value
 
 
-def open_library(sources: Any, _version: str) -> TrlProbes:
-    """Return TRL's functions for runner.py."""
-    return TrlProbes(sources)
+PROBES = TrlProbes

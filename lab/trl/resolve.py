@@ -1,7 +1,7 @@
 """Runs inside a TRL environment: prints ANSWER and what its parser makes of launches, as JSON.
 
-Standard input: [[script, the text of its configuration], ...]. An answer is
-`{"values": the options by name}`, or `{"error": what the parser said}` where it refuses.
+Standard input: a line for each question, [[script, the text of its configuration], ...]. An answer
+is `{"values": the options by name}`, or `{"error": what the parser said}` where it refuses.
 """
 
 import dataclasses
@@ -31,13 +31,14 @@ def _plain(value: object) -> object:
 
 
 def main() -> None:
-    """Answer the launches on standard input."""
-    launches = json.load(sys.stdin)
+    """Answer the questions on standard input."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        answers = [resolved(*each) for each in launches]
+        for line in sys.stdin:
+            answers = [resolved(*each) for each in json.loads(line)]
+            sys.stdout.write("ANSWER " + json.dumps(answers, default=_plain) + "\n")
+            sys.stdout.flush()
         os.chdir("/")
-    sys.stdout.write("ANSWER " + json.dumps(answers, default=_plain) + "\n")
 
 
 main()

@@ -4,11 +4,10 @@ Once it trains, a trainer becomes one of a subclass, above all that a launch has
 process only, whose policy itself samples. Written for TRL 1.9.2 and 1.16.0.
 """
 
-import functools
 from pathlib import Path
 from typing import Any
 
-from orch_cpu_device import after
+from orch_cpu_device import after, around
 from orch_rollout_dump import RolloutBatch, save_weights, weights_path, write
 
 INDEX = "orch_index"
@@ -17,19 +16,16 @@ INDEX = "orch_index"
 
 def install(folder: Path) -> None:
     """Have transformers' trainer changed as soon as it is imported in this process."""
-    after("transformers.trainer", functools.partial(_trainer, folder=folder))
+    after("transformers.trainer", _trainer, folder)
 
 
 def _trainer(transformers: Any, folder: Path) -> None:
-    own = transformers.Trainer.train
-
-    @functools.wraps(own)
-    def train(self: Any, *arguments: Any, **named: Any) -> Any:
+    def train(own: Any, self: Any, *arguments: Any, **named: Any) -> Any:
         library = type(self)
         self.__class__ = type(library.__name__, (library,), _recorded(library, folder))
         return own(self, *arguments, **named)
 
-    transformers.Trainer.train = train
+    around(transformers.Trainer, "train", train)
 
 
 def _recorded(library: Any, folder: Path) -> dict[str, Any]:
@@ -129,7 +125,6 @@ def _batch(trainer: Any, step: int, kept: dict[str, Any]) -> RolloutBatch:
         name: sum(each[name] for each in logs) / len(logs) for name in ("loss", "grad_norm")
     }
     observed["learning_rate"] = logs[-1]["learning_rate"]
-    observed["reward"] = sum(kept["rewards"]) / len(lengths)
     prompts = zip(output["prompt_ids"], output["prompt_mask"].bool(), strict=True)
     return RolloutBatch(
         step=step,

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 from backends.verl.manifest import (
     ACTOR,
@@ -105,9 +104,8 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
             "Its asynchronous trainer gives the sampler GPUs of its own and NCCL to send weights.",
         )
     over_ray = _over_ray(plan, paths)
-    files = {f"{FOLDER}/{ONE_PROCESS}.py": "one_process.py", f"{FOLDER}/{DEVICE}.py": "device.py"}
-    on_cpu = _changed(plan, paths, files, _ARGUMENTS, _variables(plan))
-    deviations = differences(plan, on_cpu, split, _reasons())
+    on_cpu = _changed(plan, paths, (ONE_PROCESS, DEVICE), _ARGUMENTS, _variables(plan))
+    deviations = differences(plan, on_cpu, _arguments, _reasons())
     return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY), with_processes=over_ray)
 
 
@@ -121,30 +119,28 @@ def _over_ray(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch:
         "RAY_raylet_start_wait_time_s": "300",
         "RAY_worker_register_timeout_seconds": "300",
     }
-    on_cpu = _changed(plan, paths, {f"{FOLDER}/{DEVICE}.py": "device.py"}, arguments, variables)
+    on_cpu = _changed(plan, paths, (DEVICE,), arguments, variables)
     reasons = _reasons() | {name: why for name, (_, why) in _RAY_ARGUMENTS.items()}
     reasons |= {name: "Ray on few CPUs, without GPUs" for name in cpu.RAY if name not in _VARIABLES}
     reasons |= {name: "a busy CPU is slow" for name in variables if name not in reasons}
     reasons |= {"VERL_USE_EXTERNAL_MODULES": "the CPU as verl's device, and the sampler"}
     reasons |= {f"{WORKER_ENV}.{name}": why for name, why in reasons.items()}
-    return CpuLaunch(on_cpu, (*differences(plan, on_cpu, split, reasons), *_PARTS))
+    return CpuLaunch(on_cpu, (*differences(plan, on_cpu, _arguments, reasons), *_PARTS))
 
 
 def _changed(
     plan: LaunchPlan,
     paths: AttemptPaths,
-    stand_ins: Mapping[str, str],
+    modules: Sequence[str],
     arguments: Mapping[str, tuple[object, str]],
     variables: Mapping[str, str],
 ) -> LaunchPlan:
     """Return a plan with stand-ins, arguments and variables of its own.
 
-    stand_ins: file of the plan -> its source in the folder `cpu/`. verl imports them in this order,
-    before other external modules. Workers of Ray get the same variables as the
-    driver where the launch gives them any.
+    modules: those of the folder `cpu/` that verl imports, in this order, before other external
+    modules. Workers of Ray get the same variables as the driver where the launch gives them any.
     """
-    names = [Path(name).stem for name in stand_ins]
-    external = filter(None, [*names, plan.env.get("VERL_USE_EXTERNAL_MODULES")])
+    external = filter(None, [*modules, plan.env.get("VERL_USE_EXTERNAL_MODULES")])
     env = {
         **plan.env,
         **variables,
@@ -159,7 +155,7 @@ def _changed(
         update={
             "argv": (*_without_twins(plan.argv, wanted), *added),
             "env": env,
-            "files": {**plan.files, **{name: _text(file) for name, file in stand_ins.items()}},
+            "files": {**plan.files, **cpu.files("verl", FOLDER)},
             "bring_up": "program",
         }
     )
@@ -178,6 +174,10 @@ def _variables(plan: LaunchPlan) -> dict[str, str]:
     """Return the variables of a plan without an accelerator."""
     table = {**_VARIABLES, **(_ROUNDED if is_corrected(split(plan.argv)) else {})}
     return {name: value for name, (value, _) in table.items()}
+
+
+def _arguments(plan: LaunchPlan) -> dict[str, str]:
+    return split(plan.argv)
 
 
 def split(argv: Sequence[str]) -> dict[str, str]:
@@ -203,11 +203,4 @@ def _reasons() -> dict[str, str]:
     return reasons | {
         "VERL_USE_EXTERNAL_MODULES": names,
         "PYTHONPATH": "where those modules are",
-        f"{FOLDER}/{DEVICE}.py": "the CPU as verl's device, and the sampler",
-        f"{FOLDER}/{ONE_PROCESS}.py": "Ray and TransferQueue within one process",
     }
-
-
-@cache
-def _text(name: str) -> str:
-    return Path(__file__).with_name("cpu").joinpath(name).read_text(encoding="utf-8")

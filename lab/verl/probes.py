@@ -348,6 +348,4 @@ def _actor(config: Mapping[str, Any]) -> ActorConfig:
     return ActorConfig(global_batch_info={}, policy_loss={"loss_mode": mode}, **plain)
 
 
-def open_library(sources: Any, version: str) -> VerlProbes:
-    """Return verl's functions for runner.py."""
-    return VerlProbes(sources, version)
+PROBES = VerlProbes

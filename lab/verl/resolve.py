@@ -2,8 +2,7 @@
 
 Standard input: a line for each question. A question is a list of launches, each a list of
 overrides, or {"launches": the list, "keys": the keys to answer}. Of each launch the answer is
-{"values": key -> value}, of the keys that it sets if none are named, or {"error": sentence}. With
-{"launches": null} the answer is the whole configuration, interpolations as they are written.
+{"values": key -> value}, of the keys that it sets if none are named, or {"error": sentence}.
 """
 
 import importlib.util
@@ -45,8 +44,6 @@ def answers(question: Any) -> list[Any]:
     """Return the answers of a question."""
     if isinstance(question, list):
         return [answer(launch, None) for launch in question]
-    if question["launches"] is None:
-        return [OmegaConf.to_container(compose(CONFIG), resolve=False)]
     return [answer(launch, question["keys"]) for launch in question["launches"]]
 
 

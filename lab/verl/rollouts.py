@@ -5,11 +5,10 @@ the training worker's `train_mini_batch`, after which the weights do. Written fo
 trainer (V1).
 """
 
-import functools
 from pathlib import Path
 from typing import Any
 
-from orch_cpu_device import after
+from orch_cpu_device import after, around
 from orch_rollout_dump import RolloutBatch, numbers, save_weights, weights_path, write
 
 STEP = "orch_step"
@@ -39,16 +38,14 @@ OBSERVED = {
 
 def install(folder: Path) -> None:
     """Have the library's modules changed as soon as they are imported in this process."""
-    after("verl.trainer.ppo.v1.trainer_base", functools.partial(_trainer, folder=folder))
-    after("verl.workers.engine_workers", functools.partial(_workers, folder=folder))
+    after("verl.trainer.ppo.v1.trainer_base", _trainer, folder)
+    after("verl.workers.engine_workers", _workers, folder)
 
 
 def _trainer(trainer: Any, folder: Path) -> None:
     """Make the trainer write each batch that it trained on."""
-    own = trainer.PPOTrainer._update_actor  # noqa: SLF001  verl has no public hook here
 
-    @functools.wraps(own)
-    def update(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
+    def update(own: Any, self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
         step, splits = _train_steps(self, batch)
         # The worker cannot know the trainer's counters, so the number travels with the batch.
         batch.extra_info[STEP] = step
@@ -58,15 +55,13 @@ def _trainer(trainer: Any, folder: Path) -> None:
         )
         reported = numbers(metrics)
         observed = {name: reported[key] for key, name in OBSERVED.items() if key in reported}
-        rewards = [float(row.sum()) for row in data["rm_scores"].unbind(0)]
-        observed["reward"] = sum(rewards) / len(rewards)
         write(
             folder,
             RolloutBatch(
                 step=step,
                 prompts=_lists(data, "prompts"),
                 responses=_lists(data, "responses"),
-                rewards=rewards,
+                rewards=[float(row.sum()) for row in data["rm_scores"].unbind(0)],
                 groups=[str(name) for name in data.pop("uid").tolist()],
                 answers=[str(each["ground_truth"]) for each in data.pop("reward_model").tolist()],
                 mask=_lists(data, "response_mask"),
@@ -82,7 +77,7 @@ def _trainer(trainer: Any, folder: Path) -> None:
         )
         return result
 
-    trainer.PPOTrainer._update_actor = update  # noqa: SLF001  the same
+    around(trainer.PPOTrainer, "_update_actor", update)
 
 
 def _train_steps(trainer: Any, batch: Any) -> tuple[int, list[list[int]] | None]:
@@ -104,17 +99,15 @@ def _train_steps(trainer: Any, batch: Any) -> tuple[int, list[list[int]] | None]
 
 def _workers(workers: Any, folder: Path) -> None:
     """Make the training worker save the weights after each batch."""
-    own = workers.TrainingWorker.train_mini_batch
 
-    @functools.wraps(own)
-    def train(self: Any, data: Any) -> Any:
+    def train(own: Any, self: Any, data: Any) -> Any:
         step = workers.tu.pop(data, key=STEP, default=None)
         result = own(self, data)
         if step is not None:  # None: the critic's
             save_weights(weights_path(folder, step), dict(self.engine.get_per_tensor_param()[0]))
         return result
 
-    workers.TrainingWorker.train_mini_batch = train
+    around(workers.TrainingWorker, "train_mini_batch", train)
 
 
 def _lists(data: Any, name: str) -> Any:

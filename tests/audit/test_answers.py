@@ -3,22 +3,19 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from lab.adopt.adoption import adoption_of
 from orchestrator import plugins
 from orchestrator.audit import AuditFinding
 from orchestrator.audit.key_check import key_findings
 from orchestrator.library.launches import UNKNOWN, UNSET, Given
 from tests import golden
 from tests.audit.answers import answers, found, said
-from tests.backends.openrlhf.cells import asked_of_library
-from tests.backends.skyrl import library as skyrl_itself
-from tests.backends.test_resolved import parsed_by_trl
-from tests.backends.verl import library as verl_itself
+from tests.backends.asked import ask
 
 Answers = list[tuple[dict[str, Any], list[AuditFinding] | str]]
 
@@ -69,16 +66,14 @@ def test_no_advice_is_refused_by_the_table_of_its_release(now: Answers) -> None:
 
 
 def refused_by_parser(
-    library: str, version: str, advice: list[Advice], folder: Path
+    library: str, version: str, advice: list[Advice]
 ) -> Iterator[tuple[Advice, str]]:
     """Yield the advice that a release's own parser refuses, with its sentence."""
     words = [[f"{key}={value}" for key, value in each] for each in advice]
     if library == "verl":
-        answers = list(verl_itself.compose(version, words, []))
+        answers = ask(library, version, words, [])
     elif library == "skyrl":
-        answers = list(
-            skyrl_itself.ask(version, [["trainer.logger=tensorboard", *w] for w in words])
-        )
+        answers = ask(library, version, [["trainer.logger=tensorboard", *w] for w in words])
     else:
         cell = golden.cell_of(library, version, {})
         plan = plugins.load(library).translate(cell, golden.PLACE)
@@ -88,14 +83,13 @@ def refused_by_parser(
                 for each in advice
             ]
             flags = [[word for word in each if word.lower() != "true"] for each in flags]
-            answers = list(asked_of_library(version, [[*plan.argv, *each] for each in flags]))
+            launch = adoption_of(library).configuration(plan)
+            answers = ask(library, version, [[*launch, *each] for each in flags])
         else:
-            answers = [{}] * len(advice)
-            for each in advice:
-                own = {key: yaml.safe_load(value) for key, value in each}
-                text = yaml.safe_dump({**yaml.safe_load(plan.files["grpo.yaml"]), **own})
-                changed = plan.model_copy(update={"files": {**plan.files, "grpo.yaml": text}})
-                parsed_by_trl(version, changed, "grpo", folder)  # it fails where TRL refuses
+            plain = yaml.safe_load(plan.files["grpo.yaml"])
+            own = [{key: yaml.safe_load(value) for key, value in each} for each in advice]
+            texts = [yaml.safe_dump({**plain, **each}) for each in own]
+            answers = ask(library, version, [("grpo", text) for text in texts])
     for each, answer in zip(advice, answers, strict=True):
         if "error" in answer:
             yield each, answer["error"]
@@ -115,9 +109,7 @@ def with_the_launchs_own(finding: AuditFinding) -> Iterator[Advice]:
 @pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["verl", "skyrl", "openrlhf", "trl"])
-def test_no_advice_is_refused_by_the_releases_own_parser(
-    library: str, now: Answers, tmp_path: Path
-) -> None:
+def test_no_advice_is_refused_by_the_releases_own_parser(library: str, now: Answers) -> None:
     """Of each release that orch drives; a key that only the launch's own fork has is left out."""
     by_release: dict[str, dict[Advice, None]] = {}
     for _, answer in now:
@@ -127,4 +119,4 @@ def test_no_advice_is_refused_by_the_releases_own_parser(
                 by_release.setdefault(finding.version, {}).update(dict.fromkeys(own))
     assert by_release
     for version, advice in by_release.items():
-        assert not list(refused_by_parser(library, version, list(advice), tmp_path)), version
+        assert not list(refused_by_parser(library, version, list(advice))), version

@@ -10,7 +10,7 @@ from backends.skyrl.overrides import read
 from orchestrator import plugins
 from orchestrator.records import AttemptPaths, Checkpoint
 from tests import golden
-from tests.backends.verl import library as verl_itself
+from tests.backends.asked import ask, python_of
 from tests.replay import recorded
 
 
@@ -99,7 +99,7 @@ def test_weights_that_verl_saves_as_hugging_face_need_no_export(home: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("version", verl_itself.VERSIONS)
+@pytest.mark.parametrize("version", plugins.load("verl").versions)
 def test_verls_merger_is_called_as_the_release_declares_it(home: Path, version: str) -> None:
     recorded.checkpoint("verl", home, 3, 4)
     (found,) = plugins.load("verl").find_checkpoints(home)
@@ -107,18 +107,19 @@ def test_verls_merger_is_called_as_the_release_declares_it(home: Path, version: 
     assert command is not None
     assert command[:4] == ("python", "-m", "verl.model_merger", "merge")
     assert command[command.index("--local_dir") + 1] == str(home / "x4/global_step_3/actor")
-    source = (verl_itself.root(version) / "model_merger" / "base_model_merger.py").read_text()
+    (root,) = python_of("verl", version).parents[1].glob("lib/python*/site-packages/verl")
+    source = (root / "model_merger" / "base_model_merger.py").read_text()
     for flag in (arg for arg in command if arg.startswith("--")):
         assert f'"{flag}"' in source
-    manager = verl_itself.root(version) / "utils/checkpoint/fsdp_checkpoint_manager.py"
+    manager = root / "utils/checkpoint/fsdp_checkpoint_manager.py"
     assert "model_world_size_{self.world_size}_rank_{self.rank}.pt" in manager.read_text()
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("version", verl_itself.VERSIONS)
+@pytest.mark.parametrize("version", plugins.load("verl").versions)
 def test_verl_deletes_nothing_before_it_is_evaluated(version: str) -> None:
     """It would rotate checkpoints by two keys; both stay unset, so every one is kept."""
     keys = ["trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"]
     plan = plugins.load("verl").translate(golden.cell_of("verl", version, {}), golden.PLACE)
-    (answer,) = verl_itself.compose(version, [plan.argv[3:]], keys)
+    (answer,) = ask("verl", version, [plan.argv[3:]], keys)
     assert answer["values"] == dict.fromkeys(keys)

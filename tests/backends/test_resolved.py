@@ -8,30 +8,26 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from backends import openrlhf, prime_rl, skyrl, verl
+from backends import openrlhf, prime_rl, skyrl, trl, verl
 from backends.openrlhf import flags
 from backends.skyrl import overrides as of_skyrl
 from backends.skyrl.manifest import MANIFEST, tables
 from backends.verl import overrides as of_verl
 from backends.verl.manifest import TABLES
+from lab.adopt.adoption import adoption_of
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.identity import flatten
 from orchestrator.records import LaunchPlan
 from tests import golden
-from tests.backends import child
-from tests.backends.environments import cpu_python
-from tests.backends.openrlhf.cells import asked_of_library
+from tests.backends.asked import ask
 from tests.backends.prime_rl.conftest import asking
-from tests.backends.skyrl import library as skyrl_itself
 from tests.backends.specs import which_cover
-from tests.backends.verl import library as verl_itself
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -78,7 +74,7 @@ def test_verl(version: str) -> None:
     keys = sorted({key for each in sent for key in each if not key.startswith("hydra.")})
     plain = {key: TABLES[version].defaults.get(key) for key in keys}
     defaults = {key: value for key, value in plain.items() if "${" not in str(value)}
-    answers = verl_itself.compose(version, launches, keys)
+    answers = ask("verl", version, launches, keys)
     assert len(answers) > 5
     for each, answer in zip(sent, answers, strict=True):
         assert "values" in answer, answer
@@ -89,7 +85,7 @@ def test_verl(version: str) -> None:
 @pytest.mark.parametrize("version", skyrl.BACKEND.versions)
 def test_skyrl(version: str) -> None:
     launches = [plan.argv[2:] for plan in plans("skyrl", version)]
-    bare, *answers = skyrl_itself.ask(version, [["trainer.logger=tensorboard"], *launches])
+    bare, *answers = ask("skyrl", version, [["trainer.logger=tensorboard"], *launches])
     keys = {row.key for row in MANIFEST.rows if not row.until} & tables()[version].defaults.keys()
     for key in keys - {"data.train_data"}:
         assert same(tables()[version].defaults[key], at(bare["values"], key)), key
@@ -102,9 +98,8 @@ def test_skyrl(version: str) -> None:
 @pytest.mark.parametrize("version", openrlhf.BACKEND.versions)
 def test_openrlhf(version: str) -> None:
     made = plans("openrlhf", version)
-    for plan, answer in zip(
-        made, asked_of_library(version, [each.argv for each in made]), strict=True
-    ):
+    answers = ask("openrlhf", version, list(map(adoption_of("openrlhf").configuration, made)))
+    for plan, answer in zip(made, answers, strict=True):
         assert "error" not in answer, answer["error"]
         sent = flags.read(plan.argv, []).given
         values = answer["values"]
@@ -176,57 +171,28 @@ def other_models(resolved: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-PARSE_TRL = """
-import dataclasses, importlib, json, os, sys
-for line in sys.stdin:
-    script, folder = json.loads(line)
-    os.chdir(folder)
-    parser = importlib.import_module(f"trl.scripts.{script}").make_parser()
-    parts = parser.parse_args_and_config(args=["--config", f"{script}.yaml"])
-    found = {k: v for each in parts for k, v in dataclasses.asdict(each).items()}
-    print("ANSWER " + json.dumps(found, default=str), flush=True)
-"""
-
-
-def parsed_by_trl(version: str, plan: LaunchPlan, script: str, folder: Path) -> dict[str, Any]:
-    """What a script's own parser makes of a launch, on a CPU."""
-    options = yaml.safe_load(plan.files[f"{script}.yaml"])
-    options |= {"use_cpu": True, "output_dir": "out"}
-    (folder / f"{script}.yaml").write_text(yaml.safe_dump(options))
-    (folder / "orch_reward.py").write_text("def task_reward(**_): ...\n")
-    resolved: dict[str, Any] = child.ask(
-        (cpu_python("trl", version), "-c", PARSE_TRL), [script, str(folder)]
-    )
-    # PEFT's word for every layer is a list of one on the command line, and a text after it.
-    sent = {k: v[0] if v == ["all-linear"] else v for k, v in options.items()}
-    differing = {key for key, value in sent.items() if resolved.get(key) != value}
-    assert differing == {"report_to"}, "each option is read as it was sent; none is an empty list"
-    return resolved
-
-
-def resolved(library: str, version: str, plan: LaunchPlan, folder: Path) -> Mapping[str, Any]:
-    """The configuration that a library's own parser makes of a launch."""
-    if library == "verl":
-        [answer] = verl_itself.compose(version, [plan.argv[3:]], sorted(DERIVED[library]))
-    elif library == "skyrl":
-        [answer] = skyrl_itself.ask(version, [plan.argv[2:]])
-    elif library == "openrlhf":
-        [answer] = asked_of_library(version, [plan.argv])
-    else:
-        answer = {"values": parsed_by_trl(version, plan, "grpo", folder)}
-    found: Mapping[str, Any] = answer["values"]
-    return found
+@pytest.mark.parametrize("version", trl.BACKEND.versions)
+def test_trl(version: str) -> None:
+    made = list(map(adoption_of("trl").configuration, plans("trl", version)))
+    for (_, text), answer in zip(made, ask("trl", version, made), strict=True):
+        assert "error" not in answer, answer["error"]
+        # PEFT's word for every layer is a list of one on the command line, and a text after it.
+        sent = {k: v[0] if v == ["all-linear"] else v for k, v in yaml.safe_load(text).items()}
+        # none is an empty list; a GPU is not asked for where there is none
+        assert differing(sent, answer["values"]).keys() <= {"report_to", "use_cpu"}
 
 
 @pytest.mark.parametrize(
     ("library", "version"),
     [(name, version) for name in DERIVED for version in plugins.load(name).versions],
 )
-def test_what_the_library_fills_in_is_the_cells(library: str, version: str, tmp_path: Path) -> None:
+def test_what_the_library_fills_in_is_the_cells(library: str, version: str) -> None:
     machine = {"resources": {"num_nodes": 1, "gpus_per_node": 1 if library == "trl" else 8}}
     cell = golden.cell_of(library, version, {**CHANGES, **machine})
     plan = plugins.load(library).translate(cell, golden.PLACE)
-    flat = dict(flatten(resolved(library, version, plan, tmp_path)))
-    assert other_models(flat) == {}
     wanted = DERIVED[library]
+    keys = sorted(wanted) if library == "verl" else None
+    [answer] = ask(library, version, [adoption_of(library).configuration(plan)], keys)
+    flat = dict(flatten(answer["values"]))
+    assert other_models(flat) == {}
     assert {key: flat.get(key, "(no such key)") for key in wanted} == wanted

@@ -5,32 +5,31 @@ prepare` makes; the environment is the one that `orch env create LIBRARY@VERSION
 """
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lifeline import held, let_go
-
 from backends.prime_rl.releases import NAME as PRIME_RL
-from lab.cpu import cpu_launch
+from lab.prove import scaled_down
+from lab.prove.scaled_down import CONTENT_ONLY
 from orchestrator import plugins
-from orchestrator.data import prepared
+from orchestrator.environments.lock import Environment
 from orchestrator.identity import fingerprint
-from orchestrator.library import prompt_recipe
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, MetricPoint
+from orchestrator.rundir import CellDir
 from orchestrator.settings import Cadence, Resources, Settings
 from tests.backends import child
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
-CONTENT_ONLY = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
 TWICE = CONTENT_ONLY.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}")
 """A chat template that nobody may apply: its prompts are too long to be trained on."""
 STEPS, GROUP, PROMPTS = 20, 4, 4
-LONGEST_SECONDS = 900
+K1 = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}
+K3 = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}}
+STALE_K1 = {**K1, "max_staleness_steps": 2}
 
 
 class Trained(NamedTuple):
@@ -133,60 +132,29 @@ def train(
     changes: Mapping[str, Any],
     *,
     reward_code: str = "",
+    evaluate_every: int | None = None,
 ) -> Trained:
     """Train a cell to its end. Raise AssertionError, with the end of the log, if it fails."""
     is_plain = changes.get("model", {}).get("chat_template") == "none"
     model = policy(folder / "policy", TWICE if is_plain else CONTENT_ONLY)
     trained = cell(library, version, model, prompts(folder / "prompts"), changes)
-    trained = trained.model_copy(update={"reward_code": reward_code})
-    place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
-    for each in place:
-        each.mkdir(parents=True)
+    cadence = trained.cadence.model_copy(update={"evaluate_every_steps": evaluate_every})
+    trained = trained.model_copy(update={"reward_code": reward_code, "cadence": cadence})
+    cell_dir = CellDir(folder / "cells" / trained.id)
+    environment = Environment(library, version, "cpu", python.parents[1], "")
+    _, ending = scaled_down.train(trained, cell_dir, environment, exact=False, patience=2)
+    attempt = cell_dir.attempts()[-1]
+    logs = [attempt.stdout, attempt.stderr, *sorted((attempt.path / "logs").glob("*.stdout"))]
+    said = [f"\n== {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs]
+    assert ending.state == "succeeded", "".join([ending.message, *said])
     backend = plugins.load(library)
-    launch = backend.translate(trained, place)
-    changed = cpu_launch(launch, place)
-    assert changed is not None
-    for name, text in changed.plan.files.items():
-        (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (place.plan_dir / name).write_text(text, encoding="utf-8")
-    wanted = prompt_recipe.of_plan(launch.files)
-    assert wanted is not None
-    prepared.prepare(wanted.data, [wanted.format], folder / "prepared")
-    prepared.link(place.plan_dir, folder / "prepared")
-    log = place.attempt_dir / "stdout"
-    variables = _environment(python, folder) | dict(changed.plan.env)
-    with log.open("w") as out:
-        process = held(
-            changed.plan.argv,
-            env=variables,
-            cwd=folder,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            code = process.wait(LONGEST_SECONDS)
-        finally:
-            let_go(process)  # servers that the run started end with it, also after the time limit
-    said = log.read_text(errors="replace")
-    assert code == 0, f"{said[-6000:]}{_last_lines(place.attempt_dir)}"
-    logged = list(backend.read_metrics(place.attempt_dir))
-    return Trained(trained, place, model, logged, backend.find_checkpoints(place.checkpoints_dir))
-
-
-def _environment(python: Path, folder: Path) -> dict[str, str]:
-    """What a launch inherits: no variable of this test's own Python or of a Ray elsewhere."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "RAY_", "VIRTUAL_ENV", "ORCH_"))
-    }
-    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
-    return kept | {"PATH": path, "HF_HOME": str(folder / "huggingface")}
-
-
-def _last_lines(attempt_dir: Path) -> str:
-    logs = sorted((attempt_dir / "logs").glob("*.stdout"))
-    return "".join(f"\n== {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in logs)
+    return Trained(
+        trained,
+        cell_dir.paths(attempt),
+        model,
+        list(backend.read_metrics(attempt.path)),
+        backend.find_checkpoints(cell_dir.checkpoints),
+    )
 
 
 def dtypes(checkpoint: Path) -> set[str]:

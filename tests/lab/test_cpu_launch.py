@@ -20,11 +20,10 @@ RELEASES = {
 }
 """Library -> the release that trains on a CPU, and one that does not."""
 PLACE = AttemptPaths(Path("/r/a 'b'/plan"), Path("/r/a 'b'/attempts/1"), Path("/r/checkpoints"))
-KL = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}
 
 
 def planned(library: str, version: str) -> LaunchPlan:
-    asked = real.cell(library, version, Path("/models/m"), Path("d.jsonl"), KL)
+    asked = real.cell(library, version, Path("/models/m"), Path("d.jsonl"), real.K1)
     asked = asked.model_copy(update={"cadence": Cadence(checkpoint_every_steps=10)})
     return plugins.load(library).translate(asked, PLACE)
 

@@ -14,14 +14,12 @@ from tests.backends.prime_rl.conftest import VARIABLE
 from tests.lab import real
 from tests.replay import recorded
 
-K1 = {"kl": {"estimator": "k1", "placement": "reward", "beta": 0.05}}
-K3 = {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "verl": ("0.9.1", K1),
-    "openrlhf": ("0.11.2", K1),
-    "skyrl": ("0.4.0", K1),
-    "trl": ("1.16.0", K3),
-    "prime_rl": ("0.5.0", K3),
+    "verl": ("0.9.1", real.K1),
+    "openrlhf": ("0.11.2", real.K1),
+    "skyrl": ("0.4.0", real.K1),
+    "trl": ("1.16.0", real.K3),
+    "prime_rl": ("0.5.0", real.K3),
 }
 EVERY = 5
 """Train steps from one validation to the next."""

@@ -56,13 +56,12 @@ def _loaded_in_fp32(utils: Any) -> None:
 
 def _deepspeed_in_fp32(utils: Any) -> None:
     """Have DeepSpeed compute in the format of the weights."""
+
+    def config(own: Any, *given: Any, **named: Any) -> Any:
+        return {**own(*given, **named), "bf16": {"enabled": False}}
+
     for name in ("get_train_ds_config", "get_eval_ds_config"):
-        own = getattr(utils, name)
-
-        def config(*arguments: Any, own: Any = own, **named: Any) -> Any:
-            return {**own(*arguments, **named), "bf16": {"enabled": False}}
-
-        setattr(utils, name, config)
+        import_module("orch_cpu_device").around(utils, name, config)
 
 
 def _gloo_alone(comm: Any) -> None:

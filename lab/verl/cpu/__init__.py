@@ -1,5 +1,5 @@
-"""Stand-ins with which verl 0.9.1 trains on a CPU; see lab/verl/cpu_launch.py.
+"""Stand-ins with which verl 0.9.1 trains on a CPU; see lab/cpu.
 
-device        the CPU as verl's device, and a sampler in the place of vLLM
-one_process   Ray and TransferQueue within one process
+orch_verl_cpu          the CPU as verl's device, and the sampler
+orch_verl_one_process  Ray and TransferQueue within one process
 """

@@ -3,7 +3,10 @@
 The numbers of the loss that orch_skyrl.py registers are held in tests/losses/test_libraries.py.
 """
 
+import json
+import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +26,8 @@ from backends.skyrl.launch.orch_skyrl import (
 from backends.skyrl.overrides import read
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from tests import golden
+from tests.backends.asked import python_of
 from tests.backends.shipped import write
-from tests.backends.skyrl.library import launch
 
 K1 = {"estimator": "k1", "placement": "reward", "beta": 0.05}
 STALE = {"max_staleness_steps": 10, "num_train_steps": 350, "batch": {"num_prompts": 32}}
@@ -100,14 +103,25 @@ def test_masked_tokens_of_the_registered_loss_are_nothing() -> None:
 
 
 def launched(version: str, changes: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """What comes of a plan as it lies on disk, up to the trainer; the reward needs no package."""
+    """What comes of a plan as it lies on disk, up to the trainer (ask/launch.py); the reward needs
+    no package."""
     place = AttemptPaths(root / "a 'plan'", root / "attempts" / "1", root / "checkpoints")
     made = BACKEND.translate(cell_of(version, changes), place)
     write(made, place.plan_dir)
     (place.plan_dir / "reward.py").write_text(
         "def score(response, answer):\n    return 0.25 * ((response, answer) == ('four', '4'))"
     )
-    return launch(made.version, made.argv[1:], made.env)
+    program = Path(__file__).parent / "ask" / "launch.py"
+    done = subprocess.run(
+        [python_of("skyrl", version), program, *made.argv[1:]],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **made.env},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen: dict[str, Any] = json.loads(done.stdout.rpartition("ANSWER ")[2])
+    return seen
 
 
 @pytest.mark.slow

@@ -9,15 +9,15 @@ import shutil
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 
 from backends.trl import BACKEND
 from lab.cpu import CpuLaunch, recording
-from lab.cpu.orch_rollout_dump import RolloutBatch, read
-from lab.prove.proof import prove
+from lab.cpu.orch_rollout_dump import RolloutBatch, read, weights_path
+from lab.prove.proof import Run
 from orchestrator import plugins
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.metrics.names import VALIDATION
@@ -76,14 +76,6 @@ FP32 = 2e-4
 """Relative: sums of fp32 in another order, over a few updates."""
 
 
-class Trained(NamedTuple):
-    """A real run, and the cell that it was."""
-
-    cell: Cell
-    batches: Sequence[RolloutBatch]
-    folder: Path
-
-
 def launched(made: Cell, folder: Path, attempt: int = 1) -> Path:
     """Train a cell with the library, in its own environment. Return the attempt's folder."""
     place = AttemptPaths(
@@ -118,12 +110,16 @@ def read_points(attempt_dir: Path) -> "tuple[list[MetricPoint], dict[int, float]
 
 
 @cache
-def trained(name: str, folder: Path) -> Trained:
+def trained(name: str, folder: Path) -> Run:
     """Train a cell with the library for two rollout batches, and keep its rollouts."""
     version, kl, changes = CELLS[name]
     made = cell(kl, version=version, steps=2 * changes.get("minibatches", 1), **changes)  # type: ignore[arg-type]  # one dictionary holds changes of several types
     dump = launched(made, folder) / "rollouts"
-    return Trained(made, list(read([dump])), dump)
+    batches = tuple(read([dump]))
+    policy = plugins.shipped_policy(made.settings.model.path)
+    assert policy is not None
+    weights = {each.step: weights_path(dump, each.step) for each in batches}
+    return Run(made, BACKEND.semantics(version).dialect, batches, policy, weights, {})
 
 
 @pytest.fixture(scope="module")
@@ -162,13 +158,9 @@ def log_probabilities(model: Any, batch: RolloutBatch, which: Sequence[int]) -> 
     return torch.stack(found)
 
 
-def replay(run: Trained, dialect: Dialect) -> dict[str, float]:
+def replay(run: Run, dialect: Dialect | None = None) -> dict[str, float]:
     """The worst relative difference of each quantity between the library and the dialect."""
-    settings = run.cell.settings
-    policy = plugins.shipped_policy(settings.model.path)
-    weights = {each.step: run.folder / f"weights-{each.step}.pt" for each in run.batches}
-    proof = prove(settings, dialect, run.batches, policy, weights)
-    return {each.name: each.worst for each in proof.quantities}
+    return {each.name: each.worst for each in run.proof(dialect).quantities}
 
 
 def test_a_renewed_reference_policy_survives_a_resume(home: Path) -> None:
@@ -228,7 +220,7 @@ def test_an_averaged_reference_is_the_declared_average_and_survives_a_resume(hom
 def test_the_dialect_predicts_what_the_library_does(name: str, home: Path) -> None:
     run = trained(name, home / str(list(CELLS).index(name)))
     assert len(run.batches) == 2
-    worst = replay(run, BACKEND.semantics(run.cell.settings.backend.version).dialect)
+    worst = replay(run)
     assert {"advantages", "grad_norm", "weights"} <= worst.keys()
     print(name, worst)
     assert max(worst.values()) <= FP32, worst
@@ -259,10 +251,10 @@ def test_a_wrong_dialect_is_caught(home: Path) -> None:
     """Ratios of tokens where RLOOTrainer has one a response; another epsilon than 1e-4."""
     name = "k1.reward, two minibatches"
     run = trained(name, home / str(list(CELLS).index(name)))
-    settings, told = run.cell.settings, BACKEND.semantics(None).dialect
+    settings = run.cell.settings
     of_tokens = settings.but(loss=settings.loss.but(ratio_level="token"))
     changed = run._replace(cell=run.cell.model_copy(update={"settings": of_tokens}))
-    tokens = replay(changed, told.model_copy(update={"ratio_level": "token"}))
+    tokens = replay(changed, run.dialect.model_copy(update={"ratio_level": "token"}))
     assert tokens["weights"] > 5 * FP32, tokens
     other = "k3, grpo, token mean"
     divided = replay(trained(other, home / str(list(CELLS).index(other))), PLAIN)

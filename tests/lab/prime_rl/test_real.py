@@ -16,13 +16,7 @@ from tests.lab import proven, real
 
 pytestmark = [pytest.mark.slow, pytest.mark.long(200), pytest.mark.real]
 
-KLS = {
-    "k3 in the loss, on policy": {"kl": {"estimator": "k3", "placement": "loss", "beta": 0.05}},
-    "k1 in the reward, two steps behind": {
-        "kl": {"estimator": "k1", "placement": "reward", "beta": 0.05},
-        "max_staleness_steps": 2,
-    },
-}
+KLS = {"k3 in the loss, on policy": real.K3, "k1 in the reward, two steps behind": real.STALE_K1}
 
 
 @pytest.fixture(scope="module")

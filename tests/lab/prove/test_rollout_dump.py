@@ -31,7 +31,8 @@ def test_a_batch_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     write(folder, whole)
     write(folder, batch(2))
-    assert list(read([folder])) == [batch(2), whole]
+    assert list(read([folder])) == [batch(2, observed={"reward": 0.5}), whole]
+    assert whole.observed == {"grad_norm": 0.25, "reward": 0.5}
     assert sorted(path.name for path in folder.iterdir()) == ["000002.json", "000004.json"]
 
 

@@ -19,14 +19,8 @@ BF16 = 0.01
 compute in bfloat16, in another order. Single steps reached 0.011; a stand-in with wrong
 positions once gave a KL of 2.9 at step 1."""
 KLS = {
-    "k3 in the loss, plain prompts": {
-        "kl": {"estimator": "k3", "placement": "loss", "beta": 0.05},
-        "model": {"chat_template": "none"},
-    },
-    "k1 in the reward, two steps behind": {
-        "kl": {"estimator": "k1", "placement": "reward", "beta": 0.05},
-        "max_staleness_steps": 2,
-    },
+    "k3 in the loss, plain prompts": {**real.K3, "model": {"chat_template": "none"}},
+    "k1 in the reward, two steps behind": real.STALE_K1,
 }
 
 

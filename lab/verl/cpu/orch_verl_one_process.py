@@ -1,6 +1,6 @@
 """verl 0.9.1 in one process: Ray's actors as objects, TransferQueue as a dictionary.
 
-Shipped beside a launch as orch_verl_one_process.py. Each process of verl costs half a minute of
+Each process of verl costs half a minute of
 imports on one core, and `main_ppo` starts nine. Here `ray` and `transfer_queue` keep their names
 and signatures, and call what they are given in this process: methods at once, coroutines on one
 event loop in a thread. The worker group that verl builds over Ray is an object with one worker. The
