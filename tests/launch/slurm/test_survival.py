@@ -2,6 +2,10 @@
 
 import pytest
 
+from orchestrator.launch.slurm import scheduler
+from orchestrator.launch.slurm.submit import Sender
+from orchestrator.rundir import RunFolder
+from orchestrator.spec.site_options import SlurmOptions
 from tests.launch.kit import many
 from tests.launch.slurm.conftest import Site
 
@@ -152,11 +156,17 @@ def test_scancel_by_hand_is_a_cancellation(site: Site) -> None:
     assert site.start(running, waiting[1]).cells == (), "it waits for a person"
 
 
-@pytest.mark.parametrize(("most", "evaluate"), [(2, False), (5, True)])
-def test_the_queue_takes_only_so_many(site: Site, most: int, evaluate: bool) -> None:
-    """A cell that is evaluated has two jobs."""
+def test_a_cell_that_is_evaluated_has_two_jobs(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "queue", lambda _: {})
+    sender = Sender(folder, SlurmOptions(max_submit_jobs=5), print)
+    assert [sender._queue_room(evaluate) for evaluate in (False, True)] == [5, 2]
+
+
+def test_the_queue_takes_only_so_many(site: Site) -> None:
     cells = many(5, "slow", 40)
-    site.set(max_submit_jobs=most, max_array_size=1, evaluate=evaluate)
+    site.set(max_submit_jobs=2, max_array_size=1, evaluate=False)
     sent = site.start(*cells)
     assert len(sent.cells) == 2
     assert len(sent.jobs) == 2
