@@ -85,9 +85,9 @@ def prepare(
         print_json([dict(zip(names_of, row, strict=True)) for row in rows])
     elif rows:
         print_table(("data", "prompts", "validation", "formats", "", "folder"), rows)
-    if faults:
-        raise OrchError("\n".join(faults))
-    return 0
+    for fault in faults:
+        click.echo(fault, err=True)
+    return 1 if faults else 0
 
 
 def declared(name: str, group: Path) -> list[Data]:

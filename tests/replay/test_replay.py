@@ -254,7 +254,7 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
     for record in chosen:
         run = held[f"cell/{record.cell.id}"]
         assert record.outcome is not None
-        assert run["tags"]["outcome"] == record.outcome.kind
+        assert run["tags"]["outcome"] == record.outcome.word
         points = [(p.step, p.values[VALIDATION]) for p in record.metrics if VALIDATION in p.values]
         assert [(s, float(v)) for s, _, v in run["points"][VALIDATION]] == points
         for (cell_id, task, metric), score in scores.items():

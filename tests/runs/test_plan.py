@@ -30,7 +30,7 @@ def test_a_cell_that_is_nowhere_is_new(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "detail", "pending"),
     [
-        ("succeeded", "unchanged", "trained", False),
+        ("succeeded", "unchanged", "stable", False),
         ("failed", "failed", "error: ValueError: boom", False),
         ("cancelled", "cancelled", "waits for `orch retry`", False),
         ("timed_out", "interrupted", "starts again: it has no checkpoint yet", True),
