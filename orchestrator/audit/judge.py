@@ -396,8 +396,7 @@ def _of_release(
     has_fork = any(each.fork or each.consequence == "unknown" for each in keys)
     if not (is_own or has_fork or _is_guessed(reading, launch)):
         return ""
-    version = reading.version.strip("()")
-    return f"as in {reading.library} {version if version[:1].isdigit() else f'({version})'}"
+    return f"as in {reading.library} {reading.version}"
 
 
 def _unread(reading: LaunchReading) -> tuple[str, ...]:

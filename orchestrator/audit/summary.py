@@ -248,7 +248,7 @@ def _plain(finding: AuditFinding) -> str:
 
 
 def _step(finding: AuditFinding) -> str:
-    return ", ".join(filter(None, ("in one step", finding.of_release)))
+    return f"in one step, {finding.of_release}" if finding.of_release else "in one step"
 
 
 def _weight(finding: AuditFinding) -> str:

@@ -85,9 +85,8 @@ def prepare(
         print_json([dict(zip(names_of, row, strict=True)) for row in rows])
     elif rows:
         print_table(("data", "prompts", "validation", "formats", "", "folder"), rows)
-    for fault in faults:
-        click.echo(fault, err=True)
-    return 1 if faults else 0
+    click.echo("\n".join(faults), err=True, nl=bool(faults))
+    return min(len(faults), 1)
 
 
 def declared(name: str, group: Path) -> list[Data]:
