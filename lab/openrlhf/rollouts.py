@@ -1,6 +1,6 @@
 """Writes OpenRLHF's rollout batches as files: see lab/cpu/orch_rollout_dump.py.
 
-The trainer's process has whole batches; the policy's, of which there is one, has minibatches, their
+The trainer's process has whole batches. The policy has one process: it has minibatches, their
 losses and the weights. Written for OpenRLHF 0.11.2.
 """
 
@@ -196,7 +196,7 @@ def _leave(trainer: Any, folder: Path, beta: float) -> None:
     if trainer.args.algo.kl.use_loss and trainer.args.algo.kl.init_coef > 0:
         observed["kl_loss"] = sum(each["kl"] for each in said) / len(said)
         observed["loss"] += beta * observed["kl_loss"]
-    # As the library gathers what AdamW updates for a checkpoint.
+    # As the library gathers what AdamW updates for a checkpoint. DeepSpeed has no public name.
     model, in_parts = trainer.actor.model, trainer.strategy.args.ds.zero_stage > 2
     weights = model._consolidated_16bit_state_dict() if in_parts else model.module.state_dict()  # noqa: SLF001
     save_weights(folder / WEIGHTS, weights)

@@ -1,6 +1,6 @@
 """The evidence in the repository: as measured here, complete, in agreement with the verdicts.
 
-What it says of each library is told in tests of its own below.
+Tests below hold what it says of each library.
 """
 
 from pathlib import Path
