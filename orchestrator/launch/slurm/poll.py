@@ -73,8 +73,6 @@ def polled_state(
         return report._replace(fault="")
     if answer.queued() is None:
         return SchedulerReport("unknown", ended, report.fault)  # it may be in the queue again
-    if time.time() - ended.ended < scheduler.LATE_SECONDS:
-        return SchedulerReport("pending")  # the job may be about to requeue itself
     return SchedulerReport(ended.state, ended)
 
 
