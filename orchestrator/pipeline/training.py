@@ -20,7 +20,7 @@ from orchestrator.runs.cost import evaluation_hours, price, total_left, used_gpu
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan as read_plan
-from orchestrator.runs.state import one_look
+from orchestrator.runs.state import one_look, read_state
 from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
 from orchestrator.site.check import check_site
@@ -217,8 +217,8 @@ def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
 
 def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
     """Return the exit code without --wait, and True only if nothing is left to train."""
-    with one_look(chosen.folder) as look:
-        looks = [(cell, look.state_of(chosen.folder.cell(cell))) for cell in chosen.cells]
+    with one_look(chosen.folder):
+        looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
     states = [state.state for _, state in looks]
     busy = sum(
         s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")

@@ -20,7 +20,7 @@ from orchestrator.records import (
     State,
 )
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
-from orchestrator.runs.state import CellLook, one_look
+from orchestrator.runs.state import one_look, read_state
 
 
 def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
@@ -31,10 +31,10 @@ def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
     """
     folder.check()
     planned = _planning_times(folder)
-    with one_look(folder) as look:
+    with one_look(folder):
         return [
             replace(
-                _record(cell, folder.cell(cell), look),
+                _record(cell, folder.cell(cell)),
                 planned=planned.get((cell.declared or cell.settings).seed),
             )
             for cell in cells
@@ -51,8 +51,8 @@ def _planning_times(folder: RunFolder) -> dict[int, float]:
     }
 
 
-def _record(cell: Cell, cell_dir: CellDir, look: CellLook) -> Record:
-    state = look.state_of(cell_dir)
+def _record(cell: Cell, cell_dir: CellDir) -> Record:
+    state = read_state(cell_dir)
     faults = [state.fault] if state.fault else []
     attempts = _attempts(cell_dir, faults)
     if not attempts:

@@ -17,7 +17,7 @@ from orchestrator.identity import drift, identity
 from orchestrator.launch.progress import resumable_step
 from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import CellDir, CellState, RunFolder
-from orchestrator.runs.state import CellLook, one_look
+from orchestrator.runs.state import one_look, read_state
 
 _NAME = "tune/cells.jsonl"
 
@@ -120,11 +120,11 @@ def plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
     folder that is not orch's.
     """
     folder.check()
-    with one_look(folder) as look:
-        return _plan(cells, folder, look)
+    with one_look(folder):
+        return _plan(cells, folder)
 
 
-def _plan(cells: Iterable[Cell], folder: RunFolder, look: CellLook) -> Plan:
+def _plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
     wanted = {cell.id: cell for cell in cells}
     on_disk = folder.directories()
     known = wanted.keys() | tuned_ids(folder)
@@ -139,18 +139,18 @@ def _plan(cells: Iterable[Cell], folder: RunFolder, look: CellLook) -> Plan:
         # A directory keeps the slug that it was made with; the id finds it.
         directory = CellDir(folder.cells_path / on_disk.get(cell.id, cell.directory))
         if cell.id in on_disk:
-            rows.append(_known(cell, directory, look))
+            rows.append(_known(cell, directory))
             continue
         row = _unknown(cell, directory, earlier.get(cell.slug, ()))
         rows.append(row)
         if row.reason == "changed":
             replaced[cell.slug] = cell.id
-    rows += [_orphan(orphan, replaced, look) for orphan in orphans]
+    rows += [_orphan(orphan, replaced) for orphan in orphans]
     return Plan(tuple(rows))
 
 
-def _known(cell: Cell, directory: CellDir, look: CellLook) -> PlanRow:
-    state = look.state_of(directory)
+def _known(cell: Cell, directory: CellDir) -> PlanRow:
+    state = read_state(directory)
     reason, detail = _why(cell, directory, state)
     return PlanRow(directory, state.state, reason, cell, detail, (), state.exit, state.attempts)
 
@@ -210,8 +210,8 @@ def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> Plan
     return PlanRow(directory, "planned", "new", cell)
 
 
-def _orphan(directory: CellDir, replaced: Mapping[str, str], look: CellLook) -> PlanRow:
-    state = look.state_of(directory)
+def _orphan(directory: CellDir, replaced: Mapping[str, str]) -> PlanRow:
+    state = read_state(directory)
     newer = replaced.get(directory.slug)
     detail = f"replaced by {newer}" if newer else "no longer in the spec"
     return PlanRow(

@@ -5,7 +5,6 @@ Reading never changes a state.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from orchestrator.launch.progress import is_stuck
 from orchestrator.launch.ray import look as ray_look
@@ -35,25 +34,15 @@ def read_state(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
     return cell_dir.state(claimed=claimed, poll=polled_state)
 
 
-class CellLook(NamedTuple):
-    """The states of a folder's cells, by one answer of the scheduler."""
-
-    answer: poll.SchedulerSnapshot
-
-    def state_of(self, cell_dir: CellDir) -> CellState:
-        """Return the state of a cell of the folder."""
-        return self.answer.waiting_state(cell_dir) or read_state(cell_dir)
-
-
 @contextmanager
-def one_look(folder: RunFolder) -> Iterator[CellLook]:
+def one_look(folder: RunFolder) -> Iterator[None]:
     """Look at many cells of a folder at one moment.
 
     The scheduler is asked at most once, and only about attempts that were submitted and have no
     final exit record.
     """
-    with poll.one_look(folder) as answer, ray_look.one_look():
-        yield CellLook(answer)
+    with poll.one_look(folder), ray_look.one_look():
+        yield
 
 
 _SILENT = frozenset({"lost", "node", "out_of_memory", "disk"})

@@ -17,7 +17,7 @@ from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
 from orchestrator.runs.evaluation_jobs import EvaluationState
-from orchestrator.runs.state import may_retry, one_look
+from orchestrator.runs.state import may_retry, one_look, read_state
 from orchestrator.spec.site_options import RayOptions, SlurmOptions
 
 POLL_SECONDS = 2.0
@@ -53,8 +53,8 @@ def start(request: SubmitRequest) -> Submitted:
     folder.open()
     _compare_clocks(request)
     busy, wanted = [], []
-    with one_look(folder) as look:
-        states = [(cell, look.state_of(folder.cell(cell))) for cell in request.cells]
+    with one_look(folder):
+        states = [(cell, read_state(folder.cell(cell))) for cell in request.cells]
     for cell, state in states:
         cell_dir = folder.cell(cell)
         if state.state in RESUMABLE or state.state == "failed":
@@ -97,9 +97,9 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     """Submit evaluations that failed and may be retried, and those that were never submitted."""
     if not request.evaluate:
         return
-    with one_look(request.folder) as look:
+    with one_look(request.folder):
         looks = [
-            (cell, look.state_of(request.folder.cell(cell)))
+            (cell, read_state(request.folder.cell(cell)))
             for cell in request.cells
             if cell.id not in sent
         ]
@@ -164,8 +164,8 @@ def wait(request: SubmitRequest) -> Launched:
     full_until = 0.0
     with processes.Stop().listening() as stop:
         while True:
-            with one_look(request.folder) as look:
-                looks = [(cell, look.state_of(request.folder.cell(cell))) for cell in request.cells]
+            with one_look(request.folder):
+                looks = [(cell, read_state(request.folder.cell(cell))) for cell in request.cells]
             for cell, state in looks:
                 if seen_before.get(cell.id) != state.state:
                     full_until = 0.0  # what has ended may have made room

@@ -14,7 +14,7 @@ from orchestrator.files import read_tail
 from orchestrator.launch import LaunchEvent
 from orchestrator.records import Cell, State
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.state import one_look
+from orchestrator.runs.state import one_look, read_state
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,8 +81,8 @@ def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
     """Return the state of every cell now, with the last metrics of those that have not
     succeeded."""
     lines = []
-    with one_look(folder) as answer:
-        states = [(cell, answer.state_of(folder.cell(cell))) for cell in cells]
+    with one_look(folder):
+        states = [(cell, read_state(folder.cell(cell))) for cell in cells]
     for cell, look in states:
         now = LatestMetrics(cell.settings.num_train_steps)
         if look.state != "succeeded":

@@ -11,8 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.files import read_tail
@@ -23,7 +22,6 @@ from orchestrator.rundir import (
     ON_CLUSTER,
     AttemptDir,
     CellDir,
-    CellState,
     RunFolder,
     SchedulerReport,
 )
@@ -130,45 +128,6 @@ class SchedulerSnapshot:
         self._accounted: scheduler.Answer | None = None
         self._asked_queue = False
         self._cluster_name: str | None = None
-        self._cells = str(folder.cells_path)
-
-    @cached_property
-    def _waiting(self) -> Mapping[str, tuple[int, int]]:
-        """Cell's directory -> the attempt that a waiting element is to start, and when the manifest
-        of its submission was written, in ns: after the attempt was reserved."""
-        waiting: dict[str, tuple[int, int]] = {}
-        in_queue: dict[str, set[int]] = {}
-        for (job, index), element in (self.queued() or {}).items():
-            if scheduler.is_waiting(element.word):
-                in_queue.setdefault(job, set()).add(index)
-        for job, indices in in_queue.items():
-            sent = self.by_job[job]
-            if sent.kind != "train":
-                continue
-            with suppress(OSError):
-                written = submissions.manifest_path(self.folder, sent.id).stat().st_mtime_ns
-                for index, (name, attempt) in enumerate(submissions.elements(self.folder, sent.id)):
-                    if index in indices:
-                        waiting[name] = attempt, written
-        return waiting
-
-    def waiting_state(self, cell_dir: CellDir) -> CellState | None:
-        """Return the state of a cell that waits in the queue as it was submitted; None for others.
-
-        It is what CellDir.state returns, for two questions to the file system: most of 10,000 cells
-        wait. An attempt to which nothing came since the manifest was written is the last one, and
-        has its order alone.
-        """
-        name = cell_dir.path.name
-        if name not in self._waiting:
-            return None
-        attempt, written = self._waiting[name]
-        attempts = f"{self._cells}/{name}/attempts"
-        try:
-            changed = [os.stat(p).st_mtime_ns for p in (attempts, f"{attempts}/{attempt}")]  # noqa: PTH116  (of each waiting cell, at each look)
-        except OSError:
-            return None
-        return None if max(changed) >= written else CellState("pending", None, attempt)
 
     def queued(self) -> scheduler.Answer | None:
         """Return the elements of this folder's arrays in the queue, of every user who submitted.
@@ -340,13 +299,13 @@ def refresh(folder: RunFolder) -> None:
 
 
 @contextmanager
-def one_look(folder: RunFolder) -> Iterator[SchedulerSnapshot]:
+def one_look(folder: RunFolder) -> Iterator[None]:
     """Answer every question inside the context from one answer of the scheduler, however long it
-    takes. Yield the answer."""
-    answer = snapshot(folder)  # replaces one that is too old, unless that is kept by a caller
+    takes."""
+    snapshot(folder)  # replaces one that is too old, unless that is kept by a caller
     _held[folder.path] += 1
     try:
-        yield answer
+        yield
     finally:
         _held[folder.path] -= 1
 

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.rundir import AttemptDir
 from orchestrator.runs.operations import cancel
-from orchestrator.runs.state import one_look
+from orchestrator.runs.state import one_look, read_state
 from tests.launch.kit import ended, many
 from tests.launch.slurm.conftest import Site
 
@@ -64,13 +64,13 @@ def test_a_controller_that_stalls_gets_each_array_once(
     first, *others = site.folder.cells()
     with monkeypatch.context() as patched:
         patched.setattr(AttemptDir, "read_exit", None)
-        with one_look(site.folder) as look:
-            states = [look.state_of(each).state for each in site.folder.cells()]
+        with one_look(site.folder):
+            states = [read_state(each).state for each in site.folder.cells()]
     assert states == ["pending"] * 4, "cells that wait as they were sent are not opened"
     first.open_attempt().write_exit(ended("cancelled"))
-    with one_look(site.folder) as look:
-        assert look.state_of(first).state == "cancelled"
-        assert {look.state_of(each).state for each in others} == {"pending"}
+    with one_look(site.folder):
+        assert read_state(first).state == "cancelled"
+        assert {read_state(each).state for each in others} == {"pending"}
 
 
 def test_a_second_copy_of_a_job_starts_nothing(site: Site) -> None:
