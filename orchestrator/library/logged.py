@@ -49,9 +49,10 @@ class LoggedMetrics(NamedTuple):
         return name
 
     def rows(self, name: str) -> list[LoggedMetric]:
-        """Return the rows of a logged name: one in all, or one for each trainer or place."""
+        """Return the rows of a logged name: one in all, or one for each trainer or place. A table
+        that was exported may have `_` for `/`."""
         short = self.short(name)
-        return [row for row in self.metrics if short == row.name]
+        return [row for row in self.metrics if short in (row.name, row.name.replace("/", "_"))]
 
     def row(self, name: str, place: Place | None) -> LoggedMetric | None:
         """Return the row of a logged name in a run whose KL is in `place`.

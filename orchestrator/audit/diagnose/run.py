@@ -10,6 +10,7 @@ from orchestrator.audit.diagnose.causes import CAUSES
 from orchestrator.audit.diagnose.course import REWARD, Course
 from orchestrator.audit.diagnose.facts import TrainingFacts
 from orchestrator.audit.diagnose.term import LoggedTerm
+from orchestrator.audit.diagnose.trace import LENGTH as LENGTH
 from orchestrator.audit.diagnose.trace import Trace, noise
 
 Certainty = Literal["sure", "likely", "possible"]
@@ -18,7 +19,7 @@ CERTAINTIES: tuple[Certainty, ...] = ("sure", "likely", "possible")
 ENTROPY, GRADIENT = "train/entropy", "train/grad_norm"
 CLIP, RATIO = "train/clip_fraction", "train/ratio_max"
 MISMATCH, ESS, STALENESS = "rollout/mismatch_kl", "rollout/mismatch_ess", "rollout/staleness_mean"
-LENGTH, SILENT = "rollout/response_tokens", "train/groups_without_signal"
+SILENT = "train/groups_without_signal"
 
 ENGINE_NATS = 1e-3
 """KL(engine || trainer) of a token above which rounding is no longer small: bf16 has 1e-5 to 1e-4,

@@ -26,7 +26,7 @@ FEWEST_STEPS = 4
 
 CUT, PROBABILITY = "rollout/cut_share", "rollout/mismatch_probability"
 """Share of cut responses, and the mean distance of the engine's and the trainer's probabilities."""
-LONGEST = "rollout/longest_response"
+LENGTH, LONGEST = "rollout/response_tokens", "rollout/longest_response"
 STD = "train/reward_std"
 """Mean deviation of the rewards of a group."""
 BOUNDS = tuple(f"critic/{each}/{end}" for each in ("score", "advantages") for end in ("max", "min"))
@@ -40,12 +40,18 @@ _PLAIN = tuple(
         (r"(?:train/)?(?:reward|reward_mean|mean_reward)|critic/score/mean", "train/reward_mean"),
         (r"rewards/reward/mean|env/all/reward/total", "train/reward_mean"),
         (r"(?:train/)?reward_std", STD),
-        (r"(?:train/|actor/|policy/)?(?:kl|kl_loss|policy_kl)(?:[/_]mean)?", "train/kl_term"),
+        (
+            r"(?:train/|actor/|policy/)?(?:kl|kl_loss|kl_ref|policy_kl)(?:[/_]mean)?",
+            "train/kl_term",
+        ),
         (r"(?:train/|actor/|policy/)?(?:policy_)?entropy(?:/mean)?", "train/entropy"),
         (r"(?:train/|actor/|policy/)?grad(?:ient)?_norm", "train/grad_norm"),
         (r"(?:train/|actor/)?(?:kl_coef|beta|kl_loss_coef)", "train/beta"),
         (r"(?:train/|actor/)?(?:pg_)?clip_?frac(?:tion)?", "train/clip_fraction"),
-        (r"(?:.*/)?(?:response|completion)_len(?:gth)?(?:/mean)?", "rollout/response_tokens"),
+        (
+            r"(?:.*/|avg_|mean_)?(?:(?:response|completion)_|avg_|mean_)len(?:gth)?(?:/mean)?",
+            LENGTH,
+        ),
         (r"completions/max_length|response_length/max", LONGEST),
         (rf"{_NOT_MEAN}.*stale\w*(?:/mean)?", "rollout/staleness_mean"),
         (
@@ -243,7 +249,7 @@ def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float
     of_token = values.get("train/kl_reference_per_token")
     if of_token is None and per_token:
         of_token = values.get("train/kl_term")
-    tokens = values.get("rollout/response_tokens")
+    tokens = values.get(LENGTH)
     if "train/kl_reference" not in values and of_token is not None and tokens is not None:
         derived["train/kl_reference"] = of_token * tokens
     distance = values.get("rollout/mismatch_abs")
