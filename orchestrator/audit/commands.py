@@ -28,7 +28,8 @@ from orchestrator.audit.libraries import (
     may_launch,
 )
 from orchestrator.audit.own_code import entry_at, trainer_beside
-from orchestrator.audit.python import HOLE, PUT_IN, read_python
+from orchestrator.audit.python import HOLE, read_python
+from orchestrator.audit.python_values import PUT_IN
 from orchestrator.audit.reading import hydra_overrides
 from orchestrator.library.launches import (
     UNKNOWN,
