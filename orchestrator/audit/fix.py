@@ -16,6 +16,7 @@ from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.audit.judge import AuditFinding, ConditionalVerdict, judge, terms_text
+from orchestrator.audit.key_check import KeyFinding
 from orchestrator.audit.verdicts import PROBLEMS, WITHOUT_KL
 from orchestrator.library.launches import (
     CommandWord,
@@ -140,6 +141,14 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
     for finding in findings:
         if not finding.problem:
             continue
+        slips = [each for each in finding.key_findings if each.instead[1]]
+        unfixed += (
+            f"line {finding.line}: {each.instead[1]}, not {each.instead[0]}"
+            for each in slips
+            if not any(_respelt(lines, at, each) for at in each.lines)
+        )
+        if slips:
+            continue  # what else to change, the launch as it is meant tells
         for edit in (edit for change in finding.changes for edit in change.edits):
             mark = (edit.key, edit.lines, edit.text, 0 if edit.lines else finding.line)
             if mark in done:
@@ -172,6 +181,19 @@ def write_diff(path: Path, changes: str) -> Path:
     target = diff_path(path)
     target.write_text(changes, encoding="utf-8")
     return target
+
+
+def _respelt(lines: list[str], number: int, found: KeyFinding) -> bool:
+    """Write a key or its value as it is meant. Return False if line `number` does not have it."""
+    line, (old, new) = lines[number - 1], found.instead
+    for was, now in ((old, new), (old.rpartition(".")[2], new.rpartition(".")[2])):
+        key = re.escape(found.key.rpartition(".")[2])
+        before = r"(?<![\w.])" if old == found.key else rf"{key}[\"']?[ \t]*[=: ]\W*"
+        changed = re.sub(rf"({before}){re.escape(was)}(?![\w.])", rf"\g<1>{now}", line, count=1)
+        if changed != line:
+            lines[number - 1] = changed
+            return True
+    return False
 
 
 def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:

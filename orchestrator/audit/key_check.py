@@ -54,11 +54,13 @@ class KeyFinding:
     mistake: bool
     fork: bool = False
     """True if no release has the key and it is on, so that a fork may read it."""
+    instead: tuple[str, str] = ("", "")
+    """The key or the value that is written, and the known one that differs by a typing slip."""
 
 
 def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield the findings on the keys and values of a launch, in their order."""
-    all_findings = list(_findings(launch_keys))
+    all_findings = [replace(e, instead=_slipped(e, launch_keys)) for e in _findings(launch_keys)]
     is_fork = any(each.fork for each in all_findings)
     has_parser = launch_keys.pinned or launch_keys.is_whole
     for each in all_findings:
@@ -72,6 +74,16 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
             yield KeyFinding(each.key, "unknown", text, each.lines, mistake=False, fork=True)
         else:
             yield replace(each, consequence="may not start") if refused else each
+
+
+def _slipped(found: KeyFinding, launch_keys: HeldKeys) -> tuple[str, str]:
+    """Return what is written and what is meant, where a mistake is a typing slip."""
+    table, written, known = launch_keys.table, found.key, launch_keys.table.keys
+    if table.has(written) and written in launch_keys.given:
+        known = frozenset(str(each) for each in table.values.get(written) or ())
+        written = launch_keys.given[written][-1].text
+    meant = closest(written, known) if found.mistake and written not in known else ""
+    return (written, meant) if meant else ("", "")
 
 
 def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:

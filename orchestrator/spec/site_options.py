@@ -227,8 +227,8 @@ class ClusterOptions(NodeOptions):
     """Per node; None: the share of the job's GPUs in what the nodes have, all of it for all GPUs.
     The cluster's default for a job without GPUs. Ray: None claims no memory."""
     max_running: PositiveInt | None = None
-    """Cells that train at the same time, over all arrays of an experiment; and of each array of
-    evaluations, evaluations that run at the same time. Ray: jobs at the job server, 16 for None."""
+    """Jobs of one array that run at the same time; cells of other resources have arrays of their
+    own. Ray: jobs at the job server, 16 for None."""
     max_requeues: NonNegativeInt = 20
     """Times that one job returns to the queue at its time limit or on preemption."""
     retries: dict[Failure, NonNegativeInt] = Field(default_factory=dict)

@@ -215,6 +215,16 @@ def test_fix_writes_a_diff_that_patch_takes_and_leaves_the_file(tmp_path: Path) 
     assert ".orch.diff" not in run("--fix", path)[1].stderr, "nothing is left to change"
 
 
+def test_fix_mends_slips_and_leaves_the_rest_to_the_launch_that_is_meant(tmp_path: Path) -> None:
+    path = tmp_path / "slips.sh"
+    kind = f"{USE_LOSS.removesuffix('use_kl_loss')}kl_loss_type"
+    path.write_text(f"{VERL} {USE_LOSS}s=True \\\n {kind}=low_vr_kl\n")
+    run("--fix", "--library", "verl@0.9.1", path)
+    changed = Path(f"{path}.orch.diff").read_text().splitlines()[3:]
+    added = [line[1:] for line in changed if line.startswith("+")]
+    assert added == [f"{VERL} {USE_LOSS}=True \\", f" {kind}=low_var_kl"]
+
+
 def test_files_beside_a_script_are_read(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "mine.yaml").write_text(

@@ -53,11 +53,8 @@ class ArrayJob(NamedTuple):
     name: str
     elements: int
     resources: ArrayResources
-    throttle: int | None = None
     after: str | None = None
     """Id of the array for whose elements the elements of this array wait, one by one."""
-    after_any: tuple[str, ...] = ()
-    """Ids of arrays that must have ended before this one starts."""
     exclude: tuple[str, ...] = ()
     program: str = "orchestrator.launch.slurm.task"
     """Module that each element runs, by name."""
@@ -162,6 +159,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
     from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
 
     size = job.size or given_size(options, job.resources)
+    most = f"%{options.max_running}" if options.max_running else ""
     more: dict[str, object] = {
         # poll.SchedulerSnapshot finds an element's log by this name.
         "output": "%A_%a.log",
@@ -171,14 +169,12 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         # B: only the batch shell gets the signal, which `exec` turns into the worker. The worker
         # passes it on to the steps that it has started.
         "signal": f"B:USR1@{options.signal_seconds}",
-        "array": f"0-{job.elements - 1}" + (f"%{job.throttle}" if job.throttle else ""),
+        "array": f"0-{job.elements - 1}{most}",
         "ntasks": job.resources.num_nodes,
         "ntasks-per-node": 1,
     }
     if size.exclusive:
         more["exclusive"] = True
-    dependency = [f"aftercorr:{job.after}"] if job.after else []
-    dependency += [f"afterany:{':'.join(job.after_any)}"] if job.after_any else []
     # An evaluation whose training failed can never start: SLURM takes it out of the queue.
     if job.after:
         more["kill-on-invalid-dep"] = "yes"
@@ -196,7 +192,7 @@ def text(job: ArrayJob, options: SlurmOptions) -> str:
         cpus_per_task=size.cpus,
         time=max(1, math.ceil(options.time_limit_hours * 60)),
         mem=None if size.memory_mib is None else f"{size.memory_mib}M",
-        dependency=",".join(dependency) or None,
+        dependency=f"aftercorr:{job.after}" if job.after else None,
         additional_parameters=more,
     )
     return script

@@ -61,8 +61,6 @@ class Submission:
     uid: int | None = None
     cluster: str = ""
     """SLURM's ClusterName at the submission."""
-    running: int | None = None
-    """Number of its elements that may run at the same time; None: no limit."""
     launcher: str = "slurm"
     """slurm or ray. An evaluation on a Ray is one job, whose id is the submission's; it has one
     event, after it was sent."""

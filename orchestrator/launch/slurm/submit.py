@@ -78,11 +78,6 @@ class ArrayCells(NamedTuple):
     resources: script.ArrayResources
     exclude: tuple[str, ...]
     """Nodes not to use."""
-    throttle: int | None = None
-    """Number of its elements that run at the same time; None: no limit."""
-    after: tuple[str, ...] = ()
-    """Ids of arrays that must end before it starts, because they use the same share of
-    `max_running`."""
 
 
 def submit(
@@ -135,7 +130,7 @@ def preview(
         sender.config = {}
     waiting = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
     scripts = []
-    for array in sender.plan_arrays(waiting, None):
+    for array in sender.plan_arrays(waiting):
         name = sender.job_name(UNSENT, "train", [cell.slug for cell in array.cells])
         scripts.append(script.text(sender.training_job(name, array), options))
         if evaluate:
@@ -198,7 +193,7 @@ class Sender:
         while rest:
             refused = 0
             try:
-                for array in self.plan_arrays(rest, jobs):
+                for array in self.plan_arrays(rest):
                     refused = len(array.cells)
                     jobs.append(self.train(array, evaluate))
                     sent += array.cells
@@ -214,45 +209,17 @@ class Sender:
                     )
         return sent, jobs
 
-    def plan_arrays(
-        self, waiting: Sequence[tuple[Cell, CellState]], jobs: list[str] | None
-    ) -> Iterator[ArrayCells]:
-        """Yield the arrays to send, each with its share of `max_running`.
-
-        jobs: the ids of the arrays sent so far. The caller appends the id of each array after
-        sending it. None if nothing is sent.
-        """
+    def plan_arrays(self, waiting: Sequence[tuple[Cell, CellState]]) -> Iterator[ArrayCells]:
+        """Yield groups of at most an array's cells: of the same resources and nodes to avoid."""
         size = scheduler.max_array_size(self.config)
         size = min(size, self.options.max_array_size or size)
-        arrays = list(_arrays(waiting, self.folder, size))
-        if self.options.max_running is None:
-            yield from arrays
-            return
-        lanes = self._lanes(self.options.max_running)
-        count = len(lanes)
-        # With fewer arrays than lanes, each array gets an equal share of the lanes. With more
-        # arrays, each gets one lane, in turn, and waits for the array that had this lane before.
-        for number, array in enumerate(arrays):
-            first = number * count // len(arrays) if len(arrays) <= count else number % count
-            last = (number + 1) * count // len(arrays) if len(arrays) <= count else first + 1
-            after = dict.fromkeys(job for job in lanes[first:last] if job is not None)
-            yield array._replace(throttle=last - first, after=tuple(after))
-            lanes[first:last] = [jobs[-1] if jobs else UNSENT] * (last - first)
-
-    def _lanes(self, max_running: int) -> list[str | None]:
-        """Return one entry for each cell that may run at the same time: the array that uses this
-        place.
-
-        If free places exist, return only these, because their arrays start at once.
-        """
-        queue = poll.snapshot(self.folder).queued() or {}
-        alive = {job for (job, _), each in queue.items() if each.word not in scheduler.OVER}
-        lanes: list[str | None] = []
-        for sent in submissions.read(self.folder).values():
-            if sent.kind == "train" and sent.job in alive:
-                lanes += [sent.job] * (sent.running or max_running)
-        free: list[str | None] = [None] * (max_running - len(lanes))
-        return free or lanes[-max_running:]
+        groups: dict[tuple[script.ArrayResources, tuple[str, ...]], list[Cell]] = {}
+        for cell, state in waiting:
+            key = script.array_resources(cell), _bad_nodes(self.folder.cell(cell), state)
+            groups.setdefault(key, []).append(cell)
+        for (resources, exclude), cells in groups.items():
+            for start in range(0, len(cells), size):
+                yield ArrayCells(tuple(cells[start : start + size]), resources, exclude)
 
     def train(self, array: ArrayCells, evaluate: bool) -> str:
         """Send the training of cells; with `evaluate`, also their evaluation. Return the array's
@@ -260,7 +227,7 @@ class Sender:
         submission = secrets.token_hex(8)
         slugs = [cell.slug for cell in array.cells]
         name = self.job_name(submission, "train", slugs)
-        self._note_intent(submission, "train", name, len(slugs), running=array.throttle)
+        self._note_intent(submission, "train", name, len(slugs))
         elements = []
         # Find all directories before the first one is made, because making one makes the folder's
         # cached listing invalid.
@@ -285,8 +252,6 @@ class Sender:
             name,
             len(array.cells),
             array.resources,
-            throttle=array.throttle,
-            after_any=array.after,
             exclude=array.exclude,
             size=script.job_size(self.options, array.resources),
         )
@@ -330,7 +295,6 @@ class Sender:
             name,
             len(slugs),
             resources,
-            throttle=self.options.max_running,
             after=after,
             exclude=exclude,
             size=script.job_size(adapted, resources),
@@ -550,19 +514,6 @@ def retry_while_away(question: Callable[[], T], tell: Tell) -> T:
             tell(f"the scheduler does not answer; asking again in {pause:.0f} s")
             time.sleep(pause)
             pause = min(pause * 2, 30.0)
-
-
-def _arrays(
-    waiting: Sequence[tuple[Cell, CellState]], folder: RunFolder, size: int
-) -> Iterator[ArrayCells]:
-    """Yield groups of at most `size` cells with the same resources and the same nodes to avoid."""
-    groups: dict[tuple[script.ArrayResources, tuple[str, ...]], list[Cell]] = {}
-    for cell, state in waiting:
-        key = script.array_resources(cell), _bad_nodes(folder.cell(cell), state)
-        groups.setdefault(key, []).append(cell)
-    for (resources, exclude), cells in groups.items():
-        for start in range(0, len(cells), size):
-            yield ArrayCells(tuple(cells[start : start + size]), resources, exclude)
 
 
 def _bad_nodes(cell_dir: CellDir, state: CellState) -> tuple[str, ...]:

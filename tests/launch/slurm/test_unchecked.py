@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from orchestrator.launch.slurm import scheduler, submissions
 from orchestrator.rundir import AttemptDir
-from orchestrator.runs.operations import cancel
 from orchestrator.runs.state import one_look, read_state
 from tests.launch.kit import ended, many
 from tests.launch.slurm.conftest import Site
@@ -87,19 +85,3 @@ def test_a_second_copy_of_a_job_starts_nothing(site: Site) -> None:
     assert {s.state for s in seen.values()} == {"succeeded"}
     assert [len(site.attempts(cell)) for cell in cells] == [1, 1], "nothing was begun twice"
     assert [site.units(cell) for cell in cells] == [60, 60]
-
-
-def test_max_running_holds_over_all_arrays_and_later_submissions(site: Site) -> None:
-    cells = many(7, "slow", 400)
-    site.set(max_running=2, max_array_size=2)
-    site.start(*cells[:5])
-    site.until_units(cells[0], 2)
-    site.start(*cells[5:])
-    deadline = time.monotonic() + 6
-    while time.monotonic() < deadline:
-        running = site.cluster.run("squeue", "-h", "-r", "-t", "running", "-o", "%i").split()
-        assert len(running) <= 2, running
-        time.sleep(0.5)
-    assert len(running) == 2
-    assert len(site.cluster.run("squeue", "-h", "-r").splitlines()) == 7
-    cancel(cells, site.folder)
