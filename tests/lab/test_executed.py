@@ -1,4 +1,4 @@
-"""What orch ships with a launch runs where the library is: rewards, and verl's extension."""
+"""The reward that orch ships with a launch runs where the library is."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.backends import child
 from tests.backends.environments import contract_python, cpu_python, library_python
 from tests.backends.shipped import write
 from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
-from tests.lab import proven, real
+from tests.lab import real
 
 ROOT = Path(__file__).parents[2]
 CPU = {
@@ -101,26 +101,3 @@ def test_a_reward_is_computed_where_the_library_is(library: str, rule: str, tmp_
     assert done.returncode == 0, done.stderr[-3000:]
     worth = dict(zip(ENDINGS, json.loads(done.stdout.splitlines()[-1]), strict=True))
     assert worth == dict.fromkeys(ENDINGS, 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.long(40)
-@pytest.mark.real
-def test_verl_trains_with_orchs_extension(tmp_path: Path) -> None:
-    """Two rollout batches: what the extension computes is what the dialect predicts.
-
-    Its advantage estimator and its KL in the loss; its third part, k1_to_go, is trained and proven
-    in verl/test_real.py.
-    """
-    changes = {
-        "advantage": {"estimator": "reinforce"},
-        "kl": {"estimator": "rho_k3", "placement": "loss", "beta": 0.05},
-        "precision": {"training": "fp32"},
-    }
-    proof_cell = proven.other_cell("verl", CPU["verl"], changes, tmp_path, batches=2)
-    proof_cell.train()
-    assert (proof_cell.cell_dir.plan / "extension" / "orch_verl.py").is_file()
-    proof = proof_cell.run().proof()
-    assert proof.num_steps == 2
-    assert proof.holds, proof
-    assert {"advantages", "kl_loss", "weights"} <= {each.name for each in proof.quantities}

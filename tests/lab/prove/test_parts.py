@@ -166,19 +166,6 @@ def test_every_part_is_planted_or_is_said_to_be_unseen() -> None:
 
 
 @pytest.mark.slow
-def test_the_responses_have_unequal_lengths_some_are_cut_and_groups_differ(start: Path) -> None:
-    batches = sampled(start, False, 1.0)
-    lengths = [len(row) for b in batches for row in b.responses]
-    assert len(set(lengths)) > 2
-    assert any(row[-1] != 2 for b in batches for row in b.responses)
-    assert any(
-        len({len(b.responses[i]) for i in range(16) if b.groups[i] == g}) > 1
-        for b in batches
-        for g in set(b.groups)
-    )
-
-
-@pytest.mark.slow
 def test_a_run_that_was_never_rewarded_is_a_sentence(start: Path) -> None:
     """It ended in a ZeroDivisionError."""
     settings = settings_of({"kl": {"estimator": "none"}})

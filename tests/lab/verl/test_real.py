@@ -94,12 +94,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_verl_does_what_its_dialect_predicts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own loggers of W&B and TensorBoard write beside the file that orch reads."""
-    proof_cell = proven.proof_cell("verl", "0.9.1", "k1.reward", folder)
+    """With orch's extension: its advantages and its KL in the loss. The third, k1_to_go, is below.
+
+    Its own loggers of W&B and TensorBoard write beside the file that orch reads.
+    """
+    changes = {
+        "advantage": {"estimator": "reinforce"},
+        "kl": {"estimator": "rho_k3", "placement": "loss", "beta": 0.05},
+    }
+    proof_cell = proven.other_cell("verl", "0.9.1", changes, folder)
     logging = proof_cell.cell.but(loggers=("wandb", "tensorboard"))
     proof_cell = proof_cell._replace(cell=logging)
     monkeypatch.setenv("WANDB_MODE", "offline")  # as the worker sets it where there is no key
     proof_cell.train()
+    assert (proof_cell.cell_dir.plan / "extension" / "orch_verl.py").is_file()
     (attempt,) = proof_cell.cell_dir.attempts()
     (offline,) = loggers.offline_runs(attempt.path)
     (logged,) = offline.glob("*.wandb")
@@ -110,7 +118,7 @@ def test_verl_does_what_its_dialect_predicts(folder: Path, monkeypatch: pytest.M
     assert proof.num_steps == proven.BATCHES
     worst = {each.name: each.worst for each in proof.quantities}
     assert worst["grad_norm"] < 1e-5, worst
-    assert "weights" in worst
+    assert {"advantages", "kl_loss", "weights"} <= worst.keys()
 
 
 def test_its_own_processes_do_what_its_dialect_predicts_and_its_export_is_evaluated(
