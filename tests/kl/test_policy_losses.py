@@ -84,13 +84,6 @@ def test_the_expected_gradient_is_that_of_a_walk(name: str) -> None:
     assert ours.noise == pytest.approx(sqrt((square - mean @ mean) / length), rel=1e-10)
 
 
-@pytest.mark.parametrize("name", list(POLICY_LOSSES))
-def test_on_policy_no_loss_is_biased(name: str) -> None:
-    at = effect(POLICY_LOSSES[name], policies(0.0))
-    assert at.off == 0.0
-    assert at.dropped_positive == at.dropped_negative == 0.0
-
-
 def test_what_is_cut_from_the_reward_makes_beta_count_more() -> None:
     """GSPO at its paper's bounds drops most of the signal; a KL in the loss is whole."""
     stale = policies(1.0)
