@@ -8,7 +8,6 @@ import pytest
 
 from orchestrator.scoring import MODULES, PACKAGE, VERSIONS, files
 
-
 PACKAGES = {
     "math_boxed": {"math_verify", "latex2sympy2_extended", "sympy"},
     "reasoning_gym": {"reasoning_gym"},
