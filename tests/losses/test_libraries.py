@@ -133,10 +133,8 @@ def cell_of(release: str, case: Mapping[str, Any]) -> Cell:
     more = {name: value for name, value in case.items() if name not in loss}
     if library == "trl":  # with one update a batch its ratio is 1, whatever `old` is
         more["batch"] = {"num_prompts": real.PROMPTS, "num_minibatches": 2}
-    changes = {"kl": {"estimator": "none"}, **more}
-    asked = real.cell(library, version, Path("/models/m"), Path("d.jsonl"), changes)
-    settings = asked.settings.model_copy(update={"loss": Loss.model_validate(loss)})
-    return asked.model_copy(update={"settings": settings})
+    changes = {"kl": {"estimator": "none"}, "loss": loss, **more}
+    return real.cell(library, version, Path("/models/m"), Path("d.jsonl"), changes)
 
 
 @cache
