@@ -4,8 +4,6 @@ Once it runs over a real Ray and TransferQueue, where only vLLM and the GPU stan
 process, where those two stand in as well.
 """
 
-import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,78 +12,13 @@ import pytest
 from backends.micro.skills import NUM_DIGITS
 from backends.verl import BACKEND
 from lab.prove.checks import checks
-from orchestrator.audit import audit
 from orchestrator.launch.export import export
 from orchestrator.library import loggers
 from orchestrator.records import Engine, Sampling
-from tests.backends.environments import cpu_python
 from tests.evaluate.micro_scores import micro_scores
 from tests.lab import proven
 
 pytestmark = [pytest.mark.slow, pytest.mark.long(300), pytest.mark.real]
-
-
-REFUSED = """
-import json, sys, torch
-from hydra import compose, initialize_config_module
-from tensordict import TensorDict
-from verl.utils import tensordict_utils
-from verl.utils.config import validate_config
-from verl.workers.engine.utils import prepare_micro_batches
-
-def fault(overrides, rollouts, micro):
-    try:
-        validate_config(compose("ppo_trainer", overrides=overrides), False, False)
-        batch = TensorDict({"input_ids": torch.zeros(rollouts, 1)}, batch_size=rollouts)
-        sizes = {"use_dynamic_bsz": False, "micro_batch_size_per_gpu": micro}
-        tensordict_utils.assign_non_tensor(batch, **sizes)
-        prepare_micro_batches(batch)
-    except (AssertionError, ValueError) as error:
-        return str(error)
-    return ""
-
-with initialize_config_module("verl.trainer.config", version_base=None):
-    print("FAULTS " + json.dumps([fault(*each) for each in json.load(sys.stdin)]))
-"""
-"""verl's own checks of sizes: of its configuration, and of the rollouts of one GPU's minibatch."""
-
-
-def test_the_audit_says_of_sizes_what_verl_does() -> None:
-    """The division of a minibatch over processes alone needs them: that line was read."""
-    actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    micro = "log_prob_micro_batch_size_per_gpu"
-    asked = []
-    for gpus, minibatch, per_gpu in (
-        (8, 64, 8),
-        (8, 1024, 8),
-        (7, 64, 8),
-        (24, 64, 8),
-        (8, 64, 12),
-    ):
-        launch = [
-            "data.train_batch_size=256",
-            f"{actor}.ppo_mini_batch_size={minibatch}",
-            f"{actor}.ppo_micro_batch_size_per_gpu={per_gpu}",
-            f"{rollout}.n=4",
-            f"{rollout}.{micro}=8",
-            f"actor_rollout_ref.ref.{micro}=8",
-            f"trainer.n_gpus_per_node={gpus}",
-        ]
-        asked.append((launch, minibatch * 4 // gpus, per_gpu))
-    done = subprocess.run(
-        [cpu_python("verl", "0.9.1"), "-c", REFUSED],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (faults,) = (line[7:] for line in done.stdout.splitlines() if line.startswith("FAULTS "))
-    refused = [bool(fault) for fault in json.loads(faults)]
-    assert refused == [False, True, True, True, True], faults
-    for (launch, _, _), fault in zip(asked, refused, strict=True):
-        script = f"python3 -m verl.trainer.main_ppo {' '.join(launch)}"
-        (finding,) = audit(script, "train.sh", versions={"verl": "0.9.1 told"})
-        assert any(each.stops for each in finding.contradictions) == fault, launch
 
 
 @pytest.fixture(scope="module")
