@@ -84,18 +84,6 @@ def test_the_sampler_as_the_reference_holds_back_one_batch_only(trained: Train) 
     assert all(each["train/kl_term"] > 1e-7 for each in later)
 
 
-def test_a_policy_comes_to_its_teacher(trained: Train) -> None:
-    """On-policy distillation: the KL over the vocabulary to another shipped policy."""
-    teacher = ReferencePolicy(kind="teacher", path="micro:fir")
-    kl = of(teacher, "full.loss").but(beta=10.0)
-    slow = Optimizer(learning_rate=3e-4)
-    settings = embedded(num_train_steps=10, batch=Batch(num_prompts=16), optimizer=slow).but(kl=kl)
-    run = [line["values"] for line in lines(trained(settings, evaluate_every_steps=10)[1])]
-    assert run[0]["eval/kl_reverse"] > 0.5, "elder is far from fir"
-    assert run[-1]["eval/kl_reverse"] < 0.85 * run[0]["eval/kl_reverse"]
-    assert "eval/accuracy_predicted" not in run[0]
-
-
 @pytest.mark.parametrize("label", ["js.loss", "top4_forward.loss", "rb.both"])
 def test_a_policy_is_distilled_without_a_reward(trained: Train, label: str) -> None:
     """Pure distillation: no reward of a task enters the gradient, whichever divergence it is of."""

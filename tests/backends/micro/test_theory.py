@@ -8,7 +8,16 @@ import pytest
 from backends.micro import train
 from backends.micro.theory import optimum, predicted
 from orchestrator.records import Outcome
-from orchestrator.settings import Advantage, BackendRef, Batch, Optimizer, Rollout, Settings
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Kl,
+    Optimizer,
+    ReferencePolicy,
+    Rollout,
+    Settings,
+)
 from tests.backends.micro.cells import cell_of, embedded, lines, place_at
 from tests.backends.micro.test_together import Kept
 
@@ -24,6 +33,8 @@ than the best there is."""
 
 
 SHORT = {"max_response_tokens": 7}
+K1: dict[str, Any] = {"estimator": "k1", "placement": "reward", "beta": 0.3}
+TEACHER = ReferencePolicy(kind="teacher", path="micro:fir")
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.3, 1.0, 3.0])
@@ -62,6 +73,7 @@ def test_extreme_beta_stays_finite() -> None:
         ("k1.reward", {"max_staleness_steps": 2}, False),
         ("k1.reward", {"batch": Batch(num_prompts=4, num_minibatches=2)}, False),
         ("k1.reward", {"rollout": Rollout(group_size=5, temperature=1.2, **SHORT)}, False),
+        ("k1.reward", {"kl": Kl(**K1, reference=TEACHER)}, False),
         ("k1.reward", {"advantage": "grpo"}, True),
         ("k1.reward", {"advantage": "dr_grpo"}, True),
         ("k3.reward_and_loss", {"advantage": "grpo"}, False),
