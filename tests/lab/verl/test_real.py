@@ -5,17 +5,11 @@ process, where those two stand in as well.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from backends.micro.skills import NUM_DIGITS
-from backends.verl import BACKEND
 from lab.prove.checks import checks
-from orchestrator.launch.export import export
 from orchestrator.library import loggers
-from orchestrator.records import Engine, Sampling
-from tests.evaluate.micro_scores import micro_scores
 from tests.lab import proven
 
 pytestmark = [pytest.mark.slow, pytest.mark.long(300), pytest.mark.real]
@@ -54,12 +48,9 @@ def test_verl_does_what_its_dialect_predicts(folder: Path, monkeypatch: pytest.M
     assert {"advantages", "kl_loss", "weights"} <= worst.keys()
 
 
-def test_its_own_processes_do_what_its_dialect_predicts_and_its_export_is_evaluated(
-    folder: Path,
-) -> None:
+def test_its_own_processes_do_what_its_dialect_predicts(folder: Path) -> None:
     """Four minibatches, over a real Ray with TransferQueue: driver, task runner, training worker,
-    agent loop, reward loop, queue and sampler are processes. Then verl's model_merger, then
-    lm-eval, which answers each item as transformers do."""
+    agent loop, reward loop, queue and sampler are processes. Then verl's model_merger."""
     proof_cell = proven.proof_cell("verl", "0.9.1", "k3.loss.x4", folder)
     proof_cell.train(processes=True)
     run = proof_cell.run()
@@ -75,39 +66,6 @@ def test_its_own_processes_do_what_its_dialect_predicts_and_its_export_is_evalua
         if each.holds is not True
     ]
     assert not failed, failed
-
-    last = BACKEND.find_checkpoints(proof_cell.cell_dir.checkpoints)[-1]
-    exported = export(run.cell, last, proof_cell.cell_dir, proof_cell.options).path
-    greedy = Sampling(temperature=0.0)
-    # In bf16 two digits of some answers are as probable, up to the order of sums.
-    engine = Engine(name="hf", dtype="float32")
-    [scores] = micro_scores(exported, ["sort"], folder / "scores", engine, greedy)
-    items = scores["sort"].items
-    answered = [item["responses"][0][:NUM_DIGITS] for item in items]
-    plain = greedy_answers(exported, [item["prompt"] for item in items])
-    assert answered == plain
-
-
-def greedy_answers(policy: Path, prompts: list[str]) -> list[str]:
-    """Return the most probable digits after each prompt, by plain transformers in float32."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
-    tokenizer: Any = AutoTokenizer.from_pretrained(policy)
-    begun = [tokenizer.bos_token + prompt for prompt in prompts]
-    tokens = tokenizer(begun, return_tensors="pt", add_special_tokens=False)["input_ids"]
-    generated = model.generate(
-        tokens,
-        attention_mask=torch.ones_like(tokens),
-        do_sample=False,
-        max_new_tokens=NUM_DIGITS,
-        pad_token_id=0,
-    )
-    return [
-        tokenizer.decode(row[tokens.shape[1] :], skip_special_tokens=True)
-        for row in generated.tolist()
-    ]
 
 
 def test_a_killed_run_goes_on_and_is_exported(folder: Path) -> None:
