@@ -19,14 +19,6 @@ POLICY = MICRO / "policies" / "elder"
 
 
 @pytest.fixture(scope="module")
-def harness() -> ModuleType:
-    """The one module that imports lm-eval, torch and transformers."""
-    from orchestrator.evaluate import harness
-
-    return harness
-
-
-@pytest.fixture(scope="module")
 def policy(harness: ModuleType) -> Any:
     harness.torch.set_num_threads(1)
     return harness.HarnessPolicy(POLICY)

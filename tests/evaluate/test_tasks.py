@@ -35,13 +35,6 @@ SIZES = {
 """Items of each task: §4.1 of the paper; Countdown's are ours."""
 
 
-@pytest.fixture(scope="module")
-def harness() -> ModuleType:
-    from orchestrator.evaluate import harness
-
-    return harness
-
-
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: ModuleType) -> Iterator[Path]:
     root = tmp_path / "da ta'\" ü"

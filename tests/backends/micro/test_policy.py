@@ -12,7 +12,7 @@ from backends.micro import huggingface, rollout, skills
 from backends.micro.policy import chain, one_quiet_core, weights
 from backends.micro.problem_sets import encode, held_out_problems, problems
 from backends.micro.shipped import POLICIES, names
-from backends.micro.skills import EOS, PROMPT_TOKENS, Skill, answer, text
+from backends.micro.skills import EOS, PROMPT_TOKENS, answer, text
 from docs.tools import plain_policy, pretrain
 from docs.tools.plain_policy import forward, initial
 from orchestrator.errors import CheckpointError
@@ -128,17 +128,12 @@ def test_tokens_are_drawn_with_their_exact_chances(
     assert ((seen - chances).abs() <= 4.5 * spread + 1e-6).all()
 
 
-@pytest.mark.parametrize(
-    ("skill", "digits"),
-    [
-        ("sort", [1, 3, 4, 7, 9]),
-        ("reverse", [3, 7, 9, 1, 4]),
-        ("copy", [4, 1, 9, 7, 3]),
-        ("increment", [5, 2, 0, 8, 4]),
-    ],
-)
-def test_answers_by_hand(skill: Skill, digits: list[int]) -> None:
-    assert answer(skill, [4, 1, 9, 7, 3]) == digits
+def test_answers_by_hand() -> None:
+    asked = [4, 1, 9, 7, 3]
+    assert answer("sort", asked) == [1, 3, 4, 7, 9]
+    assert answer("reverse", asked) == [3, 7, 9, 1, 4]
+    assert answer("copy", asked) == asked
+    assert answer("increment", asked) == [5, 2, 0, 8, 4]
 
 
 def test_training_and_evaluation_share_no_problem() -> None:
