@@ -88,6 +88,7 @@ def test_the_rest_is_there(release: tuple[str, str]) -> None:
 
 
 def test_differences_name_the_place_and_both_values() -> None:
+    """A gradient may differ in its last digits."""
     one = {"cells": [{"objective": "zero", "gradient": [[1.0]]}], "loss": {"token_mean": 1}}
     other = {"cells": [{"objective": "surrogate", "gradient": [[1.0 + 1e-9]]}], "extra": True}
     assert stored.differences(one, other) == [
@@ -95,9 +96,6 @@ def test_differences_name_the_place_and_both_values() -> None:
         "loss: {'token_mean': 1} -> None",
         "extra: None -> True",
     ]
-
-
-def test_a_gradient_may_differ_in_its_last_digits_only() -> None:
     assert stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.00001]]})
     assert not stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.0 + 1e-8]]})
 

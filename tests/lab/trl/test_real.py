@@ -188,13 +188,3 @@ def test_the_adapter_and_not_its_base_is_scored(run: tuple[Path, str]) -> None:
     base = Path(ROOT / "backends" / "micro" / "policies" / "elder")
     apart = distances(cpu_python("trl", RELEASE), base, last.path, export)
     assert apart["merged"] < 1e-4 < 0.1 < apart["base"], apart
-
-
-def test_the_newest_checkpoint_resumes_and_none_is_half(run: tuple[Path, str]) -> None:
-    folder, _ = run
-    for cell in cells(folder):
-        *older, last = BACKEND.find_checkpoints(cell / "checkpoints")
-        assert (last.path / "optimizer.pt").is_file()
-        for checkpoint in older:  # the worker removed what only a resumed run reads
-            assert not (checkpoint.path / "optimizer.pt").exists()
-            assert (checkpoint.path / "tokenizer.json").is_file()
