@@ -104,11 +104,3 @@ def forked(
     question = (program, argv, str(folder), given)
     code, out, errors = ask(command, question)
     return subprocess.CompletedProcess(argv, code, out, errors)
-
-
-RUN_AS_SCRIPT = """
-import runpy, sys
-sys.argv = sys.argv[1:]
-sys.path[0] = sys.argv[0].rpartition("/")[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""

@@ -9,11 +9,13 @@ from tests import golden
 LIBRARIES = ("openrlhf", "prime_rl", "skyrl", "verl")
 
 
-def planned(library: str, rule: str, folder: Path) -> LaunchPlan:
-    """The golden launch of a library with a reward rule."""
+def planned(
+    library: str, rule: str, folder: Path, version: str = "", **changes: object
+) -> LaunchPlan:
+    """The golden launch of a library with a reward rule, and without a KL."""
     place = AttemptPaths(folder, folder / "attempts" / "1", folder / "checkpoints")
-    kl = {"estimator": "k3", "placement": "loss", "beta": 0.1}
-    cell = golden.cell_of(library, golden.RELEASES[library], {"data.reward": rule, "kl": kl})
+    asked = {"data.reward": rule, "kl": {"estimator": "none"}, **changes}
+    cell = golden.cell_of(library, version or golden.RELEASES[library], asked)
     return plugins.load(library).translate(cell, place)
 
 

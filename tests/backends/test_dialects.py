@@ -2,17 +2,14 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from backends.micro.objective import Experience, objective
 from backends.openrlhf.flags import FLAT
 from lab.probes.protocol import AskedRelease, ProbeBatch
 from orchestrator import plugins
-from orchestrator.kl.library_semantics import Dialect
 from orchestrator.settings import Kl, Loss
 from tests.backends import dialects
 from tests.backends.environments import contract_python
@@ -44,11 +41,8 @@ def test_the_dialect_trains_as_the_library_would(
 
 def test_micro_batches_of_openrlhf_are_averaged_over_their_own_tokens() -> None:
     """0.10.1.post2 is asked about each micro-batch by itself; the optimizer takes their mean."""
-    whole = dialects.rollouts(0, fresh=True)
+    batch = dialects.rollouts(0, fresh=True)
     told = plugins.load("openrlhf").semantics(FLAT).dialect
-    gains = torch.linspace(-1, 1, 8)[:, None].expand(8, dialects.TOKENS)
-    given = whole._replace(advantages=gains.numpy())._asdict()
-    rollouts = {name: each for name, each in given.items() if each is not None}
     folder = dialects.beside(contract_python("openrlhf", FLAT), "openrlhf")
     first = next(iter(dialects.cells("openrlhf", FLAT)))
     kl = Kl(estimator="k3", placement="loss", beta=0.3)
@@ -56,24 +50,13 @@ def test_micro_batches_of_openrlhf_are_averaged_over_their_own_tokens() -> None:
         for loss, size in ((Loss(aggregation="sequence_mean"), 1), (Loss(), 2)):
             cell = first.but(settings=first.settings.but(loss=loss, kl=kl))
             launch = plugins.load("openrlhf").translate(cell, dialects.PLACE)
+            dialect = told.model_copy(update={"micro_batch": size})
+            mine = dialects.ours(cell.settings, dialect, batch)
+            whole = batch._replace(advantages=mine["advantages"].numpy())
+            given = {name: each for name, each in whole._asdict().items() if each is not None}
             gradients = []
             for at in range(0, 8, size):
-                part = {name: each[at : at + size] for name, each in rollouts.items()}
+                part = {name: each[at : at + size] for name, each in given.items()}
                 gradients.append(release.ask("loss", launch, ProbeBatch(**part))["gradient"])
             theirs = torch.tensor(np.concatenate(gradients)) * size / 8
-            dialect = told.model_copy(update={"micro_batch": size})
-            mine = _gradient(whole, gains, kl, loss, dialect)
-            assert dialects.relative(mine, theirs) <= dialects.TOLERANCE
-
-
-def _gradient(batch: ProbeBatch, gains: Any, kl: Kl, loss: Loss, told: Dialect) -> Any:
-    shape = (dialects.GROUPS, dialects.SIZE, dialects.TOKENS)
-    logp, ref, old, mask = (
-        torch.tensor(each, dtype=torch.float32).view(shape)
-        for each in (batch.logp, batch.ref, batch.old, batch.mask)
-    )
-    none = torch.zeros(shape[:2])
-    made = Experience(mask, mask, mask, old, ref, none, none, gains.reshape(shape))
-    logp.requires_grad_()
-    value = objective(loss, kl, logp, made, told).loss
-    return (torch.autograd.grad(value, logp)[0] * mask).view(-1, dialects.TOKENS)
+            assert dialects.relative(mine["gradient"], theirs) <= dialects.TOLERANCE

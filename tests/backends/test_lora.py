@@ -9,36 +9,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backends.trl.options import VERSIONS as TRL
-from lab.adopt.adoption import adoption_of
 from orchestrator import plugins
 from orchestrator.library import lora
 from orchestrator.settings import Lora
 from tests import golden
-from tests.backends.asked import ask
 from tests.backends.environments import cpu_python
 from tests.lab.real import POLICY
 
 ASKED: dict[str, Any] = {"rank": 8, "alpha": 32, "targets": ["v_proj", "q_proj"]}
 ALL: dict[str, Any] = {"rank": 8, "alpha": 32}
 NAMED = {"verl": ASKED, "trl": ASKED, "skyrl": ALL, "prime_rl": ASKED}
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("version", TRL)
-@pytest.mark.parametrize(
-    ("targets", "taken"), [("all-linear", "all-linear"), (["q_proj"], ["q_proj", "q_proj"])]
-)
-def test_trl_reads_it(version: str, targets: Any, taken: Any) -> None:
-    machine = {"resources": {"num_nodes": 1, "gpus_per_node": 1}}
-    one = golden.cell_of("trl", version, {**machine, "lora": {**ALL, "targets": targets}})
-    plan = plugins.load("trl").translate(one, golden.PLACE)
-    [answer] = ask("trl", version, [adoption_of("trl").configuration(plan)])
-    resolved = answer["values"]
-    assert resolved["use_peft"] is True
-    assert (resolved["lora_r"], resolved["lora_alpha"], resolved["lora_dropout"]) == (8, 32, 0.0)
-    assert resolved["lora_target_modules"] == taken, "one name alone would be a pattern of PEFT's"
-    assert resolved["use_rslora"] is False
 
 
 def test_targets_are_one_text_whatever_their_order() -> None:

@@ -49,6 +49,9 @@ def loaded(name):
     spec.loader.exec_module(module)
     return module
 """
+ALONE = """
+assert not [name for name in sys.modules if name.startswith(("orchestrator", "backends"))]
+"""
 PROGRAMS = {
     "skyrl": """
 score = loaded("reward.py").score
@@ -93,7 +96,7 @@ def test_a_right_answer_is_worth_one_however_it_was_decoded(
         [
             sys.executable,
             "-c",
-            HEAD + PROGRAMS[library],
+            HEAD + PROGRAMS[library] + ALONE,
             tmp_path,
             rule,
             json.dumps(responses),

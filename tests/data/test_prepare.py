@@ -16,6 +16,7 @@ from orchestrator.identity import fingerprint
 from orchestrator.library import prompt_recipe
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Data
+from tests.backends.shipped import write
 from tests.backends.verl.cells import cell
 
 pytestmark = pytest.mark.skipif(not find_spec("datasets"), reason="no `datasets` here")
@@ -230,9 +231,7 @@ def planned(backend: Any, folder: Path, data: Data) -> tuple[LaunchPlan, Cell]:
     asked = asked.model_copy(update={"settings": settings, "id": fingerprint(settings)})
     place = AttemptPaths(folder / "plan", folder / "attempts" / "1", folder / "checkpoints")
     plan = backend.translate(asked, place)
-    for name, text in plan.files.items():
-        (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (place.plan_dir / name).write_text(text, encoding="utf-8")
+    write(plan, place.plan_dir)
     return plan, asked
 
 

@@ -24,13 +24,10 @@ def origin(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("module", "extra"),
     [
         ("scipy", "run"),
-        ("mlflow.tracking", "run"),
         ("optuna", "tune"),
         ("torch", "micro"),
         ("lm_eval.api", "eval"),
-        ("math_verify", "eval"),
         ("reasoning_gym", "data"),
-        ("numpy", None),
         ("orchestrator", None),
         ("nobody_has_this", None),
     ],

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -71,6 +71,14 @@ def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder.of(tmp_path / "ru ns'\"\n ü", "ex", "micro")
     made.open()
     return made
+
+
+@pytest.fixture(scope="session")
+def harness() -> ModuleType:
+    """The one module that imports lm-eval, torch and transformers."""
+    from orchestrator.evaluate import harness
+
+    return harness
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ path, through the real lm-eval, offline."""
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -34,13 +35,6 @@ SIZES = {
 """Items of each task: §4.1 of the paper; Countdown's are ours."""
 
 
-@pytest.fixture(scope="module")
-def harness() -> ModuleType:
-    from orchestrator.evaluate import harness
-
-    return harness
-
-
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: ModuleType) -> Iterator[Path]:
     root = tmp_path / "da ta'\" ü"
@@ -57,45 +51,42 @@ def path_of(task: str) -> Path:
     return task_files.find_task(task, (task_files.OWN_TASKS,))
 
 
-class Parrot:
-    """Gives the k-th response to a prompt what `answers` says, and remembers what it was asked."""
+def parrot(answers: Any) -> Any:
+    """A model that gives the k-th response to a prompt what `answers` says, and remembers what it
+    was asked."""
+    from lm_eval.api.model import LM
 
-    def __init__(self, answers: Any):
-        from lm_eval.api.model import LM
+    class Parrot(LM):  # type: ignore[misc]  # lm-eval is untyped: LM is Any
+        tokenizer_name = "parrot"
 
-        class Model(LM):  # type: ignore[misc]  # lm-eval is untyped: LM is Any
-            tokenizer_name = "parrot"
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[tuple[str, dict[str, Any]]] = []
+            self.count: Counter[str] = Counter()
 
-            def __init__(self) -> None:
-                super().__init__()
-                self.asked: list[tuple[str, dict[str, Any]]] = []
-                self.count: dict[str, int] = {}
+        def generate_until(self, requests: Any) -> list[str]:
+            responses = []
+            for prompt, kwargs in (each.args for each in requests):
+                self.asked.append((prompt, kwargs))
+                responses.append(answers(prompt, self.count[prompt]))
+                self.count[prompt] += 1
+            return responses
 
-            def generate_until(self, requests: Any) -> list[str]:
-                responses = []
-                for each in requests:
-                    prompt, kwargs = each.args
-                    repeat = self.count.get(prompt, 0)
-                    self.count[prompt] = repeat + 1
-                    self.asked.append((prompt, kwargs))
-                    responses.append(answers(prompt, repeat))
-                return responses
+        def has_template(self) -> bool:
+            return True
 
-            def has_template(self) -> bool:
-                return True
+        def apply_chat_template(self, history: Any, add_generation_prompt: bool = True) -> str:
+            return f"<|im_start|>user\n{history[0]['content']}<|im_end|>\n"
 
-            def apply_chat_template(self, history: Any, add_generation_prompt: bool = True) -> str:
-                return f"<|im_start|>user\n{history[0]['content']}<|im_end|>\n"
+        def seeded(self, seed: int) -> None:
+            pass
 
-            def seeded(self, seed: int) -> None:
-                pass
+        def loglikelihood(self, requests: Any) -> Any:
+            raise AssertionError("a generative task asked for a likelihood")
 
-            def loglikelihood(self, requests: Any) -> Any:
-                raise AssertionError("a generative task asked for a likelihood")
+        loglikelihood_rolling = loglikelihood
 
-            loglikelihood_rolling = loglikelihood
-
-        self.model = Model()
+    return Parrot()
 
 
 def scored(
@@ -105,11 +96,11 @@ def scored(
     answers: Any,
     repeats: int = 4,
 ) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
-    parrot = Parrot(answers).model
+    model = parrot(answers)
     ask = request(folder, path_of(task), task=EvalTask(name=task, domain="in", repeats=repeats))
-    harness._answer(parrot, ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)
+    harness._answer(model, ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)
     result, items = answers_of(ask)
-    return parrot, {score.metric: score.value for score in result.scores}, items
+    return model, {score.metric: score.value for score in result.scores}, items
 
 
 def test_every_task_of_the_paper_has_its_size() -> None:
@@ -142,7 +133,7 @@ def test_math_is_read_and_scored(
             "Hm. \\boxed{7}",
         ][repeat]
 
-    parrot, told, items = scored(harness, tmp_path, task, answers)
+    model, told, items = scored(harness, tmp_path, task, answers)
     assert told["mean@4"] == 0.5
     assert told["pass@4"] == 1
     assert told["pass@2"] == pytest.approx(1 - 1 / 6)
@@ -151,7 +142,7 @@ def test_math_is_read_and_scored(
     assert (told["boxed@4"], told["unboxed@4"]) == (0.25, 0.25)
     assert len(items) == 6
     assert {len(item["responses"]) for item in items} == {4}
-    prompt, kwargs = parrot.asked[0]
+    prompt, kwargs = model.asked[0]
     assert prompt.startswith("What is 1 over 4?")
     assert prompt.endswith("within \\boxed{}.")
     assert kwargs["max_gen_toks"] == 1024
@@ -170,13 +161,13 @@ def test_mmlu_joins_its_splits_and_reads_the_letter(
         right = "ABCD"[int(re.findall(r"(\d)\?", prompt)[0]) % 4]
         return f"Because.\n\\boxed{{{right}}}" if repeat else "The answer is (D)."
 
-    parrot, told, items = scored(harness, tmp_path, f"mmlu_college_{subject}", answers, repeats=2)
+    model, told, items = scored(harness, tmp_path, f"mmlu_college_{subject}", answers, repeats=2)
     order = [re.findall(r" (\w+) \d\?", item["prompt"])[0] for item in items]
     assert order == ["test"] * 3 + ["validation"] * 2 + ["dev"]
     assert [item["target"] for item in items] == ["A", "B", "C", "A", "B", "A"]
     assert told["mean@2"] == 0.5
     assert told["pass@2"] == 1
-    assert "\nA. one\nB. two\nC. three\nD. four\n" in parrot.asked[0][0]
+    assert "\nA. one\nB. two\nC. three\nD. four\n" in model.asked[0][0]
 
 
 def test_countdown_is_scored_as_in_training(harness: ModuleType, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from orch.testing import assert_optimises  # noqa: E402  (it needs torch)
 from orchestrator.errors import LaboratoryError  # noqa: E402
 from orchestrator.exact.own import Findings, calls, examine, examine_here  # noqa: E402
 from orchestrator.exact.own_answer import answer, rows  # noqa: E402
-from tests.backends.environments import contract_python, cpu_python  # noqa: E402
+from tests.backends.environments import cpu_python  # noqa: E402
 from tests.command_line import orch  # noqa: E402
 from tests.exact.own_losses import Written, known, mutants, others  # noqa: E402
 
@@ -289,63 +289,10 @@ VERL = {
 """verl 0.9.1's registered losses with its defaults -> what each is."""
 
 
-OPENRLHF = {
-    "loss.py:PolicyLoss": "ppo (low 0.2, high 0.2), mean over tokens",
-    "utils.py:compute_approx_kl": "β 1 × k1.loss",
-}
-"""OpenRLHF 0.11.2's policy loss and KL as its actor calls them by default -> what each is."""
-SKYRL = {
-    "ppo_policy_loss": "ppo (low 0.2, high 0.2), sum over tokens",
-    "sapo_policy_loss": "sapo, sum over tokens",
-    "gspo_policy_loss": "gspo (low 0.2, high 0.2), sum over tokens",
-    "compute_policy_loss_cispo": "cispo (high 4), sum over tokens",
-    "rollout_is_policy_loss": "rollout_is (low 0.2, high 0.2), sum over tokens",
-    "compute_approx_kl": "β 1 × k3.loss, sum over tokens",
-    "compute_rloo_outcome_advantage": "the reward less the mean of the others (rloo)",
-    "compute_grpo_outcome_advantage": "the group's mean and deviation (grpo; of n-1, 1e-06 added)",
-}
-"""SkyRL 0.4.0's; its losses are weighed by the batch's average beforehand."""
-SKYRL_IMPORT = """import sys, types
-sys.path += [{stand_ins!r}, {site!r}]
-from absent import AbsentModules
-sys.meta_path.append(AbsentModules({{"ray", "jaxtyping", "cloudpickle", "loguru", "omegaconf",
-    "s3fs", "fsspec", "gcsfs"}}))
-import skyrl
-package = types.ModuleType("skyrl.backends")
-package.__path__ = [skyrl.__path__[0] + "/backends"]
-sys.modules["skyrl.backends"] = skyrl.backends = package
-from skyrl.backends.skyrl_train.utils.ppo_utils import *
-"""
-
-
-def _names(targets: list[str], python: Path) -> list[str]:
-    return [answer(each).name for each in examine(targets, None, str(python))]
-
-
 @pytest.mark.real
 def test_losses_of_verl_are_named_as_they_are() -> None:
-    found = _names([f"{CORE}{name}" for name in VERL], cpu_python("verl", "0.9.1"))
-    for name, text in zip(found, VERL.values(), strict=True):
-        assert name.startswith(text)
-
-
-@pytest.mark.real
-def test_losses_of_openrlhf_are_named_as_they_are() -> None:
-    python = cpu_python("openrlhf", "0.11.2")
-    (models,) = python.parents[1].glob("lib/python*/site-packages/openrlhf/models")
-    found = _names([f"{models}/{name}" for name in OPENRLHF], python)
-    for name, text in zip(found, OPENRLHF.values(), strict=True):
-        assert name.startswith(text)
-
-
-@pytest.mark.real
-def test_losses_of_skyrl_are_named_as_they_are(tmp_path: Path) -> None:
-    from lab.libraries import folder
-
-    python = contract_python("skyrl", "0.4.0")
-    (site,) = python.parents[1].glob("lib/python*/site-packages")
-    file = tmp_path / "losses.py"
-    file.write_text(SKYRL_IMPORT.format(stand_ins=str(folder("skyrl")), site=str(site)))
-    found = _names([f"{file}:{name}" for name in SKYRL], Path(sys.executable))
-    for name, text in zip(found, SKYRL.values(), strict=True):
-        assert name.startswith(text)
+    """Of a library in an environment of its own, with objects of its configuration."""
+    targets = [f"{CORE}{name}" for name in VERL]
+    found = examine(targets, None, str(cpu_python("verl", "0.9.1")))
+    for each, text in zip(found, VERL.values(), strict=True):
+        assert answer(each).name.startswith(text)

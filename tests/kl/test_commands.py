@@ -105,9 +105,7 @@ def test_the_laboratory_prints_bias_variance_and_the_caveat() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("k3",), "Error:"),
         ((), "Error:"),
-        (("k0", "loss"), "Error:"),
         (("k3", "middle"), "Error:"),
         (("--all", "--ratio", "sequence"), "Error:"),
         (("k3", "loss", "--exact"), "takes no estimator"),

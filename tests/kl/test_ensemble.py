@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from docs.tools.ensemble import (
-    LEAST_PULL,
     REGIMES,
     draw,
     facts_of,
@@ -19,7 +18,7 @@ from docs.tools.ensemble import (
 )
 from orchestrator.kl import table
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.table import Case, TermRow, advised, judged, stored_rows, term_key
+from orchestrator.kl.table import Case, TermRow, advised, judged, term_key
 from tests.kl.brute import Brute, chain
 
 SAMPLE = 30
@@ -106,29 +105,6 @@ def test_a_sample_of_the_ensemble_has_the_stored_shares() -> None:
             bias, sampled = stored[regime]["bias"], measured[regime]["bias"]
             assert (bias == 0) == (sampled == 0) == row.is_unbiased, (term_key(row), regime)
             assert sampled == pytest.approx(bias, rel=1.5), (term_key(row), regime)
-
-
-def test_an_unbiased_row_pulls_with_one_in_every_model_and_noise_with_nothing() -> None:
-    for row in of_the_ensemble():
-        shares = table.signs(row)
-        assert shares is not None
-        for regime in REGIMES:
-            if row.is_unbiased:
-                assert shares[regime]["low"] == shares[regime]["high"] == 1.0
-            if row.is_noise:
-                assert shares[regime]["neither"] == 1.0
-    assert LEAST_PULL == 0.1
-
-
-def test_the_push_from_the_sampler_is_no_push_from_the_reference() -> None:
-    """k1 in the loss off-policy: towards the reference policy as often as away from it."""
-    (row,) = [
-        r for r in stored_rows() if (r.label, r.on_policy, r.ratio) == ("k1.loss", False, "token")
-    ]
-    shares = table.signs(row)
-    assert shares is not None
-    assert 0.3 < shares["near"]["attracts"] < 0.5
-    assert 0.3 < shares["near"]["repels"] < 0.5
 
 
 @pytest.mark.parametrize("estimator", ["k3", "rb", "k1"])

@@ -11,8 +11,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE, vocabulary_names
@@ -21,7 +19,6 @@ from orchestrator.exact.objectives import WIDE, generic_settings, gradients, nam
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import PLACEMENTS, KlConfiguration
 from orchestrator.kl.estimators import Ratio
-from orchestrator.kl.table import stored_rows
 from tests.kl.brute import Brute, chain
 
 TWO = (ToyPolicy(0.3, -0.2), ToyPolicy(-0.5, 0.15), ToyPolicy(0.6, -0.05))
@@ -103,36 +100,6 @@ def test_every_candidate_is_computed_somewhere() -> None:
     off = gradients(LabSetting(Q, P, T, MU), vocabulary_names())
     assert set(off) == set(catalogue())
     assert set(gradients(LabSetting(Q, P, T), vocabulary_names())) < set(off)
-
-
-@given(
-    parameters=st.tuples(*[st.floats(-1.2, 1.2), st.floats(-0.3, 0.3)] * 3),
-    num_tokens=st.integers(1, 10),
-)
-@settings(max_examples=15, deadline=None)
-def test_every_verdict_holds_at_any_parameters(parameters: Any, num_tokens: int) -> None:
-    """A name is an identity, not an accident of the settings it was found at."""
-    a, b, ra, rb, ma, mb = parameters
-    for on_policy in (True, False):
-        rollout = None if on_policy else ToyPolicy(ma, mb)
-        setting = LabSetting(ToyPolicy(a, b), ToyPolicy(ra, rb), num_tokens, rollout)
-        known = gradients(setting, vocabulary_names())
-        rows = [
-            row
-            for row in stored_rows()
-            if row.on_policy == on_policy and row.ratio != "sequence_mean"
-        ]
-        chosen = [
-            KlConfiguration(row.estimator, row.placement, row.ratio, reward_kl_of=row.reward_kl_of)
-            for row in rows
-        ]
-        found = exact(setting, chosen)
-        if setting.on_policy and not on_policy:
-            continue
-        for row, mean, size in zip(rows, found.mean, found.magnitude, strict=True):
-            wanted = sum((s * known[key] for s, key in row.terms), np.zeros(2))
-            scale = max(size.max(), np.abs(wanted).max(), 1e-6)
-            assert np.abs(mean - wanted).max() <= 1e-9 * scale, row
 
 
 def named(gradient: np.ndarray, *, on_policy: bool = True) -> Any:

@@ -2,14 +2,14 @@
 laboratory and groups written out."""
 
 from itertools import product
-from math import exp, inf, log, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.exact.laboratory import LabSetting, ToyPolicy, exact
+from orchestrator.exact.laboratory import LabSetting, exact
 from orchestrator.exact.objectives import gradients
 from orchestrator.exact.policy_losses import (
     STALENESS,
@@ -28,67 +28,39 @@ from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import EngineWeight
 from orchestrator.kl.groups import group_std
 from orchestrator.losses.table import POLICY_LOSSES, Bounds
+from tests.kl.brute import Brute, chain
 
 T = 10
 
 
-def _chances(policy: ToyPolicy, response: tuple[int, ...]) -> list[float]:
-    ones = [sum(response[:t]) for t in range(T)]
-    rates = [1 / (1 + exp(-(policy.a + policy.b * count))) for count in ones]
-    return [p if y else 1 - p for p, y in zip(rates, response, strict=True)]
-
-
-def _weight(name: str, chances: list[tuple[float, float]], gained: float) -> list[float]:
-    """Return the factor of A s_t of each token, written from the papers' formulas."""
-    ratios = [new / old for new, old in chances]
+def _weight(name: str, new: Any, old: Any, gained: Any) -> Any:
+    """Return the factor of A s_t of each token, [N, T], written from the papers' formulas."""
+    ratio, up = new / old, gained > 0
     if name == "ppo":
-        return [r * (r <= 1.2 if gained > 0 else r >= 0.8) for r in ratios]
+        return ratio * np.where(up, ratio <= 1.2, ratio >= 0.8)
     if name == "cispo":
-        return [min(r, 5.0) for r in ratios]
+        return np.minimum(ratio, 5.0)
     if name == "gspo":
-        s = exp(sum(map(log, ratios)) / T)
-        return [s * (s <= 1.0004 if gained > 0 else s >= 0.9997)] * T
-    return [
-        new / old * (new - old <= 0.2 if gained > 0 else old - new <= 0.2) for new, old in chances
-    ]
+        s = np.exp(np.log(ratio).mean(1, keepdims=True)) + 0 * ratio
+        return s * np.where(up, s <= 1.0004, s >= 0.9997)
+    return ratio * np.where(up, new - old <= 0.2, old - new <= 0.2)
 
 
 @pytest.mark.parametrize("name", ["ppo", "cispo", "gspo", "dppo_tv"])
 def test_the_expected_gradient_is_that_of_a_walk(name: str) -> None:
     who = policies(4.0)
-    responses = list(product((0, 1), repeat=T))
-    at = {
-        each: tuple(_chances(each, response) for response in responses)
-        for each in (who.policy, who.proximal)
-    }
-    new, old = at[who.policy], at[who.proximal]
-    base = sum(float(np.prod(p)) for p, y in zip(new, responses, strict=True) if sum(y) > 5)
-    mean, true = np.zeros(2), np.zeros(2)
-    square = 0.0
-    for i, response in enumerate(responses):
-        gained = float(sum(response) > 5) - base
-        factors = _weight(name, list(zip(new[i], old[i], strict=True)), gained)
-        each = np.zeros(2)
-        for t, y in enumerate(response):
-            count = sum(response[:t])
-            rate = new[i][t] if y else 1 - new[i][t]
-            score = (y - rate) * np.array([1.0, count])
-            each += gained * factors[t] * score
-            true += np.prod(new[i]) * gained * score
-        mean += np.prod(old[i]) * each
-        square += float(np.prod(old[i]) * (each @ each))
-    length = true @ true
+    walk = Brute(chain(T, who.policy, who.reference), who.proximal)
+    new, old = (walk.taken(each).exp().numpy() for each in (walk.logq, walk.logm))
+    own, sampled, scores = walk.q.numpy(), walk.mu.numpy(), walk.scores()
+    right = (walk.tokens.numpy().sum(1) > 5).astype(float)
+    gained = (right - own @ right)[:, None]
+    each = ((gained * _weight(name, new, old, gained))[:, :, None] * scores).sum(1)
+    mean, true = sampled @ each, own @ (gained * scores.sum(1))
+    square, length = float(sampled @ (each**2).sum(1)), true @ true
     ours = effect(POLICY_LOSSES[name], who)
     assert ours.pull == pytest.approx(mean @ true / length, rel=1e-10)
     assert ours.off == pytest.approx(sqrt((mean - true) @ (mean - true) / length), rel=1e-10)
     assert ours.noise == pytest.approx(sqrt((square - mean @ mean) / length), rel=1e-10)
-
-
-@pytest.mark.parametrize("name", list(POLICY_LOSSES))
-def test_on_policy_no_loss_is_biased(name: str) -> None:
-    at = effect(POLICY_LOSSES[name], policies(0.0))
-    assert at.off == 0.0
-    assert at.dropped_positive == at.dropped_negative == 0.0
 
 
 def test_what_is_cut_from_the_reward_makes_beta_count_more() -> None:

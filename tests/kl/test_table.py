@@ -34,7 +34,6 @@ from orchestrator.exact.objectives import wide_policy
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
 from orchestrator.kl.configuration import KlConfiguration, extended
 from orchestrator.kl.estimators import (
-    UNCLAMPED,
     Clamp,
     importance_ratio,
     token_kl,
@@ -219,27 +218,9 @@ def test_no_second_list_of_estimators_exists() -> None:
     assert not lists, lists
 
 
-FORMS: tuple[Any, ...] = (
-    "none",
-    *(k for k, each in TABLE.items() if not each.is_of_vocabulary),
-)
 RNG = np.random.default_rng(3)
 LOGP, LOGP_REF, LOGP_OLD = -RNG.exponential(1.5, (3, 4, 6))
 MASK = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]])
-
-
-@pytest.mark.parametrize("ratio", ["token", "sequence", "sequence_mean"])
-@pytest.mark.parametrize(
-    "clamp", [UNCLAMPED, Clamp(20.0, 10.0), Clamp(None, 10.0), Clamp(0.8, 0.5)]
-)
-@pytest.mark.parametrize("form", FORMS)
-def test_numpy_and_torch_agree(form: Any, clamp: Clamp, ratio: Any) -> None:
-    rest = {"ratio": ratio, "clamp": clamp}
-    ours = token_kl(form, LOGP, LOGP_REF, LOGP_OLD, mask=MASK, **rest)
-    tensors = (torch.as_tensor(each) for each in (LOGP, LOGP_REF, LOGP_OLD))
-    theirs = token_kl(form, *tensors, mask=torch.as_tensor(MASK), **rest)
-    np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-14, atol=1e-15)
-    assert ours.shape == LOGP.shape
 
 
 def test_a_sequence_ratio_stops_at_the_mask_and_gives_the_past_its_gradient() -> None:

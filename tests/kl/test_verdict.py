@@ -264,23 +264,6 @@ def test_words_and_advice_are_those_of_the_row_under_every_option(estimator: str
             assert all(round(each.near, 2) <= round(own.near, 2) for each in named)
 
 
-def test_numbers_of_the_referee() -> None:
-    """Derived anew without orch, by finite differences on models of 84 parameters."""
-    halved = of("k3.both", advantage="dr_grpo", group_size=2)
-    assert percent(halved.bias.far or 0) == "24%"
-    assert "1.2 × far from it (and 1.6% across it)" in halved.summary
-    assert "a × sequence-level reverse KL + (1 - a) × token-level forward KL" in halved.summary
-    stale = of("k2.loss", on_policy=False)
-    assert [percent(each or 0) for each in (stale.bias.near, stale.bias.far)] == ["2%", "54%"]
-    forms = {each.term: (percent(each.near), percent(each.far)) for each in stale.advice.forms}
-    assert forms["this"] == ("2.6%", "33%")
-    assert forms["rb.both"] == ("1%", "4.6%")
-    assert stale.advice.use == ("rb.both",)
-    assert "made for the reward and the loss together" in of("rb.reward").advice.text
-    whole = of("k1.reward", on_policy=False, ratio="sequence")
-    assert "sequence-level reverse KL - that to the rollout policy" in whole.summary
-
-
 def test_beta_zero_is_no_kl_term() -> None:
     found = verdict(Kl(estimator="k3", placement="loss", beta=0.0), on_policy=True)
     assert found.objective is ObjectiveKind.NONE

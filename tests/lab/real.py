@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from backends.prime_rl.releases import NAME as PRIME_RL
 from lab.prove import scaled_down
 from lab.prove.scaled_down import CONTENT_ONLY
 from orchestrator import plugins
 from orchestrator.environments.lock import Environment
-from orchestrator.identity import fingerprint
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import AttemptPaths, Cell, Checkpoint, MetricPoint
 from orchestrator.rundir import CellDir
-from orchestrator.settings import Cadence, Resources, Settings
+from orchestrator.settings import Cadence
 from tests.backends import child
 
 POLICY = Path(__file__).parents[2] / "backends" / "micro" / "policies" / "elder"
@@ -95,33 +93,14 @@ def cell(
             "max_prompt_tokens": 10,
             "num_prompts": 64,
         },
-        "advantage": {"estimator": "rloo"},
-        "loss": {},
         "rollout": {"group_size": GROUP, "max_response_tokens": 6},
         "batch": {"num_prompts": PROMPTS},
-        "optimizer": {"learning_rate": 1e-3},
         "num_train_steps": STEPS,
-        "backend": {"name": library, "version": version},
         **changes,
         "model": {"name": "elder", "path": str(model), **changes.get("model", {})},
     }
-    validated = Settings.model_validate(settings)
-    return Cell(
-        id=fingerprint(validated),
-        slug="real",
-        studies=("real",),
-        axes={},
-        settings=validated,
-        resources=Resources(num_nodes=1, gpus_per_node=_gpus(validated)),
-        cadence=Cadence(checkpoint_every_steps=STEPS // 2),
-    )
-
-
-def _gpus(settings: Settings) -> int:
-    """As few as the library takes: one for each program, or one that does all in turn."""
-    if settings.backend.name == PRIME_RL:
-        return 3
-    return 2 if settings.max_staleness_steps else 1
+    made = scaled_down.cell_of(library, version, settings)
+    return scaled_down.on_few_gpus(made.but(cadence=Cadence(checkpoint_every_steps=STEPS // 2)))
 
 
 def train(

@@ -1,35 +1,23 @@
-"""What orch ships with a launch runs where the library is: rewards, and verl's extension."""
+"""The reward that orch ships with a launch runs where the library is."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator import plugins, scoring
-from orchestrator.records import AttemptPaths, LaunchPlan
+from orchestrator import scoring
 from tests.backends import child
 from tests.backends.environments import contract_python, cpu_python, library_python
-from tests.backends.shipped import write
+from tests.backends.shipped import planned, write
 from tests.backends.test_shipped_rewards import ENDINGS, HEAD, LABELS, PROGRAMS, RIGHT
-from tests.lab import proven, real
-
-ROOT = Path(__file__).parents[2]
-CPU = {
-    "openrlhf": "0.11.2",
-    "prime_rl": "0.5.0",
-    "skyrl": "0.4.0",
-    "trl": "1.16.0",
-    "verl": "0.9.1",
-}
-"""Library -> the release that trains here."""
+from tests.golden import RELEASES
 
 
 def python_of(library: str) -> Path:
     """The Python of an environment with the library; of Prime-RL, the verifiers that it locks."""
     if library == "prime_rl":
         return library_python("verifiers", no_deps=[], needs=["verifiers==0.1.12", "math-verify"])
-    return cpu_python(library, CPU[library])
+    return cpu_python(library, RELEASES[library])
 
 
 LOADED = {
@@ -63,28 +51,10 @@ print("\\n" + json.dumps(
 """The library's own packages: its data sets, and for Prime-RL the environment that it serves."""
 
 
-def planned(library: str, version: str, rule: str, folder: Path) -> LaunchPlan:
-    """A launch with a rule for its rewards."""
-    place = AttemptPaths(folder, folder / "attempts" / "1", folder / "checkpoints")
-    asked = real.cell(
-        library, version, Path("/models/m"), Path("d.jsonl"), {"kl": {"estimator": "none"}}
-    )
-    loss = asked.settings.loss.model_copy(update={"aggregation": "constant", "constant_tokens": 6})
-    data = asked.settings.data.model_copy(update={"reward": rule})
-    changes: dict[str, Any] = {"data": data}
-    if library == "trl":
-        changes["loss"] = loss
-    if (library, version) == ("prime_rl", "0.8.0"):
-        advantage = asked.settings.advantage.model_copy(update={"estimator": "dr_grpo"})
-        changes |= {"advantage": advantage, "max_staleness_steps": 1}
-    settings = asked.settings.model_copy(update=changes)
-    return plugins.load(library).translate(asked.model_copy(update={"settings": settings}), place)
-
-
 @pytest.mark.thorough  # in a library's environment
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [each for each in scoring.MODULES if each != "reasoning_gym"])
-@pytest.mark.parametrize("library", [*CPU, "prime_rl@0.8.0"])
+@pytest.mark.parametrize("library", [*RELEASES, "prime_rl@0.8.0"])
 def test_a_reward_is_computed_where_the_library_is(library: str, rule: str, tmp_path: Path) -> None:
     """The plan's own reward file and scorer, loaded as the library loads them, nothing of orch.
 
@@ -93,7 +63,8 @@ def test_a_reward_is_computed_where_the_library_is(library: str, rule: str, tmp_
     name, _, version = library.partition("@")
     python = contract_python(name, version) if version else python_of(name)
     folder = tmp_path / "it's a plan"
-    write(planned(name, version or CPU[name], rule, folder), folder)
+    newer = {"advantage.estimator": "dr_grpo", "max_staleness_steps": 1} if version else {}
+    write(planned(name, rule, folder, version, **newer), folder)
     responses = [RIGHT[rule] + ending for ending in ENDINGS]
     arguments = (folder, rule, json.dumps(responses), LABELS[rule])
     parent = child.Imported(python, ("datasets", "verifiers") if name == "prime_rl" else ())
@@ -101,26 +72,3 @@ def test_a_reward_is_computed_where_the_library_is(library: str, rule: str, tmp_
     assert done.returncode == 0, done.stderr[-3000:]
     worth = dict(zip(ENDINGS, json.loads(done.stdout.splitlines()[-1]), strict=True))
     assert worth == dict.fromkeys(ENDINGS, 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.long(40)
-@pytest.mark.real
-def test_verl_trains_with_orchs_extension(tmp_path: Path) -> None:
-    """Two rollout batches: what the extension computes is what the dialect predicts.
-
-    Its advantage estimator and its KL in the loss; its third part, k1_to_go, is trained and proven
-    in verl/test_real.py.
-    """
-    changes = {
-        "advantage": {"estimator": "reinforce"},
-        "kl": {"estimator": "rho_k3", "placement": "loss", "beta": 0.05},
-        "precision": {"training": "fp32"},
-    }
-    proof_cell = proven.other_cell("verl", CPU["verl"], changes, tmp_path, batches=2)
-    proof_cell.train()
-    assert (proof_cell.cell_dir.plan / "extension" / "orch_verl.py").is_file()
-    proof = proof_cell.run().proof()
-    assert proof.num_steps == 2
-    assert proof.holds, proof
-    assert {"advantages", "kl_loss", "weights"} <= {each.name for each in proof.quantities}

@@ -4,9 +4,10 @@ Each cell is translated; the library's own functions, as `lab/probes` runs them,
 random rollouts. The gradient is that of the table, of the advantages that the library computed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -59,97 +60,71 @@ CORRECTIONS: Sequence[Mapping[str, Any]] = [
     {"kind": "geometric", "least": 0.5, "most": 1.4},
 ]
 """Every weight and mask against the engine, with bounds that act on some of the tokens."""
-NEAR, BOTH = {"low": 0.1, "high": 0.3}, ("sequence_mean", "token_mean")
-CASES: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "openrlhf": [
-        {"policy": policy, "aggregation": aggregation, **bounds}
-        for policy, aggregations in (("ppo", BOTH), ("gspo", ("sequence_mean",)))
-        for aggregation in aggregations
-        for bounds in ({}, {"clip": NEAR}, {"clip": {**NEAR, "dual": 1.4}})
-    ],
+WIDE: Mapping[str, Any] = {"clip": {"low": 0.4, "high": 0.6}}
+NEAR: Mapping[str, Any] = {"clip": {"low": 0.1, "high": 0.3}}
+CAPPED, HELD = ({"clip": {**NEAR["clip"], "dual": dual}} for dual in (1.4, 1.3))
+STALE: Mapping[str, Any] = {"max_staleness_steps": 2}
+BY_TOKEN, BY_RESPONSE, BOTH = ("token_mean",), ("sequence_mean",), ("sequence_mean", "token_mean")
+LOSSES: Mapping[str, Sequence[tuple[str, Sequence[str], Sequence[Mapping[str, Any]]]]] = {
+    "openrlhf": [("ppo", BOTH, ({}, NEAR, CAPPED)), ("gspo", BY_RESPONSE, ({}, NEAR, CAPPED))],
     "skyrl": [
-        {"policy": policy, "aggregation": aggregation, **more}
-        for policy, mores in (
-            (
-                "ppo",
-                (
-                    {},
-                    {"clip": {**NEAR, "dual": 1.4}},
-                    {"clip": {**NEAR, "dual": 1.4}, "max_staleness_steps": 2},
-                ),
-            ),
-            ("gspo", ({}, {"clip": NEAR})),
-            ("cispo", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
-            ("sapo", ({},)),
-            ("rollout_is", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
-            ("dppo_tv", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
-            ("dppo_kl", ({}, {"clip": NEAR}, {"clip": NEAR, "max_staleness_steps": 2})),
-        )
-        for aggregation in BOTH
-        for more in mores
-    ]
-    + [
-        {"policy": policy, "correction": correction, **bounds}
-        for policy, bounds in (
-            ("ppo", {}),
-            ("gspo", {"clip": {"low": 0.4, "high": 0.6}}),
-            ("cispo", {}),
-            ("sapo", {}),
-        )
-        for correction in CORRECTIONS
+        ("ppo", BOTH, ({}, CAPPED, CAPPED | STALE)),
+        ("gspo", BOTH, ({}, NEAR)),
+        ("sapo", BOTH, ({},)),
+        *(
+            (policy, BOTH, ({}, NEAR, {**NEAR, **STALE}))
+            for policy in ("cispo", "rollout_is", "dppo_tv", "dppo_kl")
+        ),
     ],
     "trl": [
-        {"policy": policy, "aggregation": aggregation, **bounds}
-        for policy, aggregations, boundses in (
-            ("ppo", BOTH, ({}, {"clip": {**NEAR, "dual": 1.4}})),
-            ("gspo", BOTH, ({}, {"clip": NEAR}, {"clip": {**NEAR, "dual": 1.4}})),
-            ("cispo", ("token_mean",), ({}, {"clip": {"low": 1.0, "high": 0.3}})),
-            ("sapo", ("sequence_mean",), ({},)),
-            ("vespo", ("token_mean",), ({},)),
-        )
-        for aggregation in aggregations
-        for bounds in boundses
+        ("ppo", BOTH, ({}, CAPPED)),
+        ("gspo", BOTH, ({}, NEAR, CAPPED)),
+        ("cispo", BY_TOKEN, ({}, {"clip": {"low": 1.0, "high": 0.3}})),
+        ("sapo", BY_RESPONSE, ({},)),
+        ("vespo", BY_TOKEN, ({},)),
     ],
     "verl": [
-        {"policy": policy, "aggregation": aggregation, **bounds}
-        for policy, aggregations, boundses in (
-            ("ppo", BOTH, ({}, {"clip": {**NEAR, "dual": 1.3}})),
-            ("reinforce", BOTH, ({},)),
-            ("gspo", BOTH, ({}, {"clip": NEAR})),
-            ("cispo", BOTH, ({}, {"clip": NEAR})),
-            ("sapo", ("sequence_mean",), ({},)),
-            ("gmpo", ("sequence_mean",), ({}, {"clip": NEAR})),
-            ("dppo_tv", BOTH, ({}, {"clip": {**NEAR, "dual": 1.3}})),
-            ("dppo_kl", BOTH, ({}, {"clip": {**NEAR, "dual": 1.3}})),
-        )
-        for aggregation in aggregations
-        for bounds in boundses
-    ]
-    + [
-        {"policy": policy, "aggregation": aggregation, "correction": correction, **bounds}
-        for policy, aggregation, bounds in (
-            ("ppo", "token_mean", {}),
-            ("ppo", "sequence_mean", {}),
-            ("gspo", "sequence_mean", {"clip": {"low": 0.4, "high": 0.6}}),
-            ("cispo", "token_mean", {}),
-            ("dppo_tv", "token_mean", {"clip": {**NEAR, "dual": 1.3}}),
-        )
-        for correction in CORRECTIONS
-        if (correction["kind"], aggregation) != ("reject_token", "sequence_mean")
+        ("ppo", BOTH, ({}, HELD)),
+        ("reinforce", BOTH, ({},)),
+        ("gspo", BOTH, ({}, NEAR)),
+        ("cispo", BOTH, ({}, NEAR)),
+        ("sapo", BY_RESPONSE, ({},)),
+        ("gmpo", BY_RESPONSE, ({}, NEAR)),
+        ("dppo_tv", BOTH, ({}, HELD)),
+        ("dppo_kl", BOTH, ({}, HELD)),
     ],
 }
+CORRECTED: Mapping[str, Sequence[tuple[str, Sequence[str], Mapping[str, Any]]]] = {
+    "skyrl": [
+        ("ppo", BY_TOKEN, {}),
+        ("gspo", BY_TOKEN, WIDE),
+        ("cispo", BY_TOKEN, {}),
+        ("sapo", BY_TOKEN, {}),
+    ],
+    "verl": [
+        ("ppo", BOTH, {}),
+        ("gspo", BY_RESPONSE, WIDE),
+        ("cispo", BY_TOKEN, {}),
+        ("dppo_tv", BY_TOKEN, HELD),
+    ],
+}
+"""Library -> policy losses, their means and their bounds; and those with each of CORRECTIONS."""
 
 
-def cases(release: str) -> list[Mapping[str, Any]]:
-    """Return the cases that a release has."""
+def cases(release: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the cases that a release has."""
     library, _, version = release.partition("@")
-    kept = list(CASES[library])
-    if library == "skyrl" and version == "0.2.0":  # its asynchronous ppo has no ratio
-        kept = [each for each in kept if not each["policy"].startswith("dppo")]
-        kept = [each for each in kept if (each["policy"], len(each)) != ("ppo", 4)]
-    if library == "skyrl" and version != "0.4.0":
-        kept = [each for each in kept if (each["policy"], len(each)) != ("cispo", 4)]
-    return kept
+    for policy, means, more in LOSSES[library]:
+        for mean, each in product(means, more):
+            stale = policy in ("cispo", "ppo") and "max_staleness_steps" in each
+            if version == "0.2.0" and (policy.startswith("dppo") or stale):
+                continue  # its asynchronous ppo has no ratio
+            if version != "0.3.0" or (policy, stale) != ("cispo", True):
+                yield {"policy": policy, "aggregation": mean, **each}
+    for policy, means, bounds in CORRECTED.get(library, ()):
+        for mean, by in product(means, CORRECTIONS):
+            if (library, by["kind"], mean) != ("verl", "reject_token", "sequence_mean"):
+                yield {"policy": policy, "aggregation": mean, "correction": by, **bounds}
 
 
 def cell_of(release: str, case: Mapping[str, Any]) -> Cell:
@@ -158,10 +133,8 @@ def cell_of(release: str, case: Mapping[str, Any]) -> Cell:
     more = {name: value for name, value in case.items() if name not in loss}
     if library == "trl":  # with one update a batch its ratio is 1, whatever `old` is
         more["batch"] = {"num_prompts": real.PROMPTS, "num_minibatches": 2}
-    changes = {"kl": {"estimator": "none"}, **more}
-    asked = real.cell(library, version, Path("/models/m"), Path("d.jsonl"), changes)
-    settings = asked.settings.model_copy(update={"loss": Loss.model_validate(loss)})
-    return asked.model_copy(update={"settings": settings})
+    changes = {"kl": {"estimator": "none"}, "loss": loss, **more}
+    return real.cell(library, version, Path("/models/m"), Path("d.jsonl"), changes)
 
 
 @cache
@@ -205,10 +178,10 @@ RELEASES = [
 
 
 @pytest.mark.parametrize(
-    ("release", "at"), [(name, at) for name in RELEASES for at in range(len(cases(name)))]
+    ("release", "at"), [(name, at) for name in RELEASES for at, _ in enumerate(cases(name))]
 )
 def test_the_librarys_own_function_is_the_loss_of_the_table(release: str, at: int) -> None:
-    loss = cell_of(release, cases(release)[at]).settings.loss
+    loss = cell_of(release, list(cases(release))[at]).settings.loss
     theirs = answers(release)[at]
     value, gradient = of_table(loss, theirs["advantages"])
     np.testing.assert_allclose(theirs["gradient"] * MASK, gradient, atol=1e-7)
@@ -223,8 +196,8 @@ VALUE_DIFFERS = ("dppo_tv", "dppo_kl")
 """Without a bound on the weight the value of verl is r A log pi. Its gradient is that of r A."""
 
 
-@pytest.mark.parametrize("library", list(CASES))
+@pytest.mark.parametrize("library", list(LOSSES))
 def test_a_loss_that_is_exact_has_a_case(library: str) -> None:
     """And one without a case is not exact."""
     offered = plugins.load(library).capabilities["loss.policy"]
-    assert set(offered) == {case["policy"] for case in CASES[library]}
+    assert set(offered) == {policy for policy, *_ in LOSSES[library]}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from backends.micro.objective import policy_loss
 from orchestrator import identity
 from orchestrator.losses import table
 from orchestrator.losses.table import (
@@ -71,6 +72,23 @@ def test_the_slope_is_the_derivative_of_the_value(name: str) -> None:
 def test_the_slope_of_a_weighted_loss_is_its_weight(name: str) -> None:
     loss = POLICY_LOSSES[name].compute(tokens(POLICY_LOSSES[name]))
     np.testing.assert_allclose(loss.value, loss.slope * LOGP)
+
+
+def test_gspo_is_ppo_with_the_mean_ratio_of_the_embedded_trainer() -> None:
+    """The older spelling has code of its own: autograd through the mean of the log-ratios."""
+    logp, old, advantage, mask = map(torch.as_tensor, (LOGP, LOGP_OLD, ADVANTAGE, MASK))
+
+    def gradient(words: dict[str, str]) -> tuple[torch.Tensor, torch.Tensor]:
+        loss = Loss.model_validate({"clip": {"low": 0.05, "high": 0.05}, **words})
+        own = logp.clone().requires_grad_()
+        surrogate = policy_loss(loss, own, old, advantage, mask=mask)[0] * mask
+        (slope,) = torch.autograd.grad((surrogate.sum(-1) / mask.sum(-1)).mean(), own)
+        return surrogate.detach(), slope
+
+    ours, older = gradient({"policy": "gspo"}), gradient({"ratio_level": "sequence_mean"})
+    for one, other in zip(ours, older, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+    assert (ours[1][mask > 0] == 0).any()
 
 
 @pytest.mark.parametrize("name", list(POLICY_LOSSES))

@@ -1,68 +1,32 @@
-"""The package as it travels with a launch: alone, in an interpreter that knows nothing of us."""
+"""The package as it travels with a launch: for any Python of a trainer, without us."""
 
 import ast
 import hashlib
-import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from orchestrator.scoring import MODULES, PACKAGE, VERSIONS, files
 
-PROGRAM = """
-import json, sys
-sys.path[:0] = json.loads(sys.argv[1])
-from orch_scoring import reward_function
-reward = reward_function(sys.argv[2])
-print(json.dumps([reward(*pair) for pair in json.loads(sys.argv[3])]))
-assert not [name for name in sys.modules if name.startswith(("orchestrator", "backends"))]
-"""
-SUM = '{"dataset": "chain_sum", "row": {"answer": "6", "metadata": {}}}'
-PACKAGED = ("math_boxed", "reasoning_gym")
-"""Rules that need a package beside Python."""
-PAIRS = {
-    "math_boxed": [(r"\boxed{\frac{1}{\sqrt 2}}", r"\frac{\sqrt{2}}{2}"), (r"\boxed{3}", "4")],
-    "countdown": [("<answer>2+3</answer>", '{"numbers": [3, 2], "target": 5}'), ("5", "{}")],
-    "exact": [(" yes\n", "yes"), ("no", "yes")],
-    "reasoning_gym": [(f"<answer>{n}</answer>", SUM) for n in (6, 7)],
+PACKAGES = {
+    "math_boxed": {"math_verify", "latex2sympy2_extended", "sympy"},
+    "reasoning_gym": {"reasoning_gym"},
 }
-
-
-@pytest.mark.parametrize("rule", MODULES)
-def test_it_stands_alone(rule: str, tmp_path: Path) -> None:
-    if rule == "reasoning_gym":
-        pytest.importorskip("reasoning_gym")
-    for name, text in files(rule).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    known = [str(tmp_path), *(packages if rule in PACKAGED else [])]
-    pairs = PAIRS[rule] if rule != "countdown" else PAIRS[rule][:1]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(known), rule, json.dumps(pairs)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)[0] == 1.0
-    assert len(json.loads(done.stdout)) == 1 or json.loads(done.stdout)[1] < 0.1
+"""What a rule needs beside Python: one package, and what comes with it."""
 
 
 @pytest.mark.parametrize("rule", MODULES)
 def test_it_is_what_the_oldest_python_of_a_trainer_reads(rule: str) -> None:
+    imported: set[str] = set()
     for name, text in files(rule).items():
-        ast.parse(text, name, feature_version=(3, 10))
         assert name.startswith(f"{PACKAGE}/")
-        assert "orchestrator" not in {
-            (node.module or "").partition(".")[0]
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.ImportFrom) and node.level == 0
-        }
+        for node in ast.walk(ast.parse(text, name, feature_version=(3, 10))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module or "")
+    tops = {name.partition(".")[0] for name in imported}
+    assert tops <= sys.stdlib_module_names | PACKAGES.get(rule, set())
 
 
 FILES = {

@@ -72,7 +72,11 @@ def test_what_means_are_taken_over() -> None:
     of_batch = aggregate(Loss(), per_token, mask, dialect(mean_over="batch"), tokens)
     assert of_batch.item() == pytest.approx(45 / 12)
     assert aggregate(Loss(), per_token, mask, dialect(), tokens).item() == pytest.approx(45 / 9)
+    by_response = Loss(aggregation="sequence_mean")
+    means = aggregate(by_response, per_token, mask).item()
+    assert means == pytest.approx((2 + 4.5 + 6 + 8) / 4)
     constant = Loss(aggregation="constant", constant_tokens=6)
+    assert aggregate(constant, per_token, mask).item() == pytest.approx(45 / 6 / 4)
     tokens = aggregate(constant, per_token, mask, dialect(constant_is_tokens=True))
     assert tokens.item() == pytest.approx(45 / 9)
 
@@ -149,15 +153,19 @@ def test_decay_of_matrices_leaves_norms_alone() -> None:
 
 
 def test_learning_rates_by_hand() -> None:
-    def rates(told: Dialect, **changed: Any) -> list[float]:
-        settings = embedded(
-            optimizer=Optimizer(learning_rate=1.0, schedule="linear", num_warmup_steps=2),
-            num_train_steps=6,
-            **changed,
-        )
+    def rates(
+        told: Dialect = PLAIN, schedule: Any = "linear", warmup: int = 2, **changed: Any
+    ) -> list[float]:
+        own = Optimizer(learning_rate=1.0, schedule=schedule, num_warmup_steps=warmup)
+        settings = embedded(optimizer=own, num_train_steps=6, **changed)
         return [optimizer.rate_of(settings, step, told) for step in range(1, 7)]
 
-    assert rates(PLAIN) == [0.5, 1, 1, 0.75, 0.5, 0.25]
+    assert rates(schedule="constant", warmup=0) == [1.0] * 6
+    assert rates(schedule="constant") == [0.5, 1, 1, 1, 1, 1]
+    assert rates(schedule="cosine") == pytest.approx(
+        [0.5, 1, 1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]
+    )
+    assert rates() == [0.5, 1, 1, 0.75, 0.5, 0.25]
     assert rates(dialect(warmup_from_zero=True)) == [0, 0.5, 1, 0.75, 0.5, 0.25]
     twice = Batch(num_prompts=4, num_minibatches=2)
     held = dialect(schedule_per_batch=True)
@@ -257,15 +265,6 @@ def test_advantages_by_hand() -> None:
     assert advantages("grpo", torch.ones(1, 5)).tolist() == [[0.0] * 5]
 
 
-def test_what_the_loss_is_divided_by() -> None:
-    per_token = torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 100.0]]])
-    mask = torch.tensor([[[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]]])
-    assert aggregate(Loss(), per_token, mask).item() == 15 / 5
-    assert aggregate(Loss(aggregation="sequence_mean"), per_token, mask).item() == (2 + 4.5) / 2
-    constant = Loss(aggregation="constant", constant_tokens=6)
-    assert aggregate(constant, per_token, mask).item() == (6 + 9) / 6 / 2
-
-
 def test_clipping_by_hand() -> None:
     ratio = torch.tensor([0.5, 0.9, 1.1, 1.5, 4.0])
     logp, rollout = ratio.log(), torch.zeros(5)
@@ -321,19 +320,6 @@ def test_updates_are_those_of_torchs_adamw(decay: float) -> None:
         theirs.grad = gradient
         reference.step()
     torch.testing.assert_close(ours, theirs.detach(), atol=1e-6, rtol=1e-6)
-
-
-def test_learning_rate_schedules_by_hand() -> None:
-    def rates(schedule: Any, warmup: int) -> list[float]:
-        settings = Optimizer(learning_rate=1.0, schedule=schedule, num_warmup_steps=warmup)
-        return [optimizer.learning_rate(settings, step, 6) for step in range(1, 7)]
-
-    assert rates("constant", 0) == [1.0] * 6
-    assert rates("constant", 2) == [0.5, 1, 1, 1, 1, 1]
-    assert rates("linear", 2) == [0.5, 1, 1, 0.75, 0.5, 0.25]
-    assert rates("cosine", 2) == pytest.approx(
-        [0.5, 1, 1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]
-    )
 
 
 def test_gradients_are_clipped_by_their_norm_each_by_its_own_bound() -> None:

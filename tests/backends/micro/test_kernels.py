@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.micro import batched, evaluation, fused, huggingface, kernels, passes
+from backends.micro import batched, fused, huggingface, kernels, passes
 from backends.micro.batched import Folded
 from backends.micro.policy import one_quiet_core
 from backends.micro.shape import NUM_TOKENS
@@ -73,49 +73,6 @@ def test_tokens_log_probabilities_and_gradients_are_those_of_torch(
     for one in (sampled.scored, scored):
         gradient = own.gradient(one, tokens, slope, heat, further)
         assert (gradient - expected).abs().max() <= CLOSE[real] * expected.abs().max()
-
-
-@pytest.mark.parametrize("longest", [1, 4, 7, 9])
-def test_an_evaluation_as_one_tree_is_that_in_parts(longest: int, policies: Tensor) -> None:
-    """Bit for bit: cells of two skills, and of one skill alone, with longer and shorter answers."""
-    base = huggingface.read(POLICIES / "elder")
-    flat = torch.cat([policies.float(), base[None]])
-    sort, copy = (evaluation.Divergence(base, skill, longest) for skill in ("sort", "copy"))
-    for of_cells in ([sort, copy, sort], [copy] * 3):
-        policy = passes.prepared(flat)
-        parts = zip(
-            evaluation.accuracies(policy),
-            evaluation.divergence_metrics(of_cells, policy),
-            of_cells,
-            strict=True,
-        )
-        expected = [
-            evaluation.accuracy_metrics(exact, one.skill) | values for exact, values, one in parts
-        ]
-        assert evaluation.metrics(of_cells, policy) == expected
-        by_torch = evaluation.metrics(of_cells, batched.folded(flat))
-        for one, other in zip(expected, by_torch, strict=True):
-            assert one == pytest.approx(other, abs=1e-4)
-
-
-def test_responses_of_several_cells_are_one_tree_of_their_reference(
-    policies: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bit for bit what each cell gets alone, however many cells a tree has."""
-    draw = torch.Generator().manual_seed(7)
-    prompts = torch.randint(3, NUM_TOKENS, (1, 4, 8), generator=draw).expand(5, -1, -1)
-    uniforms = torch.rand(5, 4, 3, 7, generator=draw)
-    flat, heat = policies.float(), torch.full((1, 1, 1, 1), 1.3)
-    samplers = passes.prepared(flat[[0, 1, 0, 1, 0]])
-    rollouts = samplers.sample(prompts, uniforms, heat, (1.0,) * 5, keep=False).rollouts
-    given = prompts, rollouts.tokens, rollouts.mask
-    for nodes in (1 << 14, 2 * 4 * (8 + 3 * 6), 1):
-        monkeypatch.setattr(passes, "NODES", nodes)
-        together = passes.score_alike(flat[1], rollouts, 1.3)
-        for number, of_cell in enumerate(together):
-            alone = passes.prepared(flat[1:]).score(*(x[number : number + 1] for x in given), heat)
-            assert torch.equal(of_cell.logp, alone.logp[0])
-            assert torch.equal(of_cell.logps, alone.logps[0])
 
 
 @pytest.mark.parametrize("rounded", ["bf16", "fp16", "fp8", "int8"])

@@ -102,18 +102,6 @@ def test_models_of_the_paper_map_to_different_policies() -> None:
     assert policy_for("some-other-model") == policy_for("qwen2.5-7b")
 
 
-def test_the_trained_skill_is_the_domain() -> None:
-    small = BACKEND.rehearse(declared({"data": COUNTDOWN}))
-    assert small is not None
-    domains = {task.name: task.domain for task in BACKEND.rehearse_tasks(small)}
-    assert domains == {
-        "micro_sort": "out",
-        "micro_reverse": "in",
-        "micro_copy": "out",
-        "micro_increment": "out",
-    }
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -11,9 +11,8 @@ from torch import Tensor
 from backends.micro import huggingface, rollout, skills
 from backends.micro.policy import chain, one_quiet_core, weights
 from backends.micro.problem_sets import encode, held_out_problems, problems
-from backends.micro.shape import NUM_PARAMETERS
 from backends.micro.shipped import POLICIES, names
-from backends.micro.skills import EOS, PROMPT_TOKENS, Skill, answer, text
+from backends.micro.skills import EOS, PROMPT_TOKENS, answer, text
 from docs.tools import plain_policy, pretrain
 from docs.tools.plain_policy import forward, initial
 from orchestrator.errors import CheckpointError
@@ -47,12 +46,6 @@ def test_logits_are_those_of_hugging_faces_llama(flat: Tensor, tmp_path: Path) -
     with torch.no_grad():
         ours = forward(weights(flat), tokens, chain(15, 0, CPU))
         assert (theirs(tokens).logits - ours).abs().max() < 1e-4 < ours.abs().max()
-
-
-def test_a_policy_survives_its_files_bit_for_bit(flat: Tensor, tmp_path: Path) -> None:
-    huggingface.write(tmp_path, flat)
-    assert torch.equal(huggingface.read(tmp_path), flat)
-    assert len(flat) == NUM_PARAMETERS == 49_728
 
 
 def test_the_tokenizer_gives_our_tokens_and_takes_them_back(tmp_path: Path) -> None:
@@ -135,17 +128,12 @@ def test_tokens_are_drawn_with_their_exact_chances(
     assert ((seen - chances).abs() <= 4.5 * spread + 1e-6).all()
 
 
-@pytest.mark.parametrize(
-    ("skill", "digits"),
-    [
-        ("sort", [1, 3, 4, 7, 9]),
-        ("reverse", [3, 7, 9, 1, 4]),
-        ("copy", [4, 1, 9, 7, 3]),
-        ("increment", [5, 2, 0, 8, 4]),
-    ],
-)
-def test_answers_by_hand(skill: Skill, digits: list[int]) -> None:
-    assert answer(skill, [4, 1, 9, 7, 3]) == digits
+def test_answers_by_hand() -> None:
+    asked = [4, 1, 9, 7, 3]
+    assert answer("sort", asked) == [1, 3, 4, 7, 9]
+    assert answer("reverse", asked) == [3, 7, 9, 1, 4]
+    assert answer("copy", asked) == asked
+    assert answer("increment", asked) == [5, 2, 0, 8, 4]
 
 
 def test_training_and_evaluation_share_no_problem() -> None:
@@ -156,12 +144,6 @@ def test_training_and_evaluation_share_no_problem() -> None:
     assert len(trained) + len(held_out) == 100_000
     assert not trained & held_out
     assert (held_out_problems(8) == held_out_problems(20)[:8]).all()
-
-
-def test_prompts_and_answers_as_tokens() -> None:
-    prompts, answers = encode("sort", np.array([[4, 1, 9, 7, 3]]))
-    assert [skills.VOCABULARY[t] for t in prompts[0]] == ["<bos>", "S", *"41973", "="]
-    assert [skills.VOCABULARY[t] for t in answers[0]] == [*"13479", "<eos>"]
 
 
 def test_pretraining_is_deterministic_and_learns() -> None:

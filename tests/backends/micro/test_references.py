@@ -15,7 +15,6 @@ from orchestrator.records import AttemptPaths
 from orchestrator.settings import (
     Batch,
     BetaController,
-    EngineCorrection,
     Kl,
     Model,
     Optimizer,
@@ -84,18 +83,6 @@ def test_the_sampler_as_the_reference_holds_back_one_batch_only(trained: Train) 
     assert all(each["train/kl_term"] > 1e-7 for each in later)
 
 
-def test_a_policy_comes_to_its_teacher(trained: Train) -> None:
-    """On-policy distillation: the KL over the vocabulary to another shipped policy."""
-    teacher = ReferencePolicy(kind="teacher", path="micro:fir")
-    kl = of(teacher, "full.loss").but(beta=10.0)
-    slow = Optimizer(learning_rate=3e-4)
-    settings = embedded(num_train_steps=10, batch=Batch(num_prompts=16), optimizer=slow).but(kl=kl)
-    run = [line["values"] for line in lines(trained(settings, evaluate_every_steps=10)[1])]
-    assert run[0]["eval/kl_reverse"] > 0.5, "elder is far from fir"
-    assert run[-1]["eval/kl_reverse"] < 0.85 * run[0]["eval/kl_reverse"]
-    assert "eval/accuracy_predicted" not in run[0]
-
-
 @pytest.mark.parametrize("label", ["js.loss", "top4_forward.loss", "rb.both"])
 def test_a_policy_is_distilled_without_a_reward(trained: Train, label: str) -> None:
     """Pure distillation: no reward of a task enters the gradient, whichever divergence it is of."""
@@ -136,52 +123,41 @@ def test_a_controlled_beta_is_the_one_in_force_and_goes_on_after_a_kill(
     assert load_state(tmp_path / "state", "0123456789ab", device()).beta == state.beta
 
 
+K1: dict[str, Any] = {"estimator": "k1", "placement": "reward", "beta": 0.1}
+K1_TO_GO, RHO_K1 = K1 | {"estimator": "k1_to_go"}, K1 | {"estimator": "rho_k1"}
+IN_LOSS = K1 | {"placement": "loss"}
+OF_SEQUENCES = {"ratio_level": "sequence"}
+SAMPLER, CONTROLLER = {"kind": "sampler"}, {"target": 0.1, "horizon": 10}
+ONLY = {"kind": "teacher", "path": "x", "task_reward": False}
+
+
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("kl", "loss", "sentence"),
     [
-        (lambda: ReferencePolicy(kind="ema", share=0.5), "takes every_steps and share; got share"),
-        (lambda: ReferencePolicy(kind="sampler", path="x"), "takes no field; got path"),
-        (lambda: ReferencePolicy(kind="sampler", task_reward=False), "nothing to learn from"),
+        (K1 | {"reference": {"kind": "ema", "share": 0.5}}, {}, "takes every_steps and share"),
+        (K1 | {"reference": SAMPLER | {"path": "x"}}, {}, "takes no field; got path"),
+        (K1 | {"reference": SAMPLER | {"task_reward": False}}, {}, "nothing to learn from"),
+        (K1 | {"reference": ONLY, "beta": 0.0}, {}, "leaves the KL alone"),
+        (K1 | {"reference": SAMPLER, "reset_reference_every_steps": 5}, {}, "leave one of them"),
+        (IN_LOSS | {"controller": CONTROLLER}, {}, "follows the KL in the reward"),
+        (K1, {"correction": {"kind": "mis_token"}}, "rejects by bounds"),
+        (K1, {"correction": {"kind": "tis_token", "least": 2, "most": 2}}, "must be below most"),
         (
-            lambda: Kl(
-                estimator="k3",
-                placement="loss",
-                reference=ReferencePolicy(kind="teacher", path="x", task_reward=False),
-            ),
-            "leaves the KL alone",
-        ),
-        (
-            lambda: of(ReferencePolicy(kind="sampler"), reset_reference_every_steps=5),
-            "leave one of them out",
-        ),
-        (
-            lambda: of(label="k3.loss", controller=BetaController(target=0.1, horizon=10)),
-            "follows the KL in the reward",
-        ),
-        (lambda: EngineCorrection(kind="mis_token"), "rejects by bounds"),
-        (lambda: EngineCorrection(kind="tis_token", least=2, most=2), "least must be below most"),
-        (
-            lambda: embedded(
-                "k1",
-                "reward",
-                loss={"correction": {"kind": "tis_token", "most": 2.0, "applies_to": "kl"}},
-            ),
+            K1,
+            {"correction": {"kind": "tis_token", "most": 2.0, "applies_to": "kl"}},
             "is about a KL in the loss",
         ),
-        (lambda: of(label="k1.loss", ratio_level="sequence"), "is of a rho estimator in the loss"),
-        (lambda: of(label="rho_k1.reward", ratio_level="sequence"), "of a rho estimator in the lo"),
-        *(
-            (
-                lambda name=name: embedded(name, "reward", 0.1, loss={"ratio_level": "sequence"}),
-                "weights a KL in the reward as a whole",
-            )
-            for name in ("k1_to_go", "rho_k1")
-        ),
+        (IN_LOSS | OF_SEQUENCES, {}, "is of a rho estimator in the loss"),
+        (RHO_K1 | OF_SEQUENCES, {}, "of a rho estimator in the lo"),
+        (K1_TO_GO, OF_SEQUENCES, "weights a KL in the reward as a whole"),
+        (RHO_K1, OF_SEQUENCES, "weights a KL in the reward as a whole"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Callable[[], object], sentence: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    kl: dict[str, Any], loss: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
-        make()
+        embedded(kl=kl, loss=loss)
 
 
 def test_a_rehearsal_keeps_them_in_proportion() -> None:

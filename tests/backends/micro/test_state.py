@@ -186,14 +186,6 @@ def test_a_full_disk_is_told_and_leaves_the_old_state(
     assert torch.equal(policies(place)[36], policies(uninterrupted)[36])
 
 
-def test_a_folder_that_is_a_file_is_told(cell: Cell, tmp_path: Path) -> None:
-    (tmp_path / "attempts").write_text("in the way")
-    with pytest.raises(RunFolderError, match="cannot be written"):
-        train.run(
-            cell, AttemptPaths(tmp_path, tmp_path / "attempts" / "1", tmp_path / "checkpoints")
-        )
-
-
 def test_a_torn_metrics_file_is_read_to_its_tear_and_mended(tmp_path: Path) -> None:
     with disk.Journal(tmp_path) as journal:
         journal.write(1, {"train/reward_mean": 0.5, "train/grad_norm": float("inf")})

@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 from backends.micro import train
-from backends.micro.theory import has_closed_form, optimum, predicted
+from backends.micro.theory import optimum, predicted
 from orchestrator.records import Outcome
-from orchestrator.settings import Advantage, BackendRef, Batch, Optimizer, Rollout, Settings
+from orchestrator.settings import (
+    Advantage,
+    BackendRef,
+    Batch,
+    Kl,
+    Optimizer,
+    ReferencePolicy,
+    Rollout,
+    Settings,
+)
 from tests.backends.micro.cells import cell_of, embedded, lines, place_at
 from tests.backends.micro.test_together import Kept
 
@@ -21,6 +30,11 @@ prompts; what training length does to the miss is in backends/micro/README.md.""
 VALUE_NOISE = 0.02
 """KL is measured on half of the problems, along sampled states: by so much may a value look better
 than the best there is."""
+
+
+SHORT = {"max_response_tokens": 7}
+K1: dict[str, Any] = {"estimator": "k1", "placement": "reward", "beta": 0.3}
+TEACHER = ReferencePolicy(kind="teacher", path="micro:fir")
 
 
 @pytest.mark.parametrize("beta", [0.05, 0.3, 1.0, 3.0])
@@ -47,23 +61,40 @@ def test_extreme_beta_stays_finite() -> None:
     assert optimum([0.3], 1e6) == pytest.approx((0.3, 0.0), abs=1e-5)
 
 
-def test_only_unbiased_on_policy_cells_have_a_prediction() -> None:
-    for kl in [("k1", "reward"), ("k1", "reward_and_loss"), ("k3", "reward_and_loss")]:
-        assert predicted(embedded(*kl, 0.3)) is not None
-    for kl in [("k1", "loss"), ("k3", "reward"), ("k3", "loss"), ("k2", "reward_and_loss")]:
-        assert predicted(embedded(*kl, 0.3)) is None
-    assert predicted(embedded()) is None
-    assert predicted(embedded("k1", "reward", 0.0)) is None
-    assert predicted(embedded("k1", "reward", 0.3, max_staleness_steps=2)) is None
-    assert (
-        predicted(embedded("k1", "reward", 0.3, batch=Batch(num_prompts=4, num_minibatches=2)))
-        is None
-    )
-    hot = Rollout(group_size=5, max_response_tokens=7, temperature=1.2)
-    assert predicted(embedded("k1", "reward", 0.3, rollout=hot)) is None
-    scaled = Advantage(estimator="grpo")
-    assert predicted(embedded("k1", "reward", 0.3, advantage=scaled)) is not None
-    assert predicted(embedded("k3", "reward_and_loss", 0.3, advantage=scaled)) is None
+@pytest.mark.parametrize(
+    ("kl", "changes", "holds"),
+    [
+        ("k1.reward", {}, True),
+        ("k1.reward_and_loss", {}, True),
+        ("k3.reward_and_loss", {}, True),
+        ("k1.loss", {}, False),
+        ("k3.reward", {}, False),
+        ("k2.reward_and_loss", {}, False),
+        ("k1.reward", {"max_staleness_steps": 2}, False),
+        ("k1.reward", {"batch": Batch(num_prompts=4, num_minibatches=2)}, False),
+        ("k1.reward", {"rollout": Rollout(group_size=5, temperature=1.2, **SHORT)}, False),
+        ("k1.reward", {"kl": Kl(**K1, reference=TEACHER)}, False),
+        ("k1.reward", {"advantage": "grpo"}, True),
+        ("k1.reward", {"advantage": "dr_grpo"}, True),
+        ("k3.reward_and_loss", {"advantage": "grpo"}, False),
+        ("k1.reward", {"version": "1+kl_reward=outside"}, True),
+        ("k1.reward", {"version": "1+kl_reward=to_go"}, True),
+        ("k1.reward", {"version": "1+kl_reward=token"}, False),
+        ("k1.reward", {"version": "1+kl_reward=outside", "advantage": "dr_grpo"}, False),
+        ("k1.reward", {"version": "1+kl_reward=to_go", "advantage": "grpo"}, False),
+        ("k1.reward", {"version": "1+kl_clamp=-/10+kl_reward=to_go+decay_of=matrices"}, True),
+    ],
+)
+def test_only_unbiased_on_policy_cells_have_a_prediction(
+    kl: str, changes: dict[str, Any], holds: bool
+) -> None:
+    """In dialects that weigh KL and reward alike."""
+    rest, estimator = dict(changes), changes.get("advantage", "rloo")
+    backend = BackendRef(name="micro", version=rest.pop("version", "1"))
+    rest["advantage"] = Advantage(estimator=estimator)
+    settings = embedded(*kl.split("."), 0.3, backend=backend, **rest)
+    assert (predicted(settings) is not None) == holds
+    assert predicted(embedded(*kl.split("."), 0.0)) is None
 
 
 def long_cell(estimator: str, placement: str, beta: float) -> Settings:
@@ -133,30 +164,3 @@ def test_a_biased_configuration_does_not(finals: Finals) -> None:
     (accuracy,), (divergence,) = finals[BIASED]
     assert accuracy > exact.accuracy + 0.15
     assert accuracy - divergence < exact.accuracy - exact.kl_reverse - 0.3, "and pays for it"
-
-
-@pytest.mark.parametrize(
-    ("estimator", "dialect", "holds"),
-    [
-        ("rloo", "kl_reward=outside", True),
-        ("rloo", "kl_reward=to_go", True),
-        ("rloo", "kl_reward=token", False),
-        ("dr_grpo", "kl_reward=outside", False),
-        ("grpo", "kl_reward=to_go", False),
-        ("grpo", "", True),
-        ("dr_grpo", "", True),
-        ("rloo", "kl_clamp=-/10+kl_reward=to_go+decay_of=matrices", True),
-    ],
-)
-def test_a_closed_form_holds_in_dialects_that_weigh_kl_and_reward_alike(
-    estimator: Any, dialect: str, holds: bool
-) -> None:
-    version = f"1+{dialect}" if dialect else "1"
-    settings = embedded(
-        "k1",
-        "reward",
-        1.0,
-        advantage=Advantage(estimator=estimator),
-        backend=BackendRef(name="micro", version=version),
-    )
-    assert has_closed_form(settings) == holds

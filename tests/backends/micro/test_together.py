@@ -249,13 +249,20 @@ def outcome_of(place: AttemptPaths) -> tuple[Any, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("engine", "minibatches", "lag"), [("c", 1, 0), ("c", 2, 3), ("torch", 2, 3)]
+    ("engine", "minibatches", "lag", "nodes"),
+    [("c", 1, 0, 1), ("c", 2, 3, passes.NODES), ("torch", 2, 3, passes.NODES)],
 )
 def test_a_curve_does_not_depend_on_the_cells_beside_it(
-    engine: str, minibatches: int, lag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str,
+    minibatches: int,
+    lag: int,
+    nodes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bit for bit: alone, among others, and in another place among them."""
+    """Bit for bit: alone, among others, in another place among them, and in several trees."""
     monkeypatch.setenv(kernels.ENGINE, engine)
+    monkeypatch.setattr(passes, "NODES", nodes)
     batch = Batch(num_prompts=4 * minibatches, num_minibatches=minibatches)
     cells = [
         cell_of(

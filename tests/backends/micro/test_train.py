@@ -3,9 +3,9 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -13,20 +13,16 @@ from torch import Tensor
 
 from backends.micro import BACKEND, huggingface, train
 from backends.micro.experience import Trainee, collect, rewards
-from backends.micro.objective import Experience, kl_loss
+from backends.micro.objective import Experience
 from backends.micro.policy import one_quiet_core
 from backends.micro.state import State, save_state
-from orchestrator.estimators import EstimatorEntry, entry, register, unregister
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import AttemptPaths
 from orchestrator.settings import (
     Batch,
     Clip,
-    Data,
-    Kl,
     Loss,
     Optimizer,
-    Placement,
     Settings,
 )
 from tests.backends.micro.cells import cell_of, embedded, lines, place_at
@@ -36,54 +32,6 @@ Train = Callable[..., Any]
 
 def final_policy(place: AttemptPaths) -> Tensor:
     return huggingface.read(BACKEND.find_checkpoints(place.checkpoints_dir)[-1].path)
-
-
-@pytest.fixture
-def registered() -> Iterator[tuple[str, str]]:
-    """Two estimators of another package: k3 under another name, and the fourth power."""
-    k3 = entry("k3")
-    mine = (
-        EstimatorEntry("twin", "k3's", k3.value, k3.slope, is_reverse_kl=False, source="a test"),
-        EstimatorEntry(
-            "k4",
-            "(log r)^4",
-            lambda x: x**4,
-            lambda x: 4 * x**3,
-            is_reverse_kl=False,
-            source="a test",
-        ),
-    )
-    for each in mine:
-        register(each)
-    yield "twin", "k4"
-    for each in mine:
-        unregister(each.name)
-
-
-def test_an_estimator_of_another_package_is_trained_with_its_own_gradient(
-    registered: tuple[str, str], trained: Train
-) -> None:
-    twin, k4 = registered
-    for placement in get_args(Placement):
-        policies = [
-            final_policy(trained(embedded(name, placement, 0.5, num_train_steps=3))[1])
-            for name in ("k3", twin, k4)
-        ]
-        assert torch.equal(policies[0], policies[1]), "equal functions, equal weights"
-        assert not torch.equal(policies[0], policies[2])
-    x = torch.linspace(-0.7, 0.9, 8, dtype=torch.float64, requires_grad=True)
-    kl = Kl(estimator=k4, placement="loss", beta=0.5)
-    (gradient,) = torch.autograd.grad(kl_loss(kl, x, torch.zeros(8), torch.zeros(8)).sum(), x)
-    assert torch.allclose(gradient, 4 * x.detach() ** 3)
-
-
-def test_training_teaches(trained: Train) -> None:
-    skill = Data(name="reverse", path="micro:reverse", reward="exact", max_prompt_tokens=8)
-    settings = embedded(data=skill, batch=Batch(num_prompts=16), num_train_steps=25)
-    curve = lines(trained(settings)[1])
-    before, after = (curve[i]["values"]["eval/accuracy/reverse"] for i in (0, -1))
-    assert after > before + 0.1
-    assert curve[-1]["values"]["eval/accuracy_in_domain"] == after
 
 
 def test_metrics_are_one_line_a_train_step_under_canonical_names(trained: Train) -> None:
@@ -191,20 +139,6 @@ def test_beta_zero_is_none_bit_for_bit(estimator: Any, placement: Any, trained: 
     _, zero = trained(embedded(estimator, placement, 0.0, **same))
     assert torch.equal(final_policy(none), final_policy(zero))
     assert lines(none) == lines(zero)
-
-
-def test_a_reset_makes_the_policy_its_own_reference(trained: Train) -> None:
-    from orchestrator.settings import Kl
-
-    def reference_kl(every: int | None) -> list[float]:
-        kl = Kl(estimator="k1", placement="reward", beta=0.1, reset_reference_every_steps=every)
-        settings = embedded().model_copy(update={"kl": kl, "num_train_steps": 6})
-        found = lines(trained(settings, evaluate_every_steps=1)[1])
-        return [line["values"]["eval/kl_reverse"] for line in found]
-
-    kept, reset = reference_kl(None), reference_kl(3)
-    assert kept[:4] == reset[:4]
-    assert reset[4] < kept[4]  # only one step away from the new reference
 
 
 def test_a_policy_that_stops_being_finite_is_a_collapse_with_a_usable_checkpoint(

@@ -12,6 +12,7 @@ import pytest
 from backends.prime_rl import BACKEND
 from orchestrator.records import AttemptPaths, Cell
 from orchestrator.settings import Resources
+from tests.backends.shipped import write
 
 PROGRAM = """#!{python}
 import json, os, sys, time
@@ -34,11 +35,8 @@ def nasty(tmp_path: Path) -> AttemptPaths:
 def launch(cell: Cell, place: AttemptPaths, tmp_path: Path, **variables: str) -> list[Any]:
     """Runs the plan of a cell; what each program of Prime-RL was started with."""
     plan = BACKEND.translate(cell, place)
-    place.plan_dir.mkdir(parents=True, exist_ok=True)
     place.attempt_dir.mkdir(parents=True, exist_ok=True)
-    for name, text in plan.files.items():
-        (place.plan_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (place.plan_dir / name).write_text(text, encoding="utf-8")
+    write(plan, place.plan_dir)
     seen, programs = tmp_path / "seen.jsonl", tmp_path / "bin"
     programs.mkdir(exist_ok=True)
     for name in ("rl", "inference"):

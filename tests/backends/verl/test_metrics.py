@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from backends.verl import BACKEND
-from backends.verl.metrics import LogScale, canonical
 from orchestrator.errors import LogFault
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import MetricPoint
@@ -27,6 +26,10 @@ STEP = {
     "timing_s/testing": 10.0,
     "training/off_policy/trajectory_staleness_worst/mean": 1.5,
     "training/off_policy/trajectory_staleness_worst/max": 3,
+    "rollout_corr/kl": 0.0011,
+    "rollout_corr/k3_kl": 0.001,
+    "rollout_corr/chi2_token": 0.002,
+    "rollout_corr/rollout_is_eff_sample_size": 0.98,
     "val-core/lighteval/MATH/acc/mean@1": 0.3,
     "val-aux/lighteval/MATH/reward/std@4": 0.1,
 }
@@ -59,6 +62,9 @@ def test_the_file_logger_under_canonical_names(tmp_path: Path) -> None:
     assert values["train/kl_term"] == 0.03
     assert values["train/entropy"] == 0.4
     assert values["time/step_seconds"] == 60.0
+    # as compute_offpolicy_metrics and compute_is_metrics of 0.9.1 name them
+    names = ("rollout/mismatch_kl", "rollout/mismatch_chi2", "rollout/mismatch_ess")
+    assert [values[name] for name in names] == [0.001, 0.002, 0.98]
     assert values["eval/validation/mean"] == 0.3
     assert all(map(is_canonical, values))
 
@@ -117,19 +123,4 @@ def test_the_console_where_the_file_is_missing(tmp_path: Path) -> None:
         "train/grad_norm": NAN,
         "train/learning_rate": 1e-6,
         "time/step_seconds": 12.5,
-    }
-
-
-def test_the_engines_mismatch_has_canonical_names() -> None:
-    """As compute_offpolicy_metrics and compute_is_metrics of 0.9.1 name them."""
-    logged = {
-        "rollout_corr/kl": 0.0011,
-        "rollout_corr/k3_kl": 0.001,
-        "rollout_corr/chi2_token": 0.002,
-        "rollout_corr/rollout_is_eff_sample_size": 0.98,
-    }
-    assert canonical(logged, LogScale()) == {
-        "rollout/mismatch_kl": 0.001,
-        "rollout/mismatch_chi2": 0.002,
-        "rollout/mismatch_ess": 0.98,
     }

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from lab.adopt.keys import written_options
-from orchestrator.library.key_tables import Option, load_options, load_tables, release_table
+from orchestrator.library.key_tables import Option, load_tables, release_table
 from orchestrator.library.launches import Given
 
 RELEASES = {
@@ -16,12 +16,6 @@ RELEASES = {
     "1.1": {"seed": Option("int", 1), "kl": Option("str", "k1", ("k1", "k2", "k3"))},
     "1.2": {"seed": Option("float", 1.5), "kl": Option("str", "k1", ("k1", "k2", "k3"))},
 }
-
-
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    (tmp_path / "options.json").write_text(written_options(RELEASES))
-    assert load_options(tmp_path / "options.json") == RELEASES
-    assert '"kl": [[0, 0, "str", "k1", ["k1", "k2"]], [1, 2, ' in written_options(RELEASES)
 
 
 def test_a_table_takes_the_keys_that_a_launch_adds() -> None:

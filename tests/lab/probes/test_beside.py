@@ -42,12 +42,6 @@ def test_controllers_and_references_are_as_the_cell_says(release: tuple[str, str
     assert len(_entries(release, "reference")) == (release[0] == "trl")
 
 
-def test_gspo_has_one_ratio_a_response_and_trl_puts_it_on_the_kl() -> None:
-    asked = "grpo --importance_sampling_level sequence --use_bias_correction_kl true"
-    (gspo,) = (each for each in _entries(("trl", "1.16.0"), "level") if asked in str(each))
-    assert (gspo["policy"]["level"], gspo["kl"]["level"]) == ("sequence_mean", "sequence_mean")
-
-
 def test_a_reference_that_moves_otherwise_does_not_agree() -> None:
     assert moved_as_asked([0, 0.6, 0.6, 0.84])["agrees"] is True
     assert moved_as_asked([0.6, 0.84, 0.936, 0.9744])["agrees"] is False

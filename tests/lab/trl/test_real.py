@@ -161,25 +161,6 @@ def _files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_three_configurations_begin_alike_and_part(run: tuple[Path, str]) -> None:
-    """Same policy, prompts and seed: until the first update only the KL could differ, and it is 0.
-
-    rloo's loss sums a response's tokens, as luspo does, so that their gradients agree.
-    """
-    folder, _ = run
-    first, later = ([], [])  # type: ignore[var-annotated]  # lists of numbers
-    for cell in cells(folder):
-        if ADAPTED in cell.name:  # its random matrices come before the samples
-            continue
-        steps = {each["step"]: each["values"] for each in (*logged(cell, 1), *logged(cell, 2))}
-        first.append((steps[1]["rewards/task_reward/mean"], steps[1]["grad_norm"]))
-        later.append(steps[STEPS]["grad_norm"])
-    rewards, norms = zip(*first, strict=True)
-    assert len(set(rewards)) == 1
-    assert norms == pytest.approx([norms[0]] * 3, rel=1e-5)
-    assert len(set(later)) == 3
-
-
 def test_the_rest_of_the_line_follows(run: tuple[Path, str]) -> None:
     """Scored by lm-eval, mirrored to MLflow, compared and reported."""
     folder, said = run
@@ -207,13 +188,3 @@ def test_the_adapter_and_not_its_base_is_scored(run: tuple[Path, str]) -> None:
     base = Path(ROOT / "backends" / "micro" / "policies" / "elder")
     apart = distances(cpu_python("trl", RELEASE), base, last.path, export)
     assert apart["merged"] < 1e-4 < 0.1 < apart["base"], apart
-
-
-def test_the_newest_checkpoint_resumes_and_none_is_half(run: tuple[Path, str]) -> None:
-    folder, _ = run
-    for cell in cells(folder):
-        *older, last = BACKEND.find_checkpoints(cell / "checkpoints")
-        assert (last.path / "optimizer.pt").is_file()
-        for checkpoint in older:  # the worker removed what only a resumed run reads
-            assert not (checkpoint.path / "optimizer.pt").exists()
-            assert (checkpoint.path / "tokenizer.json").is_file()
