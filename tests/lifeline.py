@@ -23,7 +23,6 @@ def held(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":
 
 def let_go(process: "subprocess.Popen[bytes]", seconds: float = 30) -> None:
     """Has the program and all it started ended, and waits for that."""
-    assert process.stdin is not None
     process.stdin.close()
     process.wait(seconds)
 

@@ -42,7 +42,6 @@ def test_what_the_page_draws_and_markdown_does_not_tell(synthetic: Any) -> None:
     assert found.cards[0].cells, "a verdict names the cells it was judged on"
     first, second, third = found.plates
     assert first.figure is not None
-    assert second.figure is not None
     assert third.figure is None
     shown = [[found.data["configurations"][i]["name"] for i in p.at] for p in second.figure.panels]
     assert shown == [["none", "k1.reward β=0.1", "k1.reward β=0.3"]] * 5
@@ -56,7 +55,6 @@ def test_what_the_page_draws_and_markdown_does_not_tell(synthetic: Any) -> None:
     (one,) = found.data["baselines"]
     assert one["finals"]["eval/in_domain/mean"] == pytest.approx(0.25)
     table = section(found, "provenance").tables[0]
-    assert table.anchors is not None
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert table.anchors[0] == f"cell-{row['cell']}"
     (directory,) = row["directory"]
@@ -95,12 +93,10 @@ def test_an_open_claim_is_an_effect_and_what_is_missing(synthetic: Any) -> None:
     assert "no effect larger than 0.05 (" in equal.answer, "the sentence says what the verdict says"
     assert found.missing == "1 of 1 claim is still open."
     (card,) = found.cards
-    assert card.effect is not None
     assert card.effect.value == pytest.approx(-0.085)
     assert card.words == "open, contrary"
     turned = CLAIMS["unbiased_wins"].replace(">", "<")
     (card,) = reported(synthetic, done, {"loses": turned}).cards
-    assert card.effect is not None
     assert card.effect.value == pytest.approx(0.085), "more is more as claimed"
     assert card.words == "open, as claimed"
 
@@ -203,7 +199,6 @@ def test_the_first_figure_is_accuracy_against_distance(synthetic: Any) -> None:
                 beta=beta, seed=seed, accuracy=inside, scored=False, metrics=distant
             )
     found = reported(synthetic, done, claims={})
-    assert found.first is not None
     rows = [row for row in found.first.views[0]["rows"] if "value" in row]
     assert [row["x"] for row in rows] == [1.95, 1, 1.95, 1]
     assert [row["value"] for row in rows] == pytest.approx([0.9, 0.5, 0.2, 0.5], abs=0.005)
@@ -330,7 +325,6 @@ def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> N
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["... over seeds and items"].startswith("[")
     low, high = found.data["configurations"][0]["finals"]["eval/in_domain/mean"][4:]
-    assert low is not None
     assert low < 0.625 < high
 
 

@@ -75,7 +75,6 @@ def test_a_claim_belongs_to_one_process_and_ends_with_it(folder: RunFolder) -> N
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     assert cell_dir.is_claimed()
     assert cell_dir.take_claim(patience_seconds=0) is None

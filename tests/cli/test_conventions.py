@@ -43,7 +43,6 @@ ENDLESS = {"dashboard", "init"}
 def every_command() -> Iterator[tuple[str, click.Command]]:
     for name in COMMANDS:
         command = group.get_command(None, name)
-        assert command is not None
         if isinstance(command, click.Group):
             yield from ((f"{name} {part}", each) for part, each in command.commands.items())
         else:
@@ -217,7 +216,6 @@ def test_a_dashboard_prints_its_addresses_as_json(ended: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert server.stdout is not None
         text = b"".join(iter(lambda: server.stdout.readline().rstrip(), b"}"))  # type: ignore[union-attr]  # a pipe, as asked
         addresses = json.loads(text + b"}")
         assert addresses["mlflow"].startswith("http://127.0.0.1:")

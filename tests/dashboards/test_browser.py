@@ -144,7 +144,6 @@ def told(synthetic: Any) -> Report:
     comparison = compare(spec, done.records, done.scores)
     mapped = compare(spec, mappable(synthetic).records, [])
     phases = phase_section(mapped)
-    assert phases is not None
     return report(
         comparison,
         done.records,
@@ -390,7 +389,6 @@ def test_the_pointer_reads_values(opened: Opened) -> None:
     }"""
     x, y = plot.evaluate(at)
     box = plot.bounding_box()
-    assert box is not None
     opened.page.mouse.move(box["x"] + x, box["y"] + y)
     shown = opened.page.locator("#vg-tooltip-element.visible")
     shown.wait_for()

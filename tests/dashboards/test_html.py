@@ -98,7 +98,6 @@ def test_nothing_is_fetched_and_only_our_scripts_run(whole: str) -> None:
     assert not [a for _, a in seen.tags if {"src", "srcset", "action", "data"} & a.keys()]
     assert not seen.with_tag("link")
     policy = next(a["content"] for a in seen.with_tag("meta") if a.get("http-equiv"))
-    assert policy is not None
     assert "default-src 'none'" in policy
     allowed = set(re.findall(r"'sha256-([^']+)'", policy))
     scripts = re.findall(r"<script>(.*?)</script>", whole, re.DOTALL)
@@ -127,8 +126,6 @@ def test_an_effect_is_drawn_on_its_axis(synthetic: Any) -> None:
     spec = synthetic.spec({"wins": claim})
     told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
     effect = told.cards[0].effect
-    assert effect is not None
-    assert effect.low is not None
     end = axis_bound([effect])
     assert effect.low < -end, "the interval is wider than its axis"
     drawn = html(told).partition('<svg class="effect')[2].partition("</svg>")[0]

@@ -51,8 +51,6 @@ def move_in(monkeypatch: pytest.MonkeyPatch) -> Backend:
     spec = importlib.util.spec_from_file_location(
         "fake_backend", HOUSE / "backends" / "fake" / "__init__.py"
     )
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     backend: Backend = module.BACKEND

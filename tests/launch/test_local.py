@@ -57,7 +57,6 @@ def test_how_a_cell_can_end(
     one = make_cell(instruction=instruction)
     launch([one], folder)
     ended = read_state(folder.cell(one)).exit
-    assert ended is not None
     assert (ended.state, ended.failure, ended.message) == (state, failure, message)
     assert launch([one], folder).count(state) == 1
     assert kinds(folder, one).count("intent") == 1, "a failed cell waits for `orch retry`"
@@ -92,13 +91,11 @@ def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
     one = make_cell(instruction=NUMBERS.format(norms=norms, last=last))
     launch([one], folder)
     ended = read_state(folder.cell(one)).exit
-    assert ended is not None
     assert last in ended.message
     if step is None:
         assert (ended.state, ended.outcome) == ("failed", None)
         return
     assert (ended.state, ended.code, ended.failure) == ("succeeded", 1, "")
-    assert ended.outcome is not None
     assert (ended.outcome.kind, ended.outcome.cause) == ("collapsed", "nan")
     assert ended.outcome.step == step
     (record,) = collect([one], folder)
@@ -111,8 +108,6 @@ def test_a_collapse_is_an_outcome_and_no_failure(folder: RunFolder) -> None:
     one = make_cell(instruction="collapse")
     assert launch([one], folder).count("succeeded") == 1
     ended = read_state(folder.cell(one)).exit
-    assert ended is not None
-    assert ended.outcome is not None
     assert (ended.outcome.kind, ended.outcome.cause, ended.outcome.step) == (
         "collapsed",
         "reward",
@@ -170,7 +165,6 @@ def test_the_first_ctrl_c_leaves_everything_resumable(
     assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "preempted": 2, "planned": 1}
     assert err == ""
     ended = read_state(folder.cell(cells[0])).exit
-    assert ended is not None
     assert (ended.state, ended.message) == ("preempted", "asked to stop")
 
     assert orch.run(cells, folder)["succeeded"] == 3

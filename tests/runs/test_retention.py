@@ -168,7 +168,6 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
     attempt = home.open_attempt()
     attempt.job.write_text("{}")
     claim = home.take_claim()
-    assert claim is not None
     with claim:
         assert {each.kept for each in retention_decisions([cell], evaluation, folder)} == {
             "the cell is running",

@@ -49,7 +49,6 @@ def test_prompts_and_policy_ship_with_orch(tmp_path: Path, monkeypatch: pytest.M
     cell = real.cells[0]
     plan = load("trl").translate(cell, real.folder.cell(cell).first_paths())
     recipe = of_plan(plan.files)
-    assert recipe is not None
     file = tmp_path / "it's data ü" / recipe.prepared / "labelled" / "train.jsonl"
     before = file.read_bytes()
     assert before.count(b"\n") == 2000

@@ -84,7 +84,6 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
     assert "exit code" in str(site.state(killed).exit) or "killed" in str(site.state(killed).exit)
     assert site.until(stopped, "cancelled").exit is not None
     ended = site.until(absent, "failed").exit
-    assert ended is not None
     assert ended.failure == "config"
     assert "/nowhere/python" in ended.message
     site.until(late, "succeeded")
@@ -230,6 +229,5 @@ def test_trl_trains_and_an_evaluation_that_is_killed_goes_again(site: Site, tmp_
     ends = [end for job in evaluations for end in submissions.ends(folder, job).values()]
     assert sorted(end.stem for end in ends) == ["0.failed", "0.succeeded"]
     (lost,) = (submissions.read_end(end) for end in ends if end.stem == "0.failed")
-    assert lost is not None
     assert lost.failure == "lost"
     assert "its evaluation failed (lost: the job " in told.read_text(), told.read_text()

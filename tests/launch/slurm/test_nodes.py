@@ -45,7 +45,6 @@ def test_a_bad_gpu_is_a_bad_node_and_the_cell_goes_elsewhere(site: Site) -> None
     assert seen.state == "succeeded", site.words(alone)
     first, _second = site.attempts(alone)
     record = first.read_exit()
-    assert record is not None
     assert (record.failure, record.host) == ("node", "a100-0")
     assert record.message.startswith("node a100-0: GPU 0 has 7 uncorrectable ECC errors; GPU 1 has")
     assert ranks(site, alone) == {"rank0": "a100-1"}
@@ -58,7 +57,6 @@ def test_a_bad_gpu_is_a_bad_node_and_the_cell_goes_elsewhere(site: Site) -> None
     seen = site.wait(both)[both.id]
     assert seen.state == "succeeded", site.words(both)
     record = site.attempts(both)[0].read_exit()
-    assert record is not None
     assert (record.failure, record.host) == ("node", "a100-1"), record
     assert "node a100-1: nvidia-smi lists 1 of the 4 GPUs of this run" in record.message
     assert set(ranks(site, both).values()) >= {"a100-0", "a100-2"}
