@@ -13,6 +13,7 @@ from orchestrator.records import Cell, ExitRecord, LaunchPlan, LedgerEntry, Outc
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.tracking import MirrorReport, mirror
+from orchestrator.tracking.store import store_of
 
 T0 = 1_700_000_000.25
 """When attempts of these tests begin, in Unix seconds."""
@@ -96,6 +97,25 @@ class House(NamedTuple):
                     }
                 )
             )
+
+    def fill(self) -> None:
+        """Two finished cells with scores, one that failed, one that was not launched."""
+        first, second, third, _ = self.cells
+        self.attempt(first, range(5), state="preempted")
+        self.attempt(first, range(3, 8), started=T0 + 500)
+        self.attempt(second, range(8))
+        self.attempt(third, range(2), state="failed")
+        for cell in (first, second):
+            self.score(cell, 4, 0.25)
+            self.score(cell, 7, 0.5, seed=0)
+            self.score(cell, 7, 0.75, seed=1)
+        self.folder.report.mkdir()
+        (self.folder.report / "index.html").write_text("<p>β</p>")
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """All that the MLflow beside the runs folder holds of it."""
+        return dump(store_of(self.folder, None).uri, self.folder.experiment)
 
 
 def curve(step: int) -> dict[str, float]:
