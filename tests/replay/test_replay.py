@@ -22,7 +22,6 @@ from orchestrator.report.model import Panel
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.spec.claims import SHARES
 from orchestrator.tracking.store import store_of
-from tests.dashboards.conftest import browser as browser
 from tests.replay.build import Replay, build
 from tests.replay.cut import cut
 from tests.replay.demanded import FIGURES, VALIDATION, demanded
@@ -218,20 +217,6 @@ def _check_values(paper: Read, data: Mapping[str, Any], panel: Panel, shown: Any
         for step, value in zip(data["grids"][curve["g"]], curve["s"][str(seed)], strict=True):
             if value is not None:
                 assert value == pytest.approx(planted(step // updates), rel=1e-3, abs=1e-3), cell_id
-
-
-def test_the_page_is_drawn_without_an_error(paper: Read, browser: Any, tmp_path: Path) -> None:
-    told = paper
-    page = stages.write_report(
-        told.replay.experiment, told.comparison, told.records, told.index.scores, tmp_path
-    )
-    said: list[str] = []
-    opened = browser.new_page()
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.goto(page.as_uri())
-    opened.wait_for_function("document.querySelectorAll('svg').length > 5")
-    assert said == []
 
 
 FEW = 6
