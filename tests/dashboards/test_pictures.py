@@ -22,6 +22,7 @@ from orchestrator.records import (
 from orchestrator.report import Report, report
 from orchestrator.report.figures import every_figure
 from orchestrator.report.plots import THEIRS
+from tests.test_report import reported
 
 pytestmark = pytest.mark.slow
 CLAIM = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -130,7 +131,5 @@ def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:
 
 def test_pictures_of_nothing_are_none(synthetic: Any, tmp_path: Path) -> None:
     done = synthetic.run(state="running", progress=0.0)
-    spec = synthetic.spec()
-    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
-    found = picture_names(told)
+    found = picture_names(reported(synthetic, done, {}))
     assert {name for name, written in found.items() if written} == {"gradients"}
