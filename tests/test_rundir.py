@@ -22,11 +22,6 @@ from orchestrator.rundir import CellDir, RunFolder
 from tests.launch.kit import leave, make_cell
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path / "a 'b\" $c\nβ" / "test")
-
-
 @pytest.mark.parametrize("before", [None, "", "a wörd", "a wörd\n"])
 def test_a_text_that_is_there_is_not_written_again(tmp_path: Path, before: str | None) -> None:
     path = tmp_path / "a 'b' é" / "text"

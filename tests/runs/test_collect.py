@@ -30,15 +30,9 @@ def cell(synthetic: Any) -> Cell:
     return made
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder.of(tmp_path / "a 'b\" ü\n漢", "x", "micro")
-    made.open()
-    return made
-
-
 def attempt_of(folder: RunFolder, cell: Cell, *steps: int, shift: float = 0.0) -> AttemptDir:
     """One more attempt that logged these steps and has not ended."""
+    folder.open()
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
@@ -238,13 +232,6 @@ def test_a_cut_checkpoint_is_told_and_left_out(folder: RunFolder, cell: Cell) ->
     assert [(point.step, point.path) for point in record.checkpoints] == [(10, whole)]
     assert len(record.faults) == 1
     assert str(cut) in record.faults[0]
-
-
-def test_a_run_that_ended_well_and_logged_nothing_is_told(folder: RunFolder, cell: Cell) -> None:
-    attempt = attempt_of(folder, cell)
-    attempt.write_exit(ended("succeeded"))
-    (fault,) = only(folder, cell).faults
-    assert fault.startswith(f"{attempt.path} ended well, and there is no metric")
 
 
 def test_an_attempt_with_no_step_left_may_log_nothing(folder: RunFolder, cell: Cell) -> None:
