@@ -6,12 +6,12 @@ from pathlib import Path
 from orchestrator.records import Cell, ExitRecord, LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
 from tests.backends.verl.cells import cell as verl_cell
+from tests.launch.kit import program
 from tests.replay import recorded
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 
 MERGER = """\
-#!{python}
 import os, pathlib, shutil, sys, time
 
 how = os.environ.get("STAND_IN", "")
@@ -36,11 +36,8 @@ for path in sorted(pathlib.Path({policy!r}).iterdir(), reverse=True):
 
 def environment(folder: Path) -> Path:
     """The environment; `calls` of its folder has a line for each time it was used."""
-    python = folder / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    log, policy = str(folder / "calls"), str(POLICIES / "elder")
-    python.write_text(MERGER.format(python=sys.executable, log=log, policy=policy))
-    python.chmod(0o755)
+    body = MERGER.format(log=str(folder / "calls"), policy=str(POLICIES / "elder"))
+    program(folder / "bin" / "python", body, sys.executable)
     return folder
 
 

@@ -15,7 +15,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.doubts import doubts
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.settings import Resources
-from tests.launch.kit import make_cell
+from tests.launch.kit import make_cell, program
 
 SPEC = """\
 defaults: [recipe: onpolicy_math, evaluation: comedy, _self_]
@@ -42,10 +42,8 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     """Set the free MiB of each of this machine's GPUs."""
 
     def answer(*free_mib: int) -> None:
-        program = tmp_path / "bin" / "nvidia-smi"
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!{sys.executable}\nFREE = {free_mib}\n{NVIDIA_SMI}")
-        program.chmod(0o755)
+        body = f"FREE = {free_mib}\n{NVIDIA_SMI}"
+        program(tmp_path / "bin" / "nvidia-smi", body, sys.executable)
 
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)

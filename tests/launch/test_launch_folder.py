@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from command_line import orch
 
+from tests.launch.kit import program
+
 SPEC = """\
 defaults: [recipe: onpolicy_math, site: slurm_a100, _self_]
 name: mine
@@ -18,9 +20,7 @@ backend: LIBRARY
 base: {kl.beta: 0.1, advantage.estimator: grpo, resources: {num_nodes: 1, gpus_per_node: 4}}
 studies: {s: {axes: {kl: [none, k3.loss]}}}
 """
-STUB = """#!/bin/bash
-printf '%s\\0' "$0" "$@" > "$RECORD"
-"""
+STUB = r'printf "%s\0" "$0" "$@" > "$RECORD"'
 
 
 @pytest.mark.parametrize("library", ["verl@0.9.1", "openrlhf@0.11.2", "trl@1.16.0"])
@@ -35,14 +35,11 @@ def test_it_starts_what_orch_would_from_wherever_it_lies(library: str, tmp_path:
     moved = tmp_path / "it's elsewhere"
     shutil.move(tmp_path / "away", moved)
     plan = json.loads(orch(tmp_path, "show", *chosen, "--json").stdout)["plan"]
-    program = tmp_path / "bin" / plan["argv"][0]
-    program.parent.mkdir()
-    program.write_text(STUB)
-    program.chmod(0o755)
+    stub = program(tmp_path / "bin" / plan["argv"][0], STUB)
     spool = tmp_path / "spool" / "slurm_script"
     spool.parent.mkdir()
     shutil.copy(moved / "launch.sh", spool)
-    environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(moved)}
+    environment = {"PATH": f"{stub.parent}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(moved)}
     for script in (moved / "launch.sh", spool):
         record = tmp_path / f"{script.name}.words"
         subprocess.run(

@@ -11,8 +11,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.logs import errors, follow
 from orchestrator.runs.plan import plan
 from tests.cluster.waiting import wait_for
-from tests.launch.kit import Orch, ended, leave, make_cell
-from tests.launch.test_local import units
+from tests.launch.kit import Orch, ended, leave, make_cell, units
 
 pytestmark = pytest.mark.usefixtures("fake")
 

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.process_group import own_address
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
 from tests.cluster import Cluster, wait_for
 
@@ -26,16 +26,13 @@ def submit(
     folder: RunFolder,
     cell: Cell,
     options: Mapping[str, object],
-    *,
-    plan: LaunchPlan | None = None,
     **variables: str,
 ) -> AttemptDir:
     """Submits a job of two nodes whose batch script is the worker (drive.py); its attempt."""
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     order = folder.path.with_name(f"{folder.path.name}.json")
     told = {"folder": str(folder.path), "cell": cell.model_dump(mode="json"), "options": options}
-    sent = None if plan is None else plan.model_dump(mode="json")
-    order.write_text(json.dumps({**told, "plan": sent}))
+    order.write_text(json.dumps(told))
     script = order.with_suffix(".sh")
     script.write_text(f'#!/bin/bash\nexec {sys.executable} {HERE / "drive.py"} "$1"\n')
     known = {"PYTHONPATH": str(HERE.parents[2]), "ORCH_TEST": str(folder.path), **variables}

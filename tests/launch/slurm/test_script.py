@@ -1,10 +1,6 @@
 """The script that sbatch gets, by submitit."""
 
-import subprocess
-import sys
-from pathlib import Path
-
-from orchestrator.launch.slurm.script import ArrayJob, ArrayResources, argv, text
+from orchestrator.launch.slurm.script import ArrayJob, ArrayResources, text
 from orchestrator.spec.site_options import slurm_options
 
 
@@ -56,14 +52,3 @@ def test_every_option_reaches_sbatch() -> None:
         "requeue": "",
         "open-mode": "append",
     }
-
-
-def test_the_script_is_shell_that_names_no_folder(tmp_path: Path) -> None:
-    script = text(ArrayJob("x", 1, ArrayResources()), slurm_options({}))
-    assert subprocess.run(["/bin/bash", "-n"], input=script, text=True, check=False).returncode == 0
-    assert f"exec {sys.executable} -P -m orchestrator.launch.slurm.task" in script
-    folder = tmp_path / "a b" / "$c"
-    folder.mkdir(parents=True)
-    (folder / "job.sh").write_text(script, encoding="utf-8")
-    assert argv(folder)[2] == f"--chdir={folder}", "folders are arguments, never shell"
-    assert "--array=0-0" in argv(folder)

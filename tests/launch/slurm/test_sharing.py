@@ -8,9 +8,8 @@ import pytest
 
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.runs.operations import cancel, retry
-from tests.launch.kit import many
+from tests.launch.kit import many, program, units
 from tests.launch.slurm.conftest import Site
-from tests.launch.slurm.test_unchecked import stand_in
 
 
 @pytest.fixture
@@ -21,8 +20,9 @@ def hidden(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
         text = site.folder.ledger.read_text()
         assert old in text
         site.folder.ledger.write_text(text.replace(old, new))
-        for program in ("squeue", "sacct"):
-            stand_in(tmp_path, monkeypatch, program, "exit 0")
+        for name in ("squeue", "sacct"):
+            program(tmp_path / "bin" / name, "exit 0")
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
         monkeypatch.setattr(poll, "_YOUNG_SECONDS", 0.0)
         poll.forget()
 
@@ -56,6 +56,4 @@ def test_cells_of_another_user_are_taken_over_and_go_on(
     assert new.read_order()["submission"] in {
         sent.id for sent in submissions.read(site.folder).values() if sent.job == taken.jobs[0]
     }
-    units = site.folder.cell(cell).checkpoints / "units"
-    steps = [int(line.split()[0]) for line in units.read_text().splitlines()]
-    assert steps == list(range(1, 301)), "the second went on where the first was ended"
+    assert units(site.folder, cell) == list(range(1, 301)), "it went on where the first was ended"

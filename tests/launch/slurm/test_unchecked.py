@@ -1,7 +1,6 @@
 """What SLURM says, or does not say, is checked before it is believed."""
 
 import os
-import shutil
 import signal
 import threading
 import time
@@ -25,16 +24,6 @@ def arrays(site: Site) -> Counter[str]:
     listed = site.cluster.run("squeue", "-h", "-o", "%F|%j").splitlines()
     jobs = {tuple(line.split("|", 1)) for line in listed}
     return Counter(name for _, name in jobs if name in names)
-
-
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, text: str) -> None:
-    """Put a script before one of SLURM's programs. $REAL is the program."""
-    place = tmp_path / "bin"
-    place.mkdir(exist_ok=True)
-    real = shutil.which(program)
-    (place / program).write_text(f"#!/bin/bash\nREAL={real}\n{text}\n")
-    (place / program).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
 
 
 def test_a_controller_that_stalls_gets_each_array_once(
