@@ -122,16 +122,6 @@ def test_the_end_of_a_run_fits_a_terminal(
     assert words <= set(said.out.split()), "no word is broken"
 
 
-def test_one_seed_promises_no_number_of_seeds(synthetic: Any) -> None:
-    done = synthetic.grid({"k1.reward": [0.6], "k3.loss": [0.7]})
-    found = reported(synthetic, done, {"wins": CLAIMS["unbiased_wins"]})
-    assert found.missing == (
-        "1 of 1 claim is still open: one seed shows no spread, so run more of them."
-    )
-    (card,) = found.cards
-    assert card.plain == "One seed shows no spread."
-
-
 def test_runs_that_ended_and_tell_nothing_have_ended(synthetic: Any) -> None:
     found = reported(synthetic, synthetic.run(outcome=Outcome(kind="unclear", reason="short")))
     ((_, (field,)),) = section(found, "collapse").maps[0].rows

@@ -84,14 +84,3 @@ def test_again_does_nothing_and_prune_spares_trials(searched: Path) -> None:
     pruned = orch(searched, "prune", SPEC, "--yes")
     assert pruned.returncode == 0, pruned.stderr
     assert sorted((searched / "runs" / "smoke.micro" / "cells").iterdir()) == cells
-
-
-def test_dry_run_and_mistakes_write_nothing(searched: Path, tmp_path: Path) -> None:
-    shutil.copytree(searched / "experiments", tmp_path / "experiments")
-    shown = orch(tmp_path, "tune", "experiments/beta_sweep.yaml", "--dry-run")
-    assert shown.returncode == 0, shown.stderr
-    assert "k2.loss" in shown.stdout
-    done = orch(tmp_path, "tune", SPEC, "+tune={beta: [0.05, 5], maximise: eval/in_domain/mean}")
-    assert (done.returncode, "did you mean 'maximize'" in done.stderr) == (1, True), done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "runs").exists()

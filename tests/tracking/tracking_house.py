@@ -1,10 +1,8 @@
 """Run directories as workers and evaluations leave them, and all that an MLflow holds, as data."""
 
 import json
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -230,21 +228,16 @@ def dying(real: Callable[..., Any], calls: int, *, after: bool) -> Callable[...,
 def mirror_at_once(house: House, uri: str | None, count: int) -> list[str]:
     """Mirror so many experiments, each in a process of its own, as several `orch run`. Return
     their names."""
-    code = (
-        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
-        "house, uri = pickle.load(open(sys.argv[1], 'rb'))\n"
-        "assert house.mirror(uri).created == 2\n"
-    )
     started, folders = [], []
     for number in range(count):
         folder = RunFolder.of(house.folder.path.parent, f"at_once_{number}", "micro")
         own = house._replace(folder=folder)
         folder.open()
         own.attempt(own.cells[0], range(2))
-        kept = folder.path / "house.pickle"
-        kept.write_bytes(pickle.dumps((own, uri)))
-        argv = [sys.executable, "-c", code, str(kept), str(Path(__file__).parent)]
-        started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
+        started.append(get_context("spawn").Process(target=own.mirror, args=(uri,)))
+        started[-1].start()
         folders.append(folder)
-    assert [process.communicate()[1] for process in started] == [""] * count
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0] * count
     return [folder.experiment for folder in folders]
