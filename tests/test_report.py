@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
 from orchestrator.cli.compare import print_review
 from orchestrator.pipeline.stages import Review
 from orchestrator.records import (
     Outcome,
     Published,
 )
-from orchestrator.report import Context, Report, answer, laboratory, markdown, report
+from orchestrator.report import Report, answer, laboratory, markdown, report
 from orchestrator.report.figures import setting_names, tables
 from orchestrator.report.model import Link, Section
-from orchestrator.settings import BackendRef
-from orchestrator.spec.rehearse import semantics
 from tests.golden.report import CLAIMS, NUMBERS, ORIGIN, runs, whole
 
 HOSTILE = "<script>alert(1)</script> [x](javascript:y) | `z`\n# head"
@@ -260,43 +257,6 @@ def test_markup_in_names_is_inert_in_markdown(synthetic: Any) -> None:
     assert "<script" not in outside_code
     assert "[x](" not in outside_code
     assert "\n# head" not in text
-
-
-def libraries(synthetic: Any) -> tuple[Any, list[LibrarySide]]:
-    done = synthetic.none
-    for library, accuracy, step in (
-        ("verl", 0.8, 0.01),
-        ("openrlhf", 0.7, 0.0104),
-        ("skyrl", 0.8, 0.01),
-    ):
-        for seed in (0, 1, 2):
-            done += synthetic.run(
-                "k1.reward",
-                seed=seed,
-                accuracy=accuracy + step * seed,
-                backend=library,
-                micro=False,
-            )
-    asked = [LibraryCell(record.cell, record.cell.id) for record in done.records]
-    return done, [library_side("observed", asked, done.records, done.scores)]
-
-
-def test_libraries_are_set_against_each_other(synthetic: Any) -> None:
-    done, sides = libraries(synthetic)
-    found = reported(synthetic, done, context=Context(sides=sides, base="verl"))
-    part = section(found, "libraries")
-    tables = {table.caption.partition(",")[0].partition(":")[0]: table for table in part.tables}
-    differences = {row[1]: row for row in tables["Difference to verl"].rows}
-    assert differences["openrlhf"][4] == "differs"
-    assert differences["openrlhf"][2].startswith("−0.100")
-    assert any("Over all questions" in text for text in part.text)
-    for library in ("verl", "openrlhf"):
-        part = section(
-            reported(synthetic, done, context=Context(sides=sides, base=library)), "libraries"
-        )
-        told = semantics(BackendRef(name=library)).omits
-        assert told
-        assert {f"{library}, not imitated: {each}" for each in told} <= set(part.points)
 
 
 def test_intervals_over_items_stand_beside_those_over_seeds(synthetic: Any) -> None:

@@ -10,13 +10,7 @@ import pytest
 import scipy.stats
 
 import benchmarks.claims
-from orchestrator.analysis.claims import (
-    TOGETHER,
-    SeedTotals,
-    _p_of_shares,
-    prior_of,
-    reason,
-)
+from orchestrator.analysis.claims import TOGETHER, SeedTotals, _p_of_shares, prior_of, reason
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.power import ClaimPower, power_lines, power_of_claims
 from orchestrator.analysis.runs import measure

@@ -15,10 +15,7 @@ from orchestrator.analysis.compare import compare
 from orchestrator.charts.files import converted
 from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.pipeline import stages
-from orchestrator.records import (
-    Published,
-    PublishedNumber,
-)
+from orchestrator.records import Published, PublishedNumber
 from orchestrator.report import Report, report
 from orchestrator.report.figures import every_figure
 from orchestrator.report.plots import THEIRS

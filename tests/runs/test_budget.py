@@ -13,11 +13,7 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.pipeline.training import refuse_over_budget
 from orchestrator.records import Cell, ExitRecord
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.cost import (
-    evaluation_hours,
-    total_left,
-    used_gpu_hours,
-)
+from orchestrator.runs.cost import evaluation_hours, total_left, used_gpu_hours
 from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import Resources
 

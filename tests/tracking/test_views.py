@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from tracking_house import House
 
 from orchestrator.runs.operations import prune
-from orchestrator.tracking.names import (
-    allowed_name,
-    run_names,
-)
+from orchestrator.tracking.names import allowed_name, run_names
 from orchestrator.tracking.views import resolved
 
 

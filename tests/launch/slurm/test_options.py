@@ -7,12 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.spec.site_options import (
-    EnvironmentEntry,
-    EvaluationJob,
-    SlurmOptions,
-    faults,
-)
+from orchestrator.spec.site_options import EnvironmentEntry, EvaluationJob, SlurmOptions, faults
 
 META = " ;&|$`\"'\\<>\n\t*?~#{}"
 
