@@ -12,6 +12,7 @@ import yaml
 from command_line import orch
 
 from orchestrator.cli import answer
+from tests.settings import SPEC
 
 SMOKE = "experiments/smoke.yaml"
 
@@ -24,17 +25,6 @@ def refuses(done: subprocess.CompletedProcess[str], *words: str) -> None:
         assert word in said, said
 
 
-SPEC = """\
-defaults: [recipe: onpolicy_math, site: slurm_a100, evaluation: comedy, _self_]
-name: mine
-seeds: [0]
-model: {name: m-7b, path: org/m-7b}
-backend: verl@0.9.1
-base: {kl.beta: 0.1}
-studies:
-  s: {axes: {kl: [none, k1.reward]}}
-claims: {a: "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=none]"}
-"""
 MISTAKES = {
     row["mistake"]: row
     for row in yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text(encoding="utf-8"))

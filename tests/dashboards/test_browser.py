@@ -9,7 +9,6 @@ import pytest
 
 from dashboards import html
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import (
     Baseline,
@@ -21,6 +20,7 @@ from orchestrator.records import (
 )
 from orchestrator.report import Context, Report, report
 from orchestrator.report.results import phase_section
+from tests.golden.report import libraries
 from tests.test_report import reported
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.long(240)]
@@ -131,17 +131,10 @@ def told(synthetic: Any) -> Report:
         ),
     )
     base = tuple(s.model_copy(update={"cell_id": "base", "value": 0.3}) for s in done.scores[:6])
-    asked = [
-        LibraryCell(
-            r.cell.model_copy(update={"settings": r.cell.declared or r.cell.settings}), r.cell.id
-        )
-        for r in done.records
-        if "async10" in r.cell.studies
-    ]
     context = Context(
         baselines=[ScoredBaseline(baseline, "base", base, SCRIPT)],
         base="verl",
-        sides=[library_side("predicted", asked, done.records, done.scores)],
+        sides=[libraries(synthetic)],
     )
     comparison = compare(spec, done.records, done.scores)
     mapped = compare(spec, mappable(synthetic).records, [])

@@ -10,23 +10,17 @@ import pytest
 from command_line import orch
 
 from tests.launch.kit import program
+from tests.settings import SPEC
 
-SPEC = """\
-defaults: [recipe: onpolicy_math, site: slurm_a100, _self_]
-name: mine
-seeds: [0]
-model: {name: m-7b, path: org/m-7b}
-backend: LIBRARY
-base: {kl.beta: 0.1, advantage.estimator: grpo, resources: {num_nodes: 1, gpus_per_node: 4}}
-studies: {s: {axes: {kl: [none, k3.loss]}}}
-"""
 STUB = r'printf "%s\0" "$0" "$@" > "$RECORD"'
 
 
 @pytest.mark.parametrize("library", ["verl@0.9.1", "openrlhf@0.11.2", "trl@1.16.0"])
 def test_it_starts_what_orch_would_from_wherever_it_lies(library: str, tmp_path: Path) -> None:
     """Moved to another place, by hand and as the copy that sbatch runs; the words are orch's."""
-    (tmp_path / "S.yaml").write_text(SPEC.replace("LIBRARY", library))
+    base = "kl.beta: 0.1, advantage.estimator: grpo, resources: {num_nodes: 1, gpus_per_node: 4}"
+    spec = SPEC.replace("kl.beta: 0.1", base).replace("k1.reward", "k3.loss")
+    (tmp_path / "S.yaml").write_text(spec.replace("verl@0.9.1", library))
     chosen = ("S.yaml", "-w", "kl=k3.loss")
     done = orch(tmp_path, "show", *chosen, "--out", "away")
     assert done.returncode == 0, done.stderr

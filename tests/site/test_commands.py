@@ -217,7 +217,7 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(cluster: Cluster, e
 
 def test_a_runs_folder_that_a_node_does_not_see(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("another")
-    assert _shared(tmp_path, "token") == "this node sees another empty of that name"
+    assert _shared(tmp_path, "token") == "this node sees another folder of that name"
     assert "does not see it" in _shared(tmp_path / "nowhere", "token")
     (tmp_path / "token").write_text("token")
     assert _shared(tmp_path, "token") == ""
