@@ -70,23 +70,23 @@ def trees() -> dict[str, ast.Module]:
     return dict(zip(ALL, parsed(ALL.values()).values(), strict=True))
 
 
-def imports(tree: ast.AST) -> set[str]:
-    """Return our modules that an import statement names, wherever it stands in the file."""
-    named = set()
+def named(tree: ast.AST) -> set[str]:
+    """Return what import statements name, wherever they stand in the file."""
+    found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            named |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                named.add(whole if whole in ALL else node.module)
-    return named & ALL.keys()
+                found.add(node.module if node.module in ALL and whole not in ALL else whole)
+    return found
 
 
 @cache
 def graph_of_imports() -> dict[str, set[str]]:
     """Return module -> our modules that it imports."""
-    return {name: imports(tree) for name, tree in trees().items()}
+    return {name: named(tree) & ALL.keys() for name, tree in trees().items()}
 
 
 def package(module: str) -> str:
@@ -143,16 +143,12 @@ def test_what_is_not_of_the_audit_is_imported_without_it() -> None:
 
 def test_the_product_does_not_import_the_lab() -> None:
     """Nor in a function: the wheel has no lab."""
-    wrong = [name for name, tree in trees().items() if any("lab" in each for each in _tops(tree))]
+    wrong = [name for name, tree in trees().items() if "lab" in map(_top, named(tree))]
     assert not wrong
 
 
-def _tops(tree: ast.AST) -> Iterator[set[str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            yield {(node.module or "").partition(".")[0]}
+def _top(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def test_no_module_imports_another_in_a_circle() -> None:
@@ -186,15 +182,9 @@ def test_collecting_the_tests_imports_no_heavy_library() -> None:
         f"{path.relative_to(ROOT)}: {name}"
         for path, tree in parsed((ROOT / "tests").rglob("*.py")).items()
         for node in tree.body
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else []
-        )
-        if name.partition(".")[0] in LATE
-        or (isinstance(node, ast.ImportFrom) and name.partition(".")[0] == "transformers")
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in named(node)
+        if _top(name) in LATE or name.startswith("transformers.")
     ]
     assert not early, "import it in the function that needs it"
 

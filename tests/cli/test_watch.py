@@ -1,13 +1,10 @@
 """`orch status --watch` and `orch dashboard` as a person runs them."""
 
 import json
-import os
-import pty
-import select
+import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,7 +18,7 @@ from lifeline import first_page, heed_ctrl_c
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.watch import Summary, progress_line, take_snapshot
 from tests.cluster.waiting import wait_for
-from tests.launch.kit import leave, make_cell
+from tests.launch.kit import leave, make_cell, processes
 
 SPEC = "experiments/smoke.yaml"
 BUSY_SECONDS = 300
@@ -49,77 +46,52 @@ def test_progress_and_time_left(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- status --watch
 
 
-class Terminal:
-    """A command on a pseudo-terminal."""
+class Terminal(subprocess.Popen[bytes]):
+    """A command on a terminal of `script`, and what it has shown."""
 
-    def __init__(self, folder: Path, *arguments: str, rows: int = 40, columns: int = 140):
-        self.main, side = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", *arguments],
+    def __init__(self, folder: Path, log: Path, *arguments: str):
+        self.log = log
+        words = shlex.join([sys.executable, "-m", "orchestrator", *arguments])
+        super().__init__(
+            ["script", "--quiet", "--flush", "--return", "--command", words, str(log)],
             cwd=folder,
-            stdin=side,
-            stdout=side,
-            stderr=side,
-            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             preexec_fn=heed_ctrl_c,
-            env={**own_variables(), "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
+            env={**own_variables(), "TERM": "xterm", "LINES": "40", "COLUMNS": "140"},
         )
-        os.close(side)
-        self.text = ""
 
-    def until(self, true: Callable[[str], object], seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while not true(self.text):
-            assert time.monotonic() < deadline, self.text
-            if select.select([self.main], [], [], 0.2)[0]:
-                try:
-                    self.text += os.read(self.main, 65536).decode(errors="replace")
-                except OSError:  # the other side is closed
-                    assert true(self.text), self.text
-                    return
+    def until(self, text: str) -> None:
+        wait_for(lambda: self.log.exists() and text in self.text, 120, text)
 
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        os.close(self.main)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    opened: list[Terminal] = []
-
-    def open_(*arguments: Any, **more: Any) -> Terminal:
-        opened.append(Terminal(*arguments, **more))
-        return opened[-1]
-
-    yield open_
-    for one in opened:
-        one.end()
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
 
 
 @pytest.mark.slow
-def test_watch_on_a_terminal_ends_when_all_have_ended(
-    finished: Path, terminal: Callable[..., Terminal]
-) -> None:
-    shown = terminal(finished, "status", SPEC, "--watch")
-    shown.until(lambda text: "4 of 4 cells done; 100% of steps" in text)
-    assert shown.process.wait(60) == 0
+def test_watch_on_a_terminal_ends_when_all_have_ended(finished: Path, tmp_path: Path) -> None:
+    shown = Terminal(finished, tmp_path / "log", "status", SPEC, "--watch")
+    try:
+        shown.until("4 of 4 cells done; 100% of steps")
+        assert shown.wait(60) == 0
+    finally:
+        shown.kill()
 
 
 @pytest.mark.slow
-def test_watch_follows_cells_and_ends_with_ctrl_c(
-    empty: Path, terminal: Callable[..., Terminal]
-) -> None:
-    shown = terminal(empty, "status", SPEC, "--watch")
-    shown.until(lambda text: "0 of 4 cells done, 4 planned" in text)
-    done = orch(empty, "run", SPEC, "--train-only", "-w", "kl=none")
-    assert done.returncode == 0, done.stderr
-    shown.until(lambda text: "1 of 4 cells done" in text)
-    os.write(shown.main, b"\x03")
-    os.killpg(shown.process.pid, signal.SIGINT)
-    assert shown.process.wait(60) == 0
-    assert "Traceback" not in shown.text
+def test_watch_follows_cells_and_ends_with_ctrl_c(empty: Path, tmp_path: Path) -> None:
+    shown = Terminal(empty, tmp_path / "log", "status", SPEC, "--watch")
+    try:
+        shown.until("0 of 4 cells done, 4 planned")
+        done = orch(empty, "run", SPEC, "--train-only", "-w", "kl=none")
+        assert done.returncode == 0, done.stderr
+        shown.until("1 of 4 cells done")
+        shown.communicate(b"\x03", 60)
+        assert shown.returncode == 0
+        assert "Traceback" not in shown.text
+    finally:
+        shown.kill()
 
 
 @pytest.mark.slow
@@ -202,16 +174,7 @@ def test_dashboard_serves_the_report_and_mlflow_and_leaves_nothing(
     assert "Traceback" not in (tmp_path / "said").read_text()
     port = mlflow.rpartition(":")[2].strip("/")
     wait_for(
-        lambda: not any(f"--port {port}" in line for line in command_lines()),
+        lambda: not any(f"--port {port}" in " ".join(words) for _, words, _ in processes()),
         BUSY_SECONDS,
         "MLflow to end",
     )
-
-
-def command_lines() -> Iterator[str]:
-    """The command line of each process."""
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield place.read_text().replace("\0", " ")
-        except OSError:
-            continue

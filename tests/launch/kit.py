@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,20 @@ def descendants(pid: int) -> list[int]:
     for each in found:
         found += children.get(each, [])
     return found[1:]
+
+
+def processes() -> Iterator[tuple[int, list[str], dict[str, str]]]:
+    """Pid, words and variables of each living process but this one, as far as they can be read."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            words, variables = (
+                (entry / name).read_bytes().decode(errors="replace").split("\0")
+                for name in ("cmdline", "environ")
+            )
+            if state not in "ZX" and int(entry.name) != os.getpid():
+                own = dict(line.partition("=")[::2] for line in variables if "=" in line)
+                yield int(entry.name), words, own
 
 
 def program(path: Path, body: str, shell: str = "/bin/bash") -> Path:

@@ -1,10 +1,8 @@
 """A run on the nodes of a job, and what is left of it: processes that carry its token."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from orchestrator.launch.node.process_group import own_address
 from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
 from tests.cluster import Cluster, wait_for
+from tests.launch.kit import processes
 
 HERE = Path(__file__).parent
 GONE_SECONDS = 120.0
@@ -58,27 +57,11 @@ def ending(folder: RunFolder, attempt: AttemptDir, seconds: float) -> dict[str, 
     return told
 
 
-def carriers(**wanted: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Processes of a run, with their variables; those whose variables are as wanted."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with suppress(OSError):
-            raw = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            variables = dict(line.partition("=")[::2] for line in raw if "=" in line)
-            if (
-                stat not in "ZX"
-                and "ORCH_RANK_TOKEN" in variables
-                and all(variables.get(name) == value for name, value in wanted.items())
-            ):
-                yield int(entry.name), variables
-
-
-def command(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
+def carriers(**wanted: str) -> Iterator[tuple[int, list[str], Mapping[str, str]]]:
+    """Processes of a run, with their words and variables; those whose variables are as wanted."""
+    for pid, words, variables in processes():
+        if "ORCH_RANK_TOKEN" in variables and wanted.items() <= variables.items():
+            yield pid, words, variables
 
 
 def wait_until_gone(**wanted: str) -> None:
@@ -86,7 +69,7 @@ def wait_until_gone(**wanted: str) -> None:
     left: list[str] = []
 
     def none() -> bool:
-        left[:] = [f"{pid} {command(pid)[:80]}" for pid, _ in carriers(**wanted)]
+        left[:] = [f"{pid} {' '.join(words)[:80]}" for pid, words, _ in carriers(**wanted)]
         return not left
 
     try:

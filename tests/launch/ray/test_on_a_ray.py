@@ -24,7 +24,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
 from tests.backends.environments import cpu_python, root
 from tests.launch.contract import LauncherContract
-from tests.launch.kit import HOUSE, make_cell, units
+from tests.launch.kit import HOUSE, make_cell, processes, units
 from tests.launch.ray.conftest import Site
 
 pytestmark = [pytest.mark.ray, pytest.mark.real, pytest.mark.slow, pytest.mark.long(200)]
@@ -120,12 +120,12 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
 
 def scorers_job(folder: RunFolder) -> int:
     """The process of a job of this folder that is scoring now, or 0."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = words[words.index(b"orchestrator.evaluate.worker") + 1].decode()
-            if str(folder.path).encode() in Path(f"/proc/{parent}/cmdline").read_bytes():
-                return int(parent)
+    every = {pid: words for pid, words, _ in processes()}
+    for words in every.values():
+        if "orchestrator.evaluate.worker" in words:
+            parent = int(words[words.index("orchestrator.evaluate.worker") + 1])
+            if str(folder.path) in " ".join(every.get(parent, ())):
+                return parent
     return 0
 
 
