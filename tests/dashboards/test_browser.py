@@ -650,13 +650,3 @@ def test_odd_experiments_are_readable_pages(
     assert says in found.page.evaluate("document.body.textContent")
     assert found.fits()
     found.context.close()
-
-
-def test_without_javascript_the_tables_are_there(browser: Any, page_file: Path) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(page_file.as_uri())
-    assert page.locator(".waiting").first.is_visible()
-    assert page.locator(".claim").count() == 2
-    assert page.locator("#collapse table").count() == 3
-    context.close()
