@@ -7,7 +7,6 @@ planted: each collapse and no other, each claim, each figure.
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from orchestrator.analysis.claims import reason
 from orchestrator.analysis.compare import Comparison
 from orchestrator.evaluate import ScoreIndex
 from orchestrator.pipeline import stages
-from orchestrator.records import MetricPoint, Record
+from orchestrator.records import Record
 from orchestrator.report.model import Panel
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.spec.claims import SHARES
@@ -224,11 +223,8 @@ FEW = 6
 
 @pytest.mark.parametrize("all_", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
-    """Also where an older orch has mirrored the runs without outcomes and validation."""
     experiment, records = paper.replay.experiment, paper.records
     chosen = records if all_ else records[:: len(records) // FEW]
-    older = [replace(r, outcome=None, metrics=tuple(map(_unvalidated, r.metrics))) for r in chosen]
-    stages.mirror(experiment, older, [], quiet=True)
     stages.mirror(experiment, chosen, paper.index.scores, quiet=True)
     held = dump(store_of(experiment.folder, None).uri, experiment.folder.experiment)
     scores = {(s.cell_id, s.task, s.metric): s for s in paper.index.scores}
@@ -246,11 +242,6 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
                 assert (score.step, repr(score.value)) in [
                     (s, v) for s, _, v in run["points"][name]
                 ]
-
-
-def _unvalidated(point: MetricPoint) -> MetricPoint:
-    kept = {name: value for name, value in point.values.items() if name != VALIDATION}
-    return MetricPoint(point.step, point.time, kept)
 
 
 STATES = [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (0, *range(2, 50)))]

@@ -1,6 +1,5 @@
 """A full disk, two people at once, jobs that never start, budgets: nothing lost, nothing twice."""
 
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from orchestrator.launch.slurm import poll
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe_node
+from tests.cluster import wait_for
 from tests.launch.kit import make_cell, many
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
@@ -62,14 +62,13 @@ def test_jobs_that_would_wait_for_ever_say_why(site: Site, monkeypatch: pytest.M
     site.set(partition="short", time_limit_hours=2)
     site.submit(*cells)
     site.until(cells[0], "pending", 30)
-    told: list[str] = []
-    deadline = time.monotonic() + 30  # SLURM first names the partition alone
-    while not told or "time limit" not in told[0]:
-        assert time.monotonic() < deadline, told
+
+    def told() -> list[str]:  # SLURM first names the partition alone
         site.look(cells[0])
-        told = poll.stuck_jobs(site.folder, site.options.model_dump())
-        time.sleep(0.2)
-    (sentence,) = told
+        said = poll.stuck_jobs(site.folder, site.options.model_dump())
+        return said if "time limit" in str(said) else []
+
+    (sentence,) = wait_for(told, 30)
     assert sentence.startswith("3 jobs wait: the time limit '2.0' is longer than the partition")
     assert "change site.options.time_limit_hours" in sentence
     cancel(cells, site.folder)
