@@ -24,6 +24,7 @@ from orchestrator.records import (
     Spec,
     Study,
 )
+from orchestrator.rundir import RunFolder
 from orchestrator.settings import BackendRef, Settings
 from tests.cluster.fixture import cluster as cluster
 from tests.cluster.fixture import slurm as slurm
@@ -288,6 +289,20 @@ SYNTHETIC = Synthetic(run, grid, spec, Done([], []), COLLAPSED)
 @pytest.fixture(scope="session")
 def synthetic() -> Synthetic:
     return SYNTHETIC
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """Spaces, quotes, a newline, a dollar and Greek: a path is never pasted into a shell."""
+    return RunFolder(tmp_path / "a 'b\" $c\nβ" / "runs" / "test")
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A folder with the experiments, and nothing run."""
+    home = tmp_path / 'it\'s a "site" ü'
+    shutil.copytree(Path(__file__).parents[1] / "experiments", home / "experiments")
+    return home
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ def held(argv: list[str], **options: Any) -> "subprocess.Popen[bytes]":
 
 def let_go(process: "subprocess.Popen[bytes]", seconds: float = 30) -> None:
     """Has the program and all it started ended, and waits for that."""
-    assert process.stdin is not None
     process.stdin.close()
     process.wait(seconds)
 
@@ -34,6 +35,19 @@ def kill(process: "subprocess.Popen[bytes]", seconds: float = 60) -> None:
     for child in children:  # each leads a group of its own
         os.killpg(int(child), signal.SIGKILL)
     process.wait(seconds)
+
+
+def first_page(url: str, process: "subprocess.Popen[Any]", seconds: float = 300) -> str:
+    """What a server of this process answers first: MLflow takes half a minute to start."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as page:  # noqa: S310  (our own server)
+                return str(page.read().decode())
+        except OSError:
+            assert process.poll() is None, "it ended before it answered"
+            assert time.monotonic() < deadline, "it did not answer"
+            time.sleep(0.3)
 
 
 def heed_ctrl_c() -> None:

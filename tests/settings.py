@@ -1,4 +1,4 @@
-"""Settings of tests: RLOO on a small model, in which any section may be another."""
+"""Settings of tests: RLOO on a small model, in which any section may be another; and a spec."""
 
 from typing import Any
 
@@ -28,3 +28,17 @@ def cell_of(settings: Settings, **more: Any) -> Cell:
     """Return a cell with these settings and its own id."""
     made = {"slug": "a-cell", "studies": ("study",), "axes": {}, "settings": settings}
     return Cell.model_validate({"id": fingerprint(settings)} | made | more)
+
+
+SPEC = """\
+defaults: [recipe: onpolicy_math, site: slurm_a100, evaluation: comedy, _self_]
+name: mine
+seeds: [0]
+model: {name: m-7b, path: org/m-7b}
+backend: verl@0.9.1
+base: {kl.beta: 0.1}
+studies:
+  s: {axes: {kl: [none, k1.reward]}}
+claims: {a: "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=none]"}
+"""
+"""A spec of a cluster without a fault. Tests replace a part of it."""

@@ -7,14 +7,14 @@ from types import ModuleType
 
 import pytest
 
+from tests.launch.kit import program
+
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
 def bootstrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("bootstrap", ROOT / "bootstrap.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "POLICY", tmp_path / "policy-rc.d")
@@ -44,12 +44,6 @@ def test_real_libraries_train_in_a_phase_of_their_own_files(
     for path in (ROOT / "tests").rglob("*.py"):
         if marks.search(path.read_text(encoding="utf-8")) and path != Path(__file__):
             assert path in files, f"{path} has real tests and is not run"
-
-
-def program(path: Path, text: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def test_uv_gets_the_settings_of_pip(

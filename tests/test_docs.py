@@ -6,14 +6,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from command_line import orch
-from lifeline import free_port, held, let_go
+from lifeline import first_page, free_port, held, let_go
 
 from orchestrator.cli.conventions import EXIT_CODES
 from orchestrator.kl.verdicts import verdict
@@ -64,16 +62,7 @@ def serve(argv: list[str], folder: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 180
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as page:
-                    assert page.status == 200
-                    return
-            except OSError:
-                assert server.poll() is None, "it ended before it answered"
-                assert time.monotonic() < deadline, "it did not answer in three minutes"
-                time.sleep(0.5)
+        first_page(f"http://127.0.0.1:{port}/", server)
     finally:
         let_go(server)
 

@@ -134,8 +134,6 @@ def test_a_section_can_be_cleared_and_changed_in_part() -> None:
     found = cells({"loss.clip": [None, {"low": 0.1}, {"high": 0.28, "dual": 3.0}]})
     clips = [c.settings.loss.clip for c in found]
     assert clips[0] is None
-    assert clips[1] is not None
-    assert clips[2] is not None
     assert (clips[1].low, clips[2].high, clips[2].dual) == (0.1, 0.28, 3.0)
     labels = ["none", "low0.1-high0.2", "low0.2-high0.28-dual3"]
     assert [c.axes["loss.clip"] for c in found] == labels

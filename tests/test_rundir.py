@@ -1,6 +1,8 @@
 """The run directory as a protocol: claims, attempts, identity, and folders that are not ours."""
 
 import json
+import os
+import stat
 import subprocess
 import sys
 import threading
@@ -20,11 +22,6 @@ from orchestrator.files import (
 from orchestrator.records import LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
 from tests.launch.kit import leave, make_cell
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path / "a 'b\" $c\nβ" / "test")
 
 
 @pytest.mark.parametrize("before", [None, "", "a wörd", "a wörd\n"])
@@ -75,7 +72,6 @@ def test_a_claim_belongs_to_one_process_and_ends_with_it(folder: RunFolder) -> N
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     assert cell_dir.is_claimed()
     assert cell_dir.take_claim(patience_seconds=0) is None
@@ -196,3 +192,38 @@ def test_a_write_replaces_the_whole_file_or_nothing(tmp_path: Path) -> None:
         write_text(path, "new \ud800")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from backends.micro.disk import Journal
+from orchestrator.files import append_line, write_text
+root = Path(sys.argv[1])
+write_text(root / "folder" / "a.json", "{}")
+append_line(root / "folder" / "ledger.jsonl", "{}")
+Journal(root / "attempt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("umask", "file", "folder"),
+    [(0o077, 0o600, 0o700), (0o002, 0o664, 0o775), (0o027, 0o640, 0o750)],
+)
+def test_modes_are_what_the_umask_leaves(
+    tmp_path: Path, umask: int, file: int, folder: int
+) -> None:
+    """Files that are appended to were never the group's to write: 0644 whatever the umask."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        umask=umask,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert done.returncode == 0, done.stderr
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert len(modes) == 5
+    for path, mode in modes.items():
+        assert mode == (folder if path.is_dir() else file), path

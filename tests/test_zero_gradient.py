@@ -58,10 +58,8 @@ def test_the_report_tells_of_it(synthetic: Any) -> None:
     assert zero_gradient_section(done.records) is None
     still = dataclasses.replace(done.records[0], metrics=tuple(points(*[STILL] * 4)))
     section = zero_gradient_section([still, *done.records[1:]])
-    assert section is not None
     assert section.id == "unlearnt"
     assert len(section.points) == 1
     assert still.cell.slug in section.points[0]
     many = zero_gradient_section([still] * 25)
-    assert many is not None
     assert many.points[-1] == "And 5 more cells."

@@ -83,15 +83,15 @@ search: orchestrator/ search/* pipeline/search.py tests/ search/*
 logs of any run: orchestrator/ logs/* tests/ logs/*
 statistics, claims: orchestrator/ analysis/* tests/ analysis/* test_claims.py test_outcome.py
 report, figures, page: orchestrator/ report/* charts/* dashboards/ *
-  tests/ dashboards/* test_report.py test_paper.py
+  tests/ dashboards/* test_report.py
 runs, pipeline: orchestrator/ runs/* pipeline/*
-  tests/ runs/* test_comedy.py test_results.py test_scale.py
+  tests/ runs/* test_comedy.py test_results.py
 commands: orchestrator/ cli/* __main__.py tests/ cli/*
 core words, Python interface: ./ bootstrap.py orch/ * backends/ __init__.py orchestrator/
   __init__.py errors.py settings.py records.py identity.py files.py rundir.py version.py metrics/*
-  tests/ test_api.py test_rundir.py test_points.py test_zero_gradient.py test_umask.py
+  tests/ test_api.py test_rundir.py test_points.py test_zero_gradient.py
   test_bootstrap.py
-rules of the tree, packaging: tests/ test_architecture.py test_storeys.py test_wheel.py
+rules of the tree, packaging: tests/ test_architecture.py test_wheel.py
 benchmarks: benchmarks/ * tests/ test_benchmarks.py
 machinery of the tests:
   tests/ conftest.py settings.py command_line.py keeper.py lifeline.py syntax.py

@@ -123,7 +123,6 @@ def test_curves_never_mix_steps(series: list[dict[int, float]]) -> None:
     if not common:
         assert found is None
         return
-    assert found is not None
     assert set(found.steps) <= set(common)
     assert (found.steps[0], found.steps[-1]) == (common[0], common[-1])
     assert len(found.steps) <= MAX_POINTS
@@ -139,7 +138,6 @@ def test_curves_never_mix_steps(series: list[dict[int, float]]) -> None:
 
 def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> None:
     found = learning_curve({0: {1: 1.0, 2: math.nan, 3: 3.0}, 1: {1: 3.0, 2: 2.0, 3: 5.0}})
-    assert found is not None
     assert found.mean[0] == 2.0
     assert math.isnan(found.mean[1])
     assert found.mean[2] == 4.0
@@ -147,7 +145,6 @@ def test_a_step_that_is_no_number_breaks_the_mean_there_and_nowhere_else() -> No
 
 def test_bands_end_where_the_metric_does() -> None:
     found = learning_curve({0: {1: 0.0}, 1: {1: 1.0}}, bounds=(0.0, 1.0))
-    assert found is not None
     assert (list(found.low), list(found.high)) == ([0.0], [1.0])
 
 
@@ -187,11 +184,9 @@ def test_paired_items_cancel_in_a_difference(synthetic: Any) -> None:
     done, items = made(synthetic)
     found = compare(synthetic.spec(), done.records, done.scores, items)
     (difference,) = axis_differences(found.configurations, "kl", METRIC)
-    assert difference.over_items is not None
     assert difference.over_items.mean == pytest.approx(difference.effect.mean)
     widths = [c.finals_over_items[METRIC].half_width for c in found.configurations]
     assert difference.over_items.half_width < min(widths)
-    assert difference.relative is not None
     assert difference.relative.value == pytest.approx(0.51 / 0.59 - 1)
 
 
@@ -288,7 +283,6 @@ def test_the_report_draws_and_lists_it(synthetic: Any) -> None:
     done = grid(synthetic)
     comparison = compare(synthetic.spec(), done.records, done.scores)
     section = phase_section(comparison)
-    assert section is not None
     (view,) = section.figures[0].views
     drawn = {(row["row"], row["column"]): row for row in view["rows"]}
     assert '["no KL", "0.05", "1"]' in str(view["spec"])

@@ -10,13 +10,7 @@ import pytest
 import scipy.stats
 
 import benchmarks.claims
-from orchestrator.analysis.claims import (
-    TOGETHER,
-    SeedTotals,
-    _p_of_shares,
-    prior_of,
-    reason,
-)
+from orchestrator.analysis.claims import TOGETHER, SeedTotals, _p_of_shares, prior_of, reason
 from orchestrator.analysis.compare import compare
 from orchestrator.analysis.power import ClaimPower, power_lines, power_of_claims
 from orchestrator.analysis.runs import measure
@@ -83,7 +77,6 @@ def test_the_benchmark_has_the_prior_of_the_claims() -> None:
     rng = np.random.default_rng(1)
     variances = 0.001 * 2.6 / rng.chisquare(2.6, 61) * rng.chisquare(2, 61) / 2
     prior = variance_prior((v, 3) for v in variances)
-    assert prior is not None
     degrees, scale = benchmarks.claims.prior_degrees(variances[None], np.full((1, 61), 2))
     assert prior.degrees == pytest.approx(float(degrees[0]), rel=1e-4)
     assert prior.variance == pytest.approx(float(scale[0]), rel=1e-4)
@@ -166,7 +159,6 @@ def test_two_studies_of_one_name_are_two_configurations_of_the_prior(synthetic: 
     done = synthetic.grid({"k1.reward": [0.80, 0.81, 0.82]})
     done += synthetic.grid({"k1.reward": [0.20, 0.21, 0.22]}, steps=50)
     prior = prior_of("eval/in_domain/mean", measure(done.records, done.scores))
-    assert prior is not None
     assert prior.variance < 0.02**2
 
 

@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.analysis.claims import JudgedClaim, reason, statement, verdict_text
+from orchestrator.analysis.claims import reason, statement, verdict_text
 from orchestrator.analysis.compare import compare, comparison_data
 from orchestrator.analysis.runs import is_accuracy, looks, measure
 from orchestrator.analysis.text import metric_title
@@ -450,27 +450,6 @@ def test_verdicts_do_not_depend_on_the_order_of_records_or_sides(
     random.shuffle(done.scores)
     again = judged(synthetic, done, HIGHER)
     assert (again.verdict, again.evidence.effect) == (found.verdict, found.evidence.effect)
-
-
-def test_claims_are_told_as_sentences(synthetic: Any) -> None:
-    done = both(synthetic, [0.8, 0.81], [0.7, 0.7])
-    claims = {
-        f"{HIGHER} at beta in [0.1, 1] in study onpolicy": "In-domain accuracy is higher with "
-        "k1.reward than with k3.loss, at β 0.1 or 1, "
-        "in study onpolicy.",
-        "eval/accuracy_in_domain[kl=k1.reward] ~ predicted +- 0.05": "Exact in-domain accuracy "
-        "is the closed form's prediction with k1.reward, within 0.05.",
-        "collapse[kl=k1.loss] > collapse[kl=none]": "The share of collapsed runs is higher with "
-        "k1.loss than with no KL term.",
-        "eval/math500/mean@32 > 0.5": "Accuracy on math500 (mean@32) is above 0.5 with all runs.",
-    }
-    found: dict[str, JudgedClaim] = judged(synthetic, done, {text: text for text in claims})
-    assert {name: statement(f.claim) for name, f in found.items()} == claims
-
-
-def test_a_claim_that_cannot_be_read_is_the_users_mistake(synthetic: Any) -> None:
-    with pytest.raises(SpecError, match=r"expected a relation.*@ \$\.claims\.wrong"):
-        compare(synthetic.spec({"wrong": "collapse"}), [], [])
 
 
 def test_sides_are_compared_at_equal_values_of_another_metric(synthetic: Any) -> None:

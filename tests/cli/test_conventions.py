@@ -3,9 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import click
 import pytest
 from click.testing import CliRunner
 from command_line import ROOT, orch
-from lifeline import held, let_go
 
 from orchestrator.cli import COMMANDS, conventions
 from orchestrator.cli import orch as group
@@ -43,7 +39,6 @@ ENDLESS = {"dashboard", "init"}
 def every_command() -> Iterator[tuple[str, click.Command]]:
     for name in COMMANDS:
         command = group.get_command(None, name)
-        assert command is not None
         if isinstance(command, click.Group):
             yield from ((f"{name} {part}", each) for part, each in command.commands.items())
         else:
@@ -120,7 +115,7 @@ MORE_CALLS = (
 """Calls of what was once a command of its own."""
 
 DEAR = {
-    "dashboard": "it ends by Ctrl-C (the next test but one)",
+    "dashboard": "it ends by Ctrl-C (test_watch.py)",
     "env create": "it installs a library (tests/environments)",
     "env check": "it needs an installed library (tests/environments)",
     "env lock": "it asks a registry (tests/environments)",
@@ -206,25 +201,3 @@ def test_a_dry_run_says_what_then_happens(workspace: Path, monkeypatch: pytest.M
     assert foreseen("run", spec)[0] == 0
     assert foreseen("prune", spec, "seeds=[1]")[0] == 0
     assert foreseen("prune", spec)[0] == 0
-
-
-def test_a_dashboard_prints_its_addresses_as_json(ended: Path) -> None:
-    argv = [sys.executable, "-m", "orchestrator", "dashboard", SMOKE, "-w", "kl=k1.reward"]
-    server = held(
-        [*argv, "--json", "--port", "0"],
-        cwd=ended,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert server.stdout is not None
-        text = b"".join(iter(lambda: server.stdout.readline().rstrip(), b"}"))  # type: ignore[union-attr]  # a pipe, as asked
-        addresses = json.loads(text + b"}")
-        assert addresses["mlflow"].startswith("http://127.0.0.1:")
-        assert "compareRunsMode=CHART" in addresses["mlflow"], "not its page for agents"
-        with urllib.request.urlopen(addresses["report"], timeout=60) as page:  # noqa: S310  (our own server)
-            shown = page.read().decode()
-        assert "math-k1.reward-b0.3" in shown
-        assert "math-k3.loss-b0.3" not in shown, "of the chosen cell alone"
-    finally:
-        let_go(server)

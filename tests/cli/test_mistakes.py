@@ -1,9 +1,6 @@
 """A person's mistakes: each a sentence and a non-zero exit, no traceback, nothing lost."""
 
 import json
-import os
-import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +12,7 @@ import yaml
 from command_line import orch
 
 from orchestrator.cli import answer
+from tests.settings import SPEC
 
 SMOKE = "experiments/smoke.yaml"
 
@@ -27,17 +25,6 @@ def refuses(done: subprocess.CompletedProcess[str], *words: str) -> None:
         assert word in said, said
 
 
-SPEC = """\
-defaults: [recipe: onpolicy_math, site: slurm_a100, evaluation: comedy, _self_]
-name: mine
-seeds: [0]
-model: {name: m-7b, path: org/m-7b}
-backend: verl@0.9.1
-base: {kl.beta: 0.1}
-studies:
-  s: {axes: {kl: [none, k1.reward]}}
-claims: {a: "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=none]"}
-"""
 MISTAKES = {
     row["mistake"]: row
     for row in yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text(encoding="utf-8"))
@@ -71,63 +58,10 @@ def test_a_refusal_is_a_document_too_and_ctrl_c_a_word(
     assert (answer([]), capsys.readouterr().err) == (130, "interrupted\n")
 
 
-def test_a_runs_folder_from_a_newer_orch(empty: Path) -> None:
-    folder = empty / "runs" / "smoke.micro"
-    folder.mkdir(parents=True)
-    (folder / "format.json").write_text(json.dumps({"format": 99, "orch": "9.0"}))
-    for command in ("plan", "run", "status"):
-        refuses(orch(empty, command, SMOKE), "written by orch 9.0", "Upgrade orch")
-    assert sorted(p.name for p in folder.iterdir()) == ["format.json"]
-
-
 def test_a_runs_folder_that_is_a_file(empty: Path) -> None:
     (empty / "runs").write_text("mine")
     refuses(orch(empty, "run", SMOKE), "a part of its path is a file, not a folder")
     assert (empty / "runs").read_text() == "mine"
-
-
-def test_a_disk_that_fills_up(empty: Path) -> None:
-    """The file size limit stands for a full disk: the kernel refuses the same writes."""
-
-    def small_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", "run", SMOKE, "--train-only"],
-        cwd=empty,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=small_files,
-        stdin=subprocess.DEVNULL,
-    )
-    refuses(done)
-    assert "run again" in done.stderr or "orch logs --failed" in done.stderr, done.stderr
-    orch(empty, "retry", SMOKE)
-    after = orch(empty, "run", SMOKE, "--train-only")
-    assert after.returncode == 0, after.stderr
-    states = json.loads(orch(empty, "status", SMOKE, "--json").stdout)[0]["states"]
-    assert states == {"succeeded": 4}
-
-
-@pytest.mark.slow
-def test_a_checkpoint_cut_in_half_costs_only_itself(workspace: Path) -> None:
-    cells = sorted((workspace / "runs" / "smoke.micro" / "cells").iterdir())
-    shutil.rmtree(cells[0] / "eval")
-    weights = next((cells[0] / "checkpoints").glob("step-*/model.safetensors"))
-    os.truncate(weights, weights.stat().st_size // 2)
-    done = orch(workspace, "eval", SMOKE)
-    refuses(done, cells[0].name.rpartition("-")[0])
-    assert "micro_sort" in done.stdout, "the other cells' scores are printed all the same"
-
-
-@pytest.mark.slow
-def test_a_torn_last_line_costs_only_itself(workspace: Path) -> None:
-    cell = sorted((workspace / "runs" / "smoke.micro" / "cells").iterdir())[0]
-    metrics = cell / "attempts" / "1" / "metrics.jsonl"
-    os.truncate(metrics, metrics.stat().st_size - 20)
-    done = orch(workspace, "report", SMOKE, "--format", "mlflow")
-    refuses(done, "metrics.jsonl line", "is cut off", "the rest is kept")
 
 
 @pytest.mark.slow

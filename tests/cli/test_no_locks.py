@@ -3,13 +3,12 @@
 The C library's `flock` is replaced by one that answers ENOSYS, in every process of a command.
 """
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from command_line import ROOT
+from command_line import orch
 
 WITHOUT_FLOCK = (
     "#include <errno.h>\nint flock(int f, int o) { (void)f; (void)o; errno = ENOSYS; return -1; }\n"
@@ -19,26 +18,19 @@ SENTENCE = "this file system has no locks"
 
 @pytest.fixture(scope="module")
 def no_locks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process whose file systems have no locks."""
+    """A variable of a process whose file systems have no locks."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
     library = tmp_path_factory.mktemp("shim") / "flock.so"
     argv = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
     subprocess.run(argv, input=WITHOUT_FLOCK, text=True, check=True)
-    return {**os.environ, "LD_PRELOAD": str(library)}
-
-
-def orch(folder: Path, env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [str(ROOT / ".venv" / "bin" / "orch"), *arguments]
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    return done
+    return {"LD_PRELOAD": str(library)}
 
 
 def test_what_only_reads_goes_on(workspace: Path, no_locks: dict[str, str]) -> None:
     for arguments in (["status", "experiments/smoke.yaml"], ["plan", "experiments/smoke.yaml"]):
-        done = orch(workspace, no_locks, *arguments)
+        done = orch(workspace, *arguments, **no_locks)
         assert done.returncode == 0, done.stderr
     assert SENTENCE not in done.stderr
 
@@ -51,15 +43,17 @@ def test_what_only_reads_goes_on(workspace: Path, no_locks: dict[str, str]) -> N
 def test_what_writes_says_it_in_a_sentence(
     workspace: Path, no_locks: dict[str, str], arguments: list[str]
 ) -> None:
-    done = orch(workspace, no_locks, *arguments)
+    done = orch(workspace, *arguments, **no_locks)
     assert SENTENCE in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_nothing_is_trained_where_nobody_can_be_alone(
     empty: Path, no_locks: dict[str, str]
 ) -> None:
-    done = orch(empty, no_locks, "run", "experiments/smoke.yaml")
+    done = orch(empty, "run", "experiments/smoke.yaml", **no_locks)
     assert done.returncode == 1
     assert SENTENCE in done.stderr
     assert "site.runs_dir=" in done.stderr
+    assert "Traceback" not in done.stderr
     assert not list(empty.glob("runs/*/cells/*/checkpoints/*"))

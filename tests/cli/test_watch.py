@@ -1,13 +1,10 @@
 """`orch status --watch` and `orch dashboard` as a person runs them."""
 
 import json
-import os
-import pty
-import select
+import shlex
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,11 +13,12 @@ from typing import Any
 
 import pytest
 from command_line import orch, own_variables
-from lifeline import heed_ctrl_c
+from lifeline import first_page, heed_ctrl_c
 
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.watch import Summary, progress_line, take_snapshot
-from tests.launch.kit import leave, make_cell
+from tests.cluster.waiting import wait_for
+from tests.launch.kit import leave, make_cell, processes
 
 SPEC = "experiments/smoke.yaml"
 BUSY_SECONDS = 300
@@ -48,77 +46,52 @@ def test_progress_and_time_left(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- status --watch
 
 
-class Terminal:
-    """A command on a pseudo-terminal."""
+class Terminal(subprocess.Popen[bytes]):
+    """A command on a terminal of `script`, and what it has shown."""
 
-    def __init__(self, folder: Path, *arguments: str, rows: int = 40, columns: int = 140):
-        self.main, side = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator", *arguments],
+    def __init__(self, folder: Path, log: Path, *arguments: str):
+        self.log = log
+        words = shlex.join([sys.executable, "-m", "orchestrator", *arguments])
+        super().__init__(
+            ["script", "--quiet", "--flush", "--return", "--command", words, str(log)],
             cwd=folder,
-            stdin=side,
-            stdout=side,
-            stderr=side,
-            start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             preexec_fn=heed_ctrl_c,
-            env={**own_variables(), "TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)},
+            env={**own_variables(), "TERM": "xterm", "LINES": "40", "COLUMNS": "140"},
         )
-        os.close(side)
-        self.text = ""
 
-    def until(self, true: Callable[[str], object], seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while not true(self.text):
-            assert time.monotonic() < deadline, self.text
-            if select.select([self.main], [], [], 0.2)[0]:
-                try:
-                    self.text += os.read(self.main, 65536).decode(errors="replace")
-                except OSError:  # the other side is closed
-                    assert true(self.text), self.text
-                    return
+    def until(self, text: str) -> None:
+        wait_for(lambda: self.log.exists() and text in self.text, 120, text)
 
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        os.close(self.main)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    opened: list[Terminal] = []
-
-    def open_(*arguments: Any, **more: Any) -> Terminal:
-        opened.append(Terminal(*arguments, **more))
-        return opened[-1]
-
-    yield open_
-    for one in opened:
-        one.end()
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
 
 
 @pytest.mark.slow
-def test_watch_on_a_terminal_ends_when_all_have_ended(
-    finished: Path, terminal: Callable[..., Terminal]
-) -> None:
-    shown = terminal(finished, "status", SPEC, "--watch")
-    shown.until(lambda text: "4 of 4 cells done; 100% of steps" in text)
-    assert shown.process.wait(60) == 0
+def test_watch_on_a_terminal_ends_when_all_have_ended(finished: Path, tmp_path: Path) -> None:
+    shown = Terminal(finished, tmp_path / "log", "status", SPEC, "--watch")
+    try:
+        shown.until("4 of 4 cells done; 100% of steps")
+        assert shown.wait(60) == 0
+    finally:
+        shown.kill()
 
 
 @pytest.mark.slow
-def test_watch_follows_cells_and_ends_with_ctrl_c(
-    empty: Path, terminal: Callable[..., Terminal]
-) -> None:
-    shown = terminal(empty, "status", SPEC, "--watch")
-    shown.until(lambda text: "0 of 4 cells done, 4 planned" in text)
-    done = orch(empty, "run", SPEC, "--train-only", "-w", "kl=none")
-    assert done.returncode == 0, done.stderr
-    shown.until(lambda text: "1 of 4 cells done" in text)
-    os.write(shown.main, b"\x03")
-    os.killpg(shown.process.pid, signal.SIGINT)
-    assert shown.process.wait(60) == 0
-    assert "Traceback" not in shown.text
+def test_watch_follows_cells_and_ends_with_ctrl_c(empty: Path, tmp_path: Path) -> None:
+    shown = Terminal(empty, tmp_path / "log", "status", SPEC, "--watch")
+    try:
+        shown.until("0 of 4 cells done, 4 planned")
+        done = orch(empty, "run", SPEC, "--train-only", "-w", "kl=none")
+        assert done.returncode == 0, done.stderr
+        shown.until("1 of 4 cells done")
+        shown.communicate(b"\x03", 60)
+        assert shown.returncode == 0
+        assert "Traceback" not in shown.text
+    finally:
+        shown.kill()
 
 
 @pytest.mark.slow
@@ -132,20 +105,22 @@ def test_watch_without_a_terminal_prints_lines(finished: Path) -> None:
 
 
 @pytest.fixture
-def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
+def dashboard(finished: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts one. What it says on standard error is in a file."""
     started: list[Any] = []
 
     def start(*arguments: str) -> Any:
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
-            cwd=finished,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=own_variables(),
-            start_new_session=True,
-            preexec_fn=heed_ctrl_c,
-        )
+        with (tmp_path / "said").open("w") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "orchestrator", "dashboard", SPEC, *arguments],
+                cwd=finished,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                env=own_variables(),
+                start_new_session=True,
+                preexec_fn=heed_ctrl_c,
+            )
         started.append(process)
         return process
 
@@ -157,66 +132,49 @@ def dashboard(finished: Path) -> Iterator[Callable[..., Any]]:
         process.stdout.close()
 
 
-def address(process: Any, name: str = "report", place: int = 1) -> str:
+def address(process: Any, name: str) -> str:
     for text in process.stdout:
         if text.startswith(name):
-            return str(text.split()[place])
+            return str(text.split()[1])
     raise AssertionError(f"it ended with {process.wait()}")
 
 
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310  (our own server)
-        return str(answer.read().decode())
-
-
-def until_it_answers(url: str) -> str:
-    """MLflow takes half a minute to start."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            return get(url)
-        except urllib.error.URLError:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("as_json", [True, False])
 def test_dashboard_serves_the_report_and_mlflow_and_leaves_nothing(
-    finished: Path, dashboard: Callable[..., Any], number: int
+    tmp_path: Path, dashboard: Callable[..., Any], as_json: bool
 ) -> None:
-    process = dashboard("--port", "0")
-    url, (mlflow, _, shown) = address(process), address(process, "MLflow").partition("#")
+    """Of one cell, with its addresses as JSON, ended by Ctrl-C; and of all, killed."""
+    if as_json:
+        process = dashboard("--port", "0", "--json", "-w", "kl=k1.reward")
+        told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        url, whole = told["report"], told["mlflow"]
+    else:
+        process = dashboard("--port", "0")
+        url, whole = address(process, "report"), address(process, "MLflow")
+    mlflow, _, shown = whole.partition("#")
     assert "compareRunsMode=CHART" in shown, "the experiment's runs"
-    assert "Does everything work on this machine?" in get(url)
-    assert get(f"{url}report.md").startswith("#")
+    page = first_page(url, process)
+    assert "Does everything work on this machine?" in page
+    assert "math-k1.reward-b0.3" in page
+    assert ("math-k3.loss-b0.3" in page) != as_json, "of the chosen cell alone"
+    assert first_page(f"{url}report.md", process).startswith("#")
     for path in ("figures/", "../../mlflow.db", "%2e%2e/%2e%2e/mlflow.db"):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            get(url + path)
+            urllib.request.urlopen(url + path, timeout=120)  # noqa: S310  (our own server)
     rebound = urllib.request.Request(url, headers={"Host": "evil.example:80"})  # noqa: S310
     with pytest.raises(urllib.error.HTTPError, match="421"):
         urllib.request.urlopen(rebound, timeout=60)  # noqa: S310  (our own server)
-    if number == signal.SIGKILL:  # once: MLflow takes as long to start as all the rest
-        found = until_it_answers(f"{mlflow}api/2.0/mlflow/experiments/get-by-name?{NAMED}")
-        experiment = json.loads(found)["experiment"]
+    if not as_json:  # once: MLflow takes as long to start as all the rest
+        asked = f"{mlflow}api/2.0/mlflow/experiments/get-by-name?experiment_name=smoke.micro"
+        experiment = json.loads(first_page(asked, process))["experiment"]
         assert experiment["artifact_location"] == "mlflow-artifacts:/smoke.micro"
-    process.send_signal(number)
-    assert process.wait(BUSY_SECONDS) == (-9 if number == signal.SIGKILL else 0)
-    assert "Traceback" not in process.stdout.read()
+    process.send_signal(signal.SIGINT if as_json else signal.SIGKILL)
+    assert process.wait(BUSY_SECONDS) == (0 if as_json else -9)
+    assert "Traceback" not in (tmp_path / "said").read_text()
     port = mlflow.rpartition(":")[2].strip("/")
-    deadline = time.monotonic() + BUSY_SECONDS
-    while any(f"--port {port}" in line for line in command_lines()):
-        assert time.monotonic() < deadline, "MLflow is left"
-        time.sleep(0.2)
-
-
-NAMED = "experiment_name=smoke.micro"
-
-
-def command_lines() -> Iterator[str]:
-    """The command line of each process."""
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            yield place.read_text().replace("\0", " ")
-        except OSError:
-            continue
+    wait_for(
+        lambda: not any(f"--port {port}" in " ".join(words) for _, words, _ in processes()),
+        BUSY_SECONDS,
+        "MLflow to end",
+    )

@@ -233,28 +233,6 @@ class Cluster:
         first = int((self.base / "ports").read_text())
         return config.Ports(first, first + 1, first + 2, first + 3)
 
-    def _install_database(self) -> None:
-        """Three tries: on a busy machine the installer now and then gives up on its own server."""
-        for left in (2, 1, 0):
-            shutil.rmtree(self.base / "sql", ignore_errors=True)
-            (self.base / "sql").mkdir()
-            try:
-                self.run(
-                    "mariadb-install-db",
-                    "--no-defaults",
-                    f"--datadir={self.base}/sql",
-                    f"--user={getpass.getuser()}",
-                    "--skip-test-db",
-                    "--auth-root-authentication-method=normal",
-                    "--innodb-log-file-size=8M",
-                    seconds=120,
-                )
-            except (RuntimeError, subprocess.TimeoutExpired):
-                if not left:
-                    raise
-            else:
-                return
-
     def _write(self) -> None:
         base = self.base
         for name in ("bin", "log", "pid", "run", "state", "spool", "sql", "dev"):
@@ -274,7 +252,16 @@ class Cluster:
             (base / name).touch(mode=0o600)
             (base / name).write_text(text)
         (base / "gres.conf").write_text(config.gres_conf(_devices(base / "dev")))
-        self._install_database()
+        self.run(
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={base}/sql",
+            f"--user={getpass.getuser()}",
+            "--skip-test-db",
+            "--auth-root-authentication-method=normal",
+            "--innodb-log-file-size=8M",
+            seconds=120,
+        )
         self.conf.write_text(config.slurm_conf(base, self._ports))
 
 
@@ -282,8 +269,8 @@ class Cluster:
 def started() -> Iterator[Cluster]:
     """A cluster in a new folder, purged afterwards.
 
-    Three tries, each with ports and a database of its own: on a busy machine a daemon now and then
-    does not come up in time.
+    Three tries, each with ports and a database of its own: on a busy machine a daemon, or the
+    installer of the database, now and then does not come up in time.
     """
     for left in (2, 1, 0):
         base = Path(tempfile.mkdtemp(prefix="orch-slurm-", dir="/tmp"))

@@ -9,7 +9,6 @@ import pytest
 
 from dashboards import html
 from orchestrator.analysis.compare import compare
-from orchestrator.analysis.libraries import LibraryCell, library_side
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import (
     Baseline,
@@ -21,6 +20,8 @@ from orchestrator.records import (
 )
 from orchestrator.report import Context, Report, report
 from orchestrator.report.results import phase_section
+from tests.golden.report import libraries
+from tests.test_report import reported
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.long(240)]
 
@@ -46,6 +47,7 @@ CHOOSE = """values => { for (const [name, value] of values) {
   else if (node.value !== value) { node.value = value; node.dispatchEvent(new Event("change")); }
 } }"""
 SCRIPT = "<script>document.title='owned'</script>"
+HOSTILE = f"{SCRIPT}'\"&"
 DRAWN = """plots => plots.flatMap((plot) => {
   const marks = [];
   const walk = (mark) => (mark.items || []).forEach((item) => {
@@ -129,22 +131,14 @@ def told(synthetic: Any) -> Report:
         ),
     )
     base = tuple(s.model_copy(update={"cell_id": "base", "value": 0.3}) for s in done.scores[:6])
-    asked = [
-        LibraryCell(
-            r.cell.model_copy(update={"settings": r.cell.declared or r.cell.settings}), r.cell.id
-        )
-        for r in done.records
-        if "async10" in r.cell.studies
-    ]
     context = Context(
         baselines=[ScoredBaseline(baseline, "base", base, SCRIPT)],
         base="verl",
-        sides=[library_side("predicted", asked, done.records, done.scores)],
+        sides=[libraries(synthetic)],
     )
     comparison = compare(spec, done.records, done.scores)
     mapped = compare(spec, mappable(synthetic).records, [])
     phases = phase_section(mapped)
-    assert phases is not None
     return report(
         comparison,
         done.records,
@@ -390,7 +384,6 @@ def test_the_pointer_reads_values(opened: Opened) -> None:
     }"""
     x, y = plot.evaluate(at)
     box = plot.bounding_box()
-    assert box is not None
     opened.page.mouse.move(box["x"] + x, box["y"] + y)
     shown = opened.page.locator("#vg-tooltip-element.visible")
     shown.wait_for()
@@ -402,29 +395,29 @@ def test_the_pointer_reads_values(opened: Opened) -> None:
 
 
 def test_every_axis_of_a_spec_is_a_filter(browser: Any, synthetic: Any, tmp_path: Path) -> None:
-    """A spec's own axes narrow the choice of a setting, each by its name."""
+    """A spec's own axes narrow the choice of a setting, each by its name; a value is inert."""
     done = synthetic.none
-    for seed, (estimator, clip, accuracy) in enumerate(
-        [("rloo", "none", 0.8), ("grpo", "none", 0.6), ("grpo", "low0.1-high0.1", 0.4)]
+    for seed, (estimator, note, accuracy) in enumerate(
+        [("rloo", "none", 0.8), ("grpo", "none", 0.6), ("grpo", HOSTILE, 0.4)]
     ):
-        axes = {"advantage.estimator": estimator, "loss.clip": clip}
+        axes = {"advantage.estimator": estimator, "note": note}
         done += synthetic.run(seed=seed, accuracy=accuracy, axes=axes)
-    spec = synthetic.spec()
     path = tmp_path / "axes.html"
-    compared = compare(spec, done.records, done.scores)
-    path.write_text(html(report(compared, done.records, done.scores, spec)), encoding="utf-8")
+    path.write_text(html(reported(synthetic, done, {})), encoding="utf-8")
     opened = Opened(browser, path.as_uri(), viewport={"width": 1280, "height": 900})
     settings = opened.page.locator("select[name=setting] option")
     try:
         assert settings.count() == 3
         opened.choose(**{"axis advantage.estimator": "grpo"})
         assert settings.count() == 2
-        opened.choose(**{"axis loss.clip": "low0.1-high0.1"})
-        assert "low0.1" in settings.first.inner_text()
+        opened.choose(**{"axis note": HOSTILE})
+        assert SCRIPT in settings.first.inner_text()
         rows = opened.rows("finals", "dot")
         assert len(rows) == 2, "one configuration, in and out of domain"
         assert rows[0]["value"] == pytest.approx(0.4)
         assert opened.said == []
+        assert opened.page.title() != "owned"
+        assert opened.page.locator("figure script, td script").count() == 0
     finally:
         opened.context.close()
 
@@ -626,14 +619,9 @@ def odd(synthetic: Any, which: str) -> Any:
     nan = dict.fromkeys(("eval/accuracy_in_domain", "train/reward_mean"), float("nan"))
     if which == "nothing finished":
         return synthetic.run(state="running", progress=0.1) + synthetic.run(seed=1, state="planned")
-    if which == "one seed":
-        return synthetic.grid({"none": [0.9], "k1.reward": [0.8]})
     if which == "no numbers":
         diverged = synthetic.collapsed.model_copy(update={"cause": "nan"})
         return synthetic.run(outcome=diverged, metrics=nan, scored=False)
-    if which == "hostile names":
-        one = synthetic.run(axes={"note": SCRIPT + "'\"&"})
-        return one + synthetic.run(axes={"note": "b"}, seed=1)
     half = synthetic.run() + synthetic.run(seed=1, state="failed", progress=0.3)
     torn = [
         dataclasses.replace(r, metrics=(), faults=("line 7 of metrics.jsonl is cut",))
@@ -646,33 +634,19 @@ def odd(synthetic: Any, which: str) -> Any:
     ("which", "says"),
     [
         ("nothing finished", "No cell has finished yet"),
-        ("one seed", "one seed: no interval"),
         ("no numbers", "collapsed (nan"),
-        ("hostile names", "note <script>"),
         ("half written", "line 7 of metrics.jsonl is cut"),
     ],
 )
 def test_odd_experiments_are_readable_pages(
     browser: Any, synthetic: Any, tmp_path: Path, which: str, says: str
 ) -> None:
-    done, spec = odd(synthetic, which), synthetic.spec({"c": "eval/in_domain/mean[kl=none] > 0"})
+    claims = {"c": "eval/in_domain/mean[kl=none] > 0"}
     path = tmp_path / "page.html"
-    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    told = reported(synthetic, odd(synthetic, which), claims)
     path.write_text(html(told), encoding="utf-8")
     found = Opened(browser, path.as_uri())
     assert found.said == []
     assert says in found.page.evaluate("document.body.textContent")
-    assert "owned" not in found.page.title()
-    assert found.page.locator("figure script, td script").count() == 0
     assert found.fits()
     found.context.close()
-
-
-def test_without_javascript_the_tables_are_there(browser: Any, page_file: Path) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(page_file.as_uri())
-    assert page.locator(".waiting").first.is_visible()
-    assert page.locator(".claim").count() == 2
-    assert page.locator("#collapse table").count() == 3
-    context.close()

@@ -12,9 +12,8 @@ import pytest
 
 from dashboards import html
 from dashboards.page import axis_bound, effect_scales, level_of, place_of
-from orchestrator.analysis.compare import compare
-from orchestrator.report import report
 from orchestrator.report.model import ClaimEffect, MapCell
+from tests.test_report import reported
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
@@ -46,9 +45,7 @@ class Seen(HTMLParser):
 
 
 def page(synthetic: Any, done: Any, claims: Any = None, **more: Any) -> str:
-    spec = synthetic.spec(claims, question=more.pop("question", "Does it hold?"))
-    comparison = compare(spec, done.records, done.scores)
-    return html(report(comparison, done.records, done.scores, spec, **more))
+    return html(reported(synthetic, done, claims, **more))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +95,6 @@ def test_nothing_is_fetched_and_only_our_scripts_run(whole: str) -> None:
     assert not [a for _, a in seen.tags if {"src", "srcset", "action", "data"} & a.keys()]
     assert not seen.with_tag("link")
     policy = next(a["content"] for a in seen.with_tag("meta") if a.get("http-equiv"))
-    assert policy is not None
     assert "default-src 'none'" in policy
     allowed = set(re.findall(r"'sha256-([^']+)'", policy))
     scripts = re.findall(r"<script>(.*?)</script>", whole, re.DOTALL)
@@ -124,11 +120,8 @@ def test_what_did_not_finish_is_not_painted_as_stable() -> None:
 def test_an_effect_is_drawn_on_its_axis(synthetic: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.6, 0.9], "k3.loss": [0.7, 0.4]})
     claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
-    spec = synthetic.spec({"wins": claim})
-    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    told = reported(synthetic, done, {"wins": claim})
     effect = told.cards[0].effect
-    assert effect is not None
-    assert effect.low is not None
     end = axis_bound([effect])
     assert effect.low < -end, "the interval is wider than its axis"
     drawn = html(told).partition('<svg class="effect')[2].partition("</svg>")[0]
@@ -151,15 +144,6 @@ def test_what_comes_from_outside_is_inert(synthetic: Any) -> None:
     assert len(seen.with_tag("script")) == 4
     assert not [a for _, a in seen.tags if any(name.startswith("on") for name in a)]
     assert HOSTILE in "".join(seen.text)
-
-
-def test_tables_have_heads_and_pictures_have_words(whole: str) -> None:
-    seen = Seen(whole)
-    assert all(a.get("scope") in ("col", "row") for a in seen.with_tag("th"))
-    figures = [a for a in seen.with_tag("div") if a.get("class") == "panels"]
-    assert len(figures) == len(seen.with_tag("figure")) >= 3
-    assert all(a["data-alt"] for a in figures)
-    assert seen.with_tag("html")[0]["lang"] == "en"
 
 
 def test_a_large_experiment_stays_small(synthetic: Any, whole: str) -> None:
@@ -187,8 +171,7 @@ def test_accuracies_in_and_out_of_domain_have_one_axis() -> None:
 def test_the_answer_is_short_and_a_claim_is_one_line(synthetic: Any) -> None:
     done = synthetic.grid({"k1.reward": [0.8, 0.81, 0.79], "k3.loss": [0.7, 0.71, 0.69]})
     claim = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
-    spec = synthetic.spec({"wins": claim, "also": claim})
-    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
+    told = reported(synthetic, done, {"wins": claim, "also": claim})
     page = html(told)
     head = page[page.index("<main>") : page.index('<div id="claims">')]
     assert len(told.answer.split()) <= 60

@@ -10,18 +10,14 @@ import pytest
 from PIL import Image
 
 from dashboards import picture_names, pictures
-from dashboards.pictures import draw_figure, filled_views
+from dashboards.pictures import draw_figure
 from orchestrator.analysis.compare import compare
 from orchestrator.charts.files import converted
-from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.pipeline import stages
-from orchestrator.records import (
-    Published,
-    PublishedNumber,
-)
+from orchestrator.records import Published, PublishedNumber
 from orchestrator.report import Report, report
 from orchestrator.report.figures import every_figure
-from orchestrator.report.plots import THEIRS
+from tests.test_report import reported
 
 pytestmark = pytest.mark.slow
 CLAIM = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -46,31 +42,10 @@ def told(synthetic: Any) -> Report:
     return report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
 
 
-def filled(told: Report, name: str) -> dict[str, list[tuple[ChartView, Rows]]]:
-    """The views of one figure with their rows, by file name."""
-    (figure,) = [f for s in told.sections for f in s.figures if f.id == name]
-    return {stem: views for stem, _, views in filled_views(figure, told)}
-
-
 def drawn(told: Report, name: str) -> dict[str, str]:
     """The pictures of one figure as SVG, by file name."""
     (figure,) = [f for s in told.sections for f in s.figures if f.id == name]
     return dict(draw_figure(figure, told))
-
-
-def values(rows: Rows, panel: str | None = None) -> dict[str, list[float]]:
-    """Name -> values, of one panel."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if panel in (None, row.get("panel")):
-            found.setdefault(row["name"], []).append(row["value"])
-    return found
-
-
-def marks(svg: str, kind: str) -> int:
-    """How many marks of a kind, such as `line`, a drawing holds."""
-    groups = re.findall(rf'<g class="mark-{kind} role-mark[^"]*"[^>]*>(.*?)</g>', svg, re.DOTALL)
-    return sum(group.count("<path") for group in groups)
 
 
 def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path) -> None:
@@ -112,11 +87,6 @@ def test_the_page_can_be_read_before_its_pictures_are_drawn(
     assert links == {path.name for path in tmp_path.glob("figures/*")}
 
 
-def test_published_numbers_are_drawn_as_they_are(told: Report) -> None:
-    (((_, rows),),) = filled(told, "published").values()
-    assert [r["value"] for r in rows if r["whose"] == THEIRS] == [pytest.approx(10)]
-
-
 def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:
     first, second = (drawn(told, "curves")["curves-zoo-qwen2.5-7b"] for _ in range(2))
     assert first == second
@@ -130,7 +100,5 @@ def test_a_picture_is_the_same_whenever_it_is_drawn(told: Report) -> None:
 
 def test_pictures_of_nothing_are_none(synthetic: Any, tmp_path: Path) -> None:
     done = synthetic.run(state="running", progress=0.0)
-    spec = synthetic.spec()
-    told = report(compare(spec, done.records, done.scores), done.records, done.scores, spec)
-    found = picture_names(told)
+    found = picture_names(reported(synthetic, done, {}))
     assert {name for name, written in found.items() if written} == {"gradients"}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from orchestrator.analysis.compare import compare
+from orchestrator.analysis.libraries import LibraryCell, LibrarySide, library_side
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.records import (
     Baseline,
@@ -70,8 +71,18 @@ def figures() -> tuple[PublishedFigure, ...]:
     )
 
 
+def libraries(synthetic: Any) -> LibrarySide:
+    """Return one configuration in three libraries, of which one differs."""
+    done = synthetic.none
+    for library, values in (("verl", (0.8, 0.81, 0.82)), ("openrlhf", (0.7, 0.7104, 0.7208))):
+        done += synthetic.grid({"k1.reward": values}, backend=library, micro=False)
+    done += synthetic.grid({"k1.reward": (0.8, 0.81, 0.82)}, backend="skyrl", micro=False)
+    asked = [LibraryCell(record.cell, record.cell.id) for record in done.records]
+    return library_side("observed", asked, done.records, done.scores)
+
+
 def whole(synthetic: Any) -> Report:
-    """Return the report: with baselines, faults of evaluations, an origin and a paper."""
+    """Return the report: with baselines, faults of evaluations, an origin, libraries, a paper."""
     done = runs(synthetic)
     failed = next(record for record in done.records if record.state == "failed")
     before = [
@@ -102,6 +113,8 @@ def whole(synthetic: Any) -> Report:
             home="/runs/x.micro/report",
             baselines=scored,
             faults=FAULTS,
+            sides=[libraries(synthetic)],
+            base="verl",
         ),
         last_lines={failed.cell.id: "".join(f"line {n}\n" for n in range(1000)) + "x" * 10_000},
     )

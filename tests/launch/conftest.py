@@ -1,11 +1,10 @@
-"""Fixtures over kit.py; a runs folder here always has a nasty path."""
+"""Fixtures over kit.py."""
 
 from pathlib import Path
 
 import pytest
 
 from orchestrator.library.protocol import Backend
-from orchestrator.rundir import RunFolder
 from tests.launch.kit import Orch, move_in
 
 ROOT = Path(__file__).parents[2]
@@ -35,12 +34,6 @@ def house(tmp_path: Path) -> Path:
             (mine / path.name).symlink_to(path)
     (mine / "verl" / "__init__.py").write_text(VERL.format(real=str(real)))
     return mine.parent
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    """Spaces, quotes, a newline, a dollar and Greek: a path is never pasted into a shell."""
-    return RunFolder(tmp_path / "a 'b\" $c\nβ" / "runs" / "test")
 
 
 @pytest.fixture

@@ -3,15 +3,15 @@
 import sys
 from pathlib import Path
 
-from orchestrator.records import Cell, ExitRecord, LaunchPlan
+from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import CellDir, RunFolder
 from tests.backends.verl.cells import cell as verl_cell
+from tests.launch.kit import ended, leave, program
 from tests.replay import recorded
 
 POLICIES = Path(__file__).parents[2] / "backends" / "micro" / "policies"
 
 MERGER = """\
-#!{python}
 import os, pathlib, shutil, sys, time
 
 how = os.environ.get("STAND_IN", "")
@@ -36,11 +36,8 @@ for path in sorted(pathlib.Path({policy!r}).iterdir(), reverse=True):
 
 def environment(folder: Path) -> Path:
     """The environment; `calls` of its folder has a line for each time it was used."""
-    python = folder / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    log, policy = str(folder / "calls"), str(POLICIES / "elder")
-    python.write_text(MERGER.format(python=sys.executable, log=log, policy=policy))
-    python.chmod(0o755)
+    body = MERGER.format(log=str(folder / "calls"), policy=str(POLICIES / "elder"))
+    program(folder / "bin" / "python", body, sys.executable)
     return folder
 
 
@@ -57,13 +54,8 @@ def options(folder: Path, how: str = "") -> dict[str, object]:
 def trained(folder: RunFolder, seed: int = 0) -> tuple[Cell, CellDir]:
     """A verl cell that has succeeded, with the checkpoint of its last step."""
     cell = verl_cell({"seed": seed})
-    folder.open()
-    home = folder.cell(cell)
-    home.make(cell)
+    home = leave(folder, cell, ended())
     plan = LaunchPlan(cell_id=cell.id, backend="verl", version="0.9.1", argv=("python",))
     home.write(cell, plan)
-    attempt = home.new_attempt()
-    attempt.job.write_text("{}")
-    attempt.write_exit(ExitRecord(state="succeeded", started=1, ended=2))
     recorded.checkpoint("verl", home.checkpoints, cell.settings.num_train_steps, 1)
     return cell, home

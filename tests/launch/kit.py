@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,8 +53,6 @@ def move_in(monkeypatch: pytest.MonkeyPatch) -> Backend:
     spec = importlib.util.spec_from_file_location(
         "fake_backend", HOUSE / "backends" / "fake" / "__init__.py"
     )
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     backend: Backend = module.BACKEND
@@ -93,6 +93,34 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+def processes() -> Iterator[tuple[int, list[str], dict[str, str]]]:
+    """Pid, words and variables of each living process but this one, as far as they can be read."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            words, variables = (
+                (entry / name).read_bytes().decode(errors="replace").split("\0")
+                for name in ("cmdline", "environ")
+            )
+            if state not in "ZX" and int(entry.name) != os.getpid():
+                own = dict(line.partition("=")[::2] for line in variables if "=" in line)
+                yield int(entry.name), words, own
+
+
+def program(path: Path, body: str, shell: str = "/bin/bash") -> Path:
+    """Write a program that can be started."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!{shell}\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def units(folder: RunFolder, cell: Cell) -> list[int]:
+    """The units of work that a cell has done, of all attempts, in the order it did them."""
+    path = folder.cell(cell).checkpoints / "units"
+    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def content(folder: Path, *, without: str = "") -> dict[Path, str]:
     """The digest of each file, but of those of one name."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != without)
@@ -114,9 +142,16 @@ class CellsOfFolder:
         return sum(attempt.job.exists() for attempt in self.attempts(cell))
 
     def units(self, cell: Cell) -> int:
-        """Units of work that are done, of all attempts."""
-        units = self.folder.cell(cell).checkpoints / "units"
-        return len(units.read_text().splitlines()) if units.exists() else 0
+        return len(units(self.folder, cell))
+
+    def wait_until(
+        self, reached: Callable[[], object], words: Callable[[], str], seconds: float = 300
+    ) -> None:
+        """Return when it is so; else fail with these words."""
+        deadline = time.monotonic() + seconds
+        while not reached():
+            assert time.monotonic() < deadline, words()
+            time.sleep(0.2)
 
 
 class Orch:

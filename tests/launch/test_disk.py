@@ -9,8 +9,7 @@ import pytest
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.state import read_state
-from tests.launch.kit import Orch, make_cell
-from tests.launch.test_local import units
+from tests.launch.kit import Orch, make_cell, units
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """verl's shards to a Hugging Face directory: whole or not there, once, in verl's environment."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from orchestrator.records import Cell, Checkpoint
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.spec.site_options import node_options
 from tests.cluster import wait_for
+from tests.cluster.daemons import is_alive
 from tests.launch import exporter
 
 
@@ -98,15 +98,6 @@ def test_killed_in_the_middle_it_leaves_nothing_that_is_used(
         process.send_signal(signal.SIGKILL)
         process.wait()
     merger = int((place / "calls").read_text())
-    wait_for(lambda: not _runs(merger), 20, "the merger to end with it")
+    wait_for(lambda: not is_alive(merger), 20, "the merger to end with it")
     made = export(cell, found, home, node_options(exporter.options(place)))
     assert left(home) == [made.path.parent.name], "what the other left is gone"
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX"

@@ -15,17 +15,9 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.doubts import doubts
 from orchestrator.runs.experiment import Experiment, open_experiment
 from orchestrator.settings import Resources
-from tests.launch.kit import make_cell
+from tests.launch.kit import make_cell, program
+from tests.settings import SPEC
 
-SPEC = """\
-defaults: [recipe: onpolicy_math, evaluation: comedy, _self_]
-name: own
-seeds: [0]
-model: {name: m-1b, path: org/m-1b}
-backend: verl@0.9.1
-base: {kl.beta: 0.1, resources.gpus_per_node: GPUS}
-studies: {s: {axes: {kl: [none, k1.reward]}}}
-"""
 NVIDIA_SMI = """\
 import sys
 query = sys.argv[1].partition("=")[2].split(",")
@@ -42,10 +34,8 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
     """Set the free MiB of each of this machine's GPUs."""
 
     def answer(*free_mib: int) -> None:
-        program = tmp_path / "bin" / "nvidia-smi"
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!{sys.executable}\nFREE = {free_mib}\n{NVIDIA_SMI}")
-        program.chmod(0o755)
+        body = f"FREE = {free_mib}\n{NVIDIA_SMI}"
+        program(tmp_path / "bin" / "nvidia-smi", body, sys.executable)
 
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
@@ -53,15 +43,17 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 
 def opened(gpus: int, *overrides: str) -> Experiment:
-    Path("own.yaml").write_text(SPEC.replace("GPUS", str(gpus)))
-    return open_experiment("own.yaml", overrides)
+    base = f"kl.beta: 0.1, resources.gpus_per_node: {gpus}"
+    spec = SPEC.replace("site: slurm_a100, ", "").replace("kl.beta: 0.1", base)
+    Path("mine.yaml").write_text(spec.replace("m-7b", "m-1b"))
+    return open_experiment("mine.yaml", overrides)
 
 
 def test_auto_is_this_machines_gpus_where_they_are_enough(gpus: Callable[..., None]) -> None:
     assert (opened(2).where, opened(2).scale) == ("local", "micro"), "no nvidia-smi"
     gpus(81000, 81000, 81000, 81000)
     here = opened(2)
-    assert (here.where, here.scale, here.folder.path.name) == ("local", "full", "own")
+    assert (here.where, here.scale, here.folder.path.name) == ("local", "full", "mine")
     asked = {(r.num_nodes, r.gpus_per_node, r.gpu) for r in (c.resources for c in here.cells)}
     assert asked == {(1, 4, "a100-80gb")}, "2 nodes of 2 are one of 4"
     assert opened(4).scale == "micro", "it asks for 8"
@@ -94,7 +86,7 @@ def test_plan_and_doctor_say_what_is_here(tmp_path: Path, gpus: Callable[..., No
     """What a cell does here, tests/lab/trl/test_real.py trains."""
     gpus(81000, 81000)
     opened(1, "site=gpus")
-    words = ("own.yaml", "site=gpus", "base.resources.num_nodes=1")
+    words = ("mine.yaml", "site=gpus", "base.resources.num_nodes=1")
     here = {"PATH": os.environ["PATH"]}
     planned = orch(tmp_path, "plan", *words, **here).stdout
     assert "on this machine with 2 GPUs (a100-80gb), 2 at a time" in planned

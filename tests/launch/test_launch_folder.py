@@ -9,24 +9,18 @@ from pathlib import Path
 import pytest
 from command_line import orch
 
-SPEC = """\
-defaults: [recipe: onpolicy_math, site: slurm_a100, _self_]
-name: mine
-seeds: [0]
-model: {name: m-7b, path: org/m-7b}
-backend: LIBRARY
-base: {kl.beta: 0.1, advantage.estimator: grpo, resources: {num_nodes: 1, gpus_per_node: 4}}
-studies: {s: {axes: {kl: [none, k3.loss]}}}
-"""
-STUB = """#!/bin/bash
-printf '%s\\0' "$0" "$@" > "$RECORD"
-"""
+from tests.launch.kit import program
+from tests.settings import SPEC
+
+STUB = r'printf "%s\0" "$0" "$@" > "$RECORD"'
 
 
 @pytest.mark.parametrize("library", ["verl@0.9.1", "openrlhf@0.11.2", "trl@1.16.0"])
 def test_it_starts_what_orch_would_from_wherever_it_lies(library: str, tmp_path: Path) -> None:
     """Moved to another place, by hand and as the copy that sbatch runs; the words are orch's."""
-    (tmp_path / "S.yaml").write_text(SPEC.replace("LIBRARY", library))
+    base = "kl.beta: 0.1, advantage.estimator: grpo, resources: {num_nodes: 1, gpus_per_node: 4}"
+    spec = SPEC.replace("kl.beta: 0.1", base).replace("k1.reward", "k3.loss")
+    (tmp_path / "S.yaml").write_text(spec.replace("verl@0.9.1", library))
     chosen = ("S.yaml", "-w", "kl=k3.loss")
     done = orch(tmp_path, "show", *chosen, "--out", "away")
     assert done.returncode == 0, done.stderr
@@ -35,14 +29,11 @@ def test_it_starts_what_orch_would_from_wherever_it_lies(library: str, tmp_path:
     moved = tmp_path / "it's elsewhere"
     shutil.move(tmp_path / "away", moved)
     plan = json.loads(orch(tmp_path, "show", *chosen, "--json").stdout)["plan"]
-    program = tmp_path / "bin" / plan["argv"][0]
-    program.parent.mkdir()
-    program.write_text(STUB)
-    program.chmod(0o755)
+    stub = program(tmp_path / "bin" / plan["argv"][0], STUB)
     spool = tmp_path / "spool" / "slurm_script"
     spool.parent.mkdir()
     shutil.copy(moved / "launch.sh", spool)
-    environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(moved)}
+    environment = {"PATH": f"{stub.parent}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(moved)}
     for script in (moved / "launch.sh", spool):
         record = tmp_path / f"{script.name}.words"
         subprocess.run(
@@ -53,7 +44,6 @@ def test_it_starts_what_orch_would_from_wherever_it_lies(library: str, tmp_path:
     text = (moved / "launch.sh").read_text()
     assert "#SBATCH --gres=gpu:a100:4" in text
     found = re.search(r"#SBATCH --cpus-per-task=(\d+)", text)
-    assert found is not None
     assert int(found[1]) >= max(16, plan["ray_cpus"] or 0)
     for name, content in plan["files"].items():
         own = (moved / name).read_text()

@@ -14,15 +14,9 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.runs.state import read_state
 from tests.cluster.waiting import wait_for
-from tests.launch.kit import Orch, descendants, make_cell
+from tests.launch.kit import Orch, descendants, make_cell, units
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake")]
-
-
-def units(folder: RunFolder, cell: Cell) -> list[int]:
-    """The units of work a cell has done, in the order it did them."""
-    path = folder.cell(cell).checkpoints / "units"
-    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def kinds(folder: RunFolder, cell: Cell) -> list[str]:
@@ -35,19 +29,8 @@ def kinds(folder: RunFolder, cell: Cell) -> list[str]:
         ("fail", "failed", "error", "ValueError: told to fail"),
         ("memory", "failed", "out_of_memory", "MemoryError: told to"),
         ("config", "failed", "config", "no such policy"),
-        ("program:pass", "succeeded", "", ""),
-        (
-            "program:import sys; sys.exit('the last line')",
-            "failed",
-            "error",
-            "exit code 1\nthe last line",
-        ),
-        (
-            "program:import sys; sys.exit('CUDA out of memory')",
-            "failed",
-            "out_of_memory",
-            "exit code 1\nCUDA out of memory",
-        ),
+        ("collapse", "succeeded", "", ""),
+        ("program:open('settings.json')", "succeeded", "", ""),
         ("program:import os; os.abort()", "failed", "error", "killed by signal 6"),
     ],
 )
@@ -57,8 +40,8 @@ def test_how_a_cell_can_end(
     one = make_cell(instruction=instruction)
     launch([one], folder)
     ended = read_state(folder.cell(one)).exit
-    assert ended is not None
     assert (ended.state, ended.failure, ended.message) == (state, failure, message)
+    assert instruction != "collapse" or ended.outcome.kind == "collapsed", "it is no failure"
     assert launch([one], folder).count(state) == 1
     assert kinds(folder, one).count("intent") == 1, "a failed cell waits for `orch retry`"
 
@@ -92,42 +75,17 @@ def test_a_crash_by_numbers_that_are_not_finite_is_an_outcome(
     one = make_cell(instruction=NUMBERS.format(norms=norms, last=last))
     launch([one], folder)
     ended = read_state(folder.cell(one)).exit
-    assert ended is not None
     assert last in ended.message
     if step is None:
         assert (ended.state, ended.outcome) == ("failed", None)
         return
     assert (ended.state, ended.code, ended.failure) == ("succeeded", 1, "")
-    assert ended.outcome is not None
     assert (ended.outcome.kind, ended.outcome.cause) == ("collapsed", "nan")
     assert ended.outcome.step == step
     (record,) = collect([one], folder)
     assert record.outcome == ended.outcome
     # The fake keeps one checkpoint, of its last step. What is not finite is not evaluated.
     assert [c.step for c in record.checkpoints] == ([len(norms)] if 0 < len(norms) < step else [])
-
-
-def test_a_collapse_is_an_outcome_and_no_failure(folder: RunFolder) -> None:
-    one = make_cell(instruction="collapse")
-    assert launch([one], folder).count("succeeded") == 1
-    ended = read_state(folder.cell(one)).exit
-    assert ended is not None
-    assert ended.outcome is not None
-    assert (ended.outcome.kind, ended.outcome.cause, ended.outcome.step) == (
-        "collapsed",
-        "reward",
-        1,
-    )
-
-
-def test_a_program_gets_its_environment_and_its_folder(folder: RunFolder) -> None:
-    code = "program:import os; print(os.environ['FAKE_ATTEMPT']); print(os.listdir())"
-    one = make_cell(instruction=code)
-    launch([one], folder)
-    (attempt,) = folder.cell(one).attempts()
-    where, files = attempt.stdout.read_text().rsplit("\n", 2)[:2]
-    assert where == str(attempt.path)
-    assert "settings.json" in files
 
 
 def test_a_killed_worker_is_started_again_and_goes_on(folder: RunFolder) -> None:
@@ -170,7 +128,6 @@ def test_the_first_ctrl_c_leaves_everything_resumable(
     assert json.loads(out.splitlines()[-1]) == {"interrupted": True, "preempted": 2, "planned": 1}
     assert err == ""
     ended = read_state(folder.cell(cells[0])).exit
-    assert ended is not None
     assert (ended.state, ended.message) == ("preempted", "asked to stop")
 
     assert orch.run(cells, folder)["succeeded"] == 3

@@ -1,5 +1,7 @@
-"""What cells printed, read back whole, cut, followed and summed up."""
+"""What cells printed, read back whole, cut, followed and summed up; what a terminal shows."""
 
+import os
+import pty
 import threading
 
 import pytest
@@ -10,9 +12,9 @@ from orchestrator.launch.logs import logs
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.logs import errors, follow
 from orchestrator.runs.plan import plan
+from orchestrator.runs.watch import watch
 from tests.cluster.waiting import wait_for
-from tests.launch.kit import Orch, ended, leave, make_cell
-from tests.launch.test_local import units
+from tests.launch.kit import Orch, ended, leave, make_cell, units
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -56,3 +58,21 @@ def test_errors_tell_the_class_the_message_and_the_last_lines(folder: RunFolder)
     ]
     assert [e.directory.id for e in told] == [cells[1].id, cells[2].id]
     assert units(folder, cells[1]) == [1]
+
+
+def test_a_terminal_gets_a_table_that_goes_away(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    ours, theirs = pty.openpty()
+    cells = [make_cell(0, "slow", steps=20)]
+    with os.fdopen(theirs, "w") as stream:
+        with watch(cells, folder, stream) as show:
+            launch(cells, folder, on_event=show)
+        stream.flush()
+        shown = os.read(ours, 1 << 20).decode()
+    os.close(ours)
+    assert "/20" in shown
+    assert "0 of 1 cells done, 1 running" in shown
+    assert "[1/1] study-k1.reward-s0: trained in" in shown
+    assert "\x1b[2K" in shown, "the table is erased"

@@ -12,12 +12,14 @@ import pytest
 
 from orchestrator.errors import RunFolderError
 from orchestrator.launch.local import launch
+from orchestrator.records import ExitRecord
 from orchestrator.rundir import CellDir, RunFolder
 from orchestrator.runs.operations import cancel, prune, retry
 from orchestrator.runs.plan import plan
+from orchestrator.runs.state import may_retry, read_state
+from orchestrator.spec.site_options import ClusterOptions
 from tests.cluster.waiting import wait_for
-from tests.launch.kit import Orch, ended, leave, make_cell
-from tests.launch.test_local import units
+from tests.launch.kit import Orch, ended, leave, make_cell, units
 
 pytestmark = pytest.mark.usefixtures("fake")
 
@@ -111,3 +113,17 @@ def test_prune_stays_within_its_folder(folder: RunFolder, tmp_path: Path) -> Non
     with pytest.raises(RunFolderError, match="nothing was removed"):
         prune(folder, [precious])
     assert precious.path.exists()
+
+
+@pytest.mark.parametrize(("stops", "again"), [(2, True), (3, False)])
+def test_a_cell_that_stops_without_progress_waits_for_a_person(
+    folder: RunFolder, stops: int, again: bool
+) -> None:
+    cell = make_cell(0, "slow")
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    for _ in range(stops):
+        attempt = cell_dir.new_attempt()
+        attempt.job.write_text(json.dumps({"checkpoint_step": 0}))
+        attempt.write_exit(ExitRecord(state="preempted", started=0, ended=1))
+    assert may_retry(cell_dir, read_state(cell_dir), ClusterOptions(max_requeues=20)) is again

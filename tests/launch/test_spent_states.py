@@ -1,7 +1,6 @@
 """Optimizer states of older checkpoints go while a cell trains; what is resumed from stays."""
 
 import shutil
-import time
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +14,7 @@ from orchestrator.launch import spent_states
 from orchestrator.library.protocol import Backend
 from orchestrator.settings import Kl
 from tests.backends.trl.cells import cell
+from tests.cluster.waiting import wait_for
 from tests.replay import recorded
 
 
@@ -75,10 +75,7 @@ def test_the_worker_removes_them_as_it_trains(
     with spent_states.removed_while_training(trained, tmp_path):
         first = trl_checkpoint(tmp_path, 10)
         second = trl_checkpoint(tmp_path, 20)
-        until = time.monotonic() + 20
-        while (first / "optimizer.pt").exists():
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_for(lambda: not (first / "optimizer.pt").exists(), 20)
         third = trl_checkpoint(tmp_path, 30)
     assert not (second / "optimizer.pt").exists()
     assert (third / "optimizer.pt").exists()

@@ -178,8 +178,8 @@ def score(cell: Cell, folder: RunFolder, evaluation: EvaluationSpec, own: Truth)
     if not saved:
         return
     for task in tasks_of(cell, evaluation):
-        value = own.score(task.name, saved[-1].step // updates)
-        _write(cell_dir, cell, evaluation, task, saved[-1].step, accuracy=value)
+        accuracy = own.scores[task.name]
+        _write(cell_dir, cell, evaluation, task, saved[-1].step, accuracy=accuracy)
     for step in (each.step for each in saved):
         for task in divergence_tasks(cell, evaluation):
             _write(

@@ -93,7 +93,6 @@ def log_of_another_release(cell_dir: CellDir, _: random.Random) -> None:
 def failed(cell_dir: CellDir, _: random.Random) -> None:
     attempt = cell_dir.attempts()[-1]
     ended = attempt.read_exit()
-    assert ended is not None
     changed = {"state": "failed", "code": 1, "failure": "error", "message": "boom", "outcome": None}
     attempt.write_exit(ended.model_copy(update=changed))
 

@@ -7,7 +7,6 @@ planted: each collapse and no other, each claim, each figure.
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +16,11 @@ from orchestrator.analysis.claims import reason
 from orchestrator.analysis.compare import Comparison
 from orchestrator.evaluate import ScoreIndex
 from orchestrator.pipeline import stages
-from orchestrator.records import MetricPoint, Record
+from orchestrator.records import Record
 from orchestrator.report.model import Panel
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.spec.claims import SHARES
 from orchestrator.tracking.store import store_of
-from tests.dashboards.conftest import browser as browser
 from tests.replay.build import Replay, build
 from tests.replay.cut import cut
 from tests.replay.demanded import FIGURES, VALIDATION, demanded
@@ -153,7 +151,6 @@ def test_a_world_is_told_apart(spec: str, world: World, tmp_path: Path) -> None:
     for record in told.records:
         own = told.replay.truths[record.cell.id]
         planted = "collapsed" if own.falls_at else "unstable" if own.dips_at else "trained"
-        assert record.outcome is not None
         assert record.outcome.kind == planted, (record.cell.slug, record.outcome)
     verdicts = check_claims(told)
     if (spec, world) == ("comedy_full", "paper"):
@@ -221,30 +218,13 @@ def _check_values(paper: Read, data: Mapping[str, Any], panel: Panel, shown: Any
                 assert value == pytest.approx(planted(step // updates), rel=1e-3, abs=1e-3), cell_id
 
 
-def test_the_page_is_drawn_without_an_error(paper: Read, browser: Any, tmp_path: Path) -> None:
-    told = paper
-    page = stages.write_report(
-        told.replay.experiment, told.comparison, told.records, told.index.scores, tmp_path
-    )
-    said: list[str] = []
-    opened = browser.new_page()
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.goto(page.as_uri())
-    opened.wait_for_function("document.querySelectorAll('svg').length > 5")
-    assert said == []
-
-
 FEW = 6
 
 
 @pytest.mark.parametrize("all_", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
-    """Also where an older orch has mirrored the runs without outcomes and validation."""
     experiment, records = paper.replay.experiment, paper.records
     chosen = records if all_ else records[:: len(records) // FEW]
-    older = [replace(r, outcome=None, metrics=tuple(map(_unvalidated, r.metrics))) for r in chosen]
-    stages.mirror(experiment, older, [], quiet=True)
     stages.mirror(experiment, chosen, paper.index.scores, quiet=True)
     held = dump(store_of(experiment.folder, None).uri, experiment.folder.experiment)
     scores = {(s.cell_id, s.task, s.metric): s for s in paper.index.scores}
@@ -253,7 +233,6 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
     assert tags["collapsed"] == (3 * 27 if all_ else collapsed)
     for record in chosen:
         run = held[f"cell/{record.cell.id}"]
-        assert record.outcome is not None
         assert run["tags"]["outcome"] == record.outcome.word
         points = [(p.step, p.values[VALIDATION]) for p in record.metrics if VALIDATION in p.values]
         assert [(s, float(v)) for s, _, v in run["points"][VALIDATION]] == points
@@ -263,11 +242,6 @@ def test_mlflow_holds_what_the_page_says(all_: bool, paper: Read) -> None:
                 assert (score.step, repr(score.value)) in [
                     (s, v) for s, _, v in run["points"][name]
                 ]
-
-
-def _unvalidated(point: MetricPoint) -> MetricPoint:
-    kept = {name: value for name, value in point.values.items() if name != VALIDATION}
-    return MetricPoint(point.step, point.time, kept)
 
 
 STATES = [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in (0, *range(2, 50)))]

@@ -83,10 +83,6 @@ class Truth(NamedTuple):
         """Return the library's own validation accuracy after a rollout batch."""
         return max(0.0, self.reward(batch) - BELOW)
 
-    def score(self, task: str, batch: int) -> float:
-        """Return the accuracy of a task at a checkpoint."""
-        return self.scores[task]
-
     def forward_kl(self, batch: int) -> float:
         """Return the forward KL to the reference policy at a checkpoint."""
         return self.kl * batch / self.batches

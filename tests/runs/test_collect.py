@@ -30,15 +30,9 @@ def cell(synthetic: Any) -> Cell:
     return made
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder.of(tmp_path / "a 'b\" ü\n漢", "x", "micro")
-    made.open()
-    return made
-
-
 def attempt_of(folder: RunFolder, cell: Cell, *steps: int, shift: float = 0.0) -> AttemptDir:
     """One more attempt that logged these steps and has not ended."""
+    folder.open()
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
@@ -71,7 +65,6 @@ def test_a_record_says_all_and_reading_changes_nothing(folder: RunFolder, cell: 
     record = only(folder, cell)
     assert record.state == "succeeded"
     assert record.attempts == (exit_record,)
-    assert record.outcome is not None
     assert record.outcome.kind == "unclear", "three steps tell nothing"
     assert entropies(record) == {1: 1.0, 2: 2.0, 3: 3.0}
     assert record.metrics[0].time == 101.0
@@ -94,7 +87,6 @@ def test_the_outcome_is_judged_anew_from_the_curve_of_all_attempts(
     attempt.exit.unlink()
     attempt.write_exit(ended("succeeded", outcome=Outcome(kind="trained")))
     judged = only(folder, cell).outcome
-    assert judged is not None
     assert (judged.kind, judged.cause, judged.step) == ("collapsed", "reward", 71)
 
 
@@ -117,7 +109,6 @@ def test_a_line_being_written_by_a_living_worker_is_no_fault(folder: RunFolder, 
     with attempt.metrics.open("a") as file:
         file.write('{"step": 2, "ti')
     claim = folder.cell(cell).take_claim()
-    assert claim is not None
     with claim:
         record = only(folder, cell)
         assert (record.state, record.faults) == ("running", ())
@@ -243,13 +234,6 @@ def test_a_cut_checkpoint_is_told_and_left_out(folder: RunFolder, cell: Cell) ->
     assert str(cut) in record.faults[0]
 
 
-def test_a_run_that_ended_well_and_logged_nothing_is_told(folder: RunFolder, cell: Cell) -> None:
-    attempt = attempt_of(folder, cell)
-    attempt.write_exit(ended("succeeded"))
-    (fault,) = only(folder, cell).faults
-    assert fault.startswith(f"{attempt.path} ended well, and there is no metric")
-
-
 def test_an_attempt_with_no_step_left_may_log_nothing(folder: RunFolder, cell: Cell) -> None:
     """The first is ended after its last step, before it says so; the second has nothing to do."""
     last = cell.settings.num_train_steps
@@ -326,5 +310,4 @@ def test_a_seed_is_planned_once_by_the_first_run_that_has_it(
     assert launched(0, 1) == first, "the same command again plans nothing"
     more = launched(0, 1, 2)
     assert (more[0], more[1]) == (first[0], first[1])
-    assert more[2] is not None
     assert more[2] > first[0]

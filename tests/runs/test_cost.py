@@ -44,14 +44,12 @@ def paper(name: str = "qwen2.5-7b", path: str = "Qwen/Qwen2.5-7B", **settings: o
 
 def hours(cell: Cell) -> float:
     priced = price(cell)
-    assert priced is not None
     return priced.hours
 
 
 def test_gpu_hours_by_hand() -> None:
     flops = 250 * 256 * 5 * (200 + 512) * 12 * 7e9
     priced = price(paper())
-    assert priced is not None
     assert priced.source == "estimated"
     assert priced.hours == pytest.approx(flops / (312e12 * ASSUMED_UTILISATION) / 3600)
 

@@ -8,28 +8,17 @@ from command_line import ROOT, orch
 
 from orchestrator.launch.slurm import submissions
 from orchestrator.runs.experiment import open_experiment
+from tests.settings import SPEC
 
-SPEC = """\
-defaults: [recipe: onpolicy_math, site: slurm_a100, {evaluation}_self_]
-name: doubted
-seeds: [0]
-model: {{name: m-7b, path: org/m-7b}}
-data: {data}
-backend: verl@0.9.1
-base: {{kl.beta: 0.1, optimizer.learning_rate: 1.0e-6}}
-studies:
-  s: {{axes: {{kl: [none, k1.reward]}}}}
-claims: {{a: "{metric}[kl=k1.reward] > {metric}[kl=none]"}}
-"""
-GOOD = {"data": "math", "metric": "eval/in_domain/mean", "evaluation": "evaluation: comedy, "}
-OWN = "{name: mine, path: mine.jsonl, num_prompts: 7500}"
+METRIC = "eval/in_domain/mean"
+OWN = "data: {name: mine, path: mine.jsonl, num_prompts: 7500}\nclaims:"
 
 
-def found(folder: Path, **changes: str) -> tuple[list[tuple[str, str, bool]], int]:
+def found(folder: Path, old: str = "", new: str = "") -> tuple[list[tuple[str, str, bool]], int]:
     """The doubts of a plan: field, sentence and whether it is a fault; and the exit code."""
     folder.mkdir(exist_ok=True)
     (folder / "mine.jsonl").write_text('{"question": "1+1", "answer": "2"}\n', encoding="utf-8")
-    (folder / "spec.yaml").write_text(SPEC.format(**GOOD | changes), encoding="utf-8")
+    (folder / "spec.yaml").write_text(SPEC.replace(old, new), encoding="utf-8")
     done = orch(folder, "plan", "spec.yaml", "--json")
     rows = json.loads(done.stdout)["doubts"]
     return [(row["field"], row["sentence"], row["fault"]) for row in rows], done.returncode
@@ -37,13 +26,13 @@ def found(folder: Path, **changes: str) -> tuple[list[tuple[str, str, bool]], in
 
 def test_a_sound_spec_has_none(tmp_path: Path) -> None:
     assert found(tmp_path / "a") == ([], 0)
-    assert found(tmp_path / "a", metric="eval/math500/pass@32") == ([], 0)
-    assert found(tmp_path / "a", metric="collapse") == ([], 0)
+    assert found(tmp_path / "a", METRIC, "eval/math500/pass@32") == ([], 0)
+    assert found(tmp_path / "a", METRIC, "collapse") == ([], 0)
 
 
 def test_what_cannot_work_is_said_first_and_nothing_is_started(tmp_path: Path) -> None:
     """tests/cli/mistakes.yaml has what else cannot work, and what is doubtful and fails nothing."""
-    ((field, sentence, fault), *_), code = found(tmp_path / "a", data=OWN)
+    ((field, sentence, fault), *_), code = found(tmp_path / "a", "claims:", OWN)
     assert (field, fault, code) == ("data.path", True, 1)
     assert "in a file named validation.jsonl" in sentence
     told = orch(tmp_path / "a", "plan", "spec.yaml")
@@ -55,7 +44,8 @@ def test_what_cannot_work_is_said_first_and_nothing_is_started(tmp_path: Path) -
 
 
 def test_a_spec_that_scores_nothing_is_doubtful(tmp_path: Path) -> None:
-    (doubt,), code = found(tmp_path / "a", evaluation="", metric="collapse")
+    claims = SPEC[SPEC.index("claims:") :]
+    (doubt,), code = found(tmp_path / "a", claims, "evaluation: {tasks: []}\n")
     assert (doubt[0], doubt[2], code) == ("evaluation", False, 0)
 
 

@@ -1,18 +1,11 @@
 """Every reason a cell can have, and that planning changes nothing."""
 
-from pathlib import Path
-
 import pytest
 
 from orchestrator.errors import RunFolderError
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.plan import FieldChange, plan
 from tests.launch.kit import ended, leave, make_cell, move_in
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path / "runs" / "test")
 
 
 def only(cells: list, folder: RunFolder):

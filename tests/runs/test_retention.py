@@ -35,13 +35,6 @@ def cells(spec: Spec) -> dict[str, Cell]:
     return {cell.settings.backend.name: cell for cell in reversed(expand(spec))}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    made = RunFolder.of(tmp_path / "a 'b' é", "x", "full")
-    made.open()
-    return made
-
-
 def verl(home: CellDir, step: int, *, exported: bool = True) -> Path:
     """verl's shards of a step, and their export; the folder that evaluation reads."""
     recorded.checkpoint("verl", home.checkpoints, step, 1)
@@ -75,6 +68,7 @@ def score(
 
 
 def made(folder: RunFolder, cell: Cell) -> CellDir:
+    folder.open()
     home = folder.cell(cell)
     home.make(cell)
     return home
@@ -168,7 +162,6 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
     attempt = home.open_attempt()
     attempt.job.write_text("{}")
     claim = home.take_claim()
-    assert claim is not None
     with claim:
         assert {each.kept for each in retention_decisions([cell], evaluation, folder)} == {
             "the cell is running",

@@ -6,15 +6,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import ROOT, orch
-from lifeline import free_port
 
 from tests.cluster.waiting import wait_for
 
@@ -88,46 +84,3 @@ def test_again_does_nothing_and_prune_spares_trials(searched: Path) -> None:
     pruned = orch(searched, "prune", SPEC, "--yes")
     assert pruned.returncode == 0, pruned.stderr
     assert sorted((searched / "runs" / "smoke.micro" / "cells").iterdir()) == cells
-
-
-def test_dry_run_and_mistakes_write_nothing(searched: Path, tmp_path: Path) -> None:
-    shutil.copytree(searched / "experiments", tmp_path / "experiments")
-    shown = orch(tmp_path, "tune", "experiments/beta_sweep.yaml", "--dry-run")
-    assert shown.returncode == 0, shown.stderr
-    assert "k2.loss" in shown.stdout
-    done = orch(tmp_path, "tune", SPEC, "+tune={beta: [0.05, 5], maximise: eval/in_domain/mean}")
-    assert (done.returncode, "did you mean 'maximize'" in done.stderr) == (1, True), done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.fixture
-def dashboard(searched: Path) -> Iterator[int]:
-    program = Path(sys.executable).with_name("optuna-dashboard")
-    if not program.exists():
-        pytest.skip("NOT TESTED: optuna-dashboard is not installed here")
-    journal = searched / "runs" / "smoke.micro" / "tune" / "search" / "journal.log"
-    port = free_port()
-    with subprocess.Popen(
-        [program, journal, "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        yield port
-        process.terminate()
-
-
-@pytest.mark.thorough
-def test_optuna_dashboard_opens_the_journal(dashboard: int) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            link = HTTPConnection("127.0.0.1", dashboard, timeout=5)
-            link.request("GET", "/api/studies")
-            studies = json.load(link.getresponse())
-            break
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.3)
-    names = {study["study_name"] for study in studies["study_summaries"]}
-    assert names == {"k1.reward", "k3.loss"}

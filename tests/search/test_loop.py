@@ -11,7 +11,8 @@ from orchestrator.records import Cell
 from orchestrator.runs.operations import cancel
 from orchestrator.runs.plan import plan, tuned_ids
 from orchestrator.search.journal import SearchJournal
-from tests.search.rehearsed import GOAL, Values, house, objective_at, theory, train
+from orchestrator.search.results import contests
+from tests.search.rehearsed import GOAL, Values, house, noise, objective_at, theory, train
 
 
 def test_every_trial_is_asked_trained_and_told(tmp_path: Path) -> None:
@@ -149,7 +150,6 @@ def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
 def test_the_best_is_trained_again_on_fresh_seeds(tmp_path: Path) -> None:
     made = house(tmp_path, confirm_seeds=[100, 101])
     (found,) = made.run()
-    assert found.best is not None
     assert list(found.confirmed) == [100, 101]
     fresh = [c for c in made.trained if c.settings.seed >= 100]
     assert {c.settings.kl.beta for c in fresh} == {found.best.beta}
@@ -167,3 +167,41 @@ def test_a_journal_is_looked_at_without_being_made(tmp_path: Path) -> None:
     made = house(tmp_path)
     assert SearchJournal(made.folder, "search").studies() == {}
     assert not made.folder.path.exists()
+
+
+# ---------------------------------------------------------------- against the closed form
+
+OPTIMUM = 0.5
+"""accuracy - 0.5 * KL is best at this beta."""
+
+
+def test_without_noise_the_search_finds_it(tmp_path: Path) -> None:
+    (found,) = house(tmp_path, trials=20).run()
+    assert found.best.beta == pytest.approx(OPTIMUM, rel=0.25)
+
+
+def test_a_target_to_be_small_is_best_where_it_is(tmp_path: Path) -> None:
+    made = house(tmp_path, trials=8, sampler="random", maximize="", minimize=GOAL)
+    (found,) = made.run(lambda cell: {GOAL: 1 / (1 + cell.settings.kl.beta)})
+    assert found.best.beta == max(trial.beta for trial in found.measured)
+
+
+def test_configurations_are_compared_each_at_its_own_best(tmp_path: Path) -> None:
+    made = house(
+        tmp_path,
+        ["k1.reward", "k3.loss"],
+        seeds=[0, 1, 2],
+        confirm_seeds=[10, 11, 12, 13],
+        trials=5,
+    )
+
+    def lower(cell: Cell) -> Values:
+        worse = 0.2 if cell.settings.kl.label == "k3.loss" else 0.0
+        return {GOAL: theory(cell)[GOAL] + noise(cell.id, 0.01) - worse}
+
+    found: Any = made.run(lower)
+    (contest,) = contests(found)
+    assert contest.fresh
+    assert contest.difference.n == 4
+    assert 0.1 < (contest.difference.low or 0) < (contest.difference.high or 0) < 0.3
+    assert contest.p < 0.01

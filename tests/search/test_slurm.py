@@ -1,7 +1,6 @@
 """Searches whose trials are jobs: a real cluster, real training, real kills."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from command_line import ROOT, orch
+from command_line import orch
 from lifeline import heed_ctrl_c
 
 from orchestrator.launch.slurm import submissions
@@ -35,13 +34,6 @@ FLAGS = (
 SPEC = "experiments/smoke.yaml"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    home = tmp_path / 'it\'s a "search" ü'
-    shutil.copytree(ROOT / "experiments", home / "experiments")
-    return home
-
-
 def ended(journal: Path) -> list[int]:
     """Return the trials that Optuna's own log has as ended."""
     lines = map(json.loads, journal.read_text().splitlines())
@@ -49,20 +41,20 @@ def ended(journal: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
+def test_a_kill_and_a_cancel(cluster: Cluster, empty: Path) -> None:
     """A controller is killed and a job is cancelled under the next one, which goes on. Later a
     search is stopped with its jobs waiting, and --cancel ends those."""
     argv = [sys.executable, "-m", "orchestrator", "tune", SPEC, *SITE, *FLAGS]
-    logs = [folder / "killed.log", folder / "other.log"]
+    logs = [empty / "killed.log", empty / "other.log"]
     with logs[0].open("wb") as file:
-        first = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
+        first = subprocess.Popen(argv, cwd=empty, stdout=file, stderr=file)
     wait_for(lambda: "asked" in logs[0].read_text(), 120, "no trial was asked")
-    refused = orch(folder, *argv[3:])
+    refused = orch(empty, *argv[3:])
     assert (refused.returncode, "another orch tune works" in refused.stderr) == (1, True)
     first.send_signal(signal.SIGKILL)
     first.wait()
     with logs[1].open("wb") as file:
-        second = subprocess.Popen(argv, cwd=folder, stdout=file, stderr=file)
+        second = subprocess.Popen(argv, cwd=empty, stdout=file, stderr=file)
     (element, *_) = wait_for(
         lambda: cluster.run("squeue", "-h", "-r", "-t", "R", "-o", "%F_%K").split(),
         120,
@@ -70,7 +62,7 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
     )
     cluster.run("scancel", element)
     assert second.wait(400) == 0, logs[1].read_text()
-    runs = folder / "runs" / "smoke"
+    runs = empty / "runs" / "smoke"
     cells = list((runs / "cells").iterdir())
     exits = [path for cell in cells for path in cell.glob("attempts/*/exit.json")]
     ends = Counter(json.loads(path.read_text())["state"] for path in exits)
@@ -82,10 +74,10 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
 
     cluster.run("scontrol", "update", "nodename=ALL", "state=drain", "reason=full")
     more = [*argv, "tune.trials=8"]
-    log = folder / "stopped.log"
+    log = empty / "stopped.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            more, cwd=folder, stdout=file, stderr=file, preexec_fn=heed_ctrl_c
+            more, cwd=empty, stdout=file, stderr=file, preexec_fn=heed_ctrl_c
         )
         wait_for(
             lambda: len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2,
@@ -95,10 +87,10 @@ def test_a_kill_and_a_cancel(cluster: Cluster, folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130, log.read_text()
     assert len(cluster.run("squeue", "-h", "-r", "-o", "%F_%K").split()) == 2, "they are left"
-    done = orch(folder, *more[3:], "--cancel")
+    done = orch(empty, *more[3:], "--cancel")
     assert (done.returncode, "2 cells of trials cancelled" in done.stderr) == (0, True), done.stderr
     wait_for(lambda: not cluster.run("squeue", "-h"), 120, "jobs are left")
-    told = orch(folder, *more[3:], "--json")
+    told = orch(empty, *more[3:], "--json")
     assert told.returncode == 0, told.stderr
     (search,) = json.loads(told.stdout)
     states = Counter(trial["state"] for trial in search["trials"])

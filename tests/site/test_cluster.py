@@ -21,7 +21,6 @@ GOOD = {"partition": "a100", "account": "ml", "gres": "gpu:a100:4", "time_limit_
 
 def test_partitions_nodes_and_rights_are_read() -> None:
     a100 = BIG.partition("a100")
-    assert a100 is not None
     assert (a100.max_minutes, a100.max_nodes) == (36 * 60, 2)
     assert a100.accounts == {"physics", "ml"}
     assert BIG.partition(None) == BIG.partition("cpu")

@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from command_line import ROOT, orch
+from command_line import orch
 
 from orchestrator.site.findings import cluster_findings
 from orchestrator.site.node_facts import _shared
@@ -22,31 +21,24 @@ pytestmark = pytest.mark.slow
 SMOKE = "experiments/smoke.yaml"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    home = tmp_path / 'it\'s a "site" ü'
-    shutil.copytree(ROOT / "experiments", home / "experiments")
-    return home
+def at(cluster: Cluster, empty: Path, *argv: object) -> subprocess.CompletedProcess[str]:
+    return orch(empty, *argv, SLURM_CONF=str(cluster.conf), PATH=cluster.env["PATH"])
 
 
-def at(cluster: Cluster, folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:
-    return orch(folder, *argv, SLURM_CONF=str(cluster.conf), PATH=cluster.env["PATH"])
-
-
-def site(folder: Path, **changes: object) -> Path:
+def site(empty: Path, **changes: object) -> Path:
     """A site file of the test cluster, with some options changed."""
     options = {"partition": "gpu", "account": "lab", "gres": "gpu:a100:4", **changes}
-    path = folder / "experiments" / "site" / "here.yaml"
+    path = empty / "experiments" / "site" / "here.yaml"
     path.write_text(yaml.safe_dump({"kind": "slurm", "options": options}))
     return path
 
 
 def test_init_writes_a_site_that_doctor_finds_fit_and_plan_takes(
-    cluster: Cluster, folder: Path
+    cluster: Cluster, empty: Path
 ) -> None:
-    done = at(cluster, folder, "init", "mine.yaml")
+    done = at(cluster, empty, "init", "mine.yaml")
     assert done.returncode == 0, done.stderr
-    written = yaml.safe_load((folder / "site" / "orch.yaml").read_text())
+    written = yaml.safe_load((empty / "site" / "orch.yaml").read_text())
     assert written["kind"] == "slurm"
     assert written["options"] == {
         "partition": "gpu",
@@ -55,29 +47,29 @@ def test_init_writes_a_site_that_doctor_finds_fit_and_plan_takes(
         "cpus_per_gpu": 2,
         "time_limit_hours": 24,
     }
-    done = at(cluster, folder, "doctor", "--site", "site/orch.yaml")
+    done = at(cluster, empty, "doctor", "--site", "site/orch.yaml")
     assert done.returncode == 0, done.stdout
     assert re.search(r"a node +ok +a100-\d: Python", done.stdout)
-    assert not list(folder.rglob(".orch-probe-*")), "a probe's file was left"
-    done = at(cluster, folder, "plan", "mine.yaml")
+    assert not list(empty.rglob(".orch-probe-*")), "a probe's file was left"
+    done = at(cluster, empty, "plan", "mine.yaml")
     assert done.returncode == 0, done.stderr
     assert "9 cells: 9 new" in done.stdout
 
 
-def test_init_without_a_cluster_writes_the_spec_alone(folder: Path) -> None:
-    done = orch(folder, "init", "mine.yaml", PATH="/nowhere")
+def test_init_without_a_cluster_writes_the_spec_alone(empty: Path) -> None:
+    done = orch(empty, "init", "mine.yaml", PATH="/nowhere")
     assert done.returncode == 0, done.stderr
-    assert not (folder / "site").exists()
-    assert orch(folder, "init", "--site-only", PATH="/nowhere").returncode == 1
+    assert not (empty / "site").exists()
+    assert orch(empty, "init", "--site-only", PATH="/nowhere").returncode == 1
 
 
-def found(slurm: Cluster, folder: Path, patch: pytest.MonkeyPatch, **changes: object) -> list[str]:
+def found(slurm: Cluster, empty: Path, patch: pytest.MonkeyPatch, **changes: object) -> list[str]:
     """What doctor finds broken: `check: found advice`."""
     patch.setenv("SLURM_CONF", str(slurm.conf))
     patch.setenv("PATH", slurm.env["PATH"])
-    patch.chdir(folder)
-    spec = load(folder / SMOKE, ["site=local"])
-    given = read_site(site(folder, **changes))
+    patch.chdir(empty)
+    spec = load(empty / SMOKE, ["site=local"])
+    given = read_site(site(empty, **changes))
     told = cluster_findings(given, expand(spec))
     return [f"{f.check}: {f.found} {f.advice}" for f in told if f.verdict == "broken"]
 
@@ -100,12 +92,12 @@ def found(slurm: Cluster, folder: Path, patch: pytest.MonkeyPatch, **changes: ob
 )
 def test_doctor_says_which_field_to_change(
     slurm: Cluster,
-    folder: Path,
+    empty: Path,
     monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, object],
     words: str,
 ) -> None:
-    told = found(slurm, folder, monkeypatch, **changes)
+    told = found(slurm, empty, monkeypatch, **changes)
     assert any(line.startswith(words) for line in told), told
 
 
@@ -142,7 +134,7 @@ ALL_WRONG = {
 )
 def test_doctor_makes_the_jobs_own_preflight_on_a_node(
     cluster: Cluster,
-    folder: Path,
+    empty: Path,
     monkeypatch: pytest.MonkeyPatch,
     broken: list[str],
     changes: dict[str, object],
@@ -150,7 +142,7 @@ def test_doctor_makes_the_jobs_own_preflight_on_a_node(
     words: list[str],
 ) -> None:
     """Each was once told by the job itself, after its wait in the queue."""
-    place = standin_verl.environment(folder / "verl")
+    place = standin_verl.environment(empty / "verl")
     packages = place / "lib" / "python3" / "site-packages"
     if "import" in broken:
         (packages / "vllm" / "__init__.py").write_text("raise ImportError('no libcudart.so')")
@@ -159,9 +151,9 @@ def test_doctor_makes_the_jobs_own_preflight_on_a_node(
     for number in range(4):
         cluster.spoil(f"a100-{number}", GPUS.format(7 if "gpu" in broken else 0))
     environments = {"verl": {"venv": str(place), "setup": [setup]}}
-    env = {"HF_HOME": str(folder / "hf"), **changes.get("env", {})}
+    env = {"HF_HOME": str(empty / "hf"), **changes.get("env", {})}
     lines = found(
-        cluster, folder, monkeypatch, **changes | {"environments": environments, "env": env}
+        cluster, empty, monkeypatch, **changes | {"environments": environments, "env": env}
     )
     prompts = [line for line in lines if line.startswith("prepared prompts: the prompts of data")]
     assert len(prompts) == 1, lines
@@ -169,9 +161,9 @@ def test_doctor_makes_the_jobs_own_preflight_on_a_node(
     assert [line[: len(start)] for line, start in zip(others, words, strict=True)] == words
 
 
-def test_doctor_ends_with_1_if_something_is_broken(slurm: Cluster, folder: Path) -> None:
-    site(folder, partition="gpuu")
-    done = at(slurm, folder, "doctor", SMOKE, "site=here", "--json")
+def test_doctor_ends_with_1_if_something_is_broken(slurm: Cluster, empty: Path) -> None:
+    site(empty, partition="gpuu")
+    done = at(slurm, empty, "doctor", SMOKE, "site=here", "--json")
     assert done.returncode == 1, done.stderr
     findings = [f for f in json.loads(done.stdout) if f["check"] != "disk for checkpoints"]
     [broken] = [f for f in findings if f["verdict"] == "broken"]
@@ -182,42 +174,40 @@ VERL = "backend=verl@0.9.1"
 
 
 def test_a_job_that_can_never_start_is_refused_and_leaves_nothing(
-    cluster: Cluster, folder: Path
+    cluster: Cluster, empty: Path
 ) -> None:
-    site(folder, partition="short", time_limit_hours=2)
+    site(empty, partition="short", time_limit_hours=2)
     spec = (SMOKE, "site=here", "backend=micro")
-    done = at(cluster, folder, "run", *spec)
+    done = at(cluster, empty, "run", *spec)
     assert done.returncode == 1
     assert "more than the partition 'short' allows" in done.stderr
     assert "change site.options.time_limit_hours" in done.stderr
-    assert not (folder / "runs").exists(), "nothing is left of what was refused"
-    site(folder, extra=["--nonsense"])
-    done = at(cluster, folder, "run", *spec)
+    assert not (empty / "runs").exists(), "nothing is left of what was refused"
+    site(empty, extra=["--nonsense"])
+    done = at(cluster, empty, "run", *spec)
     assert done.returncode == 1
     assert "this SLURM does not know a flag" in done.stderr
-    assert not (folder / "runs").exists(), "nor of what SLURM itself refused"
+    assert not (empty / "runs").exists(), "nor of what SLURM itself refused"
 
 
-def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(
-    cluster: Cluster, folder: Path
-) -> None:
-    site(folder)
+def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(cluster: Cluster, empty: Path) -> None:
+    site(empty)
     spec = (SMOKE, "site=here", VERL)
     # Without SLURM, first: that there is no cluster is not remembered for one that is.
-    empty = folder / "slurm.conf"
-    empty.touch()
-    nowhere = orch(folder, "plan", *spec, SLURM_CONF=str(empty))
+    nothing = empty / "slurm.conf"
+    nothing.touch()
+    nowhere = orch(empty, "plan", *spec, SLURM_CONF=str(nothing))
     assert "the cluster's default of memory" in nowhere.stdout
-    checked = orch(folder, "doctor", *spec, SLURM_CONF=str(empty)).stdout
+    checked = orch(empty, "doctor", *spec, SLURM_CONF=str(nothing)).stdout
     assert "environment verl@0.9.1" in checked
     assert "not seen from this machine" in checked
-    shown = at(cluster, folder, "run", *spec, "--dry-run")
+    shown = at(cluster, empty, "run", *spec, "--dry-run")
     assert "`orch run` would refuse: the prompts of data" in shown.stderr
     assert f"Next: orch data prepare {SMOKE}" in shown.stderr
-    planned = at(cluster, folder, "plan", *spec)
+    planned = at(cluster, empty, "plan", *spec)
     size = "1 node with 4 GPUs, 8 CPUs, all memory, no other job beside it; 24 h"
     assert size in planned.stdout, planned.stdout + planned.stderr
-    doctor = at(cluster, folder, "doctor", *spec, "--no-probe")
+    doctor = at(cluster, empty, "doctor", *spec, "--no-probe")
     assert size in doctor.stdout
     assert "a job has 8 CPUs for 4 GPUs, and trainers take about 4 a GPU" in doctor.stdout
     assert "#SBATCH --exclusive\n" in shown.stdout

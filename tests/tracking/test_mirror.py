@@ -14,48 +14,23 @@ from orchestrator.records import Cell
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
 
-def uri(house: House) -> str:
-    from orchestrator.tracking.store import store_of
-
-    return store_of(house.folder, None).uri
-
-
-def held(house: House) -> dict[str, Any]:
-    return dump(uri(house), house.folder.experiment)
-
-
-def fill(house: House) -> None:
-    """Two finished cells with scores, one that failed, one that was not launched."""
-    first, second, third, _ = house.cells
-    house.attempt(first, range(5), state="preempted")
-    house.attempt(first, range(3, 8), started=T0 + 500)
-    house.attempt(second, range(8))
-    house.attempt(third, range(2), state="failed")
-    for cell in (first, second):
-        house.score(cell, 4, 0.25)
-        house.score(cell, 7, 0.5, seed=0)
-        house.score(cell, 7, 0.75, seed=1)
-    house.folder.report.mkdir()
-    (house.folder.report / "report.html").write_text("<p>β</p>")
-
-
 def test_some_cells_before_the_others_come_to_the_same(house: House) -> None:
-    fill(house)
+    house.fill()
     assert house.mirror(only=[]).created == 1, "the summary"
-    assert held(house)["summary"]["status"] == "RUNNING"
+    assert house.held["summary"]["status"] == "RUNNING"
     house.mirror(only=house.cells[1:2])
     house.mirror()
-    in_parts = held(house)
+    in_parts = house.held
     house.database.unlink()
     shutil.rmtree(house.database.parent / "mlartifacts")
     house.mirror()
-    assert held(house) == in_parts
+    assert house.held == in_parts
 
 
 def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
-    fill(house)
+    house.fill()
     report = house.mirror()
-    held_now = held(house)
+    held_now = house.held
     first, _, third, fourth = house.cells
     assert set(held_now) == {
         "",
@@ -100,9 +75,9 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
 
 
 def test_curves_are_the_merged_metrics_and_scores_stand_at_their_step(house: House) -> None:
-    fill(house)
+    house.fill()
     report = house.mirror()
-    points = held(house)[f"cell/{house.cells[0].id}"]["points"]
+    points = house.held[f"cell/{house.cells[0].id}"]["points"]
     starts = [T0] * 3 + [T0 + 500] * 5
     assert points["train/reward_mean"] == [
         (step, round((starts[step] + step) * 1000), repr(step / 10)) for step in range(8)
@@ -113,9 +88,9 @@ def test_curves_are_the_merged_metrics_and_scores_stand_at_their_step(house: Hou
 
 
 def test_artifacts_hold_the_cell_the_plan_the_ledger_and_the_items(house: House) -> None:
-    fill(house)
+    house.fill()
     house.mirror()
-    held_now = held(house)
+    held_now = house.held
     artifacts = held_now[f"cell/{house.cells[0].id}"]["artifacts"]
     assert set(artifacts) == {
         "cell.json",
@@ -129,14 +104,14 @@ def test_artifacts_hold_the_cell_the_plan_the_ledger_and_the_items(house: House)
     }
     assert b'"kl.beta"' in artifacts["ledger.json"]
     assert house.cells[0].id.encode() in artifacts["cell.json"]
-    assert held_now["summary"]["artifacts"]["report/report.html"] == "<p>β</p>".encode()
+    assert held_now["summary"]["artifacts"]["report/index.html"] == "<p>β</p>".encode()
     assert b'"question"' in held_now["summary"]["artifacts"]["spec.json"]
 
 
 def test_no_secret_of_a_plan_leaves_the_run_directory(house: House) -> None:
-    fill(house)
+    house.fill()
     house.mirror()
-    plan = held(house)[f"cell/{house.cells[0].id}"]["artifacts"]["plan.json"]
+    plan = house.held[f"cell/{house.cells[0].id}"]["artifacts"]["plan.json"]
     assert b'"OMP_NUM_THREADS": "1"' in plan
     assert b"hush" in (house.folder.cell(house.cells[0]).plan / "plan.json").read_bytes()
     everything = [
@@ -151,15 +126,14 @@ def test_a_growing_cell_is_appended_to(house: House) -> None:
     cell = house.cells[0]
     attempt = house.attempt(cell, range(4), state=None)
     claim = house.folder.cell(cell).take_claim()
-    assert claim is not None
     with claim:
         house.mirror()
-        running = held(house)[f"cell/{cell.id}"]
+        running = house.held[f"cell/{cell.id}"]
         assert (running["status"], running["end"]) == ("RUNNING", None)
         grow(attempt, range(4, 6))
         report = house.mirror()
     assert (report.created, report.rows) == (0, 2 * 3)
-    points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
+    points = house.held[f"cell/{cell.id}"]["points"]["train/entropy"]
     assert [step for step, _, _ in points] == list(range(6))
 
 
@@ -173,7 +147,7 @@ def test_scores_that_come_later_are_appended(house: House) -> None:
 
 
 def entropies(house: House, cell: Cell) -> list[tuple[int, str]]:
-    points = held(house)[f"cell/{cell.id}"]["points"]["train/entropy"]
+    points = house.held[f"cell/{cell.id}"]["points"]["train/entropy"]
     return [(step, value) for step, _, value in points]
 
 
@@ -204,7 +178,7 @@ def test_a_cell_that_was_removed_and_trained_anew_is_another_run(house: House) -
 
 def assert_rebuilt_is_equal(house: House) -> None:
     """A database made anew from the run directories holds the same."""
-    before = held(house)
+    before = house.held
     fresh = house.folder.path.parent / "fresh.db"
     shutil.copy(house.migrated, fresh)
     house.mirror(f"sqlite:///{fresh}")
@@ -230,10 +204,10 @@ def filled(
     """An experiment with runs in every state, and what MLflow holds of it after an undisturbed
     mirror. For tests that mirror it into databases of their own."""
     house = make_house(tmp_path_factory.mktemp("filled") / "runs")
-    fill(house)
+    house.fill()
     house.attempt(house.cells[3], range(3), state=None)
     house.mirror()
-    return house, held(house)
+    return house, house.held
 
 
 @pytest.mark.slow
@@ -279,7 +253,7 @@ def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
         patched.setattr(MlflowClient, "set_terminated", deadly)
         with pytest.raises(KeyboardInterrupt):
             house.mirror()
-    logged = held(house)[f"cell/{cell.id}"]
+    logged = house.held[f"cell/{cell.id}"]
     assert len(logged["points"]["train/entropy"]) == 6
     assert "orch.ingested" not in logged["tags"]
     house.attempt(cell, range(3, 8), started=T0 + 500)
@@ -290,9 +264,9 @@ def test_a_crash_followed_by_a_rewritten_history_leaves_no_stray_point(
 def test_what_a_person_changed_is_mended_and_their_own_tags_are_kept(house: House) -> None:
     from mlflow.tracking import MlflowClient
 
-    fill(house)
+    house.fill()
     house.mirror()
-    client = MlflowClient(tracking_uri=uri(house))
+    client = MlflowClient(tracking_uri=f"sqlite:///{house.database}")
     found = client.get_experiment_by_name(house.folder.experiment)
     key = f"cell/{house.cells[0].id}"
     (run,) = client.search_runs([found.experiment_id], f"tags.`orch.key` = '{key}'")
@@ -300,7 +274,7 @@ def test_what_a_person_changed_is_mended_and_their_own_tags_are_kept(house: Hous
     client.set_tag(run.info.run_id, "kl.beta", "0.7")
     report = house.mirror()
     assert (report.updated, report.unchanged) == (1, 3)
-    mended = held(house)[key]
+    mended = house.held[key]
     assert mended["tags"]["kl.beta"] == "0.1"
     assert mended["tags"]["favourite"] == "yes"
 
@@ -310,30 +284,30 @@ def test_an_axis_that_left_the_spec_loses_its_tag(house: House) -> None:
     house.attempt(cell, range(3))
     more = cell.model_copy(update={"axes": {**cell.axes, "clip": "0.2"}})
     house._replace(cells=[more]).mirror()
-    assert held(house)[f"cell/{cell.id}"]["tags"]["clip"] == "0.2"
+    assert house.held[f"cell/{cell.id}"]["tags"]["clip"] == "0.2"
     house.mirror()
-    assert "clip" not in held(house)[f"cell/{cell.id}"]["tags"]
+    assert "clip" not in house.held[f"cell/{cell.id}"]["tags"]
 
 
 def test_a_deleted_experiment_comes_back(house: House) -> None:
     from mlflow.tracking import MlflowClient
 
-    fill(house)
+    house.fill()
     house.mirror()
-    before = held(house)
-    client = MlflowClient(tracking_uri=uri(house))
+    before = house.held
+    client = MlflowClient(tracking_uri=f"sqlite:///{house.database}")
     client.delete_experiment(client.get_experiment_by_name(house.folder.experiment).experiment_id)
     house.mirror()
-    assert held(house) == before
+    assert house.held == before
 
 
 def test_deleted_artifacts_come_back(house: House) -> None:
-    fill(house)
+    house.fill()
     house.mirror()
-    before = held(house)
+    before = house.held
     shutil.rmtree(house.folder.path.parent / "mlartifacts")
     house.mirror()
-    assert held(house) == before
+    assert house.held == before
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -341,11 +315,11 @@ def test_any_runs_folder_will_do(
     make_house: Callable[..., House], tmp_path: Path, name: str
 ) -> None:
     house = make_house(tmp_path / name / "runs")
-    fill(house)
+    house.fill()
     house.mirror()
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert len(held(house)) == 5
-    assert len(held(house)[f"cell/{house.cells[0].id}"]["artifacts"]) == 8
+    assert len(house.held) == 5
+    assert len(house.held[f"cell/{house.cells[0].id}"]["artifacts"]) == 8
     assert house.mirror().unchanged == 4
 
 
@@ -354,14 +328,14 @@ def ids(house: House) -> dict[str, str]:
     from mlflow.entities import ViewType
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=uri(house))
+    client = MlflowClient(tracking_uri=f"sqlite:///{house.database}")
     found = client.search_experiments(ViewType.ALL)
     every = client.search_runs([one.experiment_id for one in found], run_view_type=ViewType.ALL)
     return {run.data.tags["orch.key"]: run.info.run_id for run in every}
 
 
 def test_a_runs_folder_that_was_moved_keeps_its_runs(house: House, tmp_path: Path) -> None:
-    fill(house)
+    house.fill()
     house.mirror()
     before = ids(house)
     house.folder.path.parent.rename(tmp_path / "moved")
@@ -370,7 +344,7 @@ def test_a_runs_folder_that_was_moved_keeps_its_runs(house: House, tmp_path: Pat
     assert (report.created, report.deleted) == (0, 0)
     assert ids(moved) == before
     assert not (tmp_path / "runs").exists()
-    run = held(moved)[f"cell/{house.cells[0].id}"]
+    run = moved.held[f"cell/{house.cells[0].id}"]
     assert len(run["artifacts"]) == 8
     assert run["tags"]["orch.directory"] == str(moved.folder.cell(house.cells[0]).path)
     assert moved.mirror().unchanged == 4
@@ -379,15 +353,15 @@ def test_a_runs_folder_that_was_moved_keeps_its_runs(house: House, tmp_path: Pat
 def test_a_copy_of_a_runs_folder_keeps_its_runs_and_leaves_the_first_alone(
     house: House, tmp_path: Path
 ) -> None:
-    fill(house)
+    house.fill()
     house.mirror()
-    before, runs_before = held(house), ids(house)
+    before, runs_before = house.held, ids(house)
     shutil.copytree(tmp_path / "runs", tmp_path / "copy")
     copy = house._replace(folder=type(house.folder)(tmp_path / "copy" / "test.micro"))
     copy.score(house.cells[2], 1, 0.5)
     assert copy.mirror().created == 0
     assert ids(copy) == runs_before
-    assert held(house) == before
+    assert house.held == before
 
 
 def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
@@ -406,7 +380,7 @@ def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
         },
     )
     house.mirror()
-    run = held(house)[f"cell/{cell.id}"]
+    run = house.held[f"cell/{cell.id}"]
     assert set(run["points"]) == {"train/reward_mean", "eval/accuracy/a", "train/ratio_max"} - (
         set()
         if cell.settings.max_staleness_steps or cell.settings.batch.num_minibatches > 1
@@ -418,7 +392,7 @@ def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
     wide = house._replace(spec=house.spec.model_copy(update={"site": site}))
     report = wide.mirror()
     assert (report.created, report.replaced) == (0, 0)
-    run = held(house)[f"cell/{cell.id}"]
+    run = house.held[f"cell/{cell.id}"]
     assert [step for step, _, _ in run["points"]["train/policy_loss"]] == [0, 1, 2, 3]
     assert [step for step, _, _ in run["points"]["train/reward_mean"]] == [0, 1, 2, 3]
     assert run["params"]["train/learning_rate"] == "0.5"
@@ -432,7 +406,7 @@ def test_nan_infinity_and_foreign_names(house: House) -> None:
         values=lambda step: {"train/entropy": math.nan, "eval/a b+c@3": math.inf, "eval/é": step},
     )
     house.mirror()
-    points = held(house)[f"cell/{cell.id}"]["points"]
+    points = house.held[f"cell/{cell.id}"]["points"]
     assert {name: [v for _, _, v in rows] for name, rows in points.items()} == {
         "train/entropy": ["nan"] * 2,
         "eval/a b_x2bc_at_3": ["nan"] * 2,
@@ -452,7 +426,7 @@ def test_long_texts_are_cut_visibly(house: House) -> None:
     )
     house.attempt(long, range(2))
     house._replace(cells=[long]).mirror()
-    run = held(house)[f"cell/{cell.id}"]
+    run = house.held[f"cell/{cell.id}"]
     assert len(run["params"]["data.instruction"]) == 6000
     assert len(run["tags"]["note"]) == 8000
     assert run["tags"]["note"].endswith("(cut here: 9,000 characters in all)")

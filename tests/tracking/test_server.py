@@ -58,26 +58,18 @@ def uri(request: pytest.FixtureRequest) -> str:
     return database.database("mirror", "migrated")
 
 
-def fill(house: House) -> None:
-    for cell in house.cells[:3]:
-        house.attempt(cell, range(6))
-        house.score(cell, 5, 0.5)
-    house.folder.report.mkdir()
-    (house.folder.report / "report.html").write_text("<p>β</p>")
-
-
 def test_it_holds_what_a_file_holds(house: House, uri: str) -> None:
-    fill(house)
+    house.fill()
     report = house.mirror(uri)
     if uri.startswith("http"):
         assert report.view.startswith(f"{uri}/#/experiments/")
     held = dump(uri, house.folder.experiment)
     house.mirror()
-    assert held == dump(f"sqlite:///{house.database}", house.folder.experiment)
+    assert held == house.held
     again = house.mirror(uri)
     assert (again.created, again.updated, again.rows, again.unchanged) == (0, 0, 0, 4)
-    (attempt,) = house.folder.cell(house.cells[0]).attempts()
-    grow(attempt, [6, 7])
+    (attempt,) = house.folder.cell(house.cells[1]).attempts()
+    grow(attempt, [8, 9])
     assert house.mirror(uri).rows == 2 * 3
 
 
@@ -100,7 +92,7 @@ def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
     from mlflow.tracking import MlflowClient
 
     house = make_house(tmp_path / "runs", name="cut")
-    fill(house)
+    house.fill()
     real = MlflowClient.log_batch
 
     def killing(*args: Any, **more: Any) -> Any:
@@ -118,7 +110,7 @@ def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
     assert 0 < report.unchanged < 4
     completed = dump(server.uri, house.folder.experiment)
     house.mirror()
-    assert completed == dump(f"sqlite:///{house.database}", house.folder.experiment)
+    assert completed == house.held
 
 
 @pytest.mark.browser

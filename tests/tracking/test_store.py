@@ -2,7 +2,6 @@
 
 import base64
 import os
-import socket
 import sqlite3
 import threading
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from lifeline import free_port
 from tracking_house import House, dump, mirror_at_once
 
 from orchestrator.errors import EnvironmentFault, OrchError
@@ -23,13 +23,6 @@ from orchestrator.tracking.store import connected, store_of
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.of(tmp_path / "runs", "x", "micro")
-
-
-def closed_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def refusal(house: House, uri: str) -> str:
@@ -64,7 +57,7 @@ def test_a_server_that_is_down_costs_a_sentence_and_its_password_goes_nowhere(
 ) -> None:
     """Every byte written: log, terminal, error and the whole runs folder."""
     house.attempt(house.cells[0], range(2))
-    port, began = closed_port(), time.monotonic()
+    port, began = free_port(), time.monotonic()
     address = f"http://me:hush%40hush@127.0.0.1:{port}"
     said = refusal(house, address)
     site = house.spec.site.model_copy(update={"tracking_uri": address})

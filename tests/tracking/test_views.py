@@ -6,24 +6,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tracking_house import House, dump
+from tracking_house import House
 
 from orchestrator.runs.operations import prune
-from orchestrator.tracking.names import (
-    allowed_name,
-    run_names,
-)
+from orchestrator.tracking.names import allowed_name, run_names
 from orchestrator.tracking.views import resolved
-
-
-def held(house: House) -> dict[str, Any]:
-    return dump(f"sqlite:///{house.database}", house.folder.experiment)
-
-
-def fill(house: House) -> None:
-    house.attempt(house.cells[0], range(3))
-    house.attempt(house.cells[1], range(3), state="failed")
-    house.attempt(house.cells[2], range(3))
 
 
 def test_the_first_list_shows_runs_with_metrics(house: House) -> None:
@@ -48,11 +35,9 @@ def test_the_first_list_shows_runs_with_metrics(house: House) -> None:
 
 
 def test_notes_lead_to_the_report_and_to_all_runs(house: House) -> None:
-    house.folder.report.mkdir()
-    (house.folder.report / "index.html").write_text("<p>report</p>")
-    fill(house)
+    house.fill()
     house.mirror()
-    now = held(house)
+    now = house.held
     report = "](#/experiments/E/runs/summary/artifacts/report/index.html?"
     cell = now[f"cell/{house.cells[0].id}"]["tags"]["mlflow.note.content"]
     for note in (now[""]["note"], now["summary"]["tags"]["mlflow.note.content"], cell):
@@ -74,27 +59,27 @@ def test_only_links_of_ours_are_resolved() -> None:
 
 
 def test_a_pruned_cell_takes_its_run_along(house: House) -> None:
-    fill(house)
+    house.fill()
     house.mirror()
     first = house.cells[0]
     (done,) = prune(house.folder, [house.folder.cell(first)])
     assert done.done
     report = house._replace(cells=house.cells[1:]).mirror()
     assert report.deleted == 1
-    now = held(house)
+    now = house.held
     assert f"cell/{first.id}" not in now
     assert len(now) == 1 + 1 + 2
     assert house._replace(cells=house.cells[1:]).mirror().deleted == 0
     house.attempt(first, range(3))
     house.mirror()
-    assert f"cell/{first.id}" in held(house)
+    assert f"cell/{first.id}" in house.held
 
 
 def test_a_cell_that_merely_left_the_spec_stays(house: House) -> None:
-    fill(house)
+    house.fill()
     house.mirror()
     house._replace(cells=house.cells[1:]).mirror()
-    assert f"cell/{house.cells[0].id}" in held(house)
+    assert f"cell/{house.cells[0].id}" in house.held
 
 
 @given(st.text(min_size=1, max_size=300))

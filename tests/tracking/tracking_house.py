@@ -1,10 +1,8 @@
 """Run directories as workers and evaluations leave them, and all that an MLflow holds, as data."""
 
 import json
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -13,6 +11,7 @@ from orchestrator.records import Cell, ExitRecord, LaunchPlan, LedgerEntry, Outc
 from orchestrator.rundir import AttemptDir, RunFolder
 from orchestrator.runs.collect import collect
 from orchestrator.tracking import MirrorReport, mirror
+from orchestrator.tracking.store import store_of
 
 T0 = 1_700_000_000.25
 """When attempts of these tests begin, in Unix seconds."""
@@ -96,6 +95,25 @@ class House(NamedTuple):
                     }
                 )
             )
+
+    def fill(self) -> None:
+        """Two finished cells with scores, one that failed, one that was not launched."""
+        first, second, third, _ = self.cells
+        self.attempt(first, range(5), state="preempted")
+        self.attempt(first, range(3, 8), started=T0 + 500)
+        self.attempt(second, range(8))
+        self.attempt(third, range(2), state="failed")
+        for cell in (first, second):
+            self.score(cell, 4, 0.25)
+            self.score(cell, 7, 0.5, seed=0)
+            self.score(cell, 7, 0.75, seed=1)
+        self.folder.report.mkdir()
+        (self.folder.report / "index.html").write_text("<p>β</p>")
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """All that the MLflow beside the runs folder holds of it."""
+        return dump(store_of(self.folder, None).uri, self.folder.experiment)
 
 
 def curve(step: int) -> dict[str, float]:
@@ -210,21 +228,16 @@ def dying(real: Callable[..., Any], calls: int, *, after: bool) -> Callable[...,
 def mirror_at_once(house: House, uri: str | None, count: int) -> list[str]:
     """Mirror so many experiments, each in a process of its own, as several `orch run`. Return
     their names."""
-    code = (
-        "import sys, pickle\nsys.path.insert(0, sys.argv[2])\n"
-        "house, uri = pickle.load(open(sys.argv[1], 'rb'))\n"
-        "assert house.mirror(uri).created == 2\n"
-    )
     started, folders = [], []
     for number in range(count):
         folder = RunFolder.of(house.folder.path.parent, f"at_once_{number}", "micro")
         own = house._replace(folder=folder)
         folder.open()
         own.attempt(own.cells[0], range(2))
-        kept = folder.path / "house.pickle"
-        kept.write_bytes(pickle.dumps((own, uri)))
-        argv = [sys.executable, "-c", code, str(kept), str(Path(__file__).parent)]
-        started.append(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True))
+        started.append(get_context("spawn").Process(target=own.mirror, args=(uri,)))
+        started[-1].start()
         folders.append(folder)
-    assert [process.communicate()[1] for process in started] == [""] * count
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0] * count
     return [folder.experiment for folder in folders]

@@ -5,13 +5,10 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
-from lifeline import free_port, held, kill, let_go
+from lifeline import first_page, free_port, held, kill, let_go
 
 USER = "orch"
 NOBODY = "postgres"
@@ -19,16 +16,10 @@ NOBODY = "postgres"
 
 
 class Server:
-    """mlflow server over one database; it can be killed and started again.
+    """mlflow server over one database; it can be killed and started again."""
 
-    env: more environment variables of its process.
-    """
-
-    def __init__(
-        self, root: Path, database: str, artifacts: str, env: Mapping[str, str] | None = None
-    ):
+    def __init__(self, root: Path, database: str, artifacts: str):
         self.root, self.database, self.artifacts = root, database, artifacts
-        self.env = env or {}
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
 
@@ -51,18 +42,8 @@ class Server:
         ]
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         with (self.root / "log").open("ab") as log:
-            self.process = held(
-                argv, stdout=log, stderr=log, env={**os.environ, **quiet, **self.env}
-            )
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"{self.uri}/health", timeout=2):  # noqa: S310  (our own server)
-                    return
-            except OSError:
-                assert self.process.poll() is None, (self.root / "log").read_text()
-                time.sleep(0.2)
-        raise AssertionError("the server did not come up: " + (self.root / "log").read_text())
+            self.process = held(argv, stdout=log, stderr=log, env={**os.environ, **quiet})
+        first_page(f"{self.uri}/health", self.process)
 
     def kill(self) -> None:
         kill(self.process)

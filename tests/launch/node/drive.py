@@ -1,7 +1,4 @@
-"""One attempt as a job's worker makes it: drive.py ORDER.json, {folder, cell, options, plan}.
-
-Without a plan it is the cell's own.
-"""
+"""One attempt as a job's worker makes it: drive.py ORDER.json, {folder, cell, options}."""
 
 import json
 import signal
@@ -11,7 +8,7 @@ from pathlib import Path
 from orchestrator import plugins
 from orchestrator.launch import node
 from orchestrator.launch.endings import Stopped
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 
 
@@ -23,10 +20,7 @@ def main() -> None:
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
-    if order["plan"] is None:
-        plan = plugins.load(cell.settings.backend.name).translate(cell, cell_dir.paths(attempt))
-    else:
-        plan = LaunchPlan.model_validate(order["plan"])
+    plan = plugins.load(cell.settings.backend.name).translate(cell, cell_dir.paths(attempt))
     cell_dir.write(cell, plan)
 
     def stop(_number: int, _frame: object) -> None:

@@ -1,10 +1,8 @@
 """A run on the nodes of a job, and what is left of it: processes that carry its token."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,10 @@ import pytest
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.process_group import own_address
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import Cell
 from orchestrator.rundir import AttemptDir, RunFolder
 from tests.cluster import Cluster, wait_for
+from tests.launch.kit import processes
 
 HERE = Path(__file__).parent
 GONE_SECONDS = 120.0
@@ -26,16 +25,13 @@ def submit(
     folder: RunFolder,
     cell: Cell,
     options: Mapping[str, object],
-    *,
-    plan: LaunchPlan | None = None,
     **variables: str,
 ) -> AttemptDir:
     """Submits a job of two nodes whose batch script is the worker (drive.py); its attempt."""
     folder.path.parent.mkdir(parents=True, exist_ok=True)
     order = folder.path.with_name(f"{folder.path.name}.json")
     told = {"folder": str(folder.path), "cell": cell.model_dump(mode="json"), "options": options}
-    sent = None if plan is None else plan.model_dump(mode="json")
-    order.write_text(json.dumps({**told, "plan": sent}))
+    order.write_text(json.dumps(told))
     script = order.with_suffix(".sh")
     script.write_text(f'#!/bin/bash\nexec {sys.executable} {HERE / "drive.py"} "$1"\n')
     known = {"PYTHONPATH": str(HERE.parents[2]), "ORCH_TEST": str(folder.path), **variables}
@@ -61,27 +57,11 @@ def ending(folder: RunFolder, attempt: AttemptDir, seconds: float) -> dict[str, 
     return told
 
 
-def carriers(**wanted: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Processes of a run, with their variables; those whose variables are as wanted."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with suppress(OSError):
-            raw = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            stat = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            variables = dict(line.partition("=")[::2] for line in raw if "=" in line)
-            if (
-                stat not in "ZX"
-                and "ORCH_RANK_TOKEN" in variables
-                and all(variables.get(name) == value for name, value in wanted.items())
-            ):
-                yield int(entry.name), variables
-
-
-def command(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
+def carriers(**wanted: str) -> Iterator[tuple[int, list[str], Mapping[str, str]]]:
+    """Processes of a run, with their words and variables; those whose variables are as wanted."""
+    for pid, words, variables in processes():
+        if "ORCH_RANK_TOKEN" in variables and wanted.items() <= variables.items():
+            yield pid, words, variables
 
 
 def wait_until_gone(**wanted: str) -> None:
@@ -89,7 +69,7 @@ def wait_until_gone(**wanted: str) -> None:
     left: list[str] = []
 
     def none() -> bool:
-        left[:] = [f"{pid} {command(pid)[:80]}" for pid, _ in carriers(**wanted)]
+        left[:] = [f"{pid} {' '.join(words)[:80]}" for pid, words, _ in carriers(**wanted)]
         return not left
 
     try:

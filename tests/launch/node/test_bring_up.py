@@ -19,7 +19,7 @@ from orchestrator.launch.node import agent
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import AttemptDir, RunFolder
 from tests.cluster import wait_for
-from tests.launch.kit import make_cell
+from tests.launch.kit import make_cell, program
 from tests.launch.node.kit import carriers, wait_until_gone
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bring:
     folder = RunFolder(tmp_path / "a 'b\" $c\nβ" / "test")
 
     def run(
-        program: str,
+        code: str,
         options: dict[str, object] | None = None,
         cell: Cell | None = None,
         **plan: Any,
@@ -46,7 +46,7 @@ def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bring:
         home = folder.cell(chosen)
         home.make(chosen)
         attempt = home.new_attempt()
-        given = {"argv": (sys.executable, "-c", program), "backend": "fake", "version": "1", **plan}
+        given = {"argv": (sys.executable, "-c", code), "backend": "fake", "version": "1", **plan}
         made = LaunchPlan(cell_id=chosen.id, **given)
         home.write(chosen, made)
         return node.run(made, attempt, chosen, options or {}), attempt
@@ -107,19 +107,11 @@ def test_secrets_are_handed_on_by_name_and_written_nowhere(
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
-def programs(folder: Path, name: str, body: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
-    return path
-
-
 def test_a_plan_runs_in_its_librarys_environment_and_not_in_orchs(
     bring: Bring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "my env"
-    programs(home / "bin", "python", 'echo "$VIRTUAL_ENV|$PYTHONPATH|$*"')
+    program(home / "bin" / "python", 'echo "$VIRTUAL_ENV|$PYTHONPATH|$*"')
     monkeypatch.setenv("PYTHONPATH", "orchs own")
     options = {"environments": {"verl@0.9.1": {"venv": str(home)}}}
     plan = {"argv": ("python", "-m", "x y"), "backend": "verl", "version": "0.9.1"}
@@ -130,7 +122,7 @@ def test_a_plan_runs_in_its_librarys_environment_and_not_in_orchs(
 
 
 def test_setup_lines_run_first_and_words_stay_words(bring: Bring, tmp_path: Path) -> None:
-    python = programs(tmp_path / "py", "python", 'echo "$LOADED|$1"')
+    python = program(tmp_path / "py" / "python", 'echo "$LOADED|$1"')
     entry = {"python": str(python), "setup": ["export LOADED='cuda 12'"]}
     plan = {"argv": ("python", "$(id) `id` 'a'\nb"), "backend": "verl", "version": "0.8.0"}
     ending, attempt = bring("", {"environments": {"verl": entry}}, **plan)
@@ -139,7 +131,7 @@ def test_setup_lines_run_first_and_words_stay_words(bring: Bring, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("image", "program", "first"),
+    ("image", "runtime", "first"),
     [
         ("/i/verl.sif", "apptainer", "exec\n--nv\n--pwd\n"),
         ("/i/verl.sqsh", "enroot", "start\n--rw\n--mount\n"),
@@ -150,12 +142,12 @@ def test_an_image_sees_the_runs_folder_and_secrets_by_name(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     image: str,
-    program: str,
+    runtime: str,
     first: str,
 ) -> None:
     """Neither is installed here: a program of that name writes down how it was called."""
     asked = tmp_path / "asked"
-    programs(tmp_path / "bin", program, f'printf "%s\\n" "$@" > {asked}')
+    program(tmp_path / "bin" / runtime, f'printf "%s\\n" "$@" > {asked}')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("HELD", SECRET)
     options = {"environments": {"verl": {"image": image, "binds": ["/data"]}}, "secrets": ["HELD"]}
@@ -175,7 +167,7 @@ def test_an_image_sees_the_runs_folder_and_secrets_by_name(
     assert "/data:/data\n" in told
     assert told.endswith("python\n-m\nverl\n")
     assert SECRET not in told
-    if program == "enroot":
+    if runtime == "enroot":
         assert "--env\nHELD\n--env\nMINE\n" in told
 
 

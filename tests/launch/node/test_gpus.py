@@ -3,14 +3,16 @@
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orchestrator.launch.node.gpus import PEAK, gpu_fault, peak_memory
+from tests.launch.kit import program
 
 WELL = "0, 81153, 81920, 0\n1, 81153, 81920, 0\n"
-Install = Callable[[str], None]
+Install = Callable[[str], object]
 
 
 @pytest.fixture
@@ -19,11 +21,7 @@ def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
-    def install(body: str) -> None:
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
-
-    return install
+    return partial(program, tmp_path / "nvidia-smi")
 
 
 def prints(text: str) -> str:

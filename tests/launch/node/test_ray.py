@@ -14,7 +14,7 @@ from orchestrator.rundir import RunFolder
 from tests.backends.environments import library_python
 from tests.backends.verl.cells import cell as verl_cell
 from tests.cluster import Cluster, wait_for
-from tests.launch.node.kit import carriers, command, ending, has_address, submit, wait_until_gone
+from tests.launch.node.kit import carriers, ending, has_address, submit, wait_until_gone
 
 STANDIN = {"PYTHONPATH": str(Path(__file__).with_name("standin"))}
 pytestmark = pytest.mark.slow
@@ -82,15 +82,15 @@ def _raylet(folder: RunFolder, rank: int) -> int:
     """The process of one node's Ray; 0 while there is none."""
     found = [
         pid
-        for pid, variables in carriers(ORCH_TEST=str(folder.path))
-        if variables["ORCH_RANK_TOKEN"].endswith(f".{rank}") and "raylet/raylet" in command(pid)
+        for pid, words, variables in carriers(ORCH_TEST=str(folder.path))
+        if variables["ORCH_RANK_TOKEN"].endswith(f".{rank}") and "raylet/raylet" in words[0]
     ]
     return found[0] if found else 0
 
 
 def _scratch(folder: RunFolder) -> Path:
     """The folder of a run's sockets, on the nodes' own disk."""
-    _, variables = wait_for(
+    _, _, variables = wait_for(
         lambda: next(carriers(ORCH_TEST=str(folder.path)), None), 180, "the run to start"
     )
     base = next(Path(b) for b in (os.environ.get("TMPDIR"), "/tmp") if b and len(b) <= 30)  # noqa: S108  (sockets: short)

@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -21,21 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.daemons import free_ports
 from tests.launch.kit import descendants
 
 RELEASE = os.environ.get("ORCH_TEST_RAY_RELEASE") or "2.60.0"
 _TRIES = 3
 _START_SECONDS = 180.0
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Node:
@@ -57,7 +47,7 @@ class RayCluster:
 
     def __init__(self, python: Path, base: Path):
         self.python, self.base = python, base
-        self.port, self.dashboard = free_ports(2)
+        self.port, self.dashboard = _ports(2)
         self.token = secrets.token_hex(16)
         self.head: Node | None = None
 
@@ -81,7 +71,7 @@ class RayCluster:
         assert self.head is not None
 
     def _node(self, words: list[str], cpus: int, env: Mapping[str, str]) -> Node:
-        listen, grpc, metrics, runtime = free_ports(4)
+        listen, grpc, metrics, runtime = _ports(4)
         temp = self.base / "head"
         shutil.rmtree(temp, ignore_errors=True)
         argv = [
@@ -166,6 +156,11 @@ class RayCluster:
         if self.head is not None:
             self.head.kill()
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _ports(count: int) -> range:
+    first = free_ports(count)
+    return range(first, first + count)
 
 
 def _write_ports(process: "subprocess.Popen[bytes]", temp: Path, ports: Mapping[str, int]) -> None:

@@ -2,8 +2,7 @@
 
 import os
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,16 +58,10 @@ class Site(CellsOfFolder):
         return self.launcher.ask([cell])[0]
 
     def until(self, cell: Cell, *states: str, seconds: float = 300) -> CellState:
-        self.wait(lambda: self.state(cell).state in states, lambda: str(self.state(cell)), seconds)
+        self.wait_until(
+            lambda: self.state(cell).state in states, lambda: str(self.state(cell)), seconds
+        )
         return self.state(cell)
-
-    def wait(
-        self, reached: Callable[[], bool], words: Callable[[], str], seconds: float = 300
-    ) -> None:
-        deadline = time.monotonic() + seconds
-        while not reached():
-            assert time.monotonic() < deadline, words()
-            time.sleep(0.3)
 
     def submission(self, cell: Cell) -> str:
         return str(self.attempts(cell)[-1].read_order()["submission"])

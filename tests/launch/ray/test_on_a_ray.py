@@ -4,7 +4,6 @@ One file, so that one process starts one Ray. The cells of one test start togeth
 takes seconds to start.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.wait import SubmitRequest, wait
 from tests.backends.environments import cpu_python, root
 from tests.launch.contract import LauncherContract
-from tests.launch.kit import HOUSE, make_cell
+from tests.launch.kit import HOUSE, make_cell, processes, units
 from tests.launch.ray.conftest import Site
 
 pytestmark = [pytest.mark.ray, pytest.mark.real, pytest.mark.slow, pytest.mark.long(200)]
@@ -46,31 +45,17 @@ def pid_of(site: Site, cell: Cell) -> int:
 
 
 def wait_for_units(site: Site, cell: Cell) -> None:
-    site.wait(lambda: site.units(cell) > 2, lambda: str(site.state(cell)))
+    site.wait_until(lambda: site.units(cell) > 2, lambda: str(site.state(cell)))
 
 
 def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
-    """Two submitters at once; a driver killed -9; a job stopped at the server by a person; a Python
+    """A driver killed -9; a job stopped at the server by a person; a Python
     that no node has; the same id sent again, while the server has it and after it forgot it."""
     cells = [make_cell(seed, "slow", 2000) for seed in range(3)]
     killed, stopped, again = cells
     absent, late = (make_cell(seed) for seed in range(3, 5))
     site.options = site.options.model_copy(update={"num_cpus": 0.5})
-    words = [str(site.folder.path), json.dumps([c.model_dump(mode="json") for c in cells])]
-    code = (
-        "import json, sys; from orchestrator.records import Cell; "
-        "from tests.launch.kit import move_in; from orchestrator.launch.ray.submit import submit; "
-        "import pytest; move_in(pytest.MonkeyPatch()); "
-        "from orchestrator.rundir import RunFolder; "
-        "from orchestrator.spec.site_options import RayOptions; "
-        "submit([Cell.model_validate(c) for c in json.loads(sys.argv[2])], "
-        "RunFolder(__import__('pathlib').Path(sys.argv[1])), "
-        "RayOptions.model_validate_json(sys.argv[3]))"
-    )
-    argv = [sys.executable, "-c", code, *words, site.options.model_dump_json()]
-    root = Path(__file__).parents[3]
-    others = [subprocess.Popen(argv, cwd=root) for _ in range(2)]
-    assert [other.wait(120) for other in others] == [0, 0]
+    submit(cells, site.folder, site.options)
     assert [len(site.jobs(cell)) for cell in cells] == [1, 1, 1]
     no_python = site.options.model_copy(update={"python": "/nowhere/python"})
     submit([absent], site.folder, no_python)
@@ -84,7 +69,6 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
     assert "exit code" in str(site.state(killed).exit) or "killed" in str(site.state(killed).exit)
     assert site.until(stopped, "cancelled").exit is not None
     ended = site.until(absent, "failed").exit
-    assert ended is not None
     assert ended.failure == "config"
     assert "/nowhere/python" in ended.message
     site.until(late, "succeeded")
@@ -100,13 +84,13 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
     env = {"env_vars": {"PYTHONPATH": str(HOUSE)}}
     body = {"submission_id": done, "entrypoint": job["entrypoint"], "runtime_env": env}
     for _ in range(3):  # Ray may end the new job's supervisor together with the old one's
-        site.wait(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]))
+        site.wait_until(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]))
         time.sleep(2)  # until its supervisor is gone too
         site.cluster.ask("DELETE", f"/api/jobs/{done}")
         time.sleep(3)
         taken = site.cluster.ask("POST", "/api/jobs/", body)
         assert taken["submission_id"] == done, "it is accepted"
-        site.wait(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]))
+        site.wait_until(lambda: server.jobs()[done].is_over, lambda: str(server.jobs()[done]))
         if "supervisor" not in server.jobs()[done].message:
             break
     assert "this job starts nothing" in server.jobs()[done].message
@@ -124,57 +108,24 @@ def test_what_people_and_machines_do_to_jobs(site: Site) -> None:
             wait(request)
         os._exit(0)
     try:
-        site.wait(lambda: len(site.attempts(killed)) == 2, lambda: str(site.state(killed)))
+        site.wait_until(lambda: len(site.attempts(killed)) == 2, lambda: str(site.state(killed)))
         count = site.units(killed)
-        site.wait(lambda: site.units(killed) > count, lambda: str(site.state(killed)))
+        site.wait_until(lambda: site.units(killed) > count, lambda: str(site.state(killed)))
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    lines = (site.folder.cell(killed).checkpoints / "units").read_text().splitlines()
-    steps = [line.split()[0] for line in lines]
-    assert steps == [str(n) for n in range(1, len(steps) + 1)], "no unit twice, none lost"
-
-
-def test_orch_run_killed_in_the_middle_and_run_again(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`orch run smoke --wait`, killed -9 after its first jobs; jobs are counted at the server."""
-    root = Path(__file__).parents[3]
-    spec = ["experiments/smoke.yaml", "backend=micro", "site.kind=ray"]
-    where = [f"+site.options.address={site.cluster.address}", f"site.runs_dir={tmp_path / 'runs'}"]
-    more = ["+site.options.num_cpus=0.5", "+site.options.max_running=2"]
-    argv = [sys.executable, "-m", "orchestrator", "run", *spec, *where, *more]
-    argv += ["--train-only", "--wait"]
-    folder = RunFolder(tmp_path / "runs" / "smoke")
-    first = subprocess.Popen(argv, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    site.wait(lambda: bool(orders(folder)), lambda: "no order", seconds=120)
-    first.kill()
-    first.wait()
-    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr
-    cells = folder.cells()
-    assert len(cells) == 4
-    assert [len(cell.attempts()) for cell in cells] == [1] * 4
-    listed = [job["submission_id"] for job in site.cluster.jobs()]
-    named = {order["submission"] for order in orders(folder)}
-    assert sorted(each for each in listed if each in named) == sorted(named)
-    assert len(named) == 4
-
-
-def orders(folder: RunFolder) -> list[dict[str, str]]:
-    cells = folder.cells() if folder.cells_path.exists() else []
-    read = [attempt.read_order() for cell in cells for attempt in cell.attempts()]
-    return [order for order in read if order]
+    steps = units(site.folder, killed)
+    assert steps == list(range(1, len(steps) + 1)), "no unit twice, none lost"
 
 
 def scorers_job(folder: RunFolder) -> int:
     """The process of a job of this folder that is scoring now, or 0."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = words[words.index(b"orchestrator.evaluate.worker") + 1].decode()
-            if str(folder.path).encode() in Path(f"/proc/{parent}/cmdline").read_bytes():
-                return int(parent)
+    every = {pid: words for pid, words, _ in processes()}
+    for words in every.values():
+        if "orchestrator.evaluate.worker" in words:
+            parent = int(words[words.index("orchestrator.evaluate.worker") + 1])
+            if str(folder.path) in " ".join(every.get(parent, ())):
+                return parent
     return 0
 
 
@@ -211,7 +162,7 @@ def test_trl_trains_and_an_evaluation_that_is_killed_goes_again(site: Site, tmp_
         return bool(killed) or command.poll() is not None
 
     try:
-        site.wait(kill_scorer, told.read_text, 600)
+        site.wait_until(kill_scorer, told.read_text, 600)
         assert killed, f"the run ended and no evaluation was seen\n{told.read_text()}"
         assert command.wait(600) == 0, told.read_text()
     finally:
@@ -230,6 +181,5 @@ def test_trl_trains_and_an_evaluation_that_is_killed_goes_again(site: Site, tmp_
     ends = [end for job in evaluations for end in submissions.ends(folder, job).values()]
     assert sorted(end.stem for end in ends) == ["0.failed", "0.succeeded"]
     (lost,) = (submissions.read_end(end) for end in ends if end.stem == "0.failed")
-    assert lost is not None
     assert lost.failure == "lost"
     assert "its evaluation failed (lost: the job " in told.read_text(), told.read_text()

@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.launch.ray.server import (
-    JobServer,
-    ServerRefusal,
-    server_of,
-)
+from orchestrator.launch.ray.server import JobServer, ServerRefusal, server_of
 from orchestrator.spec.site_options import RayOptions
 from tests.launch.ray.model_server import model_server
 

@@ -1,6 +1,5 @@
 """The fake backend on a real cluster."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -51,21 +50,15 @@ class Site(CellsOfFolder):
         return read_state(self.folder.cell(cell))
 
     def until(self, cell: Cell, state: str, seconds: float = 60) -> CellState:
-        deadline = time.monotonic() + seconds
-        while (seen := self.look(cell)).state != state:
-            assert time.monotonic() < deadline, f"{seen} instead of {state}: {self.words(cell)}"
-            time.sleep(0.5)
-        return seen
+        self.wait_for(lambda: self.look(cell).state == state, cell, seconds)
+        return self.look(cell)
 
     def until_units(self, cell: Cell, count: int, seconds: float = 60) -> None:
         self.wait_for(lambda: self.units(cell) >= count, cell, seconds)
 
     def wait_for(self, reached: Callable[[], object], cell: Cell, seconds: float = 60) -> None:
         """Return when it is so; else fail with what jobs and the cell's attempts have printed."""
-        deadline = time.monotonic() + seconds
-        while not reached():
-            assert time.monotonic() < deadline, self.words(cell)
-            time.sleep(0.1)
+        self.wait_until(reached, lambda: self.words(cell), seconds)
 
     def job(self, cell: Cell) -> str:
         """`<array>_<index>` of its last submission."""
@@ -77,7 +70,8 @@ class Site(CellsOfFolder):
     def words(self, cell: Cell) -> str:
         logs = [*self.folder.path.glob("slurm/*/*.log")]
         logs += [a.stderr for a in self.attempts(cell)]
-        return "\n".join(p.read_text(errors="replace")[-800:] for p in logs if p.exists())
+        said = [p.read_text(errors="replace")[-800:] for p in logs if p.exists()]
+        return "\n".join([str(self.look(cell)), *said])
 
 
 @pytest.fixture

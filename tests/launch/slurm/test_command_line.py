@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,16 +21,15 @@ HERE = Path(__file__).parent
 
 @pytest.mark.slow
 def test_a_day_on_the_cluster(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command that the guide shows, on a day when MLflow is away."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     shown = re.findall(r"^\$ orch (.*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     spec = ["experiments/smoke.yaml", "backend=micro"]
 
     def person(*words: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        done = orch(tmp_path, *words, **env)
+        done = orch(empty, *words, **env)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
@@ -58,8 +56,8 @@ def test_a_day_on_the_cluster(
     assert "`orch report` mirrors what is missing" in told["run"].stderr
     assert "evaluating" not in told["run"].stderr, "the cluster did it, beside the training"
     assert told["logs"].stdout.strip() == "0 failed cells of 4"
-    assert (tmp_path / "runs" / "smoke" / "report" / "index.html").exists()
-    assert len(list((tmp_path / "runs" / "smoke" / "cells").glob("*/eval"))) == 2
+    assert (empty / "runs" / "smoke" / "report" / "index.html").exists()
+    assert len(list((empty / "runs" / "smoke" / "cells").glob("*/eval"))) == 2
     plain = json.loads(person("status", *spec, "--json").stdout)[0]
     assert plain["states"] == {"succeeded": 2, "planned": 2}
     assert plain["cluster"]["evaluations"] == {"succeeded": 2}
@@ -71,9 +69,8 @@ def test_a_day_on_the_cluster(
 
 
 @pytest.mark.slow
-def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
+def test_another_login_node_goes_on(cluster: Cluster, empty: Path) -> None:
     """Submitted on one machine; watched, cancelled and finished on one of another name."""
-    shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     spec = [
         "experiments/smoke.yaml",
         "backend=micro",
@@ -87,7 +84,7 @@ def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
         inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         return subprocess.run(
             [*named, sys.executable, "-m", "orchestrator", *words],
-            cwd=tmp_path,
+            cwd=empty,
             env=inherited,
             capture_output=True,
             text=True,
@@ -99,7 +96,7 @@ def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     if elsewhere("--version").returncode:
         pytest.skip("needs the right to name a machine anew (unshare --uts)")
     cluster.run("scontrol", "update", "PartitionName=gpu", "State=DOWN")  # jobs wait
-    here = orch(tmp_path, "run", *spec, PYTHONPATH="")
+    here = orch(empty, "run", *spec, PYTHONPATH="")
     assert "submitted 4 cells" in here.stderr, here.stderr
     assert "4 pending" in elsewhere("status", *spec).stdout
     assert "submitted" not in elsewhere("run", *spec).stderr, "running again submits nothing"
@@ -108,5 +105,5 @@ def test_another_login_node_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     done = elsewhere("run", *spec, "-w", "kl.estimator!=k1", "--wait", "--train-only")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr
-    told = orch(tmp_path, "status", *spec, "--json", PYTHONPATH="")
+    told = orch(empty, "status", *spec, "--json", PYTHONPATH="")
     assert json.loads(told.stdout)[0]["states"] == {"succeeded": 3, "cancelled": 1}

@@ -58,7 +58,6 @@ def test_a_failed_export_is_no_failed_training_and_goes_again(verl: Site, tmp_pa
     for cell in cells:
         told = of(verl, cell)
         assert (told.state, told.failures) == ("failed", 2), "it was tried again once"
-        assert told.exit is not None
         assert told.exit.failure == "export"
         assert "size mismatch for lm_head.weight" in told.exit.message
     assert exporter.calls(place) == 4
@@ -125,6 +124,5 @@ def test_an_evaluation_that_dies_is_lost_and_told_and_goes_again(
     verl.cluster.run("scancel", job)
     verl.wait_for(lambda: of(verl, cell).state != "pending", cell)
     told = of(verl, cell)
-    assert told.exit is not None
     assert told.exit.failure == "cancelled", "by a person, who is to say when it goes again"
     assert not evaluation_jobs.may_repeat(told, verl.options)

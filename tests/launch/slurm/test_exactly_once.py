@@ -1,40 +1,60 @@
 """Killed at every instant of a submission and run again, each cell is submitted exactly once."""
 
-import json
 import os
-import subprocess
-import sys
+import signal
+import threading
+import time
 from collections import Counter
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from orchestrator.launch.slurm import submissions
 from orchestrator.launch.slurm.submissions import claim_array
+from orchestrator.launch.slurm.submit import submit
 from orchestrator.rundir import RunFolder
+from orchestrator.spec.site_options import SlurmOptions
 from tests.cluster import Cluster
-from tests.launch.kit import HOUSE, many
+from tests.launch.kills import Hook, at_operation, killed
+from tests.launch.kit import many
 
-HERE = Path(__file__).parent
+DELAYS = (0.003, 0.006, 0.012, 0.02, 0.03)
 KINDS = ("train", "evaluate")
 
 
+def after_sbatch(delay: float) -> Hook:
+    def kill() -> None:
+        time.sleep(delay)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "subprocess.Popen" and arguments[0] == "sbatch":
+            threading.Thread(target=kill, daemon=True).start()
+
+    return hook
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("fake")
 def test_each_cell_is_submitted_exactly_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Killed at each operation, and so long after sbatch was started; then submitted once more."""
     cells = many(3)  # with arrays of two: two trainings, two evaluations
-    listed = tmp_path / "cells.json"
-    listed.write_text(json.dumps([json.loads(c.model_dump_json()) for c in cells]))
+    options = SlurmOptions(extra=("--hold",), max_array_size=2)
+
+    def submitting(place: Path) -> partial[object]:
+        return partial(submit, cells, RunFolder(place), options, evaluate=True)
+
     root = tmp_path / "k"
-    done = subprocess.run(
-        [sys.executable, str(HERE / "kill.py"), str(listed), str(root)],
-        env={**os.environ, "PYTHONPATH": str(HOUSE)},
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    operations = int(done.stdout.split()[-1])
+    for operations in count(1):
+        place = root / f"at{operations}"
+        if not killed(submitting(place), at_operation(operations, place)):
+            break
+    for number, delay in enumerate(DELAYS):
+        killed(submitting(root / f"after{number}"), after_sbatch(delay))
+    for place in sorted(root.iterdir()):
+        submitting(place)()
     assert operations > 30, "the kills did not cover the submission"
     elements = Counter(cluster.run("squeue", "-h", "-r", "-o", "%j").split())
     known: set[str] = set()

@@ -1,6 +1,5 @@
 """A full disk, two people at once, jobs that never start, budgets: nothing lost, nothing twice."""
 
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from orchestrator.launch.slurm import poll
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe_node
+from tests.cluster import wait_for
 from tests.launch.kit import make_cell, many
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
@@ -23,7 +23,6 @@ def test_a_full_disk_is_a_class_of_its_own_and_loses_nothing(site: Site, small: 
     site.start(cell)
     seen = site.wait(cell)[cell.id]
     assert seen.state == "failed", seen
-    assert seen.exit is not None
     assert seen.exit.failure == "disk", seen.exit
     assert "no room left to write to" in seen.exit.message
     assert "orch retry" in seen.exit.message
@@ -44,7 +43,6 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(site: Site
     site.set(retries={"node": 1})
     site.start(cell)
     seen = site.until(cell, "failed", 60)
-    assert seen.exit is not None
     assert (seen.exit.failure, seen.exit.host) == ("node", "a100-0"), seen
     assert "a100-0 does not see the runs folder (site.runs_dir)" in seen.exit.message
     looked = probe_node(records.Site(runs_dir=str(site.folder.path)))
@@ -55,7 +53,6 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(site: Site
     assert site.wait(cell)[cell.id].state == "succeeded", "another node sees it"
     assert len(site.attempts(cell)) == 2
     first = site.attempts(cell)[0].read_exit()
-    assert first is not None
     assert first.host == "a100-0", "a try that never began counts"
 
 
@@ -65,14 +62,13 @@ def test_jobs_that_would_wait_for_ever_say_why(site: Site, monkeypatch: pytest.M
     site.set(partition="short", time_limit_hours=2)
     site.submit(*cells)
     site.until(cells[0], "pending", 30)
-    told: list[str] = []
-    deadline = time.monotonic() + 30  # SLURM first names the partition alone
-    while not told or "time limit" not in told[0]:
-        assert time.monotonic() < deadline, told
+
+    def told() -> list[str]:  # SLURM first names the partition alone
         site.look(cells[0])
-        told = poll.stuck_jobs(site.folder, site.options.model_dump())
-        time.sleep(0.2)
-    (sentence,) = told
+        said = poll.stuck_jobs(site.folder, site.options.model_dump())
+        return said if "time limit" in str(said) else []
+
+    (sentence,) = wait_for(told, 30)
     assert sentence.startswith("3 jobs wait: the time limit '2.0' is longer than the partition")
     assert "change site.options.time_limit_hours" in sentence
     cancel(cells, site.folder)
@@ -87,11 +83,9 @@ def test_two_equal_failures_of_the_configuration_hold_the_rest(site: Site) -> No
     states = Counter(state.state for state in seen.values())
     assert states == {"failed": 2, "cancelled": 3}, states
     failed = next(state.exit for state in seen.values() if state.state == "failed")
-    assert failed is not None
     assert failed.failure == "config"
     for cell in cells:
         ended = seen[cell.id].exit
-        assert ended is not None
         if ended.state == "cancelled":
             assert ended.message.startswith("held back, because 2 cells failed alike: ")
             assert "ORCH_NOT_SET_HERE" in ended.message

@@ -13,6 +13,7 @@ import pytest
 from command_line import ROOT, orch
 
 from tests.cluster import Cluster
+from tests.launch.kit import program
 from tests.launch.slurm import standin_verl
 
 PAGE = ROOT / "docs" / "first_cluster.md"
@@ -29,7 +30,7 @@ SMALL = {
     "max_items: 32, chat_template: none}}]\n  sampling: {{max_response_tokens: 7}}\n"
     "  engine: {{name: hf}}",
 }
-STARVED = """#!/bin/sh
+STARVED = """\
 case "$*" in
 *main_ppo*ppo_micro_batch_size_per_gpu=1" "*|*ppo_micro_batch_size_per_gpu=1" "*main_ppo*) ;;
 *main_ppo*) echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB' >&2; exit 1;;
@@ -63,8 +64,7 @@ def test_the_eight_commands(cluster: Cluster, tmp_path: Path, house: Path) -> No
     del cluster  # its environment is this process's
     place = standin_verl.environment(tmp_path / "environments" / "verl-0.9.1")
     (place / "bin" / "python").rename(place / "bin" / "python-of-verl")
-    (place / "bin" / "python").write_text(STARVED)
-    (place / "bin" / "python").chmod(0o755)
+    program(place / "bin" / "python", STARVED, "/bin/sh")
     problems = [{"question": f"What is 1 + {n}?", "answer": str(1 + n)} for n in range(16)]
     lines = "".join(json.dumps(each) + "\n" for each in problems)
     (tmp_path / "sums.jsonl").write_text(lines)

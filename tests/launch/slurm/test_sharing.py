@@ -1,36 +1,18 @@
 """A folder that others share: their jobs, another cluster's jobs."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.launch.slurm import poll, submissions
 from orchestrator.runs.operations import cancel, retry
-from tests.launch.kit import many
+from tests.launch.kit import many, program, units
 from tests.launch.slurm.conftest import Site
-from tests.launch.slurm.test_unchecked import stand_in
-
-
-@pytest.fixture
-def hidden(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Lets the ledger name another submitter or cluster, and SLURM list nothing (PrivateData)."""
-
-    def hide(old: str, new: str) -> None:
-        text = site.folder.ledger.read_text()
-        assert old in text
-        site.folder.ledger.write_text(text.replace(old, new))
-        for program in ("squeue", "sacct"):
-            stand_in(tmp_path, monkeypatch, program, "exit 0")
-        monkeypatch.setattr(poll, "_YOUNG_SECONDS", 0.0)
-        poll.forget()
-
-    return hide
 
 
 def test_cells_of_another_user_are_taken_over_and_go_on(
-    site: Site, hidden: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other's job, which nobody here can see or cancel, is fenced, and does no unit twice."""
     (cell,) = many(1, "slow", 300)
@@ -38,7 +20,13 @@ def test_cells_of_another_user_are_taken_over_and_go_on(
     site.until_units(cell, 5)
     path = os.environ["PATH"]
     mine = f'"user": "{submissions.user_name()}", "uid": {os.geteuid()}'
-    hidden(mine, '"user": "ada", "uid": 4242')
+    ledger = site.folder.ledger.read_text()
+    assert mine in ledger
+    site.folder.ledger.write_text(ledger.replace(mine, '"user": "ada", "uid": 4242'))
+    for name in ("squeue", "sacct"):  # SLURM lists nothing (PrivateData)
+        program(tmp_path / "bin" / name, "exit 0")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{path}")
+    monkeypatch.setattr(poll, "_YOUNG_SECONDS", 0.0)
     seen = site.look(cell)
     assert seen.state == "unknown"
     assert seen.fault.startswith(f"submitted by ada as job {first}, not visible to you")
@@ -56,6 +44,4 @@ def test_cells_of_another_user_are_taken_over_and_go_on(
     assert new.read_order()["submission"] in {
         sent.id for sent in submissions.read(site.folder).values() if sent.job == taken.jobs[0]
     }
-    units = site.folder.cell(cell).checkpoints / "units"
-    steps = [int(line.split()[0]) for line in units.read_text().splitlines()]
-    assert steps == list(range(1, 301)), "the second went on where the first was ended"
+    assert units(site.folder, cell) == list(range(1, 301)), "it went on where the first was ended"

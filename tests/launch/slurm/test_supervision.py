@@ -23,7 +23,6 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     site.start(cell)
     site.until_units(cell, 3)
     job = read_json(site.attempts(cell)[0].job)
-    assert job is not None
     os.kill(int(job["pid"]), signal.SIGSTOP)
     monkeypatch.setattr(lease, "FROZEN_SECONDS", 15.0)
     site.wait_for(lambda: site.look(cell).fault, cell)
@@ -42,8 +41,6 @@ def test_a_frozen_worker_is_told_and_its_cell_goes_on_elsewhere(
     monkeypatch.setattr(SlurmLauncher, "end_frozen", end_and_let_it_wake)
     assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
     first, second = (attempt.read_exit() for attempt in site.attempts(cell))
-    assert first is not None
-    assert second is not None
     assert (first.state, first.failure, first.host) == ("failed", "hung", job["host"])
     assert second.host != first.host, "the node is avoided"
     assert any("its job is ended" in sentence for sentence in site.told)
@@ -73,7 +70,6 @@ def test_a_cell_that_never_reaches_a_checkpoint_stops(site: Site) -> None:
         time.sleep(0.5)
         site.cluster.run("scancel", "--batch", "--signal=USR1", site.job(cell))
     seen = site.until(cell, "failed", 30)
-    assert seen.exit is not None
     assert seen.exit.failure == "no_progress", seen
     assert "stopped 3 times (preempted) without a checkpoint newer than step 0" in seen.exit.message
     assert "cadence.checkpoint_every_steps" in seen.exit.message

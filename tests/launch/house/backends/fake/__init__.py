@@ -4,7 +4,6 @@ What a cell does besides is written in its data.instruction: see backends/fake/e
 """
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,30 +24,19 @@ class Fake(Backend):
         instruction = cell.settings.data.instruction
         if instruction == "refuse":
             raise UnsupportedSetting("fake", "kl.estimator", "k1", ["k3"], "Choose k3.")
-        program = instruction.removeprefix("program:") if "program:" in instruction else None
-        on_ray = instruction.removeprefix("ray:") if instruction.startswith("ray:") else None
-        if on_ray is not None:
-            claims = re.match(r"# (\d+) CPUs\n", on_ray)
-            return LaunchPlan(
-                cell_id=cell.id,
-                backend="fake",
-                version="1",
-                ray_cpus=int(claims[1]) if claims else None,
-                alone_on_ray="# alone" in on_ray,
-                argv=("python", "-c", on_ray),
-                files={"settings.json": cell.settings.model_dump_json()},
-                env={"FAKE_ATTEMPT": str(place.attempt_dir)},
-                bring_up="ray",
-            )
+        kind, _, code = instruction.partition(":")
+        program = kind in ("program", "ray")
+        ranks = program and cell.resources.num_nodes > 1
         return LaunchPlan(
             cell_id=cell.id,
             backend="fake",
             version="1",
-            argv=(sys.executable, "-c", program or "pass"),
+            argv=("python" if kind == "ray" else sys.executable, "-c", code if program else "pass"),
             files={"settings.json": cell.settings.model_dump_json()},
             env={"FAKE_ATTEMPT": str(place.attempt_dir)},
             entry=None if program else "backends.fake.entry:train",
-            bring_up="ranks" if program and cell.resources.num_nodes > 1 else "program",
+            bring_up="ray" if kind == "ray" else "ranks" if ranks else "program",
+            alone_on_ray="# alone" in code,
         )
 
     def read_metrics(self, attempt_dir: Path) -> Iterator[MetricPoint]:
