@@ -58,13 +58,6 @@ class CpuLaunch(NamedTuple):
     fp32_parts: tuple[Deviation, ...] = ()
     """Parts that the stand-ins also replace if the variable PASSES asks for fp32. Empty if they
     replace none, or if the library has an argument for fp32."""
-    with_processes: "CpuLaunch | None" = None
-    """The launch with the library's own processes, where the stand-ins of this one hold them in
-    one. None if this launch has the library's own processes."""
-
-    def in_processes(self) -> "CpuLaunch":
-        """Return the launch with the library's own processes, which costs more time."""
-        return self.with_processes or self
 
     def in_fp32(self) -> "CpuLaunch":
         """Return the launch with its passes in fp32, or the launch itself if no stand-in can.

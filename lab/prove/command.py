@@ -20,20 +20,13 @@ Command = Callable[..., int]
 
 def how_it_trains(command: Command) -> Command:
     """Add the options of a training on this machine."""
-    processes = click.option(
-        "--processes",
-        is_flag=True,
-        help="Start the library's own processes (Ray), also where stand-ins could hold them in "
-        "one. It takes minutes longer.",
-    )
-    patience = click.option(
+    return click.option(
         "--patience",
         type=click.FloatRange(1),
         default=1.0,
         show_default=True,
         help="A factor of the limits of time, for a busy machine.",
-    )
-    return processes(patience(command))
+    )(command)
 
 
 @click.command()
@@ -70,7 +63,6 @@ def command(
     other: str | None,
     batches: int,
     keep: Path | None,
-    processes: bool,
     patience: float,
     write: bool,
     as_json: bool,
@@ -95,9 +87,7 @@ def command(
         )
     with tempfile.TemporaryDirectory(prefix="orch-prove-") as folder:
         place = Path(folder) if keep is None else keep
-        runs = release_runs(
-            library, version, place, say, batches=batches, processes=processes, patience=patience
-        )
+        runs = release_runs(library, version, place, say, batches=batches, patience=patience)
         return _print(runs, dialect, as_json, write=write)
 
 

@@ -84,12 +84,10 @@ def rehearse(
     folder: Path,
     say: Callable[[str], None] = lambda _text: None,
     *,
-    processes: bool = False,
     patience: float = 1,
 ) -> RealRehearsal:
     """Train a cell at small scale with its real library. Return its checks and its proof.
 
-    processes: with the library's own processes, also where stand-ins could hold them in one.
     patience: a factor of the limits of time.
     Remove the files of an earlier rehearsal first, because the library would continue from them.
     Raise OrchError if the library cannot run here.
@@ -102,7 +100,7 @@ def rehearse(
     if cell_dir.path.exists():
         remove_tree(cell_dir.path)
     say(f"{declared.slug}: {library} {version} trains {cell.settings.num_train_steps} steps ...")
-    launch, ending = train(cell, cell_dir, environment, processes=processes, patience=patience)
+    launch, ending = train(cell, cell_dir, environment, patience=patience)
     deviations = (*each.small.changes, *launch.deviations)
     outcome = RealRehearsal(declared, each.declared[1:], deviations, ending)
     if ending.state != "succeeded":
@@ -129,12 +127,11 @@ def release_runs(
     say: Callable[[str], None],
     *,
     batches: int,
-    processes: bool = False,
     patience: float = 1,
 ) -> list[tuple[str, Run]]:
     """Train the cells of a release's proof at small scale. Return their runs, with names.
 
-    batches: the number of rollout batches. processes, patience: as for `rehearse`. Raise OrchError
+    batches: the number of rollout batches. patience: as for `rehearse`. Raise OrchError
     if the library cannot run here, or a training fails.
     """
     environment = environment_of(library, version)
@@ -143,7 +140,7 @@ def release_runs(
         cell = scaled_down(declared, folder, batches=batches).cell
         cell_dir = CellDir(folder / "cells" / f"{name}-{cell.id}")
         say(f"{library} {version} trains {name} ...")
-        _, ending = train(cell, cell_dir, environment, processes=processes, patience=patience)
+        _, ending = train(cell, cell_dir, environment, patience=patience)
         if ending.state != "succeeded":
             log = cell_dir.attempts()[-1].stderr
             raise OrchError(f"{library} {version}, {name}: {ending.message} ({log})")

@@ -34,7 +34,6 @@ def command(
     overrides: tuple[str, ...],
     where: tuple[str, ...],
     most: int,
-    processes: bool,
     patience: float,
     as_json: bool,
 ) -> int:
@@ -61,7 +60,7 @@ def command(
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     outcomes = []
     for each in trainings[:most]:
-        outcomes.append(real.rehearse(each, home, say, processes=processes, patience=patience))
+        outcomes.append(real.rehearse(each, home, say, patience=patience))
         if not as_json:
             _print(outcomes[-1])
     return _sum_up(outcomes, as_json)

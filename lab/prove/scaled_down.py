@@ -40,8 +40,8 @@ RESPONSE_TOKENS, PROMPT_TOKENS = 6, 10
 NUM_PROMPTS = 256
 NOWHERE = AttemptPaths(Path("/prove/plan"), Path("/prove/attempt"), Path("/prove/checkpoints"))
 """Paths for a translation that starts nothing."""
-LONGEST_SECONDS, SILENT_SECONDS = 600.0, 240.0
-"""Limits of a training in one process; with the library's own processes they are doubled."""
+LONGEST_SECONDS, SILENT_SECONDS = 1200.0, 480.0
+"""Limits of a training: verl's dozen processes take minutes to start on two cores."""
 BATCHES = 4
 """Number of rollout batches of a rehearsal."""
 
@@ -257,15 +257,12 @@ def options_of(library: str, version: str, environment: Environment) -> NodeOpti
     return NodeOptions(environments={f"{library}@{version}": entry})
 
 
-def on_cpu(
-    cell: Cell, paths: AttemptPaths, *, processes: bool = False, exact: bool = True
-) -> CpuLaunch:
+def on_cpu(cell: Cell, paths: AttemptPaths, *, exact: bool = True) -> CpuLaunch:
     """Return a cell's launch on a CPU, in fp32 if the library or its stand-ins can.
 
-    It writes its rollouts, unless it trains an adapter, which is not replayed. processes: with the
-    library's own processes, also where stand-ins could hold them in one. exact: if False, in the
-    cell's own format, and without rollouts. Raise UnsupportedSetting if the library has no launch
-    on a CPU.
+    It writes its rollouts, unless it trains an adapter, which is not replayed. exact: if False, in
+    the cell's own format, and without rollouts. Raise UnsupportedSetting if the library has no
+    launch on a CPU.
     """
     backend = plugins.load(cell.settings.backend.name)
     plan = backend.translate(cell, paths)
@@ -278,8 +275,6 @@ def on_cpu(
             backend.versions,
             "orch has no way to train this release without a GPU.",
         )
-    if processes:
-        launch = launch.in_processes()
     if not exact:
         return launch
     if cell.settings.lora is None:
@@ -295,19 +290,18 @@ def train(
     cell_dir: CellDir,
     environment: Environment,
     *,
-    processes: bool = False,
     exact: bool = True,
     patience: float = 1,
 ) -> tuple[CpuLaunch, Ending]:
     """Train a cell on this machine in a new attempt. Return its launch and its ending.
 
-    processes, exact: as those of `on_cpu`. patience: a factor of the limits of time. A later call
+    exact: as that of `on_cpu`. patience: a factor of the limits of time. A later call
     continues from the last checkpoint, as the library does.
     """
     cell_dir.make(cell)
     attempt = cell_dir.new_attempt()
     paths = cell_dir.paths(attempt)
-    launch = on_cpu(cell, paths, processes=processes, exact=exact)
+    launch = on_cpu(cell, paths, exact=exact)
     cell_dir.write(cell, launch.plan)
     data = cell_dir.path.parent / "data"
     wanted = prompt_recipe.of_plan(launch.plan.files)
@@ -317,7 +311,6 @@ def train(
     variables = TrainerEnvironment(
         environment.record(), environment.variables(os.environ)
     ).variables(launch.plan.env)
-    patience *= 2 if processes else 1
     silent = program.HangWatch(attempt.path, patience * SILENT_SECONDS)
     ending = program.run(
         launch.plan.argv,

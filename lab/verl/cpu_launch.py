@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 
 from backends.verl.manifest import (
     ACTOR,
@@ -21,7 +20,7 @@ from lab.cpu import ENGINE_ROUNDS, CpuLaunch, Deviation, differences
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.records import AttemptPaths, LaunchPlan
 
-DEVICE, ONE_PROCESS = "orch_verl_cpu", "orch_verl_one_process"
+DEVICE = "orch_verl_cpu"
 FOLDER = "extension"
 
 _NO_ACCELERATOR = "there is no accelerator"
@@ -38,6 +37,12 @@ _ARGUMENTS: Mapping[str, tuple[object, str]] = {
     f"{MODEL}.override_config.attn_implementation": ("sdpa", _NO_FLASH),
     f"{MODEL}.use_remove_padding": (False, _NO_FLASH),
     f"{ACTOR}.fsdp_config.use_torch_compile": (False, "compiling takes longer than the run"),
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": (
+        1,
+        "each is a process, and a batch is small",
+    ),
+    "ray_kwargs.ray_init.include_dashboard": (False, "its agent starts late on few cores"),
+    "ray_kwargs.ray_init.object_store_memory": (2**28, "bytes: a batch is small"),
 }
 """Key -> its value without an accelerator, and the reason."""
 _VARIABLES: Mapping[str, tuple[str, str]] = {
@@ -52,15 +57,6 @@ _ROUNDED: Mapping[str, tuple[str, str]] = {
     ENGINE_ROUNDS: ("1", "a correction is of an engine that rounds: it samples in its own format"),
 }
 """The variables of a launch with a correction of the engine's mismatch."""
-_RAY_ARGUMENTS: Mapping[str, tuple[object, str]] = {
-    "transfer_queue.backend.SimpleStorage.num_data_storage_units": (
-        1,
-        "each is a process, and a batch is small",
-    ),
-    "ray_kwargs.ray_init.include_dashboard": (False, "its agent starts late on few cores"),
-    "ray_kwargs.ray_init.object_store_memory": (2**28, "bytes: a batch is small"),
-}
-"""Key -> its value with a Ray of the launch's own, and the reason."""
 _PARTS = (
     Deviation(
         "part",
@@ -77,21 +73,13 @@ _PARTS = (
         "the check that refuses to broadcast CPU tensors is off; no CPU offload; no move to a GPU",
     ),
 )
-_PART_RAY = Deviation(
-    "part",
-    "ray, transfer_queue",
-    None,
-    "in this process: actors are objects, the queue is a dictionary, one training worker",
-)
 
 
 def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
     """Return the plan that runs without an accelerator, or None for a release before 0.9.1.
 
-    0.8.0 has no registries of devices and samplers.
-
-    It runs in one process. Its `with_processes` runs over Ray and TransferQueue, in a dozen. Raise
-    UnsupportedSetting for an asynchronous cell.
+    0.8.0 has no registries of devices and samplers. It runs over a Ray of its own, on a machine
+    with few CPUs. Raise UnsupportedSetting for an asynchronous cell.
     """
     if not is_read(plan.version):
         return None
@@ -103,15 +91,6 @@ def cpu_launch(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch | None:
             (0,),
             "Its asynchronous trainer gives the sampler GPUs of its own and NCCL to send weights.",
         )
-    over_ray = _over_ray(plan, paths)
-    on_cpu = _changed(plan, paths, (ONE_PROCESS, DEVICE), _ARGUMENTS, _variables(plan))
-    deviations = differences(plan, on_cpu, _arguments, _reasons())
-    return CpuLaunch(on_cpu, (*deviations, *_PARTS, _PART_RAY), with_processes=over_ray)
-
-
-def _over_ray(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch:
-    """Return the plan that runs over a Ray of its own, on a machine with few CPUs."""
-    arguments = {**_ARGUMENTS, **_RAY_ARGUMENTS}
     variables = {
         **cpu.RAY,
         **_variables(plan),
@@ -119,11 +98,18 @@ def _over_ray(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch:
         "RAY_raylet_start_wait_time_s": "300",
         "RAY_worker_register_timeout_seconds": "300",
     }
-    on_cpu = _changed(plan, paths, (DEVICE,), arguments, variables)
-    reasons = _reasons() | {name: why for name, (_, why) in _RAY_ARGUMENTS.items()}
-    reasons |= {name: "Ray on few CPUs, without GPUs" for name in cpu.RAY if name not in _VARIABLES}
+    on_cpu = _changed(plan, paths, variables)
+    reasons = {
+        name: why
+        for table in (_ARGUMENTS, _ROUNDED, _VARIABLES)
+        for name, (_, why) in table.items()
+    }
+    reasons |= {name: "Ray on few CPUs, without GPUs" for name in cpu.RAY if name not in reasons}
     reasons |= {name: "a busy CPU is slow" for name in variables if name not in reasons}
-    reasons |= {"VERL_USE_EXTERNAL_MODULES": "the CPU as verl's device, and the sampler"}
+    reasons |= {
+        "VERL_USE_EXTERNAL_MODULES": "the CPU as verl's device, and the sampler",
+        "PYTHONPATH": "where those modules are",
+    }
     reasons |= {f"{WORKER_ENV}.{name}": why for name, why in reasons.items()}
     return CpuLaunch(on_cpu, (*differences(plan, on_cpu, _arguments, reasons), *_PARTS))
 
@@ -131,23 +117,20 @@ def _over_ray(plan: LaunchPlan, paths: AttemptPaths) -> CpuLaunch:
 def _changed(
     plan: LaunchPlan,
     paths: AttemptPaths,
-    modules: Sequence[str],
-    arguments: Mapping[str, tuple[object, str]],
     variables: Mapping[str, str],
 ) -> LaunchPlan:
-    """Return a plan with stand-ins, arguments and variables of its own.
+    """Return a plan with stand-ins, arguments and these variables.
 
-    modules: those of the folder `cpu/` that verl imports, in this order, before other external
-    modules. Workers of Ray get the same variables as the driver where the launch gives them any.
+    Workers of Ray get the same variables as the driver where the launch gives them any.
     """
-    external = filter(None, [*modules, plan.env.get("VERL_USE_EXTERNAL_MODULES")])
+    external = filter(None, [DEVICE, plan.env.get("VERL_USE_EXTERNAL_MODULES")])
     env = {
         **plan.env,
         **variables,
         "VERL_USE_EXTERNAL_MODULES": ",".join(external),
         "PYTHONPATH": str(paths.plan_dir / FOLDER),
     }
-    wanted: dict[str, object] = {key: value for key, (value, _) in arguments.items()}
+    wanted: dict[str, object] = {key: value for key, (value, _) in _ARGUMENTS.items()}
     wanted |= _for_workers(plan.argv, env)
     keys = TABLES[plan.version].keys
     added = [write(key if key in keys else f"++{key}", value) for key, value in wanted.items()]
@@ -193,14 +176,3 @@ def _without_twins(argv: Sequence[str], wanted: Mapping[str, object]) -> list[st
     """Return argv without overrides of the wanted keys, because Hydra refuses a second `+key`."""
     start = argv.index(MAIN) + 1
     return [*argv[:start], *(word for word in argv[start:] if read(word)[0] not in wanted)]
-
-
-@cache
-def _reasons() -> dict[str, str]:
-    tables = (_ARGUMENTS, _VARIABLES, _ROUNDED)
-    reasons = {name: why for table in tables for name, (_, why) in table.items()}
-    names = "the CPU as verl's device, the sampler, Ray and its queue in one process"
-    return reasons | {
-        "VERL_USE_EXTERNAL_MODULES": names,
-        "PYTHONPATH": "where those modules are",
-    }

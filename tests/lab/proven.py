@@ -42,12 +42,9 @@ class ProofCell(NamedTuple):
             environments={release: EnvironmentEntry(venv=str(self.environment.path))}
         )
 
-    def train(self, *, processes: bool = False) -> None:
-        """Train it, or go on. Raise AssertionError, with the end of the log, if it fails.
-
-        processes: with the library's own processes.
-        """
-        _, ending = train(self.cell, self.cell_dir, self.environment, processes=processes)
+    def train(self) -> None:
+        """Train it, or go on. Raise AssertionError, with the end of the log, if it fails."""
+        _, ending = train(self.cell, self.cell_dir, self.environment)
         log = self.cell_dir.attempts()[-1]
         assert ending.state == "succeeded", f"{ending.message}\n{log.stderr.read_text()[-4000:]}"
 

@@ -1,5 +1,1 @@
-"""Stand-ins with which verl 0.9.1 trains on a CPU; see lab/cpu.
-
-orch_verl_cpu          the CPU as verl's device, and the sampler
-orch_verl_one_process  Ray and TransferQueue within one process
-"""
+"""orch_verl_cpu: the CPU as verl 0.9.1's device, and the sampler; see lab/cpu."""

@@ -1,8 +1,5 @@
-"""verl 0.9.1 trains on this machine with the launch that orch emits: its whole main_ppo.
-
-Once it runs over a real Ray and TransferQueue, where only vLLM and the GPU stand in; else in one
-process, where those two stand in as well.
-"""
+"""verl 0.9.1 trains on this machine with the launch that orch emits: its whole main_ppo, over a
+real Ray and TransferQueue. Only vLLM and the GPU have stand-ins."""
 
 from pathlib import Path
 
@@ -48,11 +45,10 @@ def test_verl_does_what_its_dialect_predicts(folder: Path, monkeypatch: pytest.M
     assert {"advantages", "kl_loss", "weights"} <= worst.keys()
 
 
-def test_its_own_processes_do_what_its_dialect_predicts(folder: Path) -> None:
-    """Four minibatches, over a real Ray with TransferQueue: driver, task runner, training worker,
-    agent loop, reward loop, queue and sampler are processes. Then verl's model_merger."""
+def test_four_minibatches_do_what_its_dialect_predicts(folder: Path) -> None:
+    """And verl's model_merger exports the policy, which is scored."""
     proof_cell = proven.proof_cell("verl", "0.9.1", "k3.loss.x4", folder)
-    proof_cell.train(processes=True)
+    proof_cell.train()
     run = proof_cell.run()
     proof = run.proof()
     assert proof.holds, proof
