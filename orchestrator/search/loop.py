@@ -7,7 +7,7 @@ stopped, its open trials stay in the journal and their cells on disk; the next c
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.records import Cell
 from orchestrator.runs.plan import note_tuned
@@ -17,7 +17,7 @@ from orchestrator.search.journal import SearchJournal
 from orchestrator.search.results import (
     beta_text,
     confirmation_cells,
-    is_own,
+    is_begun,
     mean,
     objective_of,
     outcome,
@@ -51,9 +51,6 @@ def drive(
     """Search until no trial is left, then confirm what was chosen. Return False if `run` was
     stopped."""
     studies = {search.name: journal.study(search) for search in searches}
-    for search in searches:
-        if added := add_grid_results(search, studies[search.name]):
-            tell(f"{search.name}: {added} trial{'s' * (added > 1)} taken from the grid's results")
     while trials := [t for s in searches for t in _open_trials(s, studies[s.name], journal, tell)]:
         if not run(list({cell.id: cell for trial in trials for cell in trial.cells}.values())):
             return False
@@ -87,7 +84,7 @@ def _open_trials(
             room -= 1
         else:  # it was killed before the trial had a β: the sampler proposes a new one
             study.tell(frozen.number, state=TrialState.FAIL)
-    while room > 0 and sum(map(is_own, study.get_trials(deepcopy=False))) < block.trials:
+    while room > 0 and sum(map(is_begun, study.get_trials(deepcopy=False))) < block.trials:
         study.sampler = sampler(block, len(study.get_trials(deepcopy=False)))
         trial = _begun(search, study.ask(distributions(block)), journal)
         tell(f"{trial}: asked")
@@ -131,36 +128,3 @@ def _tell(trial: OpenTrial, study: "optuna.Study", journal: SearchJournal) -> st
     value = mean(seeds.values())
     study.tell(trial.number, value)
     return f"{trial}: complete {value:.4g}"
-
-
-def add_grid_results(search: Search, study: Any) -> int:
-    """Add the finished betas of the grid that lie in the range, each once.
-
-    A β needs every seed of a trial. Return the number that was added. Train and evaluate nothing.
-    """
-    import optuna
-
-    experiment, block = search.experiment, search.block
-    grid = {cell.id: cell for cell in experiment.cells}
-    betas = {(cell.declared or cell.settings).kl.beta for cell in experiment.cells}
-    known = [trial.user_attrs.get("cells") for trial in study.get_trials(deepcopy=False)]
-    added = 0
-    # Rounding would make another cell of the grid's.
-    for beta in sorted(b for b in betas if b > 0 and block.value(b) == b):
-        ids = [cell.id for cell in search.cells(beta, block.seeds)]
-        cells = [grid[id_] for id_ in ids if id_ in grid]
-        if ids in known or len(cells) < len(ids):
-            continue
-        seeds, why = objective_of(search, cells)
-        if why:
-            continue
-        study.add_trial(
-            optuna.trial.create_trial(
-                params={FIELD: beta},
-                distributions=distributions(block),
-                value=mean(seeds.values()),
-                user_attrs={"reused": True, "cells": ids, "seeds": seeds},
-            )
-        )
-        added += 1
-    return added

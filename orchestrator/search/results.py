@@ -32,8 +32,6 @@ class TrialResult:
     seeds: Mapping[int, float]
     """Seed -> objective; empty if nothing was measured."""
     cells: tuple[str, ...] = ()
-    reused: bool = False
-    """True if the trial is reused from the spec's grid."""
     why: str = ""
     """The reason why it has no result; empty if it has one."""
 
@@ -62,18 +60,13 @@ def trial_result(search: Search, frozen: Any) -> TrialResult:
         beta=search.block.value(frozen.params[FIELD]),
         seeds={int(seed): value for seed, value in attributes.get("seeds", {}).items()},
         cells=tuple(attributes.get("cells", ())),
-        reused=bool(attributes.get("reused")),
         why=attributes.get("why", ""),
     )
 
 
-def is_own(frozen: Any) -> bool:
-    """Return True for a trial that the search itself began.
-
-    Other trials are reused from the grid, or ended before they had a β.
-    """
-    is_unborn = frozen.state.is_finished() and FIELD not in frozen.params
-    return not (is_unborn or frozen.user_attrs.get("reused"))
+def is_begun(frozen: Any) -> bool:
+    """Return False for a trial that ended before it had a β."""
+    return FIELD in frozen.params or not frozen.state.is_finished()
 
 
 def objective_of(search: Search, cells: Sequence[Cell]) -> tuple[dict[str, float], str]:

@@ -92,8 +92,7 @@ def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
     """Return a table of the best trial of each search."""
     rows = []
     for one in outcomes:
-        reused = sum(trial.reused for trial in one.trials)
-        row = [one.search.name, f"{len(one.trials) - reused} + {reused}"]
+        row = [one.search.name, str(len(one.trials))]
         if one.best is None:
             row += ["nothing measured yet", "", ""]
         else:
@@ -105,7 +104,7 @@ def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
         rows.append(tuple(row))
     columns = (
         "search",
-        "trials + reused",
+        "trials",
         "best at",
         "its objective: mean and 95 % interval",
         "on fresh seeds",
@@ -149,7 +148,7 @@ def _trials_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
         (
             one.search.name,
             str(trial.number),
-            "from the grid" if trial.reused else trial.state.lower(),
+            trial.state.lower(),
             beta_text(trial.beta),
             "" if trial.value is None else number_text(trial.value),
             str(len(trial.seeds)),

@@ -132,21 +132,6 @@ def test_a_cell_that_run_could_not_end_fails_its_trial(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- budgets and sharing
 
 
-def test_the_grid_s_results_seed_a_search_once(tmp_path: Path) -> None:
-    made = house(tmp_path, seeds=[0, 1, 2], beta=[0.05, 1], trials=2)
-    grid = [c for c in made.experiment.cells if c.settings.kl.label == "k1.reward"]
-    assert len(grid) == 21
-    for cell in grid[:-1]:  # one seed of one beta is not there yet
-        train(made.folder, cell, theory(cell))
-    inside = {cell.settings.kl.beta for cell in grid if 0.05 <= cell.settings.kl.beta <= 1}
-    missing = {grid[-1].settings.kl.beta} & inside
-    added = len(inside - missing)
-    (found,) = made.run()
-    assert [trial.reused for trial in found.trials] == [True] * added + [False] * 2
-    (again,) = made.run()
-    assert len(again.trials) == len(found.trials)
-
-
 def test_the_best_is_trained_again_on_fresh_seeds(tmp_path: Path) -> None:
     made = house(tmp_path, confirm_seeds=[100, 101])
     (found,) = made.run()
