@@ -202,10 +202,9 @@ class _Reader(FileValues):
             return []
         inside |= {id(child) for child in ast.walk(node)}
         for at, added in self.grown.get(self.names.get(id(node), ""), ()):  # `command += " ..."`
-            if self.is_left_out(at, node):
+            if (is_beside := self.is_beside(at, node)) is None:
                 continue
-            is_known = added is not None and self.is_beside(at, node)
-            if not added or not is_known:
+            if added is None or not is_beside:
                 text += f" {UNKNOWN}"
             elif self.is_text(added):
                 text += self.word(added).text

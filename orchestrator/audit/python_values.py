@@ -496,8 +496,7 @@ class FileValues:
         words, more = list[CommandWord](), ""
         for at, added in self.grown.get(name, ()):
             inner, why = list[CommandWord](), f"Python adds words to it at line {at.lineno}"
-            is_sure = self.is_beside(at, made)
-            if self.is_left_out(at, made):
+            if (is_sure := self.is_beside(at, made)) is None:
                 continue
             if added is not None and depth < DEEPEST:
                 inner, unknown = self.words_of(added, depth)
@@ -515,21 +514,18 @@ class FileValues:
             words, more = words + inner, more or why
         return words, more
 
-    def is_beside(self, later: ast.expr, made: ast.expr) -> bool:
+    def is_beside(self, later: ast.expr, made: ast.expr) -> bool | None:
         """Return True if what comes later happens whenever a value is made: it is in the same
-        function and the same branch."""
+        function and the same branch; None if it never does."""
         same = self.functions.get(id(later)) == self.functions.get(id(made))
-        return same and self.branch_of(later) == self.branch_of(made)
+        same = self.branch_of(later) == self.branch_of(made) and same
+        taken = [self.decided.get(id(each), (True, ()))[0] for each in (later, made)]
+        return None if taken == [False, True] else same
 
     def branch_of(self, node: ast.expr) -> int | None:
         """Return the line of the branch that an expression is in; None: none, or one taken."""
         self.by_default |= dict.fromkeys(self.decided.get(id(node), (True, ()))[1])
         return self.branched.get(id(node))
-
-    def is_left_out(self, later: ast.expr, made: ast.expr) -> bool:
-        """Return True if what is made never gets what comes later: that branch is not taken."""
-        taken = [self.decided.get(id(each), (True, ()))[0] for each in (later, made)]
-        return taken == [False, True]
 
     def lineage(self, name: str, left: int = DEEPEST) -> Lineage:
         """Return where a class of the file, or one that it imports, comes from."""

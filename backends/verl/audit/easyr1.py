@@ -97,7 +97,6 @@ _ALSO = {CLIP_LOW: ("clip_low", "clip_ratio"), CLIP_HIGH: ("clip_high", "clip_ra
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 _OPEN = ("worker.rollout.val_override_config.", "worker.reward.reward_function_kwargs.")
 """Sections that take any key."""
-CODE = ("verl/trainer/ray_trainer.py", "verl/trainer/core_algos.py")
 _ENTRY = re.compile(r"^(?:\w+\.)*verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
 _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
 
@@ -241,8 +240,8 @@ class _Reader(ReleaseReader):
                 "EasyR1, verl/trainer/core_algos.py: compute_kl",
             ),
         )
-        if code := [each for each in CODE if each in self.launch.beside]:
-            keys.assumes.append(f"{code[0]} beside it does as EasyR1's: orch has none to compare")
+        if MAIN in self.launch.beside:
+            keys.assumes.append("the code beside it does as EasyR1's: orch has none to compare")
         inert = (USE_LOSS, PENALTY, COEFFICIENT) if off else ()
         advantage = keys.text(ADVANTAGE)
         own = advantage is not None and advantage not in DIVIDED_BY

@@ -325,9 +325,8 @@ def table(version: str, *, megatron: bool = False) -> ReleaseTable | None:
         return None
     else:
         own = TABLES.get(version) or _composed().table(version)
-    oldest, values = TABLES[min(TABLES, key=version_tuple)], dict(own.values)
-    if version_tuple(version) < version_tuple(oldest.version):
-        values[LOGGER] = oldest.values[LOGGER] | {"tracking"}
+    loggers = TABLES[min(TABLES, key=version_tuple)].values[LOGGER] | {"tracking"}
+    values = {LOGGER: loggers, **own.values} if _index(version) < FIRST_STRAIGHT else own.values
     return replace(own, added=(*own.added, *ADDED, *OPEN), values=values)
 
 
@@ -536,12 +535,9 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         return same_side[-1], f"verl's own {copied.path} of {copied.day} gives its keys", same_side
     at = fitting[-1]
     dropped = known_releases.excluding(keys.given, at)
-    if at == len(known_releases.versions) - 1:
-        return at, known_releases.fit(keys.given, at), fitting
-    reason = (
-        f"the newest release that has {dropped[0]}" if dropped else "the release that fits its keys"
-    )
-    return at, reason, fitting
+    if dropped and at < len(known_releases.versions) - 1:
+        return at, f"the newest release that has {dropped[0]}", fitting
+    return at, known_releases.fit(keys.given, at), fitting
 
 
 def _example(keys: Keys, fitting: list[int]) -> Example | None:
