@@ -184,8 +184,8 @@ SEPARATE_KEYS = {f"{SEPARATE}.parameter_sync_step": 4}
 """Key -> default of what an asynchronous trainer updates between two syncs of the engine."""
 _BY_LENGTH = ("gspo", "geo_mean", "sapo")
 """Loss modes that average each response's tokens first, whatever loss_agg_mode is."""
-LOGGER = "trainer.logger"
-"""Every release refuses a logger that is not in its list (utils/tracking.py). The list has grown:
+LOGGER, TRACKING = "trainer.logger", "verl/utils/tracking.py"
+"""Every release refuses a logger that is not in its list, in this file. The list has grown:
 releases before the first table are held to that table's."""
 TOP_REWARD = "custom_reward_function.path"
 """Where main_ppo read the reward's file before 0.9.0; now `reward.` stands before it."""
@@ -599,14 +599,14 @@ class _Reader(ReleaseReader):
         if keys.has(BYPASS) and self.bypass:
             self._has_no_log_probs(BYPASS)
         of_verl = not self.entry or is_entry_point(self.entry)
-        own_reward = keys.text(TOP_REWARD) if keys.has(TOP_REWARD) else "null"
-        is_read = self.at < FIRST_V1 or self.entry != MAIN or keys.has(f"reward.{TOP_REWARD}")
-        if own_reward != "null" and not is_read:
+        tracking, logger = launch.beside.get(TRACKING) or "", keys.last(LOGGER)
+        for name in re.findall(r"\w+", logger.text) if tracking and logger else ():
+            if name not in tracking and self.entry == MAIN:
+                self.stops(f"the code beside it has no logger {name}", TRACKING, LOGGER)
+        is_old = self.at < FIRST_V1 or self.entry != MAIN or keys.has(f"reward.{TOP_REWARD}")
+        if keys.text(TOP_REWARD, "null") != "null" and not is_old and "verl" in launch.versions:
             why = f"{MAIN} does not read {TOP_REWARD} since {V1}: write reward.{TOP_REWARD}"
-            if "verl" in launch.versions:
-                self.notes.append(AuditNote(why, keys.lines(TOP_REWARD), apart=True))
-            else:
-                keys.assumes.append(f"the release is older than {V1}: {why}")
+            self.notes.append(AuditNote(why, keys.lines(TOP_REWARD), apart=True))
         if not self.own_group and (of_verl or keys.has(GROUP)):
             self.notes += self._has_group_of_one()
         return self.found(
