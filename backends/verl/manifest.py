@@ -94,6 +94,7 @@ LONGER_PROMPTS = "longer prompts are dropped, chat template included"
 ADDED = (
     f"{REWARD}.reward_kwargs.",
     f"{WORKER_ENV}.",
+    f"{MODEL}.override_config.",
     "hydra.",
     TRAINED_IN.removesuffix("param_dtype"),
     REFERENCE_IN.removesuffix("param_dtype"),

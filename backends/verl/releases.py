@@ -92,7 +92,10 @@ HOOKS = OwnHooks(
         **dict.fromkeys(("compute_policy_loss", "compute_policy_loss_vanilla"), "loss"),
         **dict.fromkeys(("agg_loss", "ppo_loss", "get_policy_loss_fn"), "loss"),
     },
-    registers={"register_policy_loss": "loss", "register_adv_est": "advantage"},
+    registers={
+        "register_policy_loss": "loss",
+        **dict.fromkeys(("register_adv_est", "register_adv_estimator"), "advantage"),
+    },
     imports=("external_lib",),
     forked=r"verl\.(?!experimental\.|trainer\.(?:main_|\w*sft_trainer|ppo\.(?:ray_trainer|v1)\b)"
     r"|workers\.(?:roles|fsdp_workers|megatron_workers|engine_workers)\b)"

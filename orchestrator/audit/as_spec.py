@@ -162,7 +162,9 @@ def launch_of(
     launches = {
         json.dumps(typed(launch, reading), sort_keys=True, default=str): (launch, reading)
         for launch, reading, is_use in reversed(readings)
-        if reading.held is not None and not (is_use and not all(use for *_, use in readings))
+        if reading.held is not None
+        and reading.version[:1].isdigit()  # no fork with keys of its own
+        and not (is_use and not all(use for *_, use in readings))
     }
     if not launches:
         unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r, _ in readings))

@@ -186,15 +186,24 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
             if line in program.usage and (itself or not runs_file(launch.words, own)):
                 continue  # a docstring tells how other programs are run, or this one
             itself = False
-            yield replace(launch, names=program.names) if runs_file(launch.words, own) else launch
+            if (
+                configuration
+                and not launch.documents
+                and any(UNKNOWN in each for each in _named(launch.words))
+            ):
+                # The file hands what @hydra.main gives it to the program, in a file that it makes.
+                made = ConfigDocument(hydra_file(text, own), configuration)
+                launch = replace(launch, documents=(made,))
+            names = program.names if runs_file(launch.words, own) else launch.names
+            yield replace(launch, names=names, caveats=(*launch.caveats, *program.assumes))
     for command in program.commands:
-        caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
-        launch = Launch(
-            command.words, line=command.line, open_end=command.open_end, caveats=caveats
-        )
+        why, caveats = command.open_end, program.assumes
+        if why:
+            caveats = (*caveats, f"{why}: none of them changes the KL")
+        launch = Launch(command.words, line=command.line, open_end=why, caveats=caveats)
         yield _configured(launch, {}, files)
     for line, document in program.documents:
-        yield Launch(documents=(document,), line=line, names=program.names)
+        yield Launch((), (document,), line=line, names=program.names, caveats=program.assumes)
     if itself:
         yield _configured(Launch((CommandWord(own),), names=program.names), {}, files)
 
@@ -273,6 +282,7 @@ def programs(launch: Launch, files: Mapping[str, str], audited: str = "") -> Ite
         names = read_python(files[entry], entry, files=files).names if path != entry else ()
     except UnreadableScript:
         return
+    launch = replace(launch, caveats=(*launch.caveats, *program.assumes))
     caveats = (*launch.caveats, f"{entry} trains as {path} does, which it imports")
     calls = [each for _, each in program.documents if each.kind == "call"]
     for document in calls or [each for _, each in program.parsed]:
@@ -290,13 +300,13 @@ def _started(
     if entry.partition("/")[0] in library_packages() or not may_launch(text):
         return
     try:
-        commands = read_python(text, entry, _options(words), files=files).commands
+        program = read_python(text, entry, _options(words), files=files)
     except UnreadableScript:
         return
-    for each in commands if len(commands) == 1 else ():
+    for each in program.commands if len(program.commands) == 1 else ():
         own = tuple(replace(word, lines=(), file=entry) for word in each.words)
-        caveats = (*launch.caveats, f"{entry} beside it starts the command")
-        called = replace(launch, words=own, open_end=each.open_end, caveats=caveats, is_called=True)
+        caveats = (*launch.caveats, f"{entry} beside it starts the command", *program.assumes)
+        called = replace(launch, words=own, open_end=each.open_end, caveats=caveats)
         yield _configured(called, {}, files)
 
 

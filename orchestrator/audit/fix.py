@@ -156,7 +156,8 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
             done.add(mark)
             if not _apply(lines, edit, finding):
                 what = edit.text if edit.text is not None else f"remove --{edit.key}"
-                unfixed.append(f"line {finding.line}: {what}")
+                files = [e.file for e in finding.settings if e.key == edit.key and e.file]
+                unfixed.append(f"{next(iter(files), f'line {finding.line}')}: {what}")
     return "".join(lines), unfixed
 
 

@@ -129,29 +129,36 @@ def _is_apart(
 
 def _idle(node: ast.AST, settings: Mapping[str, str]) -> Sequence[ast.AST]:
     """Return the statements of a condition that these settings never run."""
-    if not isinstance(node, ast.If) or (holds := _is_true(node.test, settings)) is None:
+
+    def text_of(value: ast.expr) -> str | None:
+        if isinstance(value, ast.Constant):
+            return str(value.value).lower()
+        last = next(iter(getattr(value, "args", ())), getattr(value, "slice", value))
+        return settings.get(str(getattr(last, "attr", getattr(last, "value", ""))))
+
+    if not isinstance(node, ast.If) or (holds := is_true(node.test, text_of)) is None:
         return ()
     return node.orelse if holds else node.body
 
 
-def _is_true(test: ast.expr, settings: Mapping[str, str]) -> bool | None:
-    """Return whether a condition holds with these settings; None if they do not say."""
+def is_true(test: ast.expr, text_of: Callable[[ast.expr], str | None]) -> bool | None:
+    """Return whether a condition holds; None if what its values are does not say.
+
+    text_of: the text of a value; None: it is not known.
+    """
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _is_true(test.operand, settings)
+        inner = is_true(test.operand, text_of)
         return None if inner is None else not inner
     if isinstance(test, ast.BoolOp):
-        parts = {_is_true(each, settings) for each in test.values}
+        parts = {is_true(each, text_of) for each in test.values}
         decides = isinstance(test.op, ast.Or)
         return decides if decides in parts else None if None in parts else not decides
-    of = test.left if isinstance(test, ast.Compare) else test
-    last = of.args[0] if isinstance(of, ast.Call) and of.args else getattr(of, "slice", of)
-    text = settings.get(str(getattr(last, "attr", getattr(last, "value", ""))))
-    if not isinstance(test, ast.Compare) or text is None:
-        return {"true": True, "false": False}.get(text or "")
-    op, other = test.ops[0], test.comparators[0]
-    if not isinstance(op, ast.Eq | ast.NotEq) or not isinstance(other, ast.Constant):
+    if not isinstance(test, ast.Compare):
+        return {"true": True, "false": False, "null": False}.get((text_of(test) or "").lower())
+    both = (text_of(test.left), text_of(test.comparators[0]))
+    if None in both or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
         return None
-    return (text == str(other.value).lower()) == isinstance(op, ast.Eq)
+    return (both[0] == both[1]) == isinstance(test.ops[0], ast.Eq)
 
 
 def _starts_one(modules: Iterable[_Module], hooks: OwnHooks, library: str) -> bool:
@@ -177,8 +184,9 @@ def _of_checkout(
     for path in (*known_code(reading.library).files, *programs):
         tree = parsed(beside.get(path) or "")
         module = _Module(path, tree or ast.Module([], []), {})
-        for each in _registered(module, [], hooks, {kind: frozenset({name.lower()})}):
-            if each.kind == kind and repr(name) in each.how:
+        for each in _registered(module, [module], hooks, {kind: frozenset({name.lower()})}):
+            # As a text, or as an enum's member, which has another spelling.
+            if each.kind == kind and re.search(rf"{name!r}|\.\w+$", each.how):
                 return each
     return OwnCode(kind, name, "", (), _NO_RELEASE)
 
@@ -190,8 +198,11 @@ def _entry(launch: Launch) -> str:
 
 
 def taken_for_granted(launch: Launch, reading: LaunchReading) -> Iterator[str]:
-    """Yield what is assumed of a command's program, where it is not the library's own."""
+    """Yield what is assumed of a program, of a command or with a dictionary of settings, that is
+    not the library's own."""
     mark, entry, library = marks().get(reading.library), _entry(launch), reading.library
+    if not launch.words and launch.documents and launch.documents[-1].name.endswith(".py"):
+        entry = launch.documents[-1].name
     if mark is None or not entry or launch.own or mark.configuration_classes:
         return
     if not re.search(mark.hooks.stock, entry):

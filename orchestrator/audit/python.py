@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from orchestrator.analysis.text import few
 from orchestrator.audit.checkout import names_of
 from orchestrator.audit.libraries import (
     STARTS,
@@ -66,6 +67,8 @@ class PythonFile:
     """Lines of the `texts` that are docstrings: they run only if they name this file."""
     names: tuple[str, ...] = ()
     """The names that the file imports, and the keywords it gives them (see Launch.names)."""
+    assumes: tuple[str, ...] = ()
+    """What its launches take for granted: the defaults of the options that its branches read."""
     environment: tuple[str, ...] = ()
     """Names of variables that the file puts into the environment of the programs it starts."""
 
@@ -135,6 +138,10 @@ class _Reader(FileValues):
         if not (program.texts or program.commands or program.documents):
             program.documents += program.parsed
         program.names, program.environment = self._used(), tuple(self._environment())
+        if self.by_default:
+            program.assumes = (
+                f"the defaults of {few(tuple(self.by_default))} choose its branches",
+            )
         return program
 
     def _read(self, node: ast.AST, program: PythonFile, inside: set[int]) -> None:
@@ -195,8 +202,9 @@ class _Reader(FileValues):
             return []
         inside |= {id(child) for child in ast.walk(node)}
         for at, added in self.grown.get(self.names.get(id(node), ""), ()):  # `command += " ..."`
-            is_known = added is not None and self.is_beside(at, node)
-            if not added or not is_known:
+            if (is_beside := self.is_beside(at, node)) is None:
+                continue
+            if added is None or not is_beside:
                 text += f" {UNKNOWN}"
             elif self.is_text(added):
                 text += self.word(added).text
@@ -376,8 +384,8 @@ class _Reader(FileValues):
     def _set_later(self, value: ast.expr, made: ast.expr) -> Given:
         """Return a value that an object gets after it is made. In a branch that the making is not
         in, it may never get it."""
-        word, line = self.word(value), self.branched.get(id(value))
-        if line is not None and line != self.branched.get(id(made)):
+        word, line = self.word(value), self.branch_of(value)
+        if line is not None and line != self.branch_of(made):
             why = f"Python, which sets it from line {line}"
             word = CommandWord(UNKNOWN, word.lines, (why,))
         return given_of(word, value)

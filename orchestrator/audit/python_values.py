@@ -19,7 +19,7 @@ from orchestrator.audit.libraries import (
     configuration_classes,
     library_packages,
 )
-from orchestrator.audit.own_code import dataclass_defaults, fields_of, files_of
+from orchestrator.audit.own_code import dataclass_defaults, fields_of, files_of, is_true
 from orchestrator.library.key_tables import completed, last_name
 from orchestrator.library.launches import (
     UNKNOWN,
@@ -183,13 +183,12 @@ class FileValues:
             if word is None or str(getattr(word, "value", "")).startswith("-"):
                 break
             self.defaults[name] = word
-        self.branched = {
-            id(inner): node.lineno
-            for node in self.nodes
-            if isinstance(node, ast.If | ast.For | ast.While | ast.Try) and not is_main(node)
-            for inner in ast.walk(node)
-            if isinstance(inner, ast.expr)
-        }
+        self.branched: dict[int, int] = {}
+        """Expression -> the line of the branch that it is in, unless the branch is taken."""
+        self.decided: dict[int, tuple[bool, tuple[str, ...]]] = {}
+        """Expression in a branch -> if that is taken, and the options whose defaults decide."""
+        self.by_default: dict[str, None] = {}
+        """The options whose defaults decided something that was read."""
         self.names = {id(value): name for name, given in self.values.items() for value in given}
         for name, given in self.values.items():
             for value in given:
@@ -207,6 +206,23 @@ class FileValues:
         """Lists that are only parts of others: `base + [...]`, `[*base, ...]`."""
         self._note_uses()
         self._note_arguments()
+        self._decide()
+
+    def _decide(self) -> None:
+        """Record the branches, and which of them known values take; outer ones come first."""
+        opens = (ast.If, ast.For, ast.While, ast.Try)
+        for node in (each for each in self.nodes if isinstance(each, opens) and not is_main(each)):
+            holds, names = self._holds(node.test) if isinstance(node, ast.If) else (None, ())
+            parts: list[tuple[bool | None, Sequence[ast.AST]]] = [(None, [node])]
+            if isinstance(node, ast.If) and holds is not None:
+                parts = [(holds, node.body), (not holds, node.orelse)]
+            for is_taken, part in parts:
+                for each in (e for of in part for e in ast.walk(of) if isinstance(e, ast.expr)):
+                    is_open, before = self.decided.get(id(each), (True, ()))
+                    if not is_taken:
+                        self.branched[id(each)] = node.lineno
+                    if is_taken is not None and is_open:
+                        self.decided[id(each)] = (is_taken, (*before, *names))
 
     def _note(self, node: ast.AST) -> None:
         """Record the assignments, growing lists, argument defaults and keys that a node sets."""
@@ -452,7 +468,7 @@ class FileValues:
                 return first + later, why or more
             return [], f"Python puts words into '{node.id}' (line {node.lineno})"
         if isinstance(node, ast.Call) and depth < DEEPEST:
-            copied = _copied(node)
+            copied = _copied(node) or self._returned(ast.unparse(node.func))
             if copied is not None:
                 return self.words_of(copied, depth + 1)
         if isinstance(node, ast.Subscript) and _ARGUMENTS.fullmatch(ast.unparse(node)):
@@ -480,7 +496,8 @@ class FileValues:
         words, more = list[CommandWord](), ""
         for at, added in self.grown.get(name, ()):
             inner, why = list[CommandWord](), f"Python adds words to it at line {at.lineno}"
-            is_sure = self.is_beside(at, made)
+            if (is_sure := self.is_beside(at, made)) is None:
+                continue
             if added is not None and depth < DEEPEST:
                 inner, unknown = self.words_of(added, depth)
                 texts = [words[-1].text if words else "", *(each.text for each in inner)]
@@ -497,11 +514,18 @@ class FileValues:
             words, more = words + inner, more or why
         return words, more
 
-    def is_beside(self, later: ast.expr, made: ast.expr) -> bool:
+    def is_beside(self, later: ast.expr, made: ast.expr) -> bool | None:
         """Return True if what comes later happens whenever a value is made: it is in the same
-        function and the same branch."""
-        both = (self.functions, self.branched)
-        return all(each.get(id(later)) == each.get(id(made)) for each in both)
+        function and the same branch; None if it never does."""
+        same = self.functions.get(id(later)) == self.functions.get(id(made))
+        same = self.branch_of(later) == self.branch_of(made) and same
+        taken = [self.decided.get(id(each), (True, ()))[0] for each in (later, made)]
+        return None if taken == [False, True] else same
+
+    def branch_of(self, node: ast.expr) -> int | None:
+        """Return the line of the branch that an expression is in; None: none, or one taken."""
+        self.by_default |= dict.fromkeys(self.decided.get(id(node), (True, ()))[1])
+        return self.branched.get(id(node))
 
     def lineage(self, name: str, left: int = DEEPEST) -> Lineage:
         """Return where a class of the file, or one that it imports, comes from."""
@@ -641,15 +665,28 @@ class FileValues:
     def _either(self, node: ast.IfExp, depth: int) -> CommandWord:
         """Return the word of `a if x == y else b`; of both, where x or y is not known."""
         yes, no = (self.word(each, depth) for each in (node.body, node.orelse))
-        test, written = node.test, ast.unparse(node.test)
-        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
-            given, other = (self.word(each, depth) for each in (test.left, test.comparators[0]))
-            if UNKNOWN not in given.text + other.text:
-                taken = yes if given.text == other.text else no
-                return replace(taken, default_of=(*given.default_of, *taken.default_of))
+        written, (holds, names) = ast.unparse(node.test), self._holds(node.test, depth)
+        if holds is not None:
+            taken = yes if holds else no
+            return replace(taken, default_of=(*names, *taken.default_of))
         choices = ((f"{written} holds", yes.text), (f"{written} does not hold", no.text))
         is_open = UNKNOWN in yes.text + no.text
         return CommandWord(UNKNOWN, (node.lineno,), (PUT_IN,), choices=() if is_open else choices)
+
+    def _holds(self, test: ast.expr, depth: int = 0) -> tuple[bool | None, tuple[str, ...]]:
+        """Return whether a condition holds, None if that is not known, and the defaults it reads.
+
+        A value that the file sets later is not known.
+        """
+        names: list[str] = []
+
+        def text_of(node: ast.expr) -> str | None:
+            word = self.word(node, depth)
+            names.extend(word.default_of)
+            is_known = UNKNOWN not in word.text and ast.unparse(node) not in self.set_later
+            return word.text if is_known else None
+
+        return is_true(test, text_of), tuple(names)
 
     def is_text(self, node: ast.expr | None, depth: int = 0) -> bool:
         """Return True if the value is known to be a string: `+` joins strings and adds numbers."""
@@ -687,13 +724,16 @@ class FileValues:
         text = UNKNOWN if given is None else self.word(self._opened(given)).text
         return "" if UNKNOWN in text else text
 
+    def _returned(self, name: str) -> ast.expr | None:
+        """Return the one expression that a function of the file returns, or None."""
+        parts = ast.walk(self.defined[name]) if name in self.defined else ()
+        values = [each.value for each in parts if isinstance(each, ast.Return)]
+        return values[0] if len(values) == 1 else None
+
     def returned(self, name: str, given: ast.expr | None) -> ast.expr | None:
         """Return the path that a function loads a file from and returns its content: its first
         parameter, which is `given`; None for another function."""
-        function = self.defined.get(name)
-        parts = list(ast.walk(function)) if function else []
-        values = [each.value for each in parts if isinstance(each, ast.Return)]
-        known = values[0] if len(values) == 1 else None
+        function, known = self.defined.get(name), self._returned(name)
         call = _without_else(self.held(known) if isinstance(known, ast.Name) else known)
         if not function or not isinstance(call, ast.Call) or ast.unparse(call.func) not in _LOADS:
             return None

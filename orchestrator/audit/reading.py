@@ -275,14 +275,13 @@ class Keys:
         if key in self.given:
             yield Inactive(f"{flag}{key}", why, self.lines(key))
 
-    def doubled(self, keys: Iterable[str], called: int = 0) -> Iterator[AuditNote]:
+    def doubled(self, keys: Iterable[str]) -> Iterator[AuditNote]:
         """Yield a note on each key that has several different values.
 
-        A value without a line comes from the base file and does not count; nor does one of the line
-        `called`, which a script that is called there has itself.
+        A value without a line comes from another file and does not count.
         """
         for key in keys:
-            texts = [g.text for g in self.given.get(key, []) if g.lines not in ((), (called,))]
+            texts = [g.text for g in self.given.get(key, []) if g.lines]
             if len(set(texts)) > 1:
                 values = ", then ".join(shown(text) for text in texts)
                 lines = tuple(sorted({n for g in self.given[key] for n in g.lines}))
@@ -733,7 +732,8 @@ def program_with_keys(
         is_file = text.endswith((".py", ".sh")) and "=" not in text
         if is_file or (i and words[i - 1].text == "-m"):
             return text, words[i + 1 :]
-    return (words[first - 1].text if first else None), words[first:]
+    before = words[first - 1].text if first else ""
+    return (None if OVERRIDE.match(before) else before or None), words[first:]
 
 
 def has_hole(words: Sequence[CommandWord]) -> str:

@@ -204,8 +204,6 @@ class Launch:
     missing: tuple[str, ...] = ()
     """Configuration files that the launch names and that could not be read."""
     cut_off: CutOff | None = None
-    is_called: bool = False
-    """True if another script has the command: what it hands on itself stands on `line`."""
     carriage_return: CarriageReturn | None = None
     """Of a shell script whose lines end in CR LF; its words are then those without the CR."""
     open_end: str = ""

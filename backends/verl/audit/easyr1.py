@@ -5,8 +5,11 @@ actor/{config,dp_actor}.py, examples/config.yaml. Reward and loss share one esti
 coefficient. `use_kl_loss` selects the place, `disable_kl` switches the KL off in both.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from orchestrator.audit.reading import (
@@ -22,6 +25,7 @@ from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launches import (
     AuditNote,
     Given,
+    HeldKeys,
     InLoss,
     InReward,
     Launch,
@@ -31,6 +35,7 @@ from orchestrator.library.launches import (
     Surroundings,
     TrainingRegime,
 )
+from orchestrator.library.manifest import ReleaseTable
 from orchestrator.losses.table import LOSS_STEPS
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
@@ -90,8 +95,17 @@ LOSSES = {"default": "ppo", "gspo": "gspo", "gspo_token": "gspo", "cispo": "cisp
 _ALSO = {CLIP_LOW: ("clip_low", "clip_ratio"), CLIP_HIGH: ("clip_high", "clip_ratio")}
 """Key -> its names in the dataclasses of forks and of old releases."""
 ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
+_OPEN = ("worker.rollout.val_override_config.", "worker.reward.reward_function_kwargs.")
+"""Sections that take any key."""
 _ENTRY = re.compile(r"^(?:\w+\.)*verl\.trainer\.main$|(^|/)verl/trainer/main\.py$")
 _KEYS = re.compile(r"^(algorithm\.(disable_kl|use_kl_loss|kl_coef)|worker\.\w[\w.]*)(=|$)")
+
+
+@cache
+def _table() -> ReleaseTable:
+    """Return the keys of its dataclasses from 2025-02 to 2026-07."""
+    text = Path(__file__).with_name("easyr1.json").read_text(encoding="utf-8")
+    return ReleaseTable("EasyR1", frozenset(json.loads(text)), added=_OPEN)
 
 
 def is_easyr1(launch: Launch) -> bool:
@@ -226,6 +240,8 @@ class _Reader(ReleaseReader):
                 "EasyR1, verl/trainer/core_algos.py: compute_kl",
             ),
         )
+        if MAIN in self.launch.beside:
+            keys.assumes.append("the code beside it does as EasyR1's: orch has none to compare")
         inert = (USE_LOSS, PENALTY, COEFFICIENT) if off else ()
         advantage = keys.text(ADVANTAGE)
         own = advantage is not None and advantage not in DIVIDED_BY
@@ -249,6 +265,7 @@ class _Reader(ReleaseReader):
             changes=tuple(_changes(keys, kind, old, bool(loss.active))),
             regime=regime,
             surroundings=_surroundings(keys),
+            held=HeldKeys(keys.given, "structured", _table(), "EasyR1", exact=False),
         )
 
 
@@ -262,9 +279,13 @@ def _surroundings(keys: Keys) -> Surroundings:
     ratio = LOSS_STEPS[name].ratio if name in LOSS_STEPS else None
     if ratio is None:
         unread.append(f"{LOSS_TYPE} {kind or '…'} has PPO's ratio: orch does not know it")
+    bypass = next((k for k in keys.given if "bypass" in k and keys.switch(k)), "")
+    if bypass:
+        unread.append(f"{bypass} takes the engine's log-probabilities for the old ones")
     dual = keys.number(DUAL)
     return Surroundings(
         policy_loss=name,
+        old_is_sampler=bool(bypass),
         ratio=ratio,
         also_drops=f"tokens of negative advantage whose ratio is above {dual or 0:g} ({DUAL})"
         if kind == "default" and dual and OLD_USE not in keys.defaults

@@ -101,10 +101,11 @@ from orchestrator.losses.table import LOSS_STEPS, LossRatio
 GROUP = f"{ROLLOUT}.n"
 _OWN_GROUP = re.compile(
     r"^(?!actor_rollout_ref\.|.*\bval).*\.rollout\.n$"
-    r"|\.(?:n_agents?|n_samples?|n_traj\w*|num_(?:samples?|generations|traj\w*)|group_size)$"
+    r"|\.(?:n_agents?|(?:n|num)_(?:samples?|generations|traj\w*|repeats?|rollouts?)|group_size)$"
     r"|\.(?:\w*beam_(?:size|width)|num_(?:beams|return_sequences))$"
 )
-"""Keys by which forks give the size of a group; agents of one rollout share its prompt."""
+"""Keys by which forks give the size of a group, or how often they repeat a prompt; agents of one
+rollout share its prompt."""
 ENGINE = f"{ROLLOUT}.name"
 _ENGINES = re.compile(r"vllm|sglang|trtllm|hf|naive|vllm_omni|sglang_async")
 """Engines of some release. A fork's own may return several responses of a prompt."""
@@ -183,6 +184,11 @@ SEPARATE_KEYS = {f"{SEPARATE}.parameter_sync_step": 4}
 """Key -> default of what an asynchronous trainer updates between two syncs of the engine."""
 _BY_LENGTH = ("gspo", "geo_mean", "sapo")
 """Loss modes that average each response's tokens first, whatever loss_agg_mode is."""
+LOGGER, TRACKING = "trainer.logger", "verl/utils/tracking.py"
+"""Every release refuses a logger that is not in its list, in this file. The list has grown:
+releases before the first table are held to that table's."""
+TOP_REWARD = "custom_reward_function.path"
+"""Where main_ppo read the reward's file before 0.9.0; now `reward.` stands before it."""
 KEYS = Path(__file__).with_name("keys.json")
 
 
@@ -240,7 +246,6 @@ _LAST_MEGATRON = _index("0.9.0")
 PINNED = "pinned "
 OPEN = (
     *(f"{section}.megatron." for section in (ACTOR, "actor_rollout_ref.ref", "critic")),
-    "actor_rollout_ref.model.override_config.",
     "critic.model.override_config.",
     "actor_rollout_ref.rollout.engine_kwargs.",
     f"{ACTOR}.optim.override_optimizer_config.",
@@ -320,7 +325,9 @@ def table(version: str, *, megatron: bool = False) -> ReleaseTable | None:
         return None
     else:
         own = TABLES.get(version) or _composed().table(version)
-    return replace(own, added=(*own.added, *ADDED, *OPEN))
+    loggers = TABLES[min(TABLES, key=version_tuple)].values[LOGGER] | {"tracking"}
+    values = {LOGGER: loggers, **own.values} if _index(version) < FIRST_STRAIGHT else own.values
+    return replace(own, added=(*own.added, *ADDED, *OPEN), values=values)
 
 
 def audit(launch: Launch) -> LaunchReading | None:
@@ -528,12 +535,9 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         return same_side[-1], f"verl's own {copied.path} of {copied.day} gives its keys", same_side
     at = fitting[-1]
     dropped = known_releases.excluding(keys.given, at)
-    if at == len(known_releases.versions) - 1:
-        return at, known_releases.fit(keys.given, at), fitting
-    reason = (
-        f"the newest release that has {dropped[0]}" if dropped else "the release that fits its keys"
-    )
-    return at, reason, fitting
+    if dropped and at < len(known_releases.versions) - 1:
+        return at, f"the newest release that has {dropped[0]}", fitting
+    return at, known_releases.fit(keys.given, at), fitting
 
 
 def _example(keys: Keys, fitting: list[int]) -> Example | None:
@@ -558,7 +562,8 @@ class _Reader(ReleaseReader):
             version, _, because = because.removeprefix(PINNED).partition(": ")
         super().__init__(launch, keys, entry, version, because)
         self.at, self.spread = at, spread
-        mine = ((key, keys.text(key)) for key in keys.given if _OWN_GROUP.search(key))
+        named = filter(_OWN_GROUP.search, keys.given.keys() - _all_keys().keys)
+        mine = ((key, keys.text(key)) for key in sorted(named))
         self.own_group = next((key for key, text in mine if text != "1"), "")
         """The key of a fork that may be the size of a group."""
         engine = keys.text(ENGINE) if keys.has(ENGINE) else None
@@ -577,7 +582,7 @@ class _Reader(ReleaseReader):
 
     def reading(self) -> LaunchReading:
         keys, launch = self.keys, self.launch
-        self.notes += keys.doubled(KL_KEYS, launch.line if launch.is_called else 0)
+        self.notes += keys.doubled(KL_KEYS)
         advantage, group = keys.text(ADVANTAGE), keys.integer(GROUP)
         if self.own_group:
             group = None
@@ -594,6 +599,14 @@ class _Reader(ReleaseReader):
         if keys.has(BYPASS) and self.bypass:
             self._has_no_log_probs(BYPASS)
         of_verl = not self.entry or is_entry_point(self.entry)
+        tracking, logger = launch.beside.get(TRACKING) or "", keys.last(LOGGER)
+        for name in re.findall(r"\w+", logger.text) if tracking and logger else ():
+            if name not in tracking and self.entry == MAIN:
+                self.stops(f"the code beside it has no logger {name}", TRACKING, LOGGER)
+        is_old = self.at < FIRST_V1 or self.entry != MAIN or keys.has(f"reward.{TOP_REWARD}")
+        if keys.text(TOP_REWARD, "null") != "null" and not is_old and "verl" in launch.versions:
+            why = f"{MAIN} does not read {TOP_REWARD} since {V1}: write reward.{TOP_REWARD}"
+            self.notes.append(AuditNote(why, keys.lines(TOP_REWARD), apart=True))
         if not self.own_group and (of_verl or keys.has(GROUP)):
             self.notes += self._has_group_of_one()
         return self.found(

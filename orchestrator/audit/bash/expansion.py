@@ -62,8 +62,8 @@ class Expander:
         self.budget = budget
         self.scope = Scope()
         self.sourced: list[str] = []
-        self.is_called = False
-        """True while a script that the audited one calls is read."""
+        self.called_script: tuple[str, ...] = ()
+        """The script that the audited one calls and that is read, and its known arguments."""
         """Files that the script sources and that are not available: each may set any variable."""
         self.untracked: dict[str, str] = {}
         """Variables that change in a way that is not followed, with the reason."""
@@ -412,7 +412,7 @@ class Expander:
         for the folder of the audited script."""
         line = source.line(node)
         shown = " ".join(source.text(node).split())
-        if _OWN_FOLDER.fullmatch(shown) and not self.is_called:
+        if _OWN_FOLDER.fullmatch(shown) and not self.called_script:
             return literal(".", line)
         shown = shown[:LONGEST_SHOWN]
         unknown: ShellValue = (Hole(f"the output of {shown}", line),)

@@ -494,7 +494,7 @@ class Interpreter(Expander):
         if body is None or not tests:
             return None
         if self._condition(tests[-1], source) is until:
-            for name in [] if self.is_called else _TAKES.findall(source.text(body)):
+            for name in [] if self.called_script else _TAKES.findall(source.text(body)):
                 if isinstance(value := self.scope.variables.get(name), tuple):
                     self.scope.variables[name] = default_of(name, value)
             return None
@@ -665,7 +665,7 @@ class Interpreter(Expander):
             raise TooDeep(f"it starts more than {MOST_COMMANDS} commands")
         promising = any(may_launch(readable_text(each)) for each in words)
         self.commands.append(
-            ShellCommand(terms, self.case, line, tuple(self.sourced), promising, self.is_called)
+            ShellCommand(terms, self.case, line, tuple(self.sourced), promising, self.called_script)
         )
 
     def _call(self, name: str, arguments: tuple[ShellValue, ...]) -> Flow:
@@ -802,17 +802,18 @@ class Interpreter(Expander):
                 self._run_in_child(self.written.pop(text), words[:i], arguments=more)
                 return True
         for i, each in enumerate(words[:2] if name in SHELLS else words[:1]):
-            script = self._neighbour(each)
-            if script is not None:
+            found = self._neighbour(each)
+            if found is not None:
                 more = tuple(words[i + 1 :])
-                before, self.is_called = self.is_called, True
-                self._run_in_child((ShellText(script, line),), words[:i], arguments=more)
-                self.is_called = before
+                before = self.called_script
+                self.called_script = (found[0], *filter(None, map(known_text, more)))
+                self._run_in_child((ShellText(found[1], line),), words[:i], arguments=more)
+                self.called_script = before
                 return True
         return False
 
-    def _neighbour(self, path: ShellValue) -> str | None:
-        """Return the text of another script in the script's folder, or None.
+    def _neighbour(self, path: ShellValue) -> tuple[str, str] | None:
+        """Return path and text of another script in the script's folder, or None.
 
         Ignore the part of the path up to the last unknown piece: `$HERE/run.sh` is `run.sh`.
         """
@@ -826,7 +827,7 @@ class Interpreter(Expander):
         if text is None or len(text) > LONGEST_OPENED or not text.strip():
             return None
         self._opened += 1
-        return text
+        return name, text
 
     def _runs_strings(self, words: Sequence[ShellValue]) -> bool:
         """Read commands that a command gets as one word (`srun bash -c "..."`, `--wrap="..."`).
@@ -885,9 +886,9 @@ class Interpreter(Expander):
         if name is not None and name in self.written:
             self.run_text(self.written.pop(name))
         elif not _SETS_UP.search(shown):
-            text = self._neighbour(path)
-            if text is not None:
-                self.run_text((ShellText(text, line),), arguments=arguments[1:])
+            found = self._neighbour(path)
+            if found is not None:
+                self.run_text((ShellText(found[1], line),), arguments=arguments[1:])
             else:
                 self.sourced.append(shown)
         return None

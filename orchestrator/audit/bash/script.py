@@ -222,6 +222,11 @@ def _is_flag(command: ShellCommand) -> bool:
 def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Launch | None:
     """Return a command as a launch, or None if it starts no trainer."""
     words = tuple(word for term in command.terms for word in command_words(term))
+    if command.called:
+        path, *given = command.called
+        words = tuple(
+            word if word.text in given else _of_script(path, word, command.line) for word in words
+        )
     run.budget.work -= len(words)
     is_launch = _is_promising(words) or _runs_a_program(words, run)
     if run.budget.work < -MOST_WORK or not is_launch:
@@ -241,9 +246,14 @@ def _launch(run: Interpreter, command: ShellCommand, cut: CutOff | None) -> Laun
             *(_assumption(w, own) for w in opened),
         ),
         cut_off=cut,
-        is_called=command.is_called,
         open_end=next((f"{word.why[0]} may put words into it" for word in own), ""),
     )
+
+
+def _of_script(path: str, word: CommandWord, line: int) -> CommandWord:
+    """Return a word of a script that is called on a line: that line does not have it."""
+    lines = tuple(each for each in word.lines if each != line)
+    return replace(word, lines=lines, file="" if lines else path)
 
 
 def _holds_any(value: ShellValue) -> bool:

@@ -108,8 +108,9 @@ class ShellCommand:
     """Files that the script sources before the command and that are not available."""
     promising: bool = False
     """True if it may hold a launch."""
-    is_called: bool = False
-    """True if another script, that is called, has it: its words have the line of the call."""
+    called: tuple[str, ...] = ()
+    """Another script that is called and has it, whose words have the line of the call, and the
+    known words that are handed to it; empty: none."""
 
 
 def literal(text: str, line: int) -> ShellValue:
