@@ -45,7 +45,7 @@ _SETS_A_KL = re.compile(
     r"""(beta|(?!target_)(?:\w+_)?kl(?:_(?:coef|coeff|beta|penalty|weight|loss)\w*)?)["']?\s*(?:[:=]|\s\d)"""
 )
 """A place in YAML, Python or a command that sets the weight of a KL."""
-_MAKES_A_TRAINER = re.compile(r"\b((?:GRPO|RLOO|PPO)Trainer)\(")
+_MAKES_A_TRAINER = re.compile(r"\b((?:GRPO|RLOO|PPO)Trainer|hydra\.utils\.instantiate)\(")
 NOTEBOOK, LARGEST_NOTEBOOK = ".ipynb", 64_000_000
 
 
@@ -99,7 +99,7 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
         made = _MAKES_A_TRAINER.search(code)
         if made and (not hidden or re.search(r"\btrl\b", code)):
             hidden = (
-                f"; {_line(code, path, made)} makes a {made[1]}, whose settings are made elsewhere"
+                f"; {_line(code, path, made)} calls {made[1]}, whose settings are made elsewhere"
             )
             return f"no launch of {titles()} was found in it{hidden}{kl and f'; {kl}'}"
     return f"no launch of {titles()} was found in it{others}{hidden}"

@@ -332,9 +332,11 @@ def test_what_the_spec_trains_otherwise_is_said(
     assert said in " ".join(done.stderr.split())
 
 
-def test_an_entry_that_wins_over_its_option_is_said() -> None:
+def test_an_entry_that_wins_over_its_option_and_own_sampling_are_said() -> None:
     sampled = TRL.replace("epsilon=0.2", "generation_kwargs={'top_p': 0.9, 'top_k': 50}")
-    assert "top_k=50" in " ".join(read(sampled, "trl@0.27.2").remarks)
+    remarks = " ".join(read(sampled.replace("=A", "=A, rollout_func=g"), "trl@0.27.2").remarks)
+    assert "top_k=50" in remarks
+    assert "rollout_func samples" in remarks
 
 
 def test_a_path_of_variables_is_one_word_and_a_weight_is_no_file() -> None:

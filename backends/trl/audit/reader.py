@@ -259,21 +259,15 @@ def audit(launch: Launch) -> LaunchReading | None:
     newest = _Reader(launch, request, releases[-1], because)
     reading = newest.reading(_undecided(request, releases), releases[0])
     if len(regimes) > 1:
-        reasons = " or ".join(dict.fromkeys(regimes.values()))
-        reading = replace(
-            reading, regime=TrainingRegime(None, f"{reasons}: releases of TRL differ")
-        )
+        why = f"{' or '.join(regimes.values())}: releases of TRL differ"
+        reading = replace(reading, regime=TrainingRegime(None, why))
     if len(giving) > 1:
         differing = [f"{_worded(terms)} in {_range(each)}" for terms, each in giving.items()]
-        unknown = (
-            f"releases of TRL differ: {'; '.join(differing)}. Say which: --library trl@VERSION"
-        )
-        sides = [
-            Possibility(f"TRL is {_range(each)}", release=each[-1]) for each in giving.values()
-        ]
+        why = f"releases of TRL differ: {'; '.join(differing)}"
+        sides = [Possibility(f"TRL is {_range(e)}", release=e[-1]) for e in giving.values()]
         reading = replace(
             reading,
-            unknown=(*reading.unknown, unknown),
+            unknown=(*reading.unknown, f"{why}. Say which: --library trl@VERSION"),
             possibilities=reading.possibilities or tuple(sides),
         )
     pinned = "" if exact else launch.versions.get("trl", "").partition(" ")[0]
@@ -828,10 +822,10 @@ class _Reader(ReleaseReader):
     def _by_mean_ratio(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
         """Return the verdict on k3 times the response's geometric mean ratio, with its gradient."""
         corrected = self.at >= FIRST_CORRECTED and self.keys.switch("use_bias_correction_kl")
-        fork = self.request.fork is not None or self.request.shipped is not None
-        level = self.keys.text("importance_sampling_level") if self.at >= FIRST_CORRECTED else ""
-        script = self.request.script
-        if not loss.active or fork or script != "grpo" or not corrected or level != "sequence":
+        others = self.request.fork is not None or self.request.shipped is not None
+        if not loss.active or others or not corrected:
+            return None
+        if self.keys.text("importance_sampling_level") != "sequence":
             return None
         return "other_objective", MEAN_RATIO_KL.format(beta=f"{loss.beta:g}")
 
