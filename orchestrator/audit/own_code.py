@@ -41,7 +41,7 @@ MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
 """Names of a KL, or of a policy that one may be to."""
-_TRAINS = re.compile(r"(?m)Trainer|\btrain\w*\(|^\s*(?:from|import)\b.*train")
+_TRAINS = re.compile(r"(?m)Trainer|\btrain\w*\(|^\s*(?:from|import)\b.*(?:train|\bmain\b)")
 """What a program has that trains, by itself or by what it imports."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 OPEN = re.compile(rf"{UNKNOWN}|{UNSET}|\$")
