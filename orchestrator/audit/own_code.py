@@ -274,7 +274,7 @@ def is_of_another(launch: Launch, library: str) -> bool:
     path = found_beside(entry_at(launch.words)[1], launch.beside)
     own, *modules = with_modules(path, launch.beside.get(path) or "", launch.beside)
     named = {*_libraries_in(own[1])} or {e for _, text in modules for e in _libraries_in(text)}
-    if own[1] and not named and marks()[library].configuration_classes:
+    if own[1] and not named and library in marks() and marks()[library].configuration_classes:
         return not any(_TRAINS.search(text) for _, text in (own, *modules))
     return bool(named) and library not in named
 
