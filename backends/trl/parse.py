@@ -46,6 +46,8 @@ def values_of_anybody(
     script: Script = "rloo" if "rloo" in called else "grpo"
     given = {OLD_NAMES.get(key, key): value for key, value in given.items()}
     given = {**defaults(script, version), **given, SCRIPT: script}
+    if isinstance(scale := given.get("scale_rewards"), bool):  # as in GRPOConfig.__post_init__
+        given["scale_rewards"] = "group" if scale else "none"
     sampled = given["generation_kwargs"] or {}
     if isinstance(sampled, Mapping):  # where the engine samples, they win over the options
         given |= {key: sampled[key] for key in ("top_p", "top_k", "min_p") if key in sampled}

@@ -36,7 +36,7 @@ from orchestrator.library.launches import (
     LaunchReading,
     Surroundings,
 )
-from orchestrator.library.manifest import Manifest, UnreadField, equal
+from orchestrator.library.manifest import Manifest, ReleaseTable, UnreadField, equal
 from orchestrator.library.needs import name_of
 from orchestrator.library.protocol import Backend
 from orchestrator.library.release_marks import Replaced
@@ -307,7 +307,8 @@ def _by_keys(
         fields, refused = manifest.read_in_part(launched, version)
         return _plain({k: v for k, v in fields.items() if k in Settings.model_fields}), refused
 
-    known = {key: value for key, value in given.items() if key not in open_ | secret}
+    lost = {key for key in given if _is_lost(key, own[key], reading, manifest.tables[version])}
+    known = {key: value for key, value in given.items() if key not in open_ | secret | lost}
     refused = {each.key: each for each in read(known)[1]}
     bad = {key: refused[name] for key, name in own.items() if key in known and name in refused}
     known = {key: value for key, value in known.items() if key not in bad}
@@ -368,6 +369,13 @@ def _changed(flat: Mapping[str, Any], nested: Mapping[str, Any]) -> set[str]:
     return {n for n in names if n in flat or n.rpartition(".")[0] not in flat}
 
 
+def _is_lost(key: str, name: str, reading: LaunchReading, table: ReleaseTable) -> bool:
+    """Return True for a key of the spec's release that the launch's own release has not got."""
+    held = reading.held
+    has = held is None or not held.exact or held.table.has(unnumbered(key))
+    return not has and table.has(name)
+
+
 def _line(
     manifest: Manifest,
     reading: LaunchReading,
@@ -380,6 +388,9 @@ def _line(
     """Return what becomes of a key whose value is known. name: the manifest's name of it."""
     if used:
         return KeyLine(key, value, "held", used)
+    if _is_lost(key, name, reading, manifest.tables[version]):
+        note = f"{reading.library} {reading.version} has no such key"
+        return KeyLine(key, value, "idle", note=note)
     sent = manifest.constants_of(version).get(name)
     if sent is not None and sent.accepts and not any(equal(x, value) for x in sent.accepts):
         return KeyLine(key, value, "replaced", note=f"{name}={sent.value}")
@@ -423,6 +434,7 @@ def _of_reading(
         missing["max_staleness_steps"] = regime.why
     elif regime.steps and max(regime.steps, 1) != parts and "batch.num_minibatches" not in missing:
         yield f"the script makes {regime.because}, the spec's launch {parts}: another training"
+    yield from reading.stops
     if reading.held is not None and reading.held.fork:
         yield reading.held.fork
     if reading.no_gradient:

@@ -41,6 +41,8 @@ MOST_MODULES = 40
 """Maximum number of modules beside a program that are read."""
 _OF_A_KL = re.compile(r"(?:^|_)(?:kl|ref|reference|teacher)(?:_|$)")
 """Names of a KL, or of a policy that one may be to."""
+_TRAINS = re.compile(r"(?m)Trainer|\btrain\w*\(|^\s*(?:from|import)\b.*(?:train|\bmain\b)")
+"""What a program has that trains, by itself or by what it imports."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 OPEN = re.compile(rf"{UNKNOWN}|{UNSET}|\$")
 """What a run alone would show of a value."""
@@ -278,14 +280,23 @@ def _creates(node: ast.AST, module: _Module) -> bool:
 
 
 def is_of_another(launch: Launch, library: str) -> bool:
-    """Return True if the program of a launch lies beside and names other libraries alone."""
-    text = launch.beside.get(found_beside(entry_at(launch.words)[1], launch.beside)) or ""
-    code, named = uncommented(text), set[str]()
+    """Return True if the program of a launch lies beside and names other libraries alone; of one
+    that names none, if the modules beside it that it imports do, or if nothing there trains."""
+    path = found_beside(entry_at(launch.words)[1], launch.beside)
+    own, *modules = with_modules(path, launch.beside.get(path) or "", launch.beside)
+    named = {*_libraries_in(own[1])} or {e for _, text in modules for e in _libraries_in(text)}
+    if own[1] and not named and library in marks() and marks()[library].configuration_classes:
+        return not any(_TRAINS.search(text) for _, text in (own, *modules))
+    return bool(named) and library not in named
+
+
+def _libraries_in(code: str) -> Iterator[str]:
+    """Yield the libraries whose packages a Python file names."""
+    code = uncommented(code)
     for name, mark in marks().items():
         packages = "|".join((name, *mark.hooks.packages))
         if re.search(rf"\b(?:import|from) (?:{packages})\b|\b(?:{packages})\.[a-z]", code):
-            named.add(name)
-    return bool(named) and library not in named
+            yield name
 
 
 def _values(reading: LaunchReading, code: Iterable[ast.AST]) -> Mapping[Replaced, frozenset[str]]:

@@ -42,10 +42,10 @@ from orchestrator.library.launches import (
 MOST_FINDINGS = 200
 _SETS_A_KL = re.compile(
     r"""(?m)(?:^\s*["']?|[(,]\s*|\s--)(?:\w+\.)*"""
-    r"""(beta|(?:\w+_)?kl(?:_(?:coef|coeff|beta|penalty|weight|loss)\w*)?)["']?\s*(?:[:=]|\s\d)"""
+    r"""(beta|(?!target_)(?:\w+_)?kl(?:_(?:coef|coeff|beta|penalty|weight|loss)\w*)?)["']?\s*(?:[:=]|\s\d)"""
 )
 """A place in YAML, Python or a command that sets the weight of a KL."""
-_MAKES_A_TRAINER = re.compile(r"\b((?:GRPO|RLOO|PPO)Trainer)\(")
+_MAKES_A_TRAINER = re.compile(r"\b((?:GRPO|RLOO|PPO)Trainer|hydra\.utils\.instantiate)\(")
 NOTEBOOK, LARGEST_NOTEBOOK = ".ipynb", 64_000_000
 
 
@@ -88,7 +88,7 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
             return f"this is {other}; {reads}{f'; {kl}' if kl else ''}"
     if re.search(r"^studies:", text, re.MULTILINE):
         return f"this is a spec of orch and no script: orch plan {name}"
-    others = " (other commands were)" if started else ""
+    others = " (other commands were)" if any(each.words for each in started) else ""
     whole = re.sub(r"\\\n", "\\\0", text).split("\n")  # a command over several lines is one
     first = next((i for i, each in enumerate(whole) if _starts(each)), None)
     at = 0 if first is None else 1 + first + sum(e.count("\0") for e in whole[:first])
@@ -99,7 +99,7 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
         made = _MAKES_A_TRAINER.search(code)
         if made and (not hidden or re.search(r"\btrl\b", code)):
             hidden = (
-                f"; {_line(code, path, made)} makes a {made[1]}, whose settings are made elsewhere"
+                f"; {_line(code, path, made)} calls {made[1]}, whose settings are made elsewhere"
             )
             return f"no launch of {titles()} was found in it{hidden}{kl and f'; {kl}'}"
     return f"no launch of {titles()} was found in it{others}{hidden}"

@@ -279,20 +279,21 @@ class _Reader(FileValues):
         )
 
     def _used(self) -> tuple[str, ...]:
-        """Return the dotted names imported outside `try`, and the keywords in calls to them."""
+        """Return the dotted names imported outside `try`, and the keywords in calls to imports."""
         tries = [node for node in self.nodes if isinstance(node, ast.Try)]
         guarded = {id(inner) for node in tries for inner in ast.walk(node)}
-        names = {
-            f"{getattr(node, 'module', None) or ''}.{alias.name}".strip("."): None
+        imported = {
+            f"{getattr(node, 'module', None) or ''}.{alias.name}".strip("."): id(node)
             for node in self.nodes
-            if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in guarded
+            if isinstance(node, ast.Import | ast.ImportFrom)
             for alias in node.names
         }
+        names = {name: None for name, node in imported.items() if node not in guarded}
         for node in self.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 name = node.func.id
                 called = f"{self.modules.get(name, '')}.{self.aliases.get(name, name)}"
-                if called in names:
+                if called in imported:
                     names |= {f"{called}({each.arg})": None for each in node.keywords if each.arg}
         return tuple(names)
 

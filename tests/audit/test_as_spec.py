@@ -43,6 +43,7 @@ TRL = """from trl import GRPOConfig, GRPOTrainer
 A = GRPOConfig(output_dir="o", beta=0.01, epsilon=0.2)
 GRPOTrainer(model="M", train_dataset=d, reward_funcs=f, args=A)
 """
+GUARDED = "from os import path\ntry:\n    " + TRL.replace("\nA", "\nexcept E:\n    pass\nA")
 OWN_LOSS = f"{TRL}".replace("GRPOTrainer(", "T(").replace(
     "A =",
     "class T(GRPOTrainer):\n    def _compute_loss(self, model, inputs):\n        return 0\nA =",
@@ -75,7 +76,7 @@ def read(text: str, release: str = "verl@0.9.1") -> LaunchSpec:
     library, _, version = release.partition("@")
     versions = {library: f"{version} said"} if version else {}
     name = "train.py" if text.startswith("from ") else "train.sh"
-    name = "train.yaml" if text == RECIPE else name
+    name = "train.yaml" if text.startswith(RECIPE) else name
     return spec_of(*launch_of(text, name, {}, versions)[:2])
 
 
@@ -245,6 +246,10 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         # former names, a fork's defaults, values that only a run shows
         ("trl@0.14.0", RLOO, {"rollout.group_size": 4, "rollout.max_response_tokens": 512}),
         ("trl@0.14.0", RLOO, {"num_train_steps": ASK, "batch.num_minibatches": ASK}),
+        ("trl@0.21.0", RLOO, {"optimizer.learning_rate": 5e-5}),
+        ("trl@1.5.0", GUARDED.replace("=A", "=A, peft_config=p"), {"lora.rank": ASK}),
+        ("trl@0.14.0", RECIPE + "scale_rewards: false\n", {"advantage.estimator": "grpo"}),
+        ("trl@0.29.1", RECIPE + "scale_rewards: false\n", {"advantage.estimator": "dr_grpo"}),
         ("trl@0.24.0", f"from unsloth import A\n{TRL}", {"seed": 3407, "loss.aggregation": ASK}),
         ("trl@0.27.0", OPEN, {"optimizer.num_warmup_steps": ASK, "loss.correction": ASK}),
         ("verl@0.9.1", VERL.replace("=d.parquet", "=/d/$"), {"data.path": ASK}),
@@ -325,6 +330,13 @@ def test_what_the_spec_trains_otherwise_is_said(
 ) -> None:
     done = init(tmp_path, text, "--library", release)
     assert said in " ".join(done.stderr.split())
+
+
+def test_an_entry_that_wins_over_its_option_and_own_sampling_are_said() -> None:
+    sampled = TRL.replace("epsilon=0.2", "generation_kwargs={'top_p': 0.9, 'top_k': 50}")
+    remarks = " ".join(read(sampled.replace("=A", "=A, rollout_func=g"), "trl@0.27.2").remarks)
+    assert "top_k=50" in remarks
+    assert "rollout_func samples" in remarks
 
 
 def test_a_path_of_variables_is_one_word_and_a_weight_is_no_file() -> None:

@@ -78,6 +78,7 @@ OWN_ENTRY = re.compile(
 )
 _SCRIPT = re.compile(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$")
 _NAMED = re.compile(r"grpo|gspo|rloo", re.IGNORECASE)
+_SAMPLES = re.compile(r"(?:sampl|generat|infer|eval)\w*?(?:\.py)?$", re.IGNORECASE)
 _OTHERS = re.compile(r"\b(swift|verl|openrlhf|llamafactory|axolotl|open_instruct|roll|areal)\b")
 _OWN_FLAGS = frozenset({"config", "metrics", "chat", "kl_estimator", "kl_placement"})
 _SIGNS = frozenset(
@@ -100,7 +101,7 @@ _SIGNS = frozenset(
 _LISTS = frozenset(("--lora_target_modules", "--reward_funcs", "--reward_weights"))
 """Flags with a value for each word after them that count in a cell or its reward."""
 _FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
-FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 22), (0, 16), (0, 17)
+FIRST_GRPO, FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 14), (0, 22), (0, 16), (0, 17)
 FIRST_CORRECTED, FIRST_MINIBATCHES = (0, 26), (0, 18)
 SWAPPED = ((0, 22, 0), (0, 22, 1))
 """Releases whose _generate_and_score_completions divides by the group's deviation for `batch` and
@@ -112,6 +113,8 @@ FIRST_PROCESSED = (0, 24)
 """The first release that asks vLLM for probabilities at the temperature (grpo_trainer.py)."""
 FIRST_SYNC_CHECK = (1, 9)
 """The first release read that refuses sync_ref_model without a reference policy."""
+_SAMPLED = {f"generation_kwargs.{key}": key for key in ("top_p", "top_k", "min_p")}
+"""Entry of an option that wins over the option of its name -> that option."""
 _COPIED = {"epsilon_low": "epsilon", "importance_sampling_level": "importance_sampling_level"} | {
     name: name for name in ("beta", "epsilon_high", "loss_type", "num_iterations", "scale_rewards")
 }
@@ -246,38 +249,33 @@ def audit(launch: Launch) -> LaunchReading | None:
     releases, because, exact = _releases(request, launch)
     if len(releases) > 1:
         because += "; the newest is taken"
-    eras = {
-        version: _Reader(launch, request, version, because) for version in _eras(request, releases)
-    }
-    facts = {version: era.terms() for version, era in eras.items()}
-    regimes = [era.regime() for era in eras.values()]
+    giving: dict[Terms, list[str]] = {}
+    regimes: dict[bool | None, str] = {}
+    for version in releases:
+        reader = _Reader(launch, request, version, because)
+        giving.setdefault(reader.terms(), []).append(version)
+        regime = reader.regime()
+        regimes[regime.on_policy] = regime.because
     newest = _Reader(launch, request, releases[-1], because)
     reading = newest.reading(_undecided(request, releases), releases[0])
-    if len({each.on_policy for each in regimes}) > 1:
-        reasons = " or ".join(dict.fromkeys(each.because for each in regimes))
-        reading = replace(
-            reading, regime=TrainingRegime(None, f"{reasons}: releases of TRL differ")
-        )
-    if len(set(facts.values())) > 1:
-        newest_with = {terms: version for version, terms in facts.items()}
-        giving: dict[Terms, list[str]] = {}
-        for version in releases:
-            terms = _Reader(launch, request, version, because).terms()
-            giving.setdefault(terms, []).append(version)
-        differing = [f"{_worded(terms)} in {_range(giving[terms])}" for terms in newest_with]
-        unknown = (
-            f"releases of TRL differ: {'; '.join(differing)}. Say which: --library trl@VERSION"
-        )
-        sides = [
-            Possibility(f"TRL is {_range(giving[terms])}", release=newest)
-            for terms, newest in newest_with.items()
-        ]
+    if len(regimes) > 1:
+        why = f"{' or '.join(regimes.values())}: releases of TRL differ"
+        reading = replace(reading, regime=TrainingRegime(None, why))
+    if len(giving) > 1:
+        differing = [f"{_worded(terms)} in {_range(each)}" for terms, each in giving.items()]
+        why = f"releases of TRL differ: {'; '.join(differing)}"
+        sides = [Possibility(f"TRL is {_range(e)}", release=e[-1]) for e in giving.values()]
         reading = replace(
             reading,
-            unknown=(*reading.unknown, unknown),
+            unknown=(*reading.unknown, f"{why}. Say which: --library trl@VERSION"),
             possibilities=reading.possibilities or tuple(sides),
         )
     pinned = "" if exact else launch.versions.get("trl", "").partition(" ")[0]
+    lacking = [name for name in request.names if name.startswith("trl.") and "GRPO" in name]
+    if pinned and lacking and version_tuple(pinned) < FIRST_GRPO:
+        text = f"TRL {pinned} has no {lacking[0]} (trl/__init__.py): ImportError"
+        refused = (AuditNote(text, stops=True), *reading.contradictions)
+        reading, pinned = replace(reading, version=pinned, contradictions=refused), ""
     return replace(reading, held=replace(_held(request, releases, exact=exact), named=pinned))
 
 
@@ -372,8 +370,10 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
         missing = f"{launch.missing[0]} could not be read"
     assumes: tuple[str, ...] = ()
     if not own:
-        signs = len(keys & _SIGNS)
+        signs = len(keys & _SIGNS) + ({"beta", "per_device_train_batch_size"} <= keys)
         named = _NAMED.search(name) is not None
+        if _SAMPLES.search(name) and not named:
+            return None
         every = {key for key, _ in _flags(launch.words)}  # `swift rlhf --rlhf_type grpo a.py`
         if (keys | every) & _FOREIGN or not ((named and missing) or signs >= (1 if named else 2)):
             return None
@@ -612,19 +612,6 @@ def _is_open_r1(request: LaunchOptions) -> bool:
     return named or bool(_OPEN_R1_KEYS & {key for key, _ in request.options(VERSIONS[0])})
 
 
-def _eras(request: LaunchOptions, releases: Sequence[str]) -> list[str]:
-    """Return one release of each set of defaults that decide the KL term or the regime."""
-    own = own_options(request.script)
-    version_by_era: dict[object, str] = {}
-    for version in reversed(releases):
-        version_by_era.setdefault(_era(own[version]), version)
-    return [*reversed(version_by_era.values())]
-
-
-def _era(options_: Mapping[str, object]) -> tuple[object, ...]:
-    return tuple(getattr(options_.get(key), "default", "absent") for key in _DECIDING)
-
-
 def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]:
     """Yield the options around the KL whose default differs between these releases."""
     own = own_options(request.script)
@@ -639,15 +626,6 @@ def _undecided(request: LaunchOptions, releases: Sequence[str]) -> Iterator[str]
 
 
 _OF_ENGINE = ("correction", "mode", "cap", "clip_max", "clip_min")
-_DECIDING = (
-    "beta",
-    "kl_coef",
-    "use_bias_correction_kl",
-    "importance_sampling_level",
-    "num_ppo_epochs",
-    "steps_per_generation",
-    "num_iterations",
-)
 Terms = tuple[InReward, InLoss, tuple[str, ...]]
 _PLAIN = re.compile(rf"[\w./+${{}}{UNKNOWN}{UNSET}-]+")
 """A text that needs no quotes within a list."""
@@ -680,6 +658,8 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
     table = _table(request.script, tuple(releases))
     more = request.options_of_its_own or frozenset()
     for key, each in request.options(releases[-1]):
+        if (name := _SAMPLED.get(key, "top_p")) != "top_p" and table.has(name):
+            given.setdefault(name, []).append(each)
         root, _, part = key.partition(".")  # an option whose value is a dictionary or a list
         if part and (table.has(root) or root in more):
             parts.setdefault(root, {})[part] = each
@@ -734,10 +714,12 @@ _REFUSES = {
 
 @cache
 def _defaults(script: Script, version: str) -> Mapping[str, str]:
-    every = {**inherited(script), **own_options(script)[version]}
+    own = own_options(script)[version]
+    every = {**inherited(script), **own}
     if version_tuple(version) < FIRST_MINIBATCHES:
         every.pop("bf16", None)
-    return {key: "" if o.default is None else str(o.default) for key, o in every.items()}
+    texts = {key: "" if o.default is None else str(o.default) for key, o in every.items()}
+    return texts if "learning_rate" in own else {**texts, "learning_rate": "5e-05"}
 
 
 # --------------------------------------------------------------- a launch under a release's rules
@@ -758,7 +740,7 @@ class _Reader(ReleaseReader):
         as_flag = request.grammar == "argparse" and request.entry != "recipe"
         self.written = "--{key} {value}" if as_flag else "{key} = {value}"
         for key, given in request.options(version):
-            self.keys.add(self._current(key), given)
+            self.keys.add(self._current(_SAMPLED.get(key, key)), given)
 
     def _current(self, key: str) -> str:
         """Return the name in 0.22 to 0.24 of an option with an old name of RLOOConfig."""
@@ -812,9 +794,14 @@ class _Reader(ReleaseReader):
         if fork is not None and "beta" in fork.defaults and not keys.has("beta"):
             keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
         keys.assumes += self._processes()
+        if any(name.endswith("Trainer(rollout_func)") for name in self.request.names):
+            keys.assumes.append("rollout_func samples from the policy alone, as TRL itself does")
         on = None if unknown else bool(reward.active or loss.active)
         group = keys.integer(self._name("num_generations"))
         regime, around = self.regime(), self._surroundings()
+        corrects = fork is None and "vllm_importance_sampling_correction" in keys.defaults
+        if on is False and corrects and keys.text("use_vllm") is None:
+            keys.assumes.append(f"use_vllm is False: {keys.why_unknown('use_vllm')}")
         self._refused(on)
         self.notes += self._raw()
         settings = tuple(keys.settings)
@@ -835,10 +822,10 @@ class _Reader(ReleaseReader):
     def _by_mean_ratio(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
         """Return the verdict on k3 times the response's geometric mean ratio, with its gradient."""
         corrected = self.at >= FIRST_CORRECTED and self.keys.switch("use_bias_correction_kl")
-        fork = self.request.fork is not None or self.request.shipped is not None
-        level = self.keys.text("importance_sampling_level") if self.at >= FIRST_CORRECTED else ""
-        script = self.request.script
-        if not loss.active or fork or script != "grpo" or not corrected or level != "sequence":
+        others = self.request.fork is not None or self.request.shipped is not None
+        if not loss.active or others or not corrected:
+            return None
+        if self.keys.text("importance_sampling_level") != "sequence":
             return None
         return "other_objective", MEAN_RATIO_KL.format(beta=f"{loss.beta:g}")
 
@@ -848,6 +835,12 @@ class _Reader(ReleaseReader):
         group = self._name("num_generations")
         if self.request.script == "grpo" and (keys.integer(group) or 2) < 2:
             self.stops(f"{group} is below 2", config, group)
+        given = keys.has("generation_batch_size") and self.at >= FIRST_MINIBATCHES
+        whole = keys.integer("generation_batch_size") if given and not self.request.fork else None
+        for name in ("per_device_train_batch_size", group) if whole else ():
+            if whole and whole % (keys.integer(name) or 1):
+                why = f"generation_batch_size {whole} is no multiple of {name} {keys.integer(name)}"
+                self.stops(f"{why}, with any number of processes", config, name)
         if self.at >= FIRST_SYNC_CHECK and is_loaded is False and self._is_on("sync_ref_model"):
             why = "sync_ref_model is on, and with beta 0 there is no reference policy"
             source = f"trl/trainer/{self.request.script}_trainer.py"
@@ -927,6 +920,11 @@ class _Reader(ReleaseReader):
         if not (keys.opaque or keys.has("steps_per_generation")):  # its default is the other
             accumulated = accumulated or 1
         if keys.has("generation_batch_size") and not keys.has("steps_per_generation"):
+            whole = keys.integer("generation_batch_size")
+            update = (keys.integer("per_device_train_batch_size") or 0) * (accumulated or 0)
+            if iterations <= 1 and whole and whole <= update:
+                why = f"an update takes {update} rollouts a process, a rollout batch has {whole}"
+                return TrainingRegime(True, why, steps=1)
             why = "generation_batch_size over the processes, which the launch does not say"
             return TrainingRegime(None if iterations <= 1 else False, why)
         if (keys.has("steps_per_generation") and per is None) or accumulated is None:

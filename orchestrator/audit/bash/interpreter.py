@@ -60,7 +60,7 @@ _SETS_UP = re.compile(r"bashrc|activate|conda|profile|modules?\b|venv|setvars|se
 """Sourced files that only set up an environment. They set no variable of a launch."""
 _NO_LAUNCH = re.compile(
     r"\[|:|true|false|alias|apt-get|awk|cd|chmod|command|cp|curl|date|die|echo|export|find|git|hash|head"
-    r"|hf|huggingface-cli|kill|ln|local|ls|mkdir|module|mv|nvidia-smi|pip3?|popd|printf|p?grep|ps"
+    r"|huggingface-cli|kill|ln|local|ls|mkdir|module|mv|nvidia-smi|pip3?|popd|printf|p?grep|ps"
     r"|pkill|pushd|read|rm|sed|sleep|tail|tar|test|touch|trap|type|ulimit|unset|usage|wait|wandb|wget"
     r"|which|(?:log|print|info|warn|warning|debug|error|fail|say|msg|banner|section)(?:_\w+)?"
 )
@@ -655,7 +655,7 @@ class Interpreter(Expander):
         return tuple(words[at + (texts[at : at + 1] == ["--"]) :])
 
     def _starts_nothing(self, name: str, words: Sequence[ShellValue]) -> bool:
-        if name == "conda":
+        if name in ("conda", "hf"):  # `conda run`, `hf jobs run`
             return "run" not in map(known_text, words[1:])
         return _NO_LAUNCH.fullmatch(name) is not None
 
