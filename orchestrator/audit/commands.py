@@ -186,6 +186,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
             if line in program.usage and (itself or not runs_file(launch.words, own)):
                 continue  # a docstring tells how other programs are run, or this one
             itself = False
+            launch = replace(launch, placeholder=None) if line in program.usage else launch
             yield replace(launch, names=program.names) if runs_file(launch.words, own) else launch
     for command in program.commands:
         caveats = (f"{command.open_end}: none of them changes the KL",) if command.open_end else ()
