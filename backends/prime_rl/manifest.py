@@ -159,7 +159,11 @@ def _data(name: str, offer: Offer = TEXT, note: str = _DATA, advice: str = "") -
 
 def _moved(field: str, old: str, current: str, offer: Number) -> list[Row]:
     """Return the rows of a field whose key has another name in 0.8.0."""
-    return [Row(field, old, offer, until=CURRENT), Row(field, current, offer, since=CURRENT)]
+    return [
+        # versions between the two have either name
+        Row(field, old, offer, read=lambda e: e.get(old, e.get(current, ABSENT)), until=CURRENT),
+        Row(field, current, offer, since=CURRENT),
+    ]
 
 
 def _constant_tokens(settings: Settings) -> Account:

@@ -41,6 +41,7 @@ MARKS = ReleaseMarks(
     hooks=OwnHooks(
         packages=("prime_rl", "zeroband"),
         paths={"loss.import_path": "loss", "advantage.import_path": "advantage"},
+        blind=("advantage",),
     ),
     hint=r"prime.?rl|zeroband|\brl @|\buv run (?:rl|trainer)\b",
     aliases=("prime-rl",),

@@ -193,7 +193,12 @@ def _given(launch: Launch, reading: LaunchReading) -> Mapping[str, Sequence[Give
         for key, value in flags
         if not any(k.startswith(key.removeprefix("no_")) for k in known) and "config" not in key
     }
-    return {**rest, **held}
+    given = {**rest, **held}
+    lists: dict[str, list[Given]] = {}  # `a` for `a.0` and `a.1`
+    for key in [key for key, each in given.items() if each and key.rpartition(".")[2].isdigit()]:
+        lists.setdefault(key.rpartition(".")[0], []).append(given.pop(key)[-1])
+    joined = {key: json.dumps([e.text for e in each]) for key, each in lists.items()}
+    return {**given, **{key: [replace(lists[key][0], text=text)] for key, text in joined.items()}}
 
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -409,7 +414,8 @@ def _line(
     asked = tuple(field for field, own_key in ASKED.items() if own_key.search(key))
     if asked and value not in OFF:
         return KeyLine(key, value, "asked", asked, "orch does not read it")
-    if not any(table.has(unnumbered(each)) for each in (key, name)):
+    its = [each for each in tables if each.version == version]
+    if not any(each.has(unnumbered(n)) for each in its for n in (key, name)):
         return KeyLine(key, value, "gone", note=f"{reading.library} {version}")
     return KeyLine(key, value, "unheld")
 
@@ -438,11 +444,16 @@ def _of_reading(
     if reading.held is not None and reading.held.fork:
         yield reading.held.fork
     if reading.no_gradient:
-        yield f"the script's KL in the loss has no gradient: {reading.no_gradient}"
-    if reading.rollout_kl:
-        yield f"the script has a KL to the policy that sampled, weight {reading.rollout_kl:g}"
-    if reading.surroundings is not None:
-        yield from _of_surroundings(fields, reading.surroundings)
+        dead = f"the script's KL in the loss has no gradient: {reading.no_gradient}"
+        yield f"{dead}; the spec has none there, as one of its release may act"
+    around = reading.surroundings
+    loss = "ppo" if around is None or "policy" in fields.get("loss", {}) else around.policy_loss
+    if reading.bound is not None and (reading.rollout_kl or loss != "ppo"):
+        yield f"the script's loss is another than the spec's: {reading.bound.step}"
+    elif around is not None and around.old_is_sampler:
+        yield "the script's ratio is to the engine's probabilities, a cell's to the trainer's own"
+    if around is not None:
+        yield from _of_surroundings(fields, around)
 
 
 def _of_surroundings(fields: dict[str, Any], around: Surroundings) -> Iterator[str]:
@@ -460,8 +471,6 @@ def _of_surroundings(fields: dict[str, Any], around: Surroundings) -> Iterator[s
         yield f"the script corrects for the engine: {around.correction}"
     elif not around.correction and not around.rejected and loss.get("correction"):
         loss["correction"] = None
-    if around.old_is_sampler:
-        yield "the script's ratio is to the engine's probabilities, a cell's to the trainer's own"
     if around.entropy:
         loss["entropy_bonus"] = around.entropy
     if around.length_weighted and loss.get("aggregation") == "token_mean":
@@ -476,7 +485,8 @@ def _of_surroundings(fields: dict[str, Any], around: Surroundings) -> Iterator[s
 def _kl(reading: AuditFinding, missing: dict[str, str]) -> dict[str, Any] | None:
     """Return the KL of a finding as a cell has it; None, and why, if no cell has it."""
     terms: dict[str, InReward | InLoss] = {"reward": reading.in_reward, "loss": reading.in_loss}
-    active = {place: term for place, term in terms.items() if term.active}
+    without = {"loss"} if reading.no_gradient else set()
+    active = {place: term for place, term in terms.items() if term.active and place not in without}
     names = {place: estimator_name(term) for place, term in active.items()}
     if reading.verdict == "undetermined" or any(term.active is None for term in terms.values()):
         missing["kl.estimator"] = reading.why
@@ -541,12 +551,13 @@ def _as_read(lines: list[KeyLine], reading: LaunchReading) -> Iterator[KeyLine]:
         place: tuple[str, ...] = ()
         free = line.outcome in ("unheld", "gone", "foreign", "default", "replaced")
         if free and (line.key in read_keys or "kl_estimator" in line.key):
-            if "kl" in line.key.lower():
+            if "kl" in line.key.lower() and not reading.rollout_kl:
                 place = ("kl",)
             elif re.search(r"tis_|_tis|rollout_is|is_correction|importance_sampling_c", line.key):
                 place = ("loss.correction",)
         read = all(name.startswith(("kl.", "loss.correction")) for name in line.fields)
-        why = next((idle[key] for key in idle if read and line.key.startswith(key)), "")
+        dead = reading.no_gradient if read and line.fields and not reading.in_reward.active else ""
+        why = next((idle[key] for key in idle if read and line.key.startswith(key)), dead)
         if line.outcome == "held" and why:
             yield KeyLine(line.key, line.value, "idle", note=why)
         else:

@@ -194,6 +194,7 @@ def _of_python(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launc
                 # The file hands what @hydra.main gives it to the program, in a file that it makes.
                 made = ConfigDocument(hydra_file(text, own), configuration)
                 launch = replace(launch, documents=(made,))
+            launch = replace(launch, placeholder=None) if line in program.usage else launch
             names = program.names if runs_file(launch.words, own) else launch.names
             yield replace(launch, names=names, caveats=(*launch.caveats, *program.assumes))
     for command in program.commands:

@@ -469,24 +469,8 @@ def _order(measured: Judged | None) -> tuple[float, float] | None:
 
 def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNote]:
     """Yield contradictions: the library's own, a negative β, a KL without gradient, lost flags."""
-    if (ends := launch.carriage_return) is not None:
-        does = (
-            "ends each command at its `\\`, starts the program with a CR as its last argument, and "
-            "fails at the next line"
-            if ends.breaks
-            else "leaves the CR in the last word of each line"
-        )
-        yield AuditNote(
-            f"lines end in CR LF from line {ends.line} on, and are read as if they ended in LF; "
-            f"bash {does}: take the CRs out (dos2unix)",
-            (ends.line,),
-            stops=ends.breaks,
-        )
+    yield from _refused_by_bash(launch)
     yield from _refused_by_ray(launch.words)
-    before, last = (CommandWord(""), CommandWord(""), *launch.words)[-2:]
-    if last.text in _CLOSES and last.lines and last.lines != before.lines:
-        text = f"`{last.text}` follows a `\\` and ends nothing: bash refuses the whole file"
-        yield AuditNote(text, last.lines, stops=True)
     cut = launch.cut_off
     if cut is not None and cut.refused:
         text = (
@@ -519,6 +503,31 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
         lines = sorted({n for each in reading.settings for n in each.lines if "kl" in each.key})
         text = f"a KL in the loss is asked for, and {reading.no_gradient}"
         yield AuditNote(text, tuple(lines))
+
+
+def _refused_by_bash(launch: Launch) -> Iterator[AuditNote]:
+    """Yield a note on each place of a shell script that bash does not take as it is meant."""
+    if (ends := launch.carriage_return) is not None:
+        does = (
+            "ends each command at its `\\`, starts the program with a CR as its last argument, and "
+            "fails at the next line"
+            if ends.breaks
+            else "leaves the CR in the last word of each line"
+        )
+        yield AuditNote(
+            f"lines end in CR LF from line {ends.line} on, and are read as if they ended in LF; "
+            f"bash {does}: take the CRs out (dos2unix)",
+            (ends.line,),
+            stops=ends.breaks,
+        )
+    if launch.placeholder is not None:
+        place, line = launch.placeholder
+        text = f"line {line} has a place for a value, {place}, and bash reads redirections there"
+        yield AuditNote(f"{text}: put the value in", (line,), stops=True)
+    before, last = (CommandWord(""), CommandWord(""), *launch.words)[-2:]
+    if last.text in _CLOSES and last.lines and last.lines != before.lines:
+        text = f"`{last.text}` follows a `\\` and ends nothing: bash refuses the whole file"
+        yield AuditNote(text, last.lines, stops=True)
 
 
 def _refused_by_ray(words: Iterable[CommandWord]) -> Iterator[AuditNote]:

@@ -66,7 +66,8 @@ def with_own_code(launch: Launch, reading: LaunchReading, program: tuple[str, st
         return launch
     audited = (posixpath.basename(program[0]), program[1])
     own = own_code(launch, reading, mark.hooks, audited)
-    if all(_is_apart(each, reading, launch.beside, mark.hooks) for each in own):
+    blind = mark.hooks.blind
+    if all(e.kind in blind or _is_apart(e, reading, launch.beside, mark.hooks) for e in own):
         said = (f"{e.name} ({e.where or e.how}) has no KL of its own" for e in own)
         launch, own = replace(launch, caveats=(*launch.caveats, *said)), ()
     return replace(launch, own=own)
@@ -80,7 +81,7 @@ def own_code(
     program: path and text of the Python file that is the launch, where no command starts one.
     """
     entry = _entry(launch)
-    replaced = list(_named_functions(hooks, reading, launch.beside))
+    replaced = list(_named_functions(hooks, reading, launch))
     modules: list[_Module] = []
     path, text = (entry, launch.beside.get(entry)) if entry else program
     is_stock = re.search(hooks.stock, entry)
@@ -316,12 +317,10 @@ def _values(reading: LaunchReading, code: Iterable[ast.AST]) -> Mapping[Replaced
     return {"advantage": frozenset(every), "loss": of_loss}
 
 
-def _named_functions(
-    hooks: OwnHooks, reading: LaunchReading, beside: Mapping[str, str]
-) -> Iterator[OwnCode]:
+def _named_functions(hooks: OwnHooks, reading: LaunchReading, launch: Launch) -> Iterator[OwnCode]:
     """Yield the functions that a setting names by their path."""
-    given = reading.held.given if reading.held is not None else {}
-    for key, several in given.items():
+    alone = {key: [each] for d in launch.documents for key, each in d.values.items()}
+    for key, several in (reading.held.given if reading.held else alone).items():
         kind = next((kind for end, kind in hooks.paths.items() if key.endswith(end)), None)
         value = several[-1].text.strip("'\"")
         if kind is None or not re.fullmatch(r"[\w./]+(?::\w+|\.\w+)", value):
@@ -330,7 +329,7 @@ def _named_functions(
         path = module if module.endswith(".py") else module.replace(".", "/") + ".py"
         if re.search(hooks.stock, path):
             continue
-        known = functions(beside.get(path) or "").get(name)
+        known = functions(launch.beside.get(path) or "").get(name)
         lines = known.lines if known is not None else ()
         yield OwnCode(kind, name, path, lines, f"{NAMED} {key}")
 

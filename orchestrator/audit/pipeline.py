@@ -46,6 +46,7 @@ _SETS_A_KL = re.compile(
 )
 """A place in YAML, Python or a command that sets the weight of a KL."""
 _MAKES_A_TRAINER = re.compile(r"\b((?:GRPO|RLOO|PPO)Trainer|hydra\.utils\.instantiate)\(")
+_PROGRAM = re.compile(r"(?m)^[^#\n]*?\bpython3?\s+(?:-u\s+)?([\w./-]+\.py)\b")
 NOTEBOOK, LARGEST_NOTEBOOK = ".ipynb", 64_000_000
 
 
@@ -79,7 +80,8 @@ def findings(
 
 def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, str]) -> str:
     """Return why no launch is read in a text."""
-    named = (found_beside(entry_at(each.words)[1], files) for each in started)
+    commands = [entry_at(each.words)[1] for each in started if each.words]
+    named = [found_beside(each, files) for each in (*commands, *_PROGRAM.findall(text))]
     programs = (("", text), *((path, files.get(path, "")) for path in named))
     for path, code in programs:
         if other := unread(code):
@@ -88,11 +90,9 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
             return f"this is {other}; {reads}{f'; {kl}' if kl else ''}"
     if re.search(r"^studies:", text, re.MULTILINE):
         return f"this is a spec of orch and no script: orch plan {name}"
-    others = " (other commands were)" if any(each.words for each in started) else ""
-    whole = re.sub(r"\\\n", "\\\0", text).split("\n")  # a command over several lines is one
-    first = next((i for i, each in enumerate(whole) if _starts(each)), None)
-    at = 0 if first is None else 1 + first + sum(e.count("\0") for e in whole[:first])
-    hidden = f"; line {at} has one that orch cannot read there" if at else ""
+    others = " (other commands were)" if commands else ""
+    at = next(filter(None, (_first_start(code, path) for path, code in programs)), "")
+    hidden = f"; {at} has one that orch cannot read there" if at else ""
     if (kl := _kl_line(text)) and not at:
         hidden = f"; {kl} for a program that orch does not read"
     for path, code in (pair for each in programs for pair in with_modules(*each, files)):
@@ -116,9 +116,15 @@ def _line(text: str, path: str, match: re.Match[str]) -> str:
     return f"line {line} of {path}" if path else f"line {line}"
 
 
+def _first_start(text: str, path: str) -> str:
+    """Return in words which line of a text starts a launch first; empty if none does."""
+    commands = re.finditer(r"((?:\\\n|[^\n])+)", text)  # a command over several lines is one
+    return next((_line(text, path, each) for each in commands if _starts(each[1])), "")
+
+
 def _starts(line: str) -> bool:
     is_comment = line.lstrip().startswith("#")
-    runs = STARTS.search(line) is not None and "pip install" not in line
+    runs = STARTS.search(line) is not None and not re.search(r"pip install|\s(--help|-h)\b", line)
     return not is_comment and runs and may_launch(line)
 
 
@@ -136,7 +142,7 @@ def readings(
     versions: library -> release, which count more than those of the text.
     """
     text, name = script_of(text, name)
-    started, text = launches(text, name, files), plain(text)
+    started, text = [*filter(_trains, launches(text, name, files))], plain(text)
     releases = {**dict(pins(text)), **versions}
     none = True
     for launch in started[: 4 * MOST_FINDINGS]:
@@ -146,6 +152,13 @@ def readings(
             yield *pair, own and runs_file(program.words, name)
     if none:
         raise UnreadableScript(_no_launch(text, name, started, files))
+
+
+def _trains(launch: Launch) -> bool:
+    """Return False for a command that asks a program for its help."""
+    at, named = entry_at(launch.words)
+    after = {word.text for word in launch.words[at + 1 :]}
+    return "--help" not in after and not (named and "-h" in after)
 
 
 def _recognised(

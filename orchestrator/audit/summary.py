@@ -196,9 +196,11 @@ def _moves(finding: AuditFinding) -> Iterator[str]:
 
 def _terms(finding: AuditFinding) -> Iterator[str]:
     """Yield `k3, β = 0.001 in the loss` for each active KL term."""
+    around = finding.surroundings
     for place, term in (("reward", finding.in_reward), ("loss", finding.in_loss)):
         if term.active:
-            yield f"{term_text(term)} in the {place}"
+            moves = f" ({around.controller} moves β)" if around and around.controller else ""
+            yield f"{term_text(term)} in the {place}{moves}"
 
 
 def _mistakes(finding: AuditFinding) -> list[str]:
@@ -211,10 +213,13 @@ def _mistakes(finding: AuditFinding) -> list[str]:
 def _written(finding: AuditFinding) -> str:
     """Return the KL terms of the launch, and the lines that say so."""
     terms = list(_terms(finding))
+    if finding.own or finding.verdict == "undetermined":
+        terms = [f"the setting of {each}" for each in terms]
     if finding.own:
-        terms = [f"the {called(finding.own)} itself", *(f"the setting of {each}" for each in terms)]
+        off = {finding.in_reward.active, finding.in_loss.active} == {False}
+        terms = [f"the {called(finding.own)} itself", *(terms or ["no KL that acts"] * off)]
     elif finding.verdict == "undetermined":
-        terms = ["a KL that the file alone does not fix"]
+        terms = terms or ["a KL that the file alone does not fix"]
     elif finding.rollout_kl:
         terms.append(f"a KL to the policy that sampled, weight {finding.rollout_kl:g}")
     numbers = sorted({n for s in finding.settings if _names_kl(s.key) for n in s.lines})
@@ -332,14 +337,15 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         yield f"dropped without a word: {finding.bound.dropped}"
     if unbounded and finding.bound is not None and finding.bound.failure:
         yield f"known: {finding.bound.failure}"
-    told = finding.bound is not None and not finding.own and not _is_of_a_fork(finding)
+    is_step = called(finding.own) == "advantage" or not finding.own
+    told = finding.bound is not None and is_step and not _is_of_a_fork(finding)
     if not unbounded and told and finding.bound is not None:
         yield f"{_step(finding)}: {finding.bound.step.partition('; ')[0].partition(': ')[0]}"
     if finding.inactive and not instead(finding).startswith("leave out"):
         yield f"no effect: {_named_flags(finding)}"
     if finding.otherwise:
         yield f"if its samples are old: {VERDICTS[finding.otherwise].objective}"
-    elif finding.regime.on_policy is False and finding.verdict != "undetermined":
+    elif finding.regime.on_policy is False and is_step:
         unweighed = finding.surroundings.unweighed if finding.surroundings else ""
         yield finding.regime.because.partition(" (")[0] + unweighed
     acts = [each.headline for each in finding.effects if each.headline]

@@ -206,6 +206,8 @@ class Launch:
     cut_off: CutOff | None = None
     carriage_return: CarriageReturn | None = None
     """Of a shell script whose lines end in CR LF; its words are then those without the CR."""
+    placeholder: tuple[str, int] | None = None
+    """A `<place for a value>` in a shell script that keeps bash from starting it, and its line."""
     open_end: str = ""
     """Why `words` may be incomplete; empty if it is complete."""
     own: tuple[OwnCode, ...] = ()

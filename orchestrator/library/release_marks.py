@@ -56,6 +56,8 @@ class OwnHooks:
     """Functions of the library's modules around the loss."""
     registers: Mapping[str, Replaced] = field(default_factory=dict)
     """Decorators, and functions as `Registry.register`, that register such a function by name."""
+    blind: tuple[Replaced, ...] = ()
+    """What is handed no reference policy, so that it has no KL to one."""
     paths: Mapping[str, Replaced] = field(default_factory=dict)
     """Ends of keys whose value is the path of such a function."""
     imports: tuple[str, ...] = ()

@@ -65,6 +65,10 @@ CAP = "vllm_importance_sampling_cap"
 RLOO = "accelerate launch rloo.py --num_mini_batches 2 --total_episodes 90 --rloo_k 4 --kl_coef 0.1"
 RLOO += " --response_length 512 --missing_eos_penalty 2 --own_flag 3"
 PRIME = "uv run rl @ rl.toml --trainer.model.lora.rank 16 --trainer.model.lora.alpha 32.0"
+ONE_TARGET = "--trainer.model.lora.target-modules.0"
+RESPONSE = "--orchestrator.train.sampling.max-completion-tokens"
+DEAD = "--use_kl_loss --use_kl_estimator_k3 --packing_samples --micro_train_batch_size 8"
+PACKED = {"loss.aggregation": "token_mean"}
 FULLY = "skyrl.train.entrypoints.fully_async"
 SKYRL = (
     "uv run -m skyrl_train.entrypoints.main_base trainer.algorithm.advantage_estimator=grpo "
@@ -254,6 +258,10 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         ("trl@0.27.0", OPEN, {"optimizer.num_warmup_steps": ASK, "loss.correction": ASK}),
         ("verl@0.9.1", VERL.replace("=d.parquet", "=/d/$"), {"data.path": ASK}),
         ("prime_rl@0.5.0", PRIME, {"max_staleness_steps": ASK, "lora.alpha": 32}),
+        ("prime_rl@0.5.0", f"{PRIME} {ONE_TARGET} q", {"lora.targets": "q"}),
+        ("prime_rl@0.5.0", f"{PRIME} {RESPONSE} 9", {"rollout.max_response_tokens": 9}),
+        # a KL without gradient is none, and packed samples of that time have one mean
+        ("openrlhf@0.6.0", f"{OPENRLHF} {DEAD}", {"kl.estimator": "none", **PACKED}),
         # lists and dictionaries are whole; what hangs on an unknown length is unknown
         ("trl@0.16.0", RECIPE, {"lora.targets": "k,q", "lora.rank": 8}),
         ("trl@1.9.2", f"{LORA} --lora_target_modules q k v --beta 0.1", {"lora.targets": "k,q,v"}),
@@ -322,6 +330,8 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
         ),
         ("trl@0.14.0", RLOO, "orch has read has own_flag=3"),
         ("trl@0.14.0", RLOO, "does not have missing_eos_penalty=2"),
+        ("openrlhf@0.10.1.post2", f"{OPENRLHF} --normalize_reward", "no field holds normalize_rew"),
+        ("prime_rl@0.5.0", PRIME, "moved further than 0.2, either way, has only that KL"),
         ("verl@0.9.1", f"{VERL}algorithm.own=False", "orch has read has algorithm.own=False"),
     ],
 )

@@ -456,8 +456,11 @@ class _Reader(ReleaseReader):
             self.unknown_advantage(advantage)
         gspo = keys.text(names["mode"]) == "gspo"
         kl_averaged = keys.text(names["aggregation"]) == "seq-mean-token-mean"
-        averaged = kl_averaged or gspo or not is_since(self.version, FIRST_TOKEN_MEAN)
-        kl_averaged = kl_averaged or not is_since(self.version, FIRST_KL_TOKEN_MEAN)
+        # Packed samples of earlier releases have no mask: one mean over a micro-batch's tokens.
+        old = not is_since(self.version, FIRST_TOKEN_MEAN)
+        packed = old and keys.has("packing_samples") and self._micro("micro_train", 4) != 1
+        averaged = kl_averaged or gspo or (old and not packed)
+        kl_averaged = kl_averaged or not (packed or is_since(self.version, FIRST_KL_TOKEN_MEAN))
         correction = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
         ratio: Literal["token", "sequence_mean", "none"] = "sequence_mean" if gspo else "token"

@@ -108,11 +108,12 @@ _SINCE_TAU_ON = (
 )
 """Keys of the loss that came with or after the commit that set kl_tau to 0.001 by default."""
 MASKS: Mapping[str, tuple[str, str, str, str, float]] = {
+    "0.5.0": ("ipo", "ipo_mask", "ipo_mask_low", "ipo_mask_high", 0.2),
     "default": ("dppo_tv_pull", "dppo_tv", "dppo_mask_low", "dppo_mask_high", 0.2),
     "ipo": ("ipo", "ipo_mask", "ipo_threshold", "ipo_threshold", 0.1),
 }
-"""loss.type since 0.6.0 -> the policy loss with a kl_tau and without, the keys of its two bounds
-and their default."""
+"""loss.type since 0.6.0, and 0.5.0 -> the policy loss with a kl_tau and without, the keys of its
+two bounds and their default."""
 _BEFORE_TAU_ON = (
     *("ratio_type", "sequence_clip_high", "token_mask_low", "token_mask_high"),
     *("geo_mask_low", "geo_mask_high", "sequence_mask_low", "sequence_mask_high"),
@@ -274,6 +275,7 @@ def _is_ours(values: Mapping[str, Given]) -> bool:
     server = bool(heads & _SERVER) and not heads & {"orchestrator", "trainer", "inference"}
     return not (foreign or server) and (
         bool(heads & _MARKS)
+        or STEPS_NAMES[0] in values
         or heads >= _SFT_HEADS
         or _is_orchestrator(values)
         or _is_trainer(values)
@@ -526,19 +528,21 @@ class _Reader(ReleaseReader):
         )
 
     def _policy_loss(self, *, pulls: bool) -> tuple[str, tuple[float, float] | None]:
-        """Return the policy loss and its bounds since 0.6.0; `ppo` and None for others.
+        """Return the policy loss and its bounds since 0.5.0; `ppo` and None for others.
 
         `pulls`: kl_tau is not 0.
         """
         kind = self._find("trainer.loss.type", LOSS_TYPE)
         name = (self.keys.text(kind) or "") if kind else "default"
-        if self.at < _FIRST_PATHS or name not in MASKS:
+        name = self.version if self.at == LAST_LEVEL and name == "default" else name
+        apart = self.half and not self._is_whole()
+        if apart or self.at < LAST_LEVEL or name not in MASKS:
             return "ppo", None
         with_pull, alone, low, high, default = MASKS[name]
         loss = with_pull if pulls else alone
         keys = [self._find(f"trainer.loss.{key}", f"loss.{key}") for key in (low, high)]
         bounds = [self.keys.number(key) if key else default for key in keys]
-        if bounds[0] is None or bounds[1] is None:
+        if bounds[0] is None or bounds[1] is None or bounds[0] != bounds[1]:
             return loss, None
         return loss, (bounds[0], bounds[1])
 

@@ -130,7 +130,7 @@ class _Reader(StockReader):
             contradictions=tuple(self._contradictions()),
             settings=tuple(keys.settings),
             changes=tuple(self._changes(loss)),
-            assumes=tuple(self._assumed()),
+            assumes=tuple(self._assumed(reward, loss)),
             regime=self._regime(),
             surroundings=self._surroundings(loss),
             held=self.basis.held(
@@ -255,7 +255,7 @@ class _Reader(StockReader):
         if steps is not None:
             return TrainingRegime.of_steps(steps, f"--num-steps-per-rollout {steps:g}")
         if keys.has("use-dynamic-global-batch-size"):
-            return TrainingRegime(None, "--use-dynamic-global-batch-size decides the steps")
+            return TrainingRegime.of_steps(1, "--use-dynamic-global-batch-size: all its samples")
         names = ("rollout-batch-size", "n-samples-per-prompt", "global-batch-size")
         return regime_of_rollouts(keys, *names, flag="--")
 
@@ -337,11 +337,14 @@ class _Reader(StockReader):
         names = ("gamma", "lambd") if self.advantage == "ppo" else ("gamma",)
         return self.discounts({name: f"--{name}" for name in names})
 
-    def _assumed(self) -> Iterator[str]:
+    def _assumed(self, reward: InReward, loss: InLoss) -> Iterator[str]:
         yield from self.keys.assumes
         for flag in ("custom-config-path", "megatron-config-path"):
             if self.keys.has(flag):
                 yield f"--{flag} changes no key of the KL"
+        folder = self.keys.text("ref-load") or ""
+        if (reward.active or loss.active) and re.fullmatch(r"\w[\w.-]*/[\w.-]+", folder):
+            yield f"--ref-load {folder} is a folder: slime does not start with a name of the Hub"
 
     def _rules(self, reward: InReward, loss: InLoss) -> None:
         code = CODE[self.fork]
@@ -458,6 +461,7 @@ READER = ReadLibrary(
         repositories=("slime",),
         files=(
             ReleaseFile("slime", "setup.py", needs="slime", pattern=_VERSION),
+            ReleaseFile("slime", "slime/setup.py", needs="slime/slime", pattern=_VERSION),
             ReleaseFile("miles", "setup.py", needs="miles", pattern=_VERSION),
         ),
         command_calls=(CommandCall("execute_train", "train_args", "train_script", "train.py"),),

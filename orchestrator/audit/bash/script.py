@@ -10,10 +10,12 @@ from types import MappingProxyType
 from orchestrator.audit.bash.interpreter import Interpreter
 from orchestrator.audit.bash.syntax import (
     MOST_WORK,
+    PLACEHOLDER,
     Budget,
     ShellSource,
     SyntaxNode,
     TooDeep,
+    placeholders,
     readable,
 )
 from orchestrator.audit.bash.values import (
@@ -73,6 +75,11 @@ def launches(
     budget = budget or Budget()
     try:
         tree = budget.parse(source.data)
+        if places := placeholders(tree, source.data):
+            put = {each.start(): b'"${_%d}"' % each.start() for each in places}
+            data = PLACEHOLDER.sub(lambda match: put.get(match.start(), match[0]), source.data)
+            unknown = {**unknown, **{f"_{each.start()}": each[0].decode() for each in places}}
+            text, source, tree = data.decode(), replace(source, data=data), budget.parse(data)
     except TooDeep as error:
         raise UnreadableScript(f"this script cannot be followed: {error}") from None
     scope: dict[str, ShellText | Hole] = {
@@ -95,8 +102,19 @@ def launches(
         for i, command in enumerate(run.commands)
         if not _is_flag(command)
     )
-    launches_ = [launch for each in mended if (launch := _launch(run, *each)) is not None]
+    found = [launch for each in mended if (launch := _launch(run, *each)) is not None]
+    launches_ = [_refused(each, places, first_line) for each in found]
     return launches_, {name: _known_part(value) for name, value in run.written.items()}
+
+
+def _refused(launch: Launch, places: Sequence[re.Match[bytes]], first_line: int) -> Launch:
+    """Return a launch with the first place for a value that keeps bash from starting it."""
+    last = max((n for word in launch.words for n in word.lines), default=launch.line)
+    for place in places:
+        text, line = place[0].decode(), first_line + place.string.count(b"\n", 0, place.start())
+        if (place[1] is not None and line <= last) or any(text in w.why for w in launch.words):
+            return replace(launch, placeholder=(text, line))
+    return launch
 
 
 def _read(

@@ -24,9 +24,25 @@ a variable name."""
 
 _IN_A_PATH = re.compile(r"""(?<=[\w./,:=@%+"-])\$([A-Za-z_]\w*|\d)(?=[./,:=@%+-])""")
 
+PLACEHOLDER = re.compile(
+    rb"<[A-Za-z](?:[\w ./:-]*[A-Za-z_])?>(?![A-Za-z0-9&])(?=([ \t]*(?:[\n;&|)#]|$))?)"
+)
+"""A place for a value, `<your path>`, for which bash reads two redirections. The group is there if
+nothing follows to redirect to: bash then reads no further."""
+
 
 class TooDeep(Exception):
     """Raised if the script is nested deeper, or is longer, than any launch needs."""
+
+
+def placeholders(tree: SyntaxNode, data: bytes) -> list[re.Match[bytes]]:
+    """Return the places for values of a script, those in quotes left out."""
+    return [
+        match
+        for match in PLACEHOLDER.finditer(data)
+        if (node := tree.descendant_for_byte_range(match.start(), match.start() + 1)).type == "<"
+        or (node.type == "word" and node.parent.type == "ERROR")
+    ]
 
 
 def readable(text: str) -> str:
