@@ -5,11 +5,7 @@ from pathlib import Path
 from backends.micro import disk, kernels, plan, rehearsal, shipped, version
 from backends.micro.manifest import MANIFEST
 from orchestrator.kl.library_semantics import Semantics
-from orchestrator.library.protocol import (
-    EmbeddedTrainer,
-    SharedProcess,
-    ShippedPrompts,
-)
+from orchestrator.library.protocol import EmbeddedTrainer, ShippedPrompts
 
 
 class Micro(EmbeddedTrainer):
@@ -21,7 +17,6 @@ class Micro(EmbeddedTrainer):
     capabilities = MANIFEST.capabilities()
     tasks_dir = Path(__file__).parent / "tasks"
     policies_dir = shipped.POLICIES
-    shared_process = SharedProcess("backends.micro.train:run_lockstep", 32, plan.shape)
     translate = staticmethod(plan.translate)
     parse = staticmethod(plan.parse)
     read_metrics = staticmethod(disk.read_metrics)

@@ -7,7 +7,7 @@ of the divergence between the two next-token distributions. That divergence is e
 vocabulary (Amini et al. 2025). Only the states are sampled, with common random numbers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -17,7 +17,6 @@ from torch import Tensor
 from backends.micro import passes
 from backends.micro.passes import Policies
 from backends.micro.problem_sets import encode, held_out_problems
-from backends.micro.rollout import Rollouts
 from backends.micro.skills import SKILLS, Skill
 
 NUM_PROBLEMS = 256
@@ -38,10 +37,9 @@ def log_accuracies(policy: Policies, skill: Skill) -> Tensor:
     return policy.score(*given, plain).logp[:, :, 0].sum(-1)
 
 
-def accuracies(policy: Policies) -> list[dict[Skill, float]]:
-    """Return each cell's exact expected accuracy on each skill, at temperature 1."""
-    by_skill = {s: log_accuracies(policy, s).exp().mean(-1).tolist() for s in SKILLS}
-    return [dict(zip(by_skill, row, strict=True)) for row in zip(*by_skill.values(), strict=True)]
+def accuracies(policy: Policies) -> dict[Skill, float]:
+    """Return a policy's exact expected accuracy on each skill, at temperature 1."""
+    return {skill: log_accuracies(policy, skill)[0].exp().mean(-1).item() for skill in SKILLS}
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
@@ -65,7 +63,7 @@ class Divergence:
         theirs = passes.prepared(reference[None]).sample(
             self.prompts[None],
             self.uniforms[None],
-            torch.ones(1, 1, 1, 1, device=device),
+            passes.temperature(1.0, reference),
             (1.0,),
             keep=False,
         )
@@ -73,65 +71,26 @@ class Divergence:
         self.logps = theirs.scored.logps[0]
 
 
-def metrics(of_cells: Sequence[Divergence], policy: Policies) -> list[dict[str, float]]:
-    """Return each cell's exact metrics: accuracies, divergences to its reference, entropy."""
-    exact, divergences = accuracies(policy), divergence_metrics(of_cells, policy)
-    return [
-        accuracy_metrics(by_skill, one.skill) | values
-        for by_skill, one, values in zip(exact, of_cells, divergences, strict=True)
-    ]
+def metrics(to: Divergence, policy: Policies) -> dict[str, float]:
+    """Return a policy's exact metrics: accuracies, divergences to its reference, entropy."""
+    return accuracy_metrics(accuracies(policy), to.skill) | divergence_metrics(to, policy)
 
 
 @torch.no_grad()
-def divergence_metrics(of_cells: Sequence[Divergence], policy: Policies) -> list[dict[str, float]]:
-    """Return each cell's reverse and forward KL (nats per sequence) and entropy (nats per token).
-
-    The responses of all cells have the same longest length.
-    """
-    prompts, uniforms, tokens, mask = _stacked(of_cells)
-    plain = torch.ones(len(of_cells), 1, 1, 1, device=prompts.device)
-    ours = policy.sample(prompts, uniforms, plain, (1.0,) * len(of_cells), keep=False)
-    theirs = policy.score(prompts, tokens, mask, plain).logps
-    return _divergences(of_cells, ours.rollouts, ours.scored.logps, theirs)
-
-
-def _stacked(of_cells: Sequence[Divergence]) -> Iterator[Tensor]:
-    """Yield prompts [C, P, S], uniforms, the reference's tokens and their mask [C, P, 1, T]."""
-    return (
-        torch.stack(parts)
-        for parts in zip(
-            *((one.prompts, one.uniforms, one.tokens, one.mask) for one in of_cells), strict=True
-        )
-    )
-
-
-def _divergences(
-    of_cells: Sequence[Divergence], ours: Rollouts, own: Tensor, theirs: Tensor
-) -> list[dict[str, float]]:
-    """Return `divergence_metrics` of the policies' samples.
-
-    own, theirs: the log-probabilities [C, P, T, V] that the policies give, at the positions of
-    their own samples and of the reference's.
-    """
-    reference = torch.empty_like(own)
-    for one in {id(each): each for each in of_cells}.values():
-        numbers = [number for number, each in enumerate(of_cells) if each is one]
-        of_these = Rollouts(*(part[numbers] for part in ours))
-        scored = passes.score_alike(one.reference, of_these, 1.0)
-        reference[numbers] = torch.stack([each.logps for each in scored])
-    mask, logps = (
-        torch.stack(parts)
-        for parts in zip(*((one.mask, one.logps) for one in of_cells), strict=True)
-    )
-    forward_kl, visited = _kl(logps, theirs), ours.mask[:, :, 0]
+def divergence_metrics(to: Divergence, policy: Policies) -> dict[str, float]:
+    """Return reverse and forward KL (nats per sequence) and entropy (nats per token)."""
+    plain = passes.temperature(1.0, to.reference)
+    ours = policy.sample(to.prompts[None], to.uniforms[None], plain, (1.0,), keep=False)
+    theirs = policy.score(to.prompts[None], to.tokens[None], to.mask[None], plain).logps[0]
+    own, visited = ours.scored.logps[0], ours.rollouts.mask[0, :, 0]
+    reference = passes.scored(to.reference, ours.rollouts, 1.0).logps
     entropy = -(own.exp() * own).sum(-1)
     values = {
-        "eval/kl_reverse": (_kl(own, reference) * visited).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
-        "eval/kl_forward": (forward_kl * mask[:, :, 0]).flatten(1).sum(-1) / NUM_KL_PROBLEMS,
-        "eval/entropy": (entropy * visited).flatten(1).sum(-1) / visited.flatten(1).sum(-1),
+        "eval/kl_reverse": (_kl(own, reference) * visited).sum() / NUM_KL_PROBLEMS,
+        "eval/kl_forward": (_kl(to.logps, theirs) * to.mask[:, 0]).sum() / NUM_KL_PROBLEMS,
+        "eval/entropy": (entropy * visited).sum() / visited.sum(),
     }
-    rows = zip(*(each.tolist() for each in values.values()), strict=True)
-    return [dict(zip(values, row, strict=True)) for row in rows]
+    return {name: value.item() for name, value in values.items()}
 
 
 @cache

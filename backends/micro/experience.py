@@ -1,11 +1,9 @@
-"""Make rollout batches: prompts, responses, rewards, advantages; of many cells at once.
+"""Make rollout batches: prompts, responses, rewards, advantages.
 
 Every random number is a function of the cell's seed and the batch's number. So a resumed run draws
 the same numbers, and cells that differ in one setting share their random numbers.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor
 
 from backends.micro import passes, rollout_rounding
-from backends.micro.batched import PackedScores, Sampled
+from backends.micro.batched import Sampled
 from backends.micro.objective import (
     Experience,
     penalty,
@@ -51,113 +49,49 @@ class Trainee(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """A rollout batch of each of C cells."""
+    """A rollout batch of a cell."""
 
-    experiences: list[Experience]
-    versions: list[int]
-    """The number of train steps behind each rollout policy, [C]."""
+    experience: Experience
+    version: int
+    """The number of train steps behind the rollout policy."""
     sampled: Sampled
-    """The samples of all cells together."""
-    samplers: passes.Policies
-    """The policies that sampled."""
+    sampler: passes.Policies
+    """The policy that sampled."""
 
 
-def collect(cells: Sequence[Trainee]) -> Collected:
-    """Return rollout batches for the next train steps of cells of one shape."""
-    draws = [_draw(cell) for cell in cells]
-    device = cells[0].state.policy.device
+def collect(cell: Trainee) -> Collected:
+    """Return the rollout batch for the next train steps of a cell."""
+    state, settings = cell.state, cell.settings
     prompts, answers, uniforms = (
-        torch.from_numpy(np.stack(parts)).to(device) for parts in zip(*draws, strict=True)
+        torch.from_numpy(part)[None].to(state.policy.device) for part in _draw(cell)
     )
-    versions = [cell.rollout_version for cell in cells]
-    temperature = temperatures(cells)
-    samplers = [cell.state.version(v) for cell, v in zip(cells, versions, strict=True)]
-    rounded = rollout_rounding.rounding(cells[0].settings)
-    folded = passes.prepared(rollout_rounding.copied(torch.stack(samplers), rounded))
-    sampled = folded.sample(
-        prompts,
-        uniforms,
-        temperature,
-        [cell.settings.rollout.top_p for cell in cells],
-        rounded=rounded,
+    version, heat = cell.rollout_version, settings.rollout.temperature
+    rounded = rollout_rounding.rounding(settings)
+    copied = rollout_rounding.copied(state.version(version)[None], rounded)
+    sampler, top_p = passes.prepared(copied), [settings.rollout.top_p]
+    sampled = sampler.sample(
+        prompts, uniforms, passes.temperature(heat, copied), top_p, rounded=rounded
     )
-    rollouts = sampled.rollouts
-    references = _scored_by_references(cells, sampled)
-    starts = sampled.scored
-    if any(map(_asks_of_the_start, cells, versions)):
-        starts = _scored([cell.state.policy for cell in cells], rollouts, temperature)
-    reward = rewards(rollouts.tokens, rollouts.mask, answers)
-    experiences = []
-    for number, (cell, version) in enumerate(zip(cells, versions, strict=True)):
-        start = starts if _asks_of_the_start(cell, version) else sampled.scored
-        of_cell = Rollouts(*(part[number] for part in rollouts))
-        ours, before = (
-            Scored(each.logp[number], each.logps[number]) for each in (sampled.scored, start)
-        )
-        theirs = references.get(number, ours)
-        experiences.append(_experience(cell, of_cell, ours, before, theirs, reward[number]))
-    return Collected(experiences, versions, sampled, folded)
-
-
-def temperatures(cells: Sequence[Trainee]) -> Tensor:
-    """Return the rollout temperatures, [C, 1, 1, 1]."""
-    values = [cell.settings.rollout.temperature for cell in cells]
-    return torch.tensor(values, device=cells[0].state.policy.device)[:, None, None, None]
+    rollouts = Rollouts(*(part[0] for part in sampled.rollouts))
+    ours = start = theirs = Scored(sampled.scored.logp[0], sampled.scored.logps[0])
+    if _asks_of_the_start(cell, version):
+        start = passes.scored(state.policy, sampled.rollouts, heat)
+    if not _is_to_the_sampler(cell):
+        is_one = cell.dialect.reference_temperature == "one"
+        theirs = passes.scored(state.reference, sampled.rollouts, 1.0 if is_one else heat)
+    reward = rewards(rollouts.tokens, rollouts.mask, answers[0])
+    experience = _experience(cell, rollouts, ours, start, theirs, reward)
+    return Collected(experience, version, sampled, sampler)
 
 
 def _draw(cell: Trainee) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return prompts [P, S], right answers [P, 6] and uniforms [P, G, T]."""
-    settings = cell.settings
-    shape = (
-        settings.batch.num_prompts,
-        settings.rollout.group_size,
-        settings.rollout.max_response_tokens,
-    )
-    return _drawn(cell.skill, settings.seed, cell.batch_number, shape)
-
-
-@lru_cache(maxsize=16)
-def _drawn(
-    skill: Skill, seed: int, number: int, shape: tuple[int, int, int]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return `_draw` of a batch's number. Cells of one seed and skill share it."""
-    rng = np.random.default_rng([seed, number])
-    digits = problems(rng, shape[0], held_out=False)
+    batch, rollout = cell.settings.batch, cell.settings.rollout
+    shape = (batch.num_prompts, rollout.group_size, rollout.max_response_tokens)
+    rng = np.random.default_rng([cell.settings.seed, cell.batch_number])
+    digits = problems(rng, batch.num_prompts, held_out=False)
     uniforms = rng.random(shape, np.float32)
-    return (*encode(skill, digits), uniforms)
-
-
-def _scored_by_references(cells: Sequence[Trainee], sampled: Sampled) -> dict[int, Scored]:
-    """Return the log-probabilities that the reference policies give to the responses, by cell.
-
-    A cell whose reference policy is the sampler is left out.
-    """
-    asking: dict[tuple[object, ...], list[int]] = {}
-    for number, cell in enumerate(cells):
-        if not _is_to_the_sampler(cell):
-            # Cells of one reference policy and with the same prompts are scored together.
-            heat = _reference_temperature(cell)
-            draw = cell.skill, cell.settings.seed, cell.batch_number
-            asking.setdefault((id(cell.state.reference), heat, *draw), []).append(number)
-    scored: dict[int, Scored] = {}
-    for numbers in asking.values():
-        first = cells[numbers[0]]
-        of_these = Rollouts(*(part[numbers] for part in sampled.rollouts))
-        alike = passes.score_alike(first.state.reference, of_these, _reference_temperature(first))
-        scored.update(zip(numbers, alike, strict=True))
-    return scored
-
-
-def _reference_temperature(cell: Trainee) -> float:
-    """Return the temperature of the reference policy's log-probabilities."""
-    is_one = cell.dialect.reference_temperature == "one"
-    return 1.0 if is_one else cell.settings.rollout.temperature
-
-
-def _scored(policies: Sequence[Tensor], rollouts: Rollouts, temperature: Tensor) -> PackedScores:
-    """Return the log-probabilities that C other policies give to the responses."""
-    policy = passes.prepared(torch.stack(list(policies)))
-    return policy.score(rollouts.prompts, rollouts.tokens, rollouts.mask, temperature)
+    return (*encode(cell.skill, digits), uniforms)
 
 
 def _experience(

@@ -1,9 +1,7 @@
 """Compute advantages and the loss: turn rewards and the KL term into one gradient.
 
 A `Dialect` parameter has the differences of a library. `PLAIN` is this trainer's own dialect.
-Shapes: P prompts, G rollouts per prompt, T response tokens. Masked tokens are 0 everywhere. What
-`objective` takes may have a leading dimension of cells, [C, P, G, T]: then its sums and means are
-those of each cell, [C].
+Shapes: P prompts, G rollouts per prompt, T response tokens. Masked tokens are 0 everywhere.
 """
 
 from math import inf
@@ -193,12 +191,10 @@ def objective(
     batch: Experience,
     dialect: Dialect = PLAIN,
     state_kls: Tensor | None = None,
-    betas: Tensor | None = None,
 ) -> Objective:
     """Return the loss of a minibatch, differentiable in `logp` [P, G, T].
 
     `state_kls`: the KL of each token's state (`state_kl`), for an estimator over the vocabulary.
-    `betas`: beta of each cell [C], where cells differ in it; None: that of `kl`.
     """
     if dialect.ratio_level == "sequence_if_kl_reward" and has_kl_of_the_response(kl):
         loss = loss.but(ratio_level="sequence")
@@ -221,7 +217,7 @@ def objective(
         state_kls = state_kls * batch.weight
     per_token = state_kls * batch.mask
     of_kl = of_the_kl(loss, dialect), per_token, batch.mask, dialect, batch.batch_tokens
-    total = policy + (kl.beta if betas is None else betas) * aggregate(*of_kl)
+    total = policy + kl.beta * aggregate(*of_kl)
     return Objective(total, policy, mean_over_responses(per_token.sum(-1)), ratio, clipped)
 
 
@@ -369,10 +365,10 @@ def aggregate(
 
 
 def sum_over_tokens(per_token: Tensor) -> Tensor:
-    """Return the sum [...] of values per token [..., P, G, T]."""
+    """Return the sum of values per token [P, G, T]."""
     return per_token.flatten(-3).sum(-1)
 
 
 def mean_over_responses(per_response: Tensor) -> Tensor:
-    """Return the mean [...] of values per response [..., P, G]."""
+    """Return the mean of values per response [P, G]."""
     return per_response.flatten(-2).mean(-1)

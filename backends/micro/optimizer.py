@@ -1,7 +1,6 @@
 """AdamW on a flat vector, and its learning-rate schedule."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -84,13 +83,12 @@ def update(
 
 
 @torch.no_grad()
-def clip(gradients: Tensor, max_norms: Sequence[float | None]) -> tuple[Tensor, Tensor]:
-    """Return C gradients [C, N], each scaled to a norm of at most its bound, and their norms [C].
+def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, float]:
+    """Return a gradient [N] scaled to a norm of at most its bound, and its norm before that.
 
-    The norms are those before the scaling. None: no bound.
+    max_norm: None: no bound.
     """
-    norms = torch.linalg.vector_norm(gradients, dim=1)
-    bounds = norms.new_tensor([math.inf if bound is None else bound for bound in max_norms])
+    norm = torch.linalg.vector_norm(gradient)
+    bound = math.inf if max_norm is None else max_norm
     # As in torch.nn.utils.clip_grad_norm_, with its 1e-6.
-    factors = (bounds / (norms + 1e-6)).clamp(max=1.0)
-    return gradients * factors[:, None], norms
+    return gradient * (bound / (norm + 1e-6)).clamp(max=1.0), norm.item()

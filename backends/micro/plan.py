@@ -44,19 +44,6 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     )
 
 
-def shape(settings: Settings) -> tuple[object, ...]:
-    """Return the values that cells must share to be trained together."""
-    rollout, batch = settings.rollout, settings.batch
-    return (
-        rollout.group_size,
-        rollout.max_response_tokens,
-        batch.num_prompts,
-        batch.num_minibatches,
-        settings.max_staleness_steps == 0,
-        settings.precision.rollout or "fp32",
-    )
-
-
 def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
     """Return the settings of a launch. `files`: name -> text. Raise SpecError with every fault."""
     name = next((Path(arg).name for arg in argv if arg.endswith(".json")), CELL)

@@ -94,9 +94,9 @@ def pretrain(recipe: Recipe) -> Tensor:
         out = forward(weights(flat), tokens[:, :-1], at)
         loss = F.cross_entropy(out.flatten(0, 1), tokens[:, PROMPT_TOKENS:].flatten())
         (gradient,) = torch.autograd.grad(loss, flat)
-        clipped, _ = optimizer.clip(gradient[None], [1.0])
+        clipped, _ = optimizer.clip(gradient, 1.0)
         rate = optimizer.learning_rate(ADAM, step, recipe.num_steps)
-        flat = optimizer.update(flat, clipped[0], moments, ADAM, step, rate).requires_grad_()
+        flat = optimizer.update(flat, clipped, moments, ADAM, step, rate).requires_grad_()
     return flat.detach()
 
 

@@ -5,7 +5,6 @@
     local        decides which cell starts when, in the process of `orch run`
     fork_server  a process that imports the trainers once and forks a worker for each cell
     worker       one cell in one process: claim, attempt, training, ending; on a cluster too
-    together     cells that one process trains together, because that is faster
     program      runs a program to its end, and stops it with all it started
     endings      how an attempt ended, and the classes of failure
     progress     whether a cell that was started again got any further

@@ -11,7 +11,6 @@ pipe of all processes:
 
     {"ready": true}  {"refused": text}     of the fork server: the modules are imported, or not
     {"started": attempt}  {"held": true}  {"settled": true}  {"fault": text}  {"bug": text}
-    {"finished": true}                     one cell of several has its exit record
     {"ended": exit code}                   the process is gone, however it ended
 
 The reports of the last three lines have the submission of their cell. The standard library's fork
@@ -33,16 +32,15 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn, Protocol
 
 from orchestrator.environments.extras import missing
 from orchestrator.errors import EnvironmentFault, RunFolderError
-from orchestrator.launch import node, processes, provenance, together, worker
+from orchestrator.launch import node, processes, provenance, worker
 from orchestrator.launch.endings import Ending, disk_full_error
 from orchestrator.launch.processes import GRACE_SECONDS
-from orchestrator.launch.together import Tell
-from orchestrator.records import Cell, LaunchPlan
-from orchestrator.rundir import RunFolder
+from orchestrator.records import Cell, ExitRecord, LaunchPlan
+from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir, RunFolder
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _LOOK_SECONDS = 0.05
@@ -52,12 +50,13 @@ _LONGEST_TEXT = 900
 
 
 class Order(NamedTuple):
-    """The order to a worker: the cells to train."""
+    """The order to a worker: the cell to train."""
 
     folder: str
-    cells: list[tuple[str, str]]
-    """The ledger's name of each cell's start, and the cell as JSON. The first name is that of the
-    process."""
+    submission: str
+    """The ledger's name of the cell's start."""
+    cell: str
+    """As JSON."""
     options: Mapping[str, object] | None = None
     """`site.options`; see NodeOptions."""
     gpus: tuple[str, ...] = ()
@@ -212,7 +211,7 @@ def _serve(reports: int) -> None:
                     closing = True
                     _signal(workers, order["signal"])
                 elif not closing:
-                    workers[_fork(Order(**order), reports)] = order["cells"][0][0]
+                    workers[_fork(Order(**order), reports)] = order["submission"]
         for pid in list(workers):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -243,11 +242,31 @@ def _report(reports: int, submission: str = "", **message: object) -> None:
 # In a worker
 
 
+class Tell(Protocol):
+    """A function that reports an event of a submission to orch."""
+
+    def __call__(self, submission: str, **message: object) -> None:
+        """Report one event of a submission."""
+
+
+class Member(NamedTuple):
+    """A claimed cell, with its attempt."""
+
+    submission: str
+    cell: Cell
+    cell_dir: CellDir
+    attempt: AttemptDir
+    claim: IO[str]
+
+    @property
+    def job(self) -> Mapping[str, object]:
+        """Return the entries of job.json that say who started the cell."""
+        return {"submission": self.submission, "launcher": "local"}
+
+
 def run_worker(order: Order, tell: Tell) -> NoReturn:
     """Carry out one order, report the result, and end the process."""
-    many = len(order.cells) > 1
-    stop = worker.StopSignals(together.ASKS_TO_STOP if many else worker.STOP_SIGNALS)
-    submission, code = order.cells[0][0], 0
+    stop, code = worker.StopSignals(), 0
     try:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)  # the orders are the server's to read
@@ -256,20 +275,17 @@ def run_worker(order: Order, tell: Tell) -> NoReturn:
             for name in ONE_THREAD:
                 os.environ.pop(name, None)
         worker.one_thread()
-        if many:
-            together.train_cells(order.cells, Path(order.folder), tell, stop)
-        else:
-            train_cell(order, tell, stop)
+        train_cell(order, tell, stop)
     except RunFolderError as error:
-        tell(submission, fault=str(error))
+        tell(order.submission, fault=str(error))
         code = 1
     except BaseException as error:
         full = disk_full_error(error, Path(order.folder))
         if full is None:
             traceback.print_exc()
-            tell(submission, bug=traceback.format_exc()[-_LONGEST_TEXT:])
+            tell(order.submission, bug=traceback.format_exc()[-_LONGEST_TEXT:])
         else:
-            tell(submission, fault=str(full))
+            tell(order.submission, fault=str(full))
         code = 2 if full is None else 1
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -282,9 +298,8 @@ def run_worker(order: Order, tell: Tell) -> NoReturn:
 
 def train_cell(order: Order, tell: Tell, stop: worker.StopSignals) -> None:
     """Train the cell if it still needs training and no other process holds its claim."""
-    ((submission, text),) = order.cells
     folder = RunFolder(Path(order.folder))
-    member = together.claimed(submission, Cell.model_validate_json(text), folder, tell)
+    member = claimed(order.submission, Cell.model_validate_json(order.cell), folder, tell)
     if member is None:
         return
     cell, attempt = member.cell, member.attempt
@@ -294,9 +309,43 @@ def train_cell(order: Order, tell: Tell, stop: worker.StopSignals) -> None:
             return node.run(plan, attempt, cell, order.options or {}, claim)
 
         worker.redirect(attempt)
-        begun = partial(together.note_start, member, folder, tell)
+        begun = partial(note_start, member, folder, tell)
         record = worker.train(cell, member.cell_dir, attempt, member.job, stop, begun, execute)
-        together.note_end(member, folder, record)
+        note_end(member, folder, record)
+
+
+def claimed(submission: str, cell: Cell, folder: RunFolder, tell: Tell) -> Member | None:
+    """Return a cell with a new attempt, or None if it needs no training here."""
+    cell_dir = folder.cell(cell)
+    cell_dir.make(cell)
+    claim = cell_dir.take_claim()
+    if claim is None:
+        tell(submission, held=True)
+        return None
+    # orch decided without the claim: since then another may have trained or cancelled the cell
+    if cell_dir.state(claimed=True).state not in RESUMABLE:
+        claim.close()
+        tell(submission, settled=True)
+        return None
+    attempt = cell_dir.open_attempt()
+    for output in (attempt.stdout, attempt.stderr):
+        output.touch()
+    return Member(submission, cell, cell_dir, attempt, claim)
+
+
+def note_start(member: Member, folder: RunFolder, tell: Tell) -> None:
+    """Append to the ledger, and report, that a cell has its job.json."""
+    names = {"submission": member.submission, "attempt": member.attempt.number}
+    folder.append("started", member.cell.id, pid=os.getpid(), **names)
+    tell(member.submission, started=member.attempt.number)
+
+
+def note_end(member: Member, folder: RunFolder, record: ExitRecord) -> None:
+    """Write the exit record, which alone decides. A kill before the next line costs only that line
+    in the ledger."""
+    member.attempt.write_exit(record)
+    names = {"submission": member.submission, "attempt": member.attempt.number}
+    folder.append("ended", member.cell.id, state=record.state, failure=record.failure, **names)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,15 @@ import signal
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.errors import EnvironmentFault, OrchError, RunFolderError
 from orchestrator.files import read_json, write_text
-from orchestrator.launch import LaunchEvent, processes, together
+from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
 from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState
@@ -28,9 +27,6 @@ from orchestrator.spec.site_options import NodeOptions, node_options
 RELAUNCHES = 2
 """Times that one run restarts a cell whose process was killed, from its last checkpoint. After that
 the next run can resume it."""
-FEWEST = 2
-"""Smallest number of cells in one process, if many cells can share it. With fewer cells, its matrix
-products are small and slow."""
 _TICK_SECONDS = 0.25
 WAIT_SECONDS = 1.5 * processes.GRACE_SECONDS
 DYING_SECONDS = 10.0
@@ -109,30 +105,8 @@ def _gpus_for(cells: Sequence[Cell], options: NodeOptions) -> list[str]:
     return free
 
 
-def _shape(cell: Cell) -> Hashable | None:
-    """Return a key: cells with equal keys may be trained together. None: train the cell alone."""
-    shared = together.shared_process(cell)
-    return None if shared is None else (cell.settings.backend.name, shared.shape(cell.settings))
-
-
 def _states(cells: Sequence[Cell], folder: RunFolder) -> tuple[tuple[Cell, CellState], ...]:
     return tuple((cell, folder.cell(cell).state()) for cell in cells)
-
-
-def fair_share(cells: int, workers: int, at_most: int) -> int:
-    """Return how many cells each process trains, so that all workers get equally many.
-
-    Each worker runs as few processes as `at_most` cells in one process allow.
-    """
-    processes_of_worker = ceil(cells / (workers * at_most))
-    return min(at_most, max(FEWEST, ceil(cells / (workers * processes_of_worker))))
-
-
-class RunningProcess(NamedTuple):
-    """A started worker: the submissions of its cells, and its GPUs."""
-
-    submissions: tuple[str, ...]
-    gpus: tuple[str, ...] = ()
 
 
 class LocalLaunch:
@@ -155,14 +129,12 @@ class LocalLaunch:
         self.waiting = deque(waiting)
         self.running: dict[str, Cell] = {}
         """The running cells by submission."""
-        self.processes: dict[str, RunningProcess] = {}
-        """The workers by the submission of their first cell."""
+        self.processes: dict[str, tuple[str, ...]] = {}
+        """The GPUs of each worker, by the submission of its cell."""
         self.workers = workers
         self.elsewhere = {cell.id: cell for cell in elsewhere}
         """Cells that another process of orch is training."""
         self.losses: Counter[str] = Counter()
-        self.shares: dict[Hashable, int] = {}
-        """Shape -> number of its cells in one process."""
         self.folder, self.server, self.stop, self.on_event = folder, server, stop, on_event
         self.options = options
         self.ready = False
@@ -209,40 +181,13 @@ class LocalLaunch:
             and len(self.processes) < self.workers
             and gpus_of_cell(self.waiting[0]) <= len(self.gpus)
         ):
-            cells = self._next_cells()
-            gpus = tuple(self.gpus.pop(0) for _ in range(gpus_of_cell(cells[0])))
-            submissions = tuple(secrets.token_hex(8) for _ in cells)
-            for submission, cell in zip(submissions, cells, strict=True):
-                # before the process exists: a kill in between leaves an intent, and no lost process
-                self.folder.append("intent", cell.id, submission=submission, launcher="local")
-                self.running[submission] = cell
-            self.processes[submissions[0]] = RunningProcess(submissions, gpus)
-            texts = [cell.model_dump_json() for cell in cells]
-            named = list(zip(submissions, texts, strict=True))
-            self.server.start(Order(str(self.folder.path), named, self.options, gpus))
-
-    def _next_cells(self) -> list[Cell]:
-        """Take the next waiting cell, with others to train in the same process.
-
-        Each process gets an equal share of the cells of a shape. A cell whose process was killed is
-        trained alone, because it may have caused this.
-        """
-        first = self.waiting.popleft()
-        shape = _shape(first)
-        # Cells trained together die together. A cell that kills its process must not take others
-        # with it.
-        if shape is None or self.losses[first.id]:
-            return [first]
-        alike = [x for x in self.waiting if not self.losses[x.id] and _shape(x) == shape]
-        shared = together.shared_process(first)
-        most = shared.at_most if shared else 1
-        # Fixed at the shape's first process. A share of what is left would shrink with each process
-        # (6, 3, 2 and 1 of 12 cells), and small batches are slow.
-        share = self.shares.setdefault(shape, fair_share(1 + len(alike), self.workers, most))
-        chosen = alike[: share - 1]
-        taken = {cell.id for cell in chosen}
-        self.waiting = deque(cell for cell in self.waiting if cell.id not in taken)
-        return [first, *chosen]
+            cell, submission = self.waiting.popleft(), secrets.token_hex(8)
+            gpus = tuple(self.gpus.pop(0) for _ in range(gpus_of_cell(cell)))
+            # before the process exists: a kill in between leaves an intent, and no lost process
+            self.folder.append("intent", cell.id, submission=submission, launcher="local")
+            self.running[submission], self.processes[submission] = cell, gpus
+            text = cell.model_dump_json()
+            self.server.start(Order(str(self.folder.path), submission, text, self.options, gpus))
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "refused" in message:
@@ -266,31 +211,22 @@ class LocalLaunch:
             self.on_event(LaunchEvent("started", cell, attempts / str(message["started"])))
         elif "held" in message:
             # This is no error: the launch waits until the claim is free, and then reads what became
-            # of the cell (`_take_over`). The worker, which may go on with other cells, has no part
-            # in this one any more.
+            # of the cell (`_take_over`).
             del self.running[submission]
             self.elsewhere[cell.id] = cell
             self._withdraw(cell, submission, "held by another orch")
             self.on_event(LaunchEvent("elsewhere", cell))
         elif "settled" in message:
             self._withdraw(cell, submission, "settled meanwhile")
-        elif "finished" in message:
-            self._handle_cell(submission, 0)
 
     def _withdraw(self, cell: Cell, submission: str, why: str) -> None:
         self.folder.append("withdrawn", cell.id, submission=submission, why=why)
 
     def _handle_end(self, submission: str, code: int) -> None:
-        """Handle the end of a process: report its cells' endings, or start them again."""
-        process = self.processes.pop(submission)
-        self.gpus += process.gpus
-        for each in process.submissions:
-            # A cell that reported `finished` was handled at that message.
-            if each in self.running:
-                self._handle_cell(each, code)
-
-    def _handle_cell(self, submission: str, code: int) -> None:
-        """Handle the end of a cell, or the end of its process with this exit code."""
+        """Handle the end of a process: report its cell's ending, or start the cell again."""
+        self.gpus += self.processes.pop(submission)
+        if submission not in self.running:
+            return
         cell = self.running.pop(submission)
         cell_dir = self.folder.cell(cell)
         state = cell_dir.state()

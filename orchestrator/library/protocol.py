@@ -30,7 +30,7 @@ while the launch writes, and by several processes at once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -54,20 +54,6 @@ class ShippedPrompts(NamedTuple):
 
     train: Sequence[tuple[str, str]]
     validation: Sequence[tuple[str, str]]
-
-
-class SharedProcess(NamedTuple):
-    """How to train several cells of a library in one process."""
-
-    entry: str
-    """`module:function(cells, watch)`: trains cells, each a Cell with its AttemptPaths, to their
-    ends. It reports each end and each line of log to `watch`
-    (orchestrator.launch.together.SharedCells). Between train steps it asks `watch` which cells
-    must stop."""
-    at_most: int
-    """Most cells in one process."""
-    shape: Callable[[Settings], Hashable]
-    """A function of a cell's settings. Cells with equal results can share a process."""
 
 
 @runtime_checkable
@@ -265,8 +251,6 @@ class EmbeddedTrainer(Backend):
     """Folder of lm-eval task files that only its policies understand."""
     policies_dir: Path | None = None
     """Folder of policies shipped with the backend. A spec names them `<name>:<policy>`."""
-    shared_process: SharedProcess | None = None
-    """How cells of one shape share a process on this machine. None if each has its own."""
 
     def prompts(self, task: str, count: int | None) -> ShippedPrompts | None:
         """Return the prompts of a task that ships with the backend; None for no task of it.

@@ -137,7 +137,7 @@ class TestMicro(BackendContract):
         return {f"settings.{name}" for each in settings for name, _ in flatten(each)}
 
     def test_an_unknown_estimator_is_refused(self) -> None:
-        """Check a name in no table. The trainer has every entry of the table: test_together.py."""
+        """Check a name in no table. The trainer has every entry of the table: test_passes.py."""
         for one in self._one_of_each("kl.placement"):
             kl = one.settings.kl.but(placement=one.settings.kl.placement or "loss")
             placed = one.but(settings=one.settings.but(kl=kl))

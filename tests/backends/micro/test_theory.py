@@ -7,7 +7,6 @@ import pytest
 
 from backends.micro import train
 from backends.micro.theory import optimum, predicted
-from orchestrator.records import Outcome
 from orchestrator.settings import (
     Advantage,
     BackendRef,
@@ -19,7 +18,6 @@ from orchestrator.settings import (
     Settings,
 )
 from tests.backends.micro.cells import cell_of, embedded, lines, place_at
-from tests.backends.micro.test_together import Kept
 
 OPTIMISATION_GAP = 0.06
 """What a mean accuracy may miss the closed form by, beyond its standard error over seeds. Over two
@@ -116,26 +114,16 @@ Finals = dict[tuple[str, float], tuple[np.ndarray, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def finals(tmp_path_factory: pytest.TempPathFactory) -> Finals:
-    """Accuracy and reverse KL after the last train step, a number a seed each.
-
-    The cells train together: the numbers of each are those it has alone (test_together.py).
-    """
+    """Accuracy and reverse KL after the last train step, a number a seed each."""
     seeds = [(kl, beta, seed) for kl in UNBIASED for beta in BETAS for seed in range(2)]
-    cells = []
+    last = {}
     for kl, beta, seed in (*seeds, (*BIASED, 0)):
         settings = long_cell(*kl.split("."), beta).model_copy(update={"seed": seed})
         place = place_at(tmp_path_factory.mktemp("it's a cell"))
-        cells.append((cell_of(settings, evaluate_every_steps=150), place))
-    watch = Kept()
-    train.run_lockstep(cells, watch)
-    ends = [end.cause if isinstance(end, Outcome) else end for end in watch.results.values()]
-    assert len(ends) == len(cells)
-    assert not [end for end in ends if end == "nan" or isinstance(end, Exception)]
-    last = {}
-    for cell, place in cells:
-        kl, values = cell.settings.kl, lines(place)[-1]["values"]
+        assert train.run(cell_of(settings, evaluate_every_steps=150), place).cause != "nan"
+        values = lines(place)[-1]["values"]
         numbers = (values["eval/accuracy_in_domain"], values["eval/kl_reverse"])
-        last.setdefault((f"{kl.estimator}.{kl.placement}", kl.beta), []).append(numbers)
+        last.setdefault((kl, beta), []).append(numbers)
     return {name: tuple(np.array(numbers).T) for name, numbers in last.items()}
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from backends.micro.plan import shape
 from backends.micro.rehearsal import scaled
 from orchestrator.exact.laboratory import exact
 from orchestrator.exact.surrogates import FAR_AHEAD, MISMATCH, Force, PolicyLoss, forces
@@ -84,13 +83,6 @@ def test_the_coarser_the_engine_the_farther_it_is(trained: Callable[..., Any]) -
         kl.append(values["rollout/mismatch_kl"])
     assert kl == sorted(kl), kl
     assert 0 < kl[0] < kl[1] / 4 < kl[3] / 40 < 0.0025, kl
-
-
-def test_only_cells_of_one_engine_train_together() -> None:
-    plain, written, rounded = (
-        embedded(precision=Precision(rollout=each)) for each in (None, "fp32", "bf16")
-    )
-    assert shape(plain) == shape(written) != shape(rounded)
 
 
 def test_training_against_a_rounded_engine(trained: Callable[..., Any]) -> None:

@@ -91,8 +91,8 @@ def test_staleness_is_the_lag_of_the_rollout_policy(trained: Train) -> None:
 
 
 def batch_of(settings: Settings, state: State) -> tuple[Experience, int]:
-    collected = collect([Trainee(settings, "sort", state)])
-    return collected.experiences[0], collected.versions[0]
+    collected = collect(Trainee(settings, "sort", state))
+    return collected.experience, collected.version
 
 
 def test_stale_rollouts_come_from_the_policy_of_that_moment() -> None:
