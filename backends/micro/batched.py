@@ -250,7 +250,8 @@ class Activations:
             self._keep(kept, "turned", turned, rows, longest)
             self._keep(kept, "value", qkv[..., 2 * HEAD_WIDTH :], rows, longest)
             if number == NUM_LAYERS - 1:  # above the last attention only the predicting rows matter
-                at_work, of = slice(max(rows.start, first), rows.stop, rows.step), longest - first
+                at_work = slice(max(rows.start, first), rows.stop, rows.step)
+                of = longest - first
                 place = slice(at_work.start - first, at_work.stop - first, at_work.step)
                 skipped = x.shape[2] - len(range(*at_work.indices(longest)))
                 x, turned = x[:, :, skipped:], turned[:, :, skipped:]
@@ -285,12 +286,15 @@ class Activations:
         _of_folded(slope, self.top.normed, raw.head, raw.norm, into.head, into.norm)
         x = _of_norm(_times_back(slope, policy.head), self.top.normed, self.top.inverse, None)
         for number in reversed(range(NUM_LAYERS)):
-            layer, kept, out = policy.layers[number], self.layers[number], into.layers[number]
+            layer = policy.layers[number]
+            kept = self.layers[number]
+            out = into.layers[number]
             own = raw.layers[number]
             # the gated MLP
             out.down.copy_(_outer(x, kept.product))
             of_product = _times_back(x, layer.down)
-            gate, up = kept.gate_up[..., :HIDDEN], kept.gate_up[..., HIDDEN:]
+            gate = kept.gate_up[..., :HIDDEN]
+            up = kept.gate_up[..., HIDDEN:]
             of_gate_up = torch.empty_like(kept.gate_up)
             torch.mul(of_product, F.silu(gate), out=of_gate_up[..., HIDDEN:])
             # In place: this line is the last that needs of_product, and so it must follow the one

@@ -183,7 +183,9 @@ def _advantage(launch: Any) -> str:
 
 def _clip(launch: Any) -> Clip | None:
     """Return the clip of a policy loss and its three numbers, or None without a clip."""
-    kind, low, high = launch[LOSS_TYPE], float(launch[CLIP_LOW]), float(launch[CLIP_HIGH])
+    kind = launch[LOSS_TYPE]
+    low = float(launch[CLIP_LOW])
+    high = float(launch[CLIP_HIGH])
     if kind not in LOSSES:
         raise KeyError(kind)
     if (low, high) == NO_CLIP:

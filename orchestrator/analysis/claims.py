@@ -437,7 +437,8 @@ def _curves(runs: Sequence[MeasuredRun], claim: Claim) -> dict[int, Curve]:
     """Return seed -> the points of its runs."""
     curves: dict[int, Curve] = {}
     for run in runs:
-        x, y = run.finals.get(claim.equal), run.finals.get(claim.left.metric)
+        x = run.finals.get(claim.equal)
+        y = run.finals.get(claim.left.metric)
         if x is not None and y is not None:
             curves.setdefault(run.seed, []).append((x, y))
     return {seed: sorted(points) for seed, points in curves.items()}
@@ -1030,7 +1031,7 @@ def working_text(runs: WorkingRuns) -> str:
     text = f"{len(runs.works)} of {counted(runs.n, 'run')} trained to the end"
     text += ", without a visible collapse, and were evaluated"
     if runs.untold:
-        text += f"; of {runs.untold} the curve cannot tell"
+        text += f"; {runs.untold} of them too short or too noisy to tell"
     if not runs.failing:
         return f"{text}."
     lacks = [f"{slug} ({lack})" for slug, lack in runs.failing.items()]

@@ -557,7 +557,9 @@ def p_of_share(totals: Sequence[int], settings: int, bound: float) -> tuple[floa
     """
     from scipy.special import bdtr, bdtrc
 
-    n, whole, some = len(totals), sum(t == settings for t in totals), sum(t > 0 for t in totals)
+    n = len(totals)
+    whole = sum(t == settings for t in totals)
+    some = sum(t > 0 for t in totals)
     if not 0 <= bound <= 1:
         return (0.0, 1.0) if bound < 0 else (1.0, 0.0)
     return float(bdtrc(whole - 1, n, bound)) if whole else 1.0, float(bdtr(some, n, bound))

@@ -82,7 +82,8 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     span, high = "its bounds", "its bound"
     if around.clip is not None:
         low, most = around.clip
-        span, high = f"[{1 - low:g}, {1 + most:g}]", f"{most:g}"
+        span = f"[{1 - low:g}, {1 + most:g}]"
+        high = f"{most:g}"
     to: To = "the policy that sampled" if around.old_is_sampler else "the policy before the step"
     since = around.old_of or "batch"
     of_one_update = around.one_update or (on_policy and not around.old_is_sampler)

@@ -391,7 +391,8 @@ def _cell(source: str) -> str:
         return f"_ = {rest!r}" if magic[0] in ("bash", "sh") else ""
     lines: list[str] = []
     for line in source.replace("\\\n", " ").split("\n"):
-        indent, plain = line[: len(line) - len(line.lstrip())], line.lstrip()
+        indent = line[: len(line) - len(line.lstrip())]
+        plain = line.lstrip()
         runs = plain.startswith(("!", "%pip ", "%uv ", "%conda ", "pip install ", "conda install "))
         command = f"bash -c {shlex.quote(plain.lstrip('!%'))}"
         lines.append(f"{indent}_ = {command!r}" if runs else "" if plain[:1] == "%" else line)

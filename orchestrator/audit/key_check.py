@@ -199,7 +199,8 @@ def _slip(left: str, right: str) -> int | None:
     end = 0
     while end < short - start and left[-1 - end] == right[-1 - end]:
         end += 1
-    ours, theirs = left[start : len(left) - end], right[start : len(right) - end]
+    ours = left[start : len(left) - end]
+    theirs = right[start : len(right) - end]
     if (ours + theirs).isdigit() or "." in ours + theirs:
         return None
     if max(len(ours), len(theirs)) == 1 or (len(ours) == 2 and ours == theirs[::-1]):

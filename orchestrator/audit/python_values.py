@@ -458,7 +458,8 @@ class FileValues:
         if self.left < 0:
             return [], "Python puts more words into it than are followed"
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < DEEPEST:
-            left, right = self.words_of(node.left, depth + 1), self.words_of(node.right, depth + 1)
+            left = self.words_of(node.left, depth + 1)
+            right = self.words_of(node.right, depth + 1)
             return left[0] + right[0], left[1] or right[1]
         if isinstance(node, ast.Name) and depth < DEEPEST:
             given = self.values.get(node.id, [])
@@ -642,7 +643,8 @@ class FileValues:
             both = [self.word(part, depth + 1) for part in (node.left, node.right)]
             return _one_word(both, line)
         if isinstance(node, ast.Call) and _is_environment(node):
-            default, name = self.word(node.args[1], depth + 1), node.args[0]
+            default = self.word(node.args[1], depth + 1)
+            name = node.args[0]
             literal = name.value if isinstance(name, ast.Constant) else None
             variable = f"${literal}" if isinstance(literal, str) else ast.unparse(name)
             return replace(default, default_of=(variable, *default.default_of))

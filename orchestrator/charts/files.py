@@ -88,7 +88,8 @@ def narrowed(spec: Any, rows: Rows) -> Any:
         present = {row.get(inner["field"]) for row in rows}
         pairs = zip(scale["domain"], scale["range"], strict=True)
         kept = [(name, value) for name, value in pairs if name in present]
-        domain, values = [name for name, _ in kept], [value for _, value in kept]
+        domain = [name for name, _ in kept]
+        values = [value for _, value in kept]
         inner["scale"] = {**scale, "domain": domain, "range": values}
     return inner
 

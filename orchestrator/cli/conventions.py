@@ -31,7 +31,7 @@ NEXT: dict[str, dict[int, str]] = {
     "plan": {0: "orch run {spec}"},
     "run": {0: "orch dashboard {spec}", 1: "orch logs --failed {spec}"},
     "status": {0: "orch compare {spec}"},
-    "logs": {0: "orch show {target}"},
+    "logs": {0: "orch show CELL"},
     "cancel": {0: "orch retry {spec}"},
     "retry": {0: "orch run {spec}"},
     "prune": {0: "orch status {spec}"},
@@ -48,7 +48,7 @@ NEXT: dict[str, dict[int, str]] = {
     "env list": {0: "orch env create LIBRARY@VERSION"},
     "env check": {0: "orch run SPEC", 1: "orch env create {release} --again"},
     "env lock": {0: "orch env create {release}"},
-    "data prepare": {0: "orch run SPEC"},
+    "data prepare": {0: "orch plan SPEC"},
 }
 """Command -> exit code -> the next step for a person, unless the command sets another by
 `set_next`."""

@@ -9,6 +9,7 @@ import click
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.records import EvaluationSpec, Site
+from orchestrator.runs.experiment import at_scale
 from orchestrator.site.findings import machine_findings
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
@@ -74,6 +75,8 @@ def _site_and_cells(
         loaded = load(Path(spec), overrides)
         evaluation = loaded.evaluation
         site, cells = loaded.site, selected(expand(loaded), where, spec)
+        if site.kind == "local":  # a rehearsal: nothing of full size is needed
+            cells, evaluation = at_scale(cells, "micro"), None
     if site_file is not None:
         site = read_site(site_file)
         if "runs_dir" not in site.model_fields_set:

@@ -25,7 +25,6 @@ from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
     PlannedGroup,
-    check_translations,
     common_training,
     differing_libraries,
     effective_betas,
@@ -34,11 +33,12 @@ from orchestrator.runs.planned import (
     joined_cells,
     plan_data,
     planned_groups,
+    refuse,
     rehearsed_values,
     unverified_releases,
 )
 from orchestrator.runs.status import counted_faults
-from orchestrator.site.forecast import ray_shortages, time_limit_warnings
+from orchestrator.site.forecast import ray_shortages, time_limit_warnings, unprepared_cells
 from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import slurm_options
 
@@ -76,12 +76,12 @@ def command(
     experiment = everything.chosen(choice.where)
     if choice.where:
         run_plan = run_plan.only({cell.id for cell in experiment.cells})
-    check_translations(run_plan, experiment)
+    all_doubts = doubts(everything, experiment)
+    refuse(run_plan, experiment, all_doubts)
     if trying:
         trials = [str(trial) for trial in reward_trials(experiment.declared, experiment.folder)]
         for line in trials or ["no reward file of your own: nothing to try"]:
             say(line)
-    all_doubts = doubts(everything, experiment)
     if as_json:
         claims = [asdict(each) for each in _power(experiment)]
         print_json({**plan_data(experiment, run_plan, all_doubts), "claims": claims})
@@ -92,10 +92,22 @@ def command(
         print_plan(experiment, run_plan)
     if run_plan.pending and experiment.scale == "micro" and (sentence := lacking()) is not None:
         say(sentence)
+    unprepared = print_unprepared(experiment, run_plan)
     if any(doubt.fault for doubt in all_doubts):
         set_next("mend what stands first, then orch plan {spec}")
         return 1
+    if unprepared:
+        set_next("orch data prepare {spec}")
     return WOULD_CHANGE if by_code and run_plan.pending else 0
+
+
+def print_unprepared(experiment: Experiment, plan: "Plan") -> bool:
+    """Print which prompts of cells at full scale are not prepared. Return True if some are not."""
+    full = [row.cell for row in plan.pending if row.cell is not None and row.cell.scale == "full"]
+    needs = unprepared_cells(full, experiment.folder)
+    for need in needs:
+        say(_filled(f"`orch run` will refuse: {need}"))
+    return bool(needs)
 
 
 def _power(experiment: Experiment) -> "list[ClaimPower]":

@@ -9,19 +9,18 @@ from orchestrator.cli import common
 from orchestrator.cli.common import MICRO_BANNER, CellChoice, print_json, say
 from orchestrator.cli.compare import print_review
 from orchestrator.cli.conventions import set_next
-from orchestrator.cli.plan import print_plan
+from orchestrator.cli.plan import print_plan, print_unprepared
 from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
-from orchestrator.pipeline.training import scripts_of
-from orchestrator.runs.doubts import doubts, refuse_faults
+from orchestrator.pipeline.training import refuse_over_budget, scripts_of
+from orchestrator.runs.doubts import Doubt, doubts, refuse_faults
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.logs import unsent_runs
 from orchestrator.runs.pilot import pilot_lines
 from orchestrator.runs.plan import Plan
-from orchestrator.runs.planned import plan_data
+from orchestrator.runs.planned import plan_data, refuse
 from orchestrator.runs.status import counted_faults
-from orchestrator.site.forecast import unprepared_cells
 from orchestrator.spec.sentences import counted
 
 
@@ -66,14 +65,17 @@ def command(
         say(MICRO_BANNER)
         if (sentence := lacking()) is not None and not dry_run:
             raise EnvironmentFault(f"{sentence}. Nothing was started")
-    if not dry_run:
-        refuse_faults(everything, chosen)
     plan = stages.plan_of(everything, chosen, () if pilot else choice.where)
+    all_doubts = doubts(everything, chosen)
+    refuse(plan, chosen, all_doubts)
+    refuse_faults(everything, all_doubts)
     for sentence in counted_faults(plan):
         say(sentence)
     if dry_run:
-        _show(choice, everything, chosen, plan, as_json=as_json)
-        return 0
+        if budget is not None:
+            whole = stages.plan_of(everything, everything, ())
+            say(refuse_over_budget(budget, plan, whole, chosen.folder))
+        return _show(choice, chosen, plan, all_doubts, as_json=as_json)
     result = stages.run(
         everything,
         chosen,
@@ -95,22 +97,25 @@ def command(
 
 
 def _show(
-    choice: CellChoice, everything: Experiment, chosen: Experiment, plan: Plan, *, as_json: bool
-) -> None:
-    """Print what a run would do, and the scripts that it would submit."""
+    choice: CellChoice,
+    chosen: Experiment,
+    plan: Plan,
+    all_doubts: Sequence[Doubt],
+    *,
+    as_json: bool,
+) -> int:
+    """Print what a run would do, and the scripts that it would submit. Return the exit code: 1 if
+    the run would be refused."""
     scripts = scripts_of(chosen, plan) if chosen.where != "local" else []
     if as_json:
-        common.print_json(
-            plan_data(chosen, plan, doubts(everything, chosen)) | {"scripts": scripts}
-        )
-        return
+        common.print_json(plan_data(chosen, plan, all_doubts) | {"scripts": scripts})
+        return 0
     print_plan(chosen, plan)
     print_scripts(scripts)
-    if chosen.where != "local":
-        pending = [row.cell for row in plan.pending if row.cell is not None]
-        for need in unprepared_cells(pending, chosen.folder):
-            say(f"`orch run` would refuse: {need}")
-            set_next(shlex.join(["orch", "data", "prepare", choice.spec]))
+    if print_unprepared(chosen, plan):
+        set_next(shlex.join(["orch", "data", "prepare", choice.spec]))
+        return 1
+    return 0
 
 
 def _end_pilot(

@@ -101,5 +101,7 @@ def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:
         click.echo(line)
     for sentence in counted_faults(plan):
         say(sentence)
+    if (experiment.folder.path / "tune").is_dir():
+        say(f"trials of its searches: orch tune {experiment.spec.source} --report-only")
     if rows := cell_rows(experiment, plan, everything):
         print_table(COLUMNS, rows)

@@ -7,7 +7,8 @@ import click
 from orchestrator.cli import common as options
 from orchestrator.cli.common import MICRO_BANNER, print_json, print_table, say
 from orchestrator.pipeline.search import cancel_trials, review_searches, search
-from orchestrator.runs.doubts import refuse_faults
+from orchestrator.runs.cost import total
+from orchestrator.runs.doubts import doubts, refuse_faults
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.search import section
 from orchestrator.search.design import chosen, design
@@ -59,7 +60,7 @@ def command(
     experiment = open_experiment(spec, overrides)
     searches = chosen(design(experiment), where)
     if not (cancel or report_only):
-        refuse_faults(experiment, experiment)
+        refuse_faults(experiment, doubts(experiment))
     block = searches[0].block
     if experiment.scale == "micro":
         say(MICRO_BANNER)
@@ -72,6 +73,10 @@ def command(
         else:
             table = section.plan_table(searches)
             print_table(table.columns, table.rows)
+            trials = [
+                one.cells(one.block.beta[0], one.block.seeds) * one.block.trials for one in searches
+            ]
+            say(f"all trials: {total(cell for cells in trials for cell in cells)}")
         return 0
     if cancel:
         cancel_trials(experiment, searches, journal)

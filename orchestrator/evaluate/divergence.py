@@ -112,7 +112,8 @@ def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
     for name in METRICS:
         values = [row[name] for row in rows]
         length = "reference_tokens" if name == "kl_forward" else "tokens"
-        each, token = items.mean(values), items.ratio(values, [row[length] for row in rows])
+        each = items.mean(values)
+        token = items.ratio(values, [row[length] for row in rows])
         if name == "entropy":
             means_ |= {"entropy": token, "entropy_per_sequence": each}
         else:
@@ -166,7 +167,8 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
         logps = _logps(ours, batch, first)
         others = _logps(theirs, batch, first).to(logps.device)
         # A token of probability 0 has the logarithm -inf, and 0 · -inf is NaN; its term is 0.
-        kl, entropy = _kl(logps, others), -(logps.exp() * _finite(logps)).sum(-1)
+        kl = _kl(logps, others)
+        entropy = -(logps.exp() * _finite(logps)).sum(-1)
         # Sums over long responses lose digits in float32.
         kl, entropy = kl.double().cpu(), entropy.double().cpu()
         for row, (place, one) in enumerate(zip(places, batch, strict=True)):

@@ -47,7 +47,8 @@ def mean(values: Sequence[float]) -> Mean:
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Mean:
     """Return a ratio of two means, with its standard error to first order (delta method)."""
-    middle, level = math.fsum(above) / math.fsum(below), math.fsum(below) / len(below)
+    middle = math.fsum(above) / math.fsum(below)
+    level = math.fsum(below) / len(below)
     rest = mean([a - middle * b for a, b in zip(above, below, strict=True)])
     return Mean(middle, None if rest.stderr is None else rest.stderr / level)
 

@@ -226,7 +226,8 @@ def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) ->
 
 def _added(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
     """Return the moments of one token's f, s and l, divided by factorials. Last axes: [T, rows]."""
-    of_f, of_s = (1, f, f * f / 2), (1, s, s * s / 2)
+    of_f = (1, f, f * f / 2)
+    of_s = (1, s, s * s / 2)
     return SequenceMoments(
         np.stack([np.stack([(measure * a * b).sum(0) for b in of_s]) for a in of_f]),
         np.stack([np.stack([(measure * a * b * l).sum(0) for b in of_s[:2]]) for a in of_f[:2]]),
@@ -435,7 +436,8 @@ def _credited(
     of_own, of_later = PARTS[configuration.credit]
     chance, score = np.exp(table.logp_rollout), sums.s
     # What a token adds that depends on no other token, and what multiplies the scores before it.
-    own, kl = sums.l + of_own * sums.f[0] * score, of_later * sums.f[0]
+    own = sums.l + of_own * sums.f[0] * score
+    kl = of_later * sums.f[0]
     rows, num_tokens = len(score), chance.shape[1]
     m = np.zeros((6, rows, num_tokens + 1))  # E of 1, S, S^2, A, S A, A^2, for each count
     m[0, :, 0] = 1
@@ -444,7 +446,9 @@ def _credited(
         one, s1, s2, a1, sa, a2 = m[:, :, :n]
         new = np.zeros_like(m)
         for y, weight in enumerate(chance[:, :n]):
-            s, k, o = score[:, y, :n], kl[y, :n], own[:, y, :n]
+            s = score[:, y, :n]
+            k = kl[y, :n]
+            o = own[:, y, :n]
             added = k * s1 + o * one  # E of k S + o
             both = k * s2 + o * s1
             # The moments of S + s and of A + k S + o, multiplied out.

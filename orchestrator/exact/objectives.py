@@ -164,7 +164,8 @@ class _Walk:
 def wide_policy(scale: float, phase: float) -> WidePolicy:
     """Return a policy over eight tokens without symmetry. Its logits are waves over the tokens."""
     tokens = np.arange(1, 8)
-    a, b = scale * np.sin(1.7 * tokens + phase), scale * np.cos(2.3 * tokens + phase) / 10
+    a = scale * np.sin(1.7 * tokens + phase)
+    b = scale * np.cos(2.3 * tokens + phase) / 10
     return WidePolicy(tuple(map(float, a)), tuple(map(float, b)))
 
 

@@ -122,8 +122,10 @@ def settings(on_policy: bool) -> tuple[tuple[LabSetting, Sequences], ...]:
 def _of_model(batch: Sequences) -> OwnBatch:
     """Return all responses of the enumerated model, at advantage 0."""
     logp = batch.logp_of(batch.setting.policy)[:, :-1]
-    none, index = np.zeros_like(logp), np.repeat(np.arange(2), len(logp) // 2)
-    old, ref = batch.logp_old[:, :-1], batch.logp_ref[:, :-1]
+    none = np.zeros_like(logp)
+    index = np.repeat(np.arange(2), len(logp) // 2)
+    old = batch.logp_old[:, :-1]
+    ref = batch.logp_ref[:, :-1]
     return OwnBatch(logp, old, ref, old, none, np.ones_like(logp), none, index)
 
 
@@ -661,7 +663,8 @@ class Findings:
         for each in AVERAGES:
             if each.pattern != fit.pattern:
                 continue
-            scale, other = _scale(each.scale, _DRAWS[0].mask), _scale(each.scale, shape.mask)
+            scale = _scale(each.scale, _DRAWS[0].mask)
+            other = _scale(each.scale, shape.mask)
             second = _scale(each.scale, _DRAWS[1].mask)
             if abs(scale - second) > 1e-12 * scale:
                 continue

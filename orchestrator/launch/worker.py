@@ -78,18 +78,6 @@ class StopSignals:
         finally:
             self._armed = False
 
-    @contextmanager
-    def deferring(self) -> Iterator[None]:
-        """Let no request interrupt the code in the context. Raise Stopped after it."""
-        armed, self._armed = self._armed, False
-        try:
-            yield
-        finally:
-            self._armed = armed
-        if armed and self.state is not None:
-            self._armed = False
-            raise Stopped(self.state)
-
 
 def train(
     cell: Cell,

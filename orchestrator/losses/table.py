@@ -172,7 +172,8 @@ def _clipped(tokens: Tokens, ratio: Array) -> TokenLoss:
     low, high, dual = tokens.bounds
     ratio = ratio + 0.0 * tokens.logp
     gained = tokens.advantage + 0.0 * tokens.logp
-    free, bounded = -gained * ratio, -gained * ratio.clip(1 - low, 1 + high)
+    free = -gained * ratio
+    bounded = -gained * ratio.clip(1 - low, 1 + high)
     cut = pick(gained > 0, ratio > 1 + high, ratio < 1 - low)
     value = pick(cut, bounded, free)
     if dual < inf:

@@ -76,7 +76,8 @@ def overview_table(page: Mapping[str, Any], name: str) -> ReportTable:
     every = side["differences"]
     rows: list[tuple[str, ...]] = []
     for each in page["meaning"]:
-        library, total = each["library"], sum(d["right"] == each["library"] for d in every)
+        library = each["library"]
+        total = sum(d["right"] == each["library"] for d in every)
         own = {d["question"]: d for d in every if d["right"] == library}
         causes: dict[str, list[str]] = {}
         for one in each["differs"]:

@@ -10,21 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from orchestrator import plugins
 from orchestrator.data.source import KINDS, validation_beside
 from orchestrator.errors import OrchError, did_you_mean
 from orchestrator.evaluate.survey import tasks_of
+from orchestrator.launch.check import refusals
 from orchestrator.launch.disk_use import disk_of_checkpoints
 from orchestrator.launch.hub_data import hub_findings, is_local
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.launch.slurm.submissions import moved_from
+from orchestrator.library import neighbour
 from orchestrator.metrics.names import METRICS
 from orchestrator.records import Spec
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import measured
 from orchestrator.spec.claims import SHARES, WORKS, parse
 from orchestrator.spec.node_gpus import gpus_of_node
+from orchestrator.spec.sentences import counted
 
 BETAS = (1e-5, 10.0)
 """Outside of these a slip of the keyboard is likelier."""
@@ -51,16 +55,15 @@ def doubts(experiment: Experiment, chosen: Experiment | None = None) -> list[Dou
 
     chosen: with the cells that are to run; None: all.
     """
-    all_doubts = [
-        doubt for check in (_of_cells, _of_evaluation, _of_metrics) for doubt in check(experiment)
-    ]
+    checks = (_of_libraries, _of_cells, _of_evaluation, _of_metrics)
+    all_doubts = [doubt for check in checks for doubt in check(experiment)]
     all_doubts += _of_machine(chosen or experiment)
     return sorted(dict.fromkeys(all_doubts), key=lambda doubt: not doubt.fault)
 
 
-def refuse_faults(experiment: Experiment, chosen: Experiment) -> None:
+def refuse_faults(experiment: Experiment, all_doubts: Sequence[Doubt]) -> None:
     """Raise OrchError with every fault."""
-    faults = [str(doubt) for doubt in doubts(experiment, chosen) if doubt.fault]
+    faults = [str(doubt) for doubt in all_doubts if doubt.fault]
     if faults:
         raise OrchError("\n".join([f"{experiment.spec.source} cannot be run as it is:", *faults]))
 
@@ -126,6 +129,27 @@ def _is_login_node(experiment: Experiment) -> bool:
 
 def _checks_gpus(experiment: Experiment) -> bool:
     return bool(experiment.spec.site.options.get("gpu_check", True))
+
+
+def _of_libraries(experiment: Experiment) -> Iterator[Doubt]:
+    """Yield the releases that orch does not know, and what a rehearsal trains though its library
+    refuses it."""
+    declared = experiment.declared or experiment.cells
+    for ref in dict.fromkeys((cell.declared or cell.settings).backend for cell in declared):
+        if other := neighbour.stands_in(plugins.load(ref.name), ref.version):
+            yield Doubt(
+                "backend.version",
+                f"orch has no tables of {ref.name} {ref.version}, and reads it as {other}: it does "
+                "not know whether there is such a release",
+            )
+    refused = refusals(declared, experiment.folder) if experiment.scale == "micro" else {}
+    for (why, field), cells in refused.items():
+        if not field.startswith("resources"):
+            yield Doubt(
+                field or "backend",
+                f"{counted(len(cells), 'cell')} here are rehearsed, and are refused on a cluster: "
+                f"{why}",
+            )
 
 
 def _of_cells(experiment: Experiment) -> Iterator[Doubt]:

@@ -32,7 +32,7 @@ from orchestrator.runs.plan import Plan, PlanRow
 from orchestrator.settings import BackendRef, Settings, without_seed
 from orchestrator.spec.expand import place_of
 from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
-from orchestrator.spec.sentences import few
+from orchestrator.spec.sentences import counted, few
 
 
 class PlannedGroup(NamedTuple):
@@ -275,8 +275,9 @@ def harness_lines(evaluation: EvaluationSpec) -> list[str]:
     return lines
 
 
-def check_translations(plan: Plan, experiment: Experiment) -> None:
-    """Raise OrchError with every cell that would run and that its library cannot express."""
+def refuse(plan: Plan, experiment: Experiment, all_doubts: Sequence[Doubt]) -> None:
+    """Raise OrchError with every cell that would run and that its library cannot express, and with
+    every fault beside these."""
     pending = [row.cell for row in plan.pending if row.cell is not None]
     if refused := refusals(pending, experiment.folder):
         count = sum(map(len, refused.values()))
@@ -287,14 +288,17 @@ def check_translations(plan: Plan, experiment: Experiment) -> None:
             for cell in cells:
                 places.setdefault(place_of(cell, field), []).append(cell.slug)
             lines += [f"    {place}: {few(slugs)}" for place, slugs in places.items()]
-        head = f"{count} cells cannot be launched"
+        head = f"{counted(count, 'cell')} cannot be launched"
         if experiment.scale == "micro":
-            head = f"{count} cells cannot be rehearsed on this machine"
+            head = f"{counted(count, 'cell')} cannot be rehearsed on this machine"
             if experiment.declared and not refusals(experiment.declared, experiment.folder):
                 lines.append(
                     "  only the rehearsal is refused: site=slurm_a100, or your own site, plans "
                     "the launch as it is declared"
                 )
+        if count < len(pending):
+            lines.append("  `exclude` in the study, or -w, leaves cells out")
+        lines += [f"CANNOT WORK  {doubt}" for doubt in all_doubts if doubt.fault]
         raise OrchError("\n".join([head, *lines]))
 
 

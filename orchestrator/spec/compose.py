@@ -486,7 +486,8 @@ def _new_axis(key: str, data: Mapping[str, Any]) -> Pointer | None:
     for size in range(4, len(words := key.split("."))):
         if words[0] != "studies" or words[size - 2] != "axes":
             continue
-        study, axis = ".".join(words[1 : size - 2]), ".".join(words[size - 1 :])
+        study = ".".join(words[1 : size - 2])
+        axis = ".".join(words[size - 1 :])
         at = place(f"studies.{study}.axes", data)
         if at is not None and axis in FIELDS:
             return (*at, axis)

@@ -148,6 +148,8 @@ Failure = Literal["error", "out_of_memory", "hung", "lost", "node", "disk", "exp
 # A value has no blank, quote, dollar, semicolon or backslash: a person may paste it into a shell,
 # where such a character has a meaning. A constraint has SLURM's own grammar.
 _WORD = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:/@+\[\]-]*$", max_length=4096)]
+_OF_A_NODE = r"[A-Za-z_][\w.-]*(:[A-Za-z_][\w.-]*)?(:\d+)?(\([\w:,-]*\))?"
+_GRES = Annotated[str, Field(pattern=rf"^{_OF_A_NODE}(,{_OF_A_NODE})*$", max_length=256)]
 _CONSTRAINT = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9_(\[!][A-Za-z0-9_.,&|*()\[\]!:@+-]*$", max_length=256)
 ]
@@ -194,6 +196,7 @@ _FLAG = Annotated[
 
 _RULES: Mapping[str, str] = {
     "constraint": "features joined by SLURM's & | , ( ) [ ]: no blanks, quotes, dollars or ';'",
+    "gres": "gpu:NUMBER or gpu:TYPE:NUMBER, as SLURM has it",
     "address": "http://HOST:PORT, without a user or a password",
     "python": "an absolute path of letters, digits and '_./+@-'",
     "extra": "flags such as --mail-type=END, with a plain value",
@@ -261,7 +264,7 @@ class SlurmOptions(ClusterOptions):
     qos: _WORD | None = None
     constraint: _CONSTRAINT | None = None
     reservation: _WORD | None = None
-    gres: _WORD | None = None
+    gres: _GRES | None = None
     """The GPUs that a node has, such as gpu:a100:8. `resources` are laid out on such nodes, and a
     job asks for as many GPUs of a node as its cell uses; None: `gpu:<gpus_per_node>`."""
     exclude: _WORD | None = None

@@ -74,3 +74,26 @@ def test_a_folder_that_was_renamed_under_its_jobs_is_refused(
     refused = orch(tmp_path / "a", "run", "spec.yaml", "--runs-dir", "elsewhere")
     assert refused.returncode == 1
     assert f"was {folder.path} when its jobs were sent" in refused.stderr
+
+
+def test_a_dry_run_is_refused_as_the_run_is(tmp_path: Path) -> None:
+    """Cells that a library cannot do and a model that is not there, told together."""
+    spec, text = tmp_path / "two.yaml", SPEC.partition("claims")[0]
+    for old, new in (
+        ("verl@0.9.1", "trl@1.16.0"),
+        ("path: org/m-7b", "path: /nowhere/m"),
+        ("{kl.beta: 0.1}", "{kl.beta: 0.1, resources: {num_nodes: 1, gpus_per_node: 4}}"),
+        ("none, k1.reward", "none, k2.loss"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    spec.write_text(text, encoding="utf-8")
+    for command in (("run", "--dry-run"), ("plan",)):
+        done = orch(tmp_path, command[0], spec, *command[1:])
+        assert done.returncode == 1
+        assert "1 cell cannot be launched" in done.stderr
+        assert "leaves cells out" in done.stderr
+        assert "CANNOT WORK  model.path: /nowhere/m is not there" in done.stderr
+    here = orch(tmp_path, "plan", spec, "site=local")
+    assert here.returncode == 0, here.stderr
+    assert "DOUBTFUL  kl.estimator: 1 cell here" in here.stderr

@@ -127,7 +127,8 @@ def reading(launch: Launch) -> LaunchReading:
     at = next((i for i, word in enumerate(words) if _ENTRY.search(word.text)), None)
     if at is None:
         at = next((i - 1 for i, w in enumerate(words) if _KEYS.match(w.text)), -1)
-    rest, entry = words[max(at + 1, 0) :], words[at].text if words and at >= 0 else None
+    rest = words[max(at + 1, 0) :]
+    entry = words[at].text if words and at >= 0 else None
     config = next((w.text[7:] for w in rest if w.text.startswith("config=")), "")
     keys = Keys(_defaults(config, launch))
     keys.add_documents(launch.documents)

@@ -335,7 +335,9 @@ class Interpreter(Expander):
         """
         if len(node.children) < 3:
             return self.statements(node.children, source)
-        left, operator, right = node.children[0], source.text(node.children[1]), node.children[2]
+        left = node.children[0]
+        operator = source.text(node.children[1])
+        right = node.children[2]
         chosen = _choice(left, source) if operator == "||" else None
         if chosen is not None:
             test, label = self._condition(chosen[0], source), _label(chosen[0], source)

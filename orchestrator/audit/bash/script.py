@@ -111,7 +111,8 @@ def _refused(launch: Launch, places: Sequence[re.Match[bytes]], first_line: int)
     """Return a launch with the first place for a value that keeps bash from starting it."""
     last = max((n for word in launch.words for n in word.lines), default=launch.line)
     for place in places:
-        text, line = place[0].decode(), first_line + place.string.count(b"\n", 0, place.start())
+        text = place[0].decode()
+        line = first_line + place.string.count(b"\n", 0, place.start())
         if (place[1] is not None and line <= last) or any(text in w.why for w in launch.words):
             return replace(launch, placeholder=(text, line))
     return launch

@@ -59,7 +59,8 @@ def course_of(values: Series | None) -> Course | None:
     smooth = running_mean(rewards, window)
     full = smooth.copy()
     full[: min(window - 1, len(full) - 1)] = np.nan
-    start, end = float(np.mean(rewards[:few])), float(np.mean(rewards[-window:]))
+    start = float(np.mean(rewards[:few]))
+    end = float(np.mean(rewards[-window:]))
     at_best = int(np.nanargmax(full))
     best = float(full[at_best])
     deviation = noise(rewards)

@@ -258,7 +258,8 @@ def _learning_rate(run: Run) -> CauseFound | None:
         return CauseFound("learning_rate", "likely", (run.shown(0, REWARD, text), *run.fall))
     end = run.mean(KL, slice(-trace.window, None)) or 0.0
     jumps = _jumps(moved)[:until]
-    largest, at = float(np.max(jumps, initial=0.0)), int(np.argmax(jumps)) + 1
+    largest = float(np.max(jumps, initial=0.0))
+    at = int(np.argmax(jumps)) + 1
     needed = max(_needed(course.start, each) for each in (course.best, course.end))
     before = moved[:at][np.isfinite(moved[:at])]
     scatter = float(np.std(np.diff(before))) if len(before) > 2 else 0.0

@@ -109,7 +109,8 @@ def _cut(run: Run) -> CauseFound | None:
         return None
     before, after = (run.mean(LENGTH, part) for part in run.ends)
     longer = before is None or after is None or after > 1.3 * before
-    many, all_now = late - early >= 0.3, late > 0.95 and 1 - late < 0.2 * (1 - early)
+    many = late - early >= 0.3
+    all_now = late > 0.95 and 1 - late < 0.2 * (1 - early)
     comes = late >= _CUT and ((many and longer) or (run.hurt and (many or all_now)))
     nearly_all = early > 0.9 and late > 0.8
     counts = run.hurt or after is None or after >= _SHORT
@@ -222,7 +223,8 @@ def grows(run: Run) -> bool:
     """Return True if the KL of a token grows by five times, or explodes, to where no healthy run
     is."""
     third = max(len(run.trace.steps) // 3, 1)
-    early, late = middle(run, slice(0, third)), middle(run, slice(-third, None))
+    early = middle(run, slice(0, third))
+    late = middle(run, slice(-third, None))
     exploded = bool((np.abs(run.trace.values(TERM)) > _EXPLODED).any())
     return late > _FAR_OFF and (late > 5 * early or exploded)
 

@@ -188,7 +188,9 @@ def indices(which: str) -> list[int]:
     numbers: list[int] = []
     for part in plain.split(","):
         if hit := _RANGE.fullmatch(part):
-            first, last, step = hit[1], hit[2] or hit[1], hit[3] or "1"
+            first = hit[1]
+            last = hit[2] or hit[1]
+            step = hit[3] or "1"
             numbers += range(int(first), int(last) + 1, int(step))
     return numbers
 
