@@ -409,7 +409,7 @@ def _spent(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def wall_seconds(ends: Iterable[ExitRecord]) -> float:
-    """Return the seconds in which at least one attempt was at work: one process may train many."""
+    """Return the seconds in which at least one attempt was at work."""
     seconds, until = 0.0, 0.0
     for end in sorted(ends, key=lambda each: each.started):
         seconds += max(0.0, end.ended - max(end.started, until))

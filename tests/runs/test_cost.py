@@ -108,7 +108,7 @@ def micro(seed: int = 0, **more: object) -> Cell:
 
 def test_embedded_cells_are_counted_in_cpu_seconds() -> None:
     assert hours(micro()) == pytest.approx(100 * CPU_SECONDS_PER_UPDATE / 3600)
-    assert str(total([micro()])) == "0.41 CPU-seconds [1 estimated]"
+    assert str(total([micro()])) == "0.72 CPU-seconds [1 estimated]"
 
 
 def test_measured_cells_replace_the_estimate_for_their_shape_only(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_scoring_by_hand() -> None:
     assert not scoring_line([paper()], EvaluationSpec())
 
 
-def test_the_wall_clock_of_a_shared_process_counts_once() -> None:
+def test_seconds_in_which_several_are_at_work_count_once() -> None:
     def end(started: float, ended: float) -> ExitRecord:
         return ExitRecord(state="succeeded", started=started, ended=ended)
 
