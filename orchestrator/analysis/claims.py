@@ -1031,7 +1031,7 @@ def working_text(runs: WorkingRuns) -> str:
     text = f"{len(runs.works)} of {counted(runs.n, 'run')} trained to the end"
     text += ", without a visible collapse, and were evaluated"
     if runs.untold:
-        text += f"; {runs.untold} of them too short or too noisy to tell"
+        text += f"; {runs.untold} of them too short or noisy to call stable"
     if not runs.failing:
         return f"{text}."
     lacks = [f"{slug} ({lack})" for slug, lack in runs.failing.items()]

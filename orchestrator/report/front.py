@@ -95,7 +95,7 @@ def stability_text(configurations: Sequence[Configuration]) -> str:
     sentences = (
         _collapses_text(configurations),
         f"{number} unstable" if (number := kinds.count("unstable")) else "",
-        f"{number} too short or too noisy to tell" if (number := kinds.count("unclear")) else "",
+        f"{number} too short or noisy to call stable" if (number := kinds.count("unclear")) else "",
     )
     return "; ".join(filter(None, sentences))
 

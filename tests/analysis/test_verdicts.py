@@ -73,7 +73,7 @@ def test_a_claim_that_all_works_is_counted_and_says_yes(synthetic: Any) -> None:
     assert (found.verdict, found.p_corrected, found.family) == ("holds", None, 0)
     assert answer(compared).startswith("Everything works: 2 of 2 runs trained to the end")
     short = both(synthetic, [0.9], [0.8], outcome=Outcome(kind="unclear"))
-    assert "; 2 of them too short or too noisy to tell" in reason(
+    assert "; 2 of them too short or noisy to call stable" in reason(
         judged(synthetic, short, "works >= 1")
     )
     unscored = compare(spec, done.records, [])
