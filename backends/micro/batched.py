@@ -1,9 +1,8 @@
 """The forward and the backward pass of many policies at once, written out over flat tensors.
 
-Shapes: C cells, S packed sequences of each, L positions of a sequence, V vocabulary, D width, E
-width of the one head, F hidden width. Cell c's weights are row c of a flat tensor
-[C, NUM_PARAMETERS], so that a product of all cells is one `bmm`. Every operation works on the rows
-of a cell by themselves: what a cell computes does not depend on its neighbours.
+Shapes: C policies (training has one, tests and tools have more), S packed sequences of each, L
+positions of a sequence, V vocabulary, D width, E width of the one head, F hidden width. The weights
+of a policy are a row of a flat tensor [C, NUM_PARAMETERS]; no policy depends on its neighbours.
 
 The passes do not use autograd, for two reasons: a norm's weights are folded into the matrix behind
 it, and the train step reuses the activations of sampling.

@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 
 from orchestrator.analysis.text import few
@@ -104,23 +105,16 @@ def read_python(
 class _Reader(FileValues):
     """The launches of a file."""
 
-    def __init__(
-        self,
-        tree: ast.Module,
-        name: str,
-        options: Mapping[str, str],
-        configuration: Mapping[str, Given],
-        files: Mapping[str, str],
-    ) -> None:
-        super().__init__(tree, name, options, configuration, files)
-        self.read: dict[int, ConfigDocument] = {}
-        """Dictionary -> its configuration."""
-        self.usage = {
-            id(each.value)
-            for each in self.nodes
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
-        }
-        """Texts that stand alone: docstrings."""
+    @cached_property
+    def read(self) -> dict[int, ConfigDocument]:
+        """Return the configurations that were found, each by its dictionary; empty at first."""
+        return {}
+
+    @cached_property
+    def usage(self) -> set[int]:
+        """Return the texts that stand alone: docstrings."""
+        alone = (each.value for each in self.nodes if isinstance(each, ast.Expr))
+        return {id(value) for value in alone if isinstance(value, ast.Constant)}
 
     def file(self) -> PythonFile:
         """Return all commands and configurations, each only once."""

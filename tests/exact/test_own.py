@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from orch.testing import assert_optimises  # noqa: E402  (it needs torch)
-from orchestrator.errors import LaboratoryError  # noqa: E402
-from orchestrator.exact.own import Findings, calls, examine, examine_here  # noqa: E402
-from orchestrator.exact.own_answer import answer, rows  # noqa: E402
-from tests.backends.environments import cpu_python  # noqa: E402
-from tests.command_line import orch  # noqa: E402
-from tests.exact.own_losses import Written, known, mutants, others  # noqa: E402
+from orch.testing import assert_optimises
+from orchestrator.errors import LaboratoryError
+from orchestrator.exact.own import Findings, calls, examine, examine_here
+from orchestrator.exact.own_answer import answer, rows
+from tests.backends.environments import cpu_python
+from tests.command_line import orch
+from tests.exact.own_losses import Written, known, mutants, others
 
 KNOWN = {each.name: each for each in known()}
 

@@ -1,4 +1,4 @@
-"""The rollout dump: what is written is what is read, and lists that do not fit are told."""
+"""The rollout dump: what is written is what is read, and lists that do not fit are refused."""
 
 from pathlib import Path
 
