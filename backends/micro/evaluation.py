@@ -72,7 +72,7 @@ class Divergence:
 
 
 def metrics(to: Divergence, policy: Policies) -> dict[str, float]:
-    """Return a policy's exact metrics: accuracies, divergences to its reference, entropy."""
+    """Return a policy's metrics: exact accuracies, divergences to its reference, entropy."""
     return accuracy_metrics(accuracies(policy), to.skill) | divergence_metrics(to, policy)
 
 

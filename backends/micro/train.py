@@ -224,7 +224,7 @@ class Training:
         return self.update(gradient, {**found.metrics, **values, "train/grad_norm": norm})
 
     def _evaluated(self) -> dict[str, float]:
-        """Return the exact metrics of the policy."""
+        """Return the metrics of the policy on held-out problems."""
         if self.divergence is None:
             longest = self.settings.rollout.max_response_tokens
             self.divergence = Divergence(self.state.reference, self.trainee.skill, longest)
