@@ -51,7 +51,8 @@ class Terminal(subprocess.Popen[bytes]):
 
     def __init__(self, folder: Path, log: Path, *arguments: str):
         self.log = log
-        words = shlex.join([sys.executable, "-m", "orchestrator", *arguments])
+        # exec: where SHELL is not set, `script` takes dash, and Ctrl-C ends that with 130
+        words = "exec " + shlex.join([sys.executable, "-m", "orchestrator", *arguments])
         super().__init__(
             ["script", "--quiet", "--flush", "--return", "--command", words, str(log)],
             cwd=folder,
