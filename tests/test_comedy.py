@@ -1,4 +1,4 @@
-"""The main job with one seed: every sub-study of the paper, at the smallest and the largest β."""
+"""The main job with one seed: every sub-study of the paper, at its largest β."""
 
 import json
 import shutil
@@ -14,8 +14,8 @@ from tests.dashboards.conftest import browser as browser
 pytestmark = [pytest.mark.slow, pytest.mark.long(120), pytest.mark.timeout(1800)]
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-SPEC = ("experiments/comedy_full.yaml", "seeds=[0]", "-w", "beta!=0.1,0.3")
-CELLS = 36
+SPEC = ("experiments/comedy_full.yaml", "seeds=[0]", "-w", "beta!=0.05,0.1,0.3")
+CELLS = 25
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_every_cell_was_trained(comedy: Path) -> None:
     planned = json.loads(orch(comedy, "plan", *SPEC, "--json").stdout)
     studies = [study for cell in planned["cells"] for study in cell["studies"]]
     counts = {name: studies.count(name) for name in studies}
-    assert counts == {"onpolicy": 18, "minibatch4": 7, "async10": 10, "both": 1}
+    assert counts == {"onpolicy": 10, "minibatch4": 4, "async10": 10, "both": 1}
 
 
 def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> None:
@@ -51,7 +51,6 @@ def test_training_taught_something_and_beta_costs_accuracy(compared: Any) -> Non
     for model in ("qwen2.5-7b", "llama-3.1-8b-instruct"):
         assert final["onpolicy", model, "none", None]["mean"] > 0.8
         assert 0.4 < final["onpolicy", model, "k1.reward", 1.0]["mean"] < 0.7
-        assert final["onpolicy", model, "k1.reward", 0.05]["mean"] > 0.75
 
 
 def test_one_seed_decides_nothing(compared: Any) -> None:
