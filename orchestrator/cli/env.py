@@ -1,5 +1,6 @@
 """orch env: the environments the trainers' libraries run in."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -18,25 +19,20 @@ folder = click.option(
     help="Folder of the environments (default: $ORCH_ENVIRONMENTS, or ~/.local/share/orch/"
     "environments).",
 )
-gpu = click.option(
-    "--gpu",
-    "flavour",
-    flag_value="gpu",
-    default=True,
-    help="For training, with CUDA builds of everything (the default).",
-)
-cpu = click.option(
-    "--cpu",
-    "flavour",
-    flag_value="cpu",
-    help="For training on a machine without a GPU, with a CPU build of torch.",
-)
-contract = click.option(
-    "--contract",
-    "flavour",
-    flag_value="contract",
-    help="For the contract tests: the library without its heavy dependencies.",
-)
+_FLAVOURS = {
+    "gpu": "For training, with CUDA builds of everything (the default).",
+    "cpu": "For training on a machine without a GPU, with a CPU build of torch.",
+    "contract": "For the contract tests: the library without its heavy dependencies.",
+}
+
+
+def flavours(function: Callable[..., object]) -> Callable[..., object]:
+    """Add the options of the flavours of an environment."""
+    for name, text in reversed(_FLAVOURS.items()):
+        default = True if name == "gpu" else None
+        option = click.option(f"--{name}", "flavour", flag_value=name, help=text, default=default)
+        function = option(function)
+    return function
 
 
 @click.group(short_help="Make, list and check the environments of the libraries.")
@@ -50,9 +46,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("release", metavar="LIBRARY[@VERSION]")
-@gpu
-@cpu
-@contract
+@flavours
 @folder
 @click.option(
     "--python",
@@ -120,9 +114,7 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 
 @command.command()
 @click.argument("release", metavar="LIBRARY[@VERSION]")
-@gpu
-@cpu
-@contract
+@flavours
 @common.as_json
 def lock(release: str, flavour: Flavour, as_json: bool) -> None:
     """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
