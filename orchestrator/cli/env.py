@@ -29,9 +29,7 @@ _FLAVOURS = {
 def flavours(function: Callable[..., object]) -> Callable[..., object]:
     """Add the options of the flavours of an environment."""
     for name, text in reversed(_FLAVOURS.items()):
-        default = True if name == "gpu" else None
-        option = click.option(f"--{name}", "flavour", flag_value=name, help=text, default=default)
-        function = option(function)
+        function = click.option(f"--{name}", "flavour", flag_value=name, help=text)(function)
     return function
 
 
@@ -62,7 +60,7 @@ def command() -> None:
 @common.as_json
 def create(
     release: str,
-    flavour: Flavour,
+    flavour: Flavour | None,
     within: Path | None,
     python: Path | None,
     checkout: Path | None,
@@ -70,7 +68,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Make the environment of one release, and check it."""
-    lock = lock_named(release, flavour)
+    lock = lock_named(release, flavour or "gpu")
     environment = make.create(
         lock, within or root(), python=python, again=again, checkout=checkout, say=say
     )
@@ -116,10 +114,11 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 @click.argument("release", metavar="LIBRARY[@VERSION]")
 @flavours
 @common.as_json
-def lock(release: str, flavour: Flavour, as_json: bool) -> None:
+def lock(release: str, flavour: Flavour | None, as_json: bool) -> None:
     """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
-    text = make.resolve(lock_named(release, flavour))
+    its_lock = lock_named(release, flavour or "gpu")
+    text = make.resolve(its_lock)
     if as_json:
-        print_json({"release": release, "flavour": flavour, "lock": text})
+        print_json({"release": release, "flavour": its_lock.flavour, "lock": text})
     else:
         click.echo(text, nl=False)
