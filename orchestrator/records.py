@@ -111,8 +111,8 @@ class Engine(Frozen):
     `auto`: vllm for a cell at full scale, hf for the embedded policies.
     """
 
-    name: Literal["auto", "hf", "vllm", "completions", "chat"] = "auto"
-    """hf: transformers; vllm: in this process; completions, chat: an OpenAI-compatible server."""
+    name: Literal["auto", "hf", "vllm", "completions"] = "auto"
+    """hf: transformers; vllm: in this process; completions: a server of vLLM or SGLang."""
     device: Literal["cpu", "cuda"] = "cpu"
     """hf only."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
@@ -128,9 +128,6 @@ class Engine(Frozen):
     """Servers: all of the address, such as http://node7:8000/v1/completions."""
     model: str | None = None
     """Servers: the model's name there; None: the checkpoint's path, as vLLM serves it."""
-    extensions: bool = True
-    """Servers: send what OpenAI's API lacks and vLLM, SGLang and llama.cpp take (top_k, min_p,
-    repetition_penalty, special tokens). A server that refuses them samples by its own defaults."""
     num_concurrent: PositiveInt = 32
     """Servers: requests at a time."""
     timeout_seconds: PositiveInt = 1800
@@ -140,9 +137,9 @@ class Engine(Frozen):
 
     @model_validator(mode="after")
     def _server_has_address(self) -> Self:
-        if (self.name in ("completions", "chat")) != (self.base_url is not None):
+        if (self.name == "completions") != (self.base_url is not None):
             raise ValueError(
-                "base_url is needed with name 'completions' or 'chat', and only then; "
+                "base_url is needed with name 'completions', and only then; "
                 f"got name '{self.name}' and base_url {self.base_url}"
             )
         return self

@@ -15,7 +15,6 @@ paper plots them (Fig. 12); `*_per_token` and `entropy_per_sequence` are the oth
 is the sum over all responses by the number of their tokens. Slow to import.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import items, models
-from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
+from orchestrator.evaluate.scores import ScoreKey
 from orchestrator.evaluate.shards import Shards
 from orchestrator.identity import digest
 from orchestrator.records import Engine
@@ -53,33 +52,32 @@ class ResponseSums(NamedTuple):
     """Entropy of the policy that sampled the response."""
 
 
-def answer(
-    policy: Any,
-    task: Any,
-    longest: int,
-    job: ScoringJob,
-    ask: ItemRequest,
-    versions: Mapping[str, str],
-) -> None:
+def answer(policy: Any, task: Any, longest: int, shards: Shards) -> None:
     """Write the divergences of one checkpoint on the prompts of one task.
 
     A response has at most `longest` tokens.
     """
-    started, cpu = time.perf_counter(), time.process_time()
-    score_key = ask.asked
-    reference = _reference(ask.reference, job.engine)
-    prompts, targets = _prompts(policy, task, score_key)
-    limit = min(score_key.sampling.max_response_tokens, longest)
-    ours = sample(policy, prompts, limit, _seed(score_key, score_key.checkpoint))
-    theirs = _reference_samples(reference, ask, prompts, limit)
-    pairs = zip(
+    done = shards.made("all", lambda: {"items": _rows(policy, task, longest, shards)}, alone=True)
+    shards.finish(done["items"], means(done["items"]), [done])
+
+
+def _rows(policy: Any, task: Any, longest: int, shards: Shards) -> list[items.Item]:
+    asked = shards.asked
+    reference = _reference(shards.ask.reference, shards.job.engine)
+    prompts, targets = _prompts(policy, task, asked)
+    limit = min(asked.sampling.max_response_tokens, longest)
+    ours = sample(policy, prompts, limit, _seed(asked, asked.checkpoint))
+    theirs = _reference_samples(reference, asked, prompts, limit)
+    columns = zip(
+        prompts,
+        targets,
         ours,
         sums(policy.model, reference.model, ours),
         theirs,
         sums(reference.model, policy.model, theirs),
         strict=True,
     )
-    rows = [
+    return [
         {
             "item": number,
             "prompt": prompt,
@@ -92,18 +90,8 @@ def answer(
             "reference_tokens": len(b.tokens),
             "kl_forward": other.kl,
         }
-        for number, (prompt, target, (a, mine, b, other)) in enumerate(
-            zip(prompts, targets, pairs, strict=True)
-        )
+        for number, (prompt, target, a, mine, b, other) in enumerate(columns)
     ]
-    contents = {
-        "items": rows,
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-    }
-    Shards(Path(ask.results), len(rows), 1, job.slice_responses).finish(
-        job, score_key, [contents], means(rows), versions
-    )
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
@@ -241,10 +229,9 @@ def _reference(path: str, engine: Engine) -> Any:
 
 
 def _reference_samples(
-    reference: Any, ask: ItemRequest, prompts: Sequence[str], limit: int
+    reference: Any, score_key: ScoreKey, prompts: Sequence[str], limit: int
 ) -> list[Response]:
     """Return the reference's own responses, sampled once in a process."""
-    score_key = ask.asked
     key = digest([score_key.reference, score_key.task.name, score_key.seed, limit, list(prompts)])
     if key not in _SAMPLES:
         if len(_SAMPLES) > 8:

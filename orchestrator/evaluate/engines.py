@@ -112,7 +112,7 @@ def vllm_args(
 
 
 def server_args(engine: Engine, checkpoint: str, sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments of lm-eval's LocalCompletionsAPI and LocalChatCompletion.
+    """Return the arguments of lm-eval's LocalCompletionsAPI.
 
     Prompts are sent as text. A text that is not tokenised here is not cut here, and gets no second
     <bos>.
@@ -154,7 +154,7 @@ def generation(
     arguments: dict[str, Any] = {"until": list(of_task["until"]), "max_gen_toks": limit}
     if name == "vllm":
         arguments |= {"top_k": -1, "repetition_penalty": 1.0}
-    elif name != "hf" and (engine is None or engine.extensions):
+    elif name == "completions":
         arguments |= SERVER_EXTENSIONS
     if sampling.temperature == 0:
         return {**arguments, "do_sample": False, "temperature": 0.0}
@@ -233,22 +233,8 @@ def refuse_cut(prompt_tokens: int, response_tokens: int, positions: int) -> None
         )
 
 
-def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sampling) -> None:
-    """Raise EnvironmentFault for settings that a server cannot take."""
-    if engine.base_url and not engine.extensions and sampling.min_p > 0:
-        raise EnvironmentFault(
-            f"sampling.min_p is {sampling.min_p:g}, which OpenAI's own API does not have; take a "
-            "server that has it (evaluation.engine.extensions=true), or sampling=paper_intended"
-        )
-    if engine.name == "chat" and not chat_template:
-        raise EnvironmentFault(
-            f"task {task} is asked without a chat template, and evaluation.engine 'chat' always "
-            "applies one; use the server's /v1/completions with evaluation.engine.name=completions"
-        )
-
-
 class Seeded:
-    """The common part of servers and vLLM: a seed, from which each prompt and repeat gets one."""
+    """The common part of a server and vLLM: a seed, from which each prompt and repeat gets one."""
 
     seed = 0
 

@@ -89,11 +89,10 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
     """Return the checkpoint as a model of lm-eval. Raise CheckpointError if it does not load."""
     if engine.name == "vllm":
         return _vllm(checkpoint, engine, sampling)
-    if engine.name in ("completions", "chat"):
+    if engine.name == "completions":
         from orchestrator.evaluate import servers
 
-        server = servers.Completions if engine.name == "completions" else servers.Chat
-        return server(checkpoint, engine, sampling)
+        return servers.Completions(checkpoint, engine, sampling)
     return HarnessPolicy(checkpoint, engine)
 
 

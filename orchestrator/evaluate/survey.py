@@ -223,7 +223,6 @@ class Survey:
         for task, harness_task in _asked_tasks(cell, self.evaluation):
             path = None if harness_task else self._task_file(cell, task.name)
             templated = _templated(cell, task.chat_template)
-            engines.refuse_mismatch(engine, templated, task.name, self.evaluation.sampling)
             for seed in seeds_of(self.evaluation):
                 yield (
                     ScoreKey(

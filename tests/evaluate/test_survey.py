@@ -110,9 +110,6 @@ def test_the_processes_see_the_gpu_and_the_network_only_where_they_need_them(
     assert served["PYTHONPATH"] == str(OWN_TASKS.parents[2])
 
 
-OF_TASK = {"until": ["<|im_end|>"], "max_gen_toks": 32768}
-
-
 @pytest.mark.parametrize("name", ["auto", "vllm"])
 def test_a_response_budget_that_leaves_no_room_for_a_prompt_is_refused(name: str) -> None:
     """Of 300 prompt tokens, 4096 positions and 8192 response tokens left none."""
@@ -126,15 +123,8 @@ def test_a_response_budget_that_leaves_no_room_for_a_prompt_is_refused(name: str
     engines.refuse_cut(300, 3796, 4096)
 
 
-def test_what_a_server_cannot_be_asked_is_told() -> None:
-    chat = Engine(name="chat", base_url="http://h/v1/chat/completions")
-    with pytest.raises(EnvironmentFault, match=r"always applies one; .*completions"):
-        engines.refuse_mismatch(chat, False, "math500", Sampling())
-    bare = Engine(name="completions", base_url="http://h", extensions=False)
-    with pytest.raises(EnvironmentFault, match=r"min_p is 1, .*paper_intended"):
-        engines.refuse_mismatch(bare, True, "math500", Sampling(min_p=1.0))
-    assert "top_k" not in engines.generation(Sampling(), OF_TASK, bare)
+def test_a_server_and_nothing_else_has_an_address() -> None:
     with pytest.raises(ValidationError, match="base_url is needed"):
-        Engine(name="chat")
+        Engine(name="completions")
     with pytest.raises(ValidationError, match="base_url is needed"):
         Engine(name="vllm", base_url="http://h")

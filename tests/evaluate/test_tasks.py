@@ -16,6 +16,7 @@ from orchestrator import harness_tasks
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import aggregate, evaluate, task_data, task_files
 from orchestrator.evaluate.scores import ScoringJob
+from orchestrator.evaluate.shards import Shards
 from orchestrator.harness_tasks import TaskLoader
 from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
@@ -98,7 +99,8 @@ def scored(
 ) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
     model = parrot(answers)
     ask = request(folder, path_of(task), task=EvalTask(name=task, domain="in", repeats=repeats))
-    harness._answer(model, ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)
+    job = ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,))
+    harness._answer(model, Shards(job, ask, harness.VERSIONS))
     result, items = answers_of(ask)
     return model, {score.metric: score.value for score in result.scores}, items
 
