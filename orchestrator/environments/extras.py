@@ -10,22 +10,20 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "orch-rl"
-DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
-"""Module -> distribution, where their names differ."""
+EXTRAS = {
+    "run": ("rich", "scipy", "submitit", "mlflow", "jinja2", "vl_convert"),
+    "micro": ("torch", "transformers", "safetensors"),
+    "eval": ("lm_eval", "math_verify"),
+    "tune": ("optuna", "optuna_dashboard"),
+    "data": ("datasets", "reasoning_gym"),
+}
+"""Extra of orch -> the modules that it brings, as pyproject.toml declares them."""
 
 
 def extra_of(module: str) -> str | None:
-    """Return the smallest extra of orch that brings a module, or None if no extra does.
-
-    The table is the installed metadata of pyproject.toml. A module's distribution has the same
-    name, except for the modules in DISTRIBUTIONS.
-    """
-    from packaging.utils import canonicalize_name
-
+    """Return the extra of orch that brings a module, or None if no extra does."""
     name = module.partition(".")[0]
-    wanted = canonicalize_name(DISTRIBUTIONS.get(name, name))
-    fitting = [names for names in _extras().items() if wanted in names[1]]
-    return min(fitting, key=lambda item: len(item[1]))[0] if fitting else None
+    return next((extra for extra, modules in EXTRAS.items() if name in modules), None)
 
 
 def install_line(extra: str) -> str:
@@ -60,30 +58,6 @@ def lacking(modules: Iterable[str] = RUN) -> str | None:
         f"`orch run` needs {names}, which this installation of orch leaves out; add it with: "
         f"{install_line(','.join(extras))}"
     )
-
-
-def _extras() -> dict[str, set[str]]:
-    """Return each extra with the distributions that it adds to the base."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    try:
-        declared = distribution(DISTRIBUTION)
-    except PackageNotFoundError:
-        return {}
-    extras: dict[str, set[str]] = {
-        name: set() for name in declared.metadata.get_all("Provides-Extra") or []
-    }
-    for text in declared.requires or []:
-        requirement = Requirement(text)
-        marker = requirement.marker
-        # Needed without any extra: it belongs to the base.
-        if marker is None or marker.evaluate({"extra": ""}):
-            continue
-        for name, added in extras.items():
-            if marker.evaluate({"extra": name}):
-                added.add(canonicalize_name(requirement.name))
-    return extras
 
 
 def _target(extra: str) -> str:

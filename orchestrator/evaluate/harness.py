@@ -17,7 +17,7 @@ from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.evaluate import divergence, models, named, task_data
+from orchestrator.evaluate import divergence, models, named
 from orchestrator.evaluate.engines import generation as generation
 from orchestrator.evaluate.engines import is_greedy
 from orchestrator.evaluate.items import means
@@ -73,8 +73,7 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
     Raise EnvironmentFault if its number of items differs from the number that its file declares.
     """
     (task,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
-    declared = (task.config.metadata or {}).get("num_items")
-    expected = task_data.stand_in_count(path.stem) or declared
+    expected = declared_items(task)
     if expected is not None and len(task.eval_docs) != expected:
         raise EnvironmentFault(
             f"task {path.stem} has {len(task.eval_docs)} items where {expected} are expected: the "
@@ -82,6 +81,12 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
             f"compare. Restore it, or change metadata.num_items in {path}"
         )
     return task, deepcopy(task.get_config("generation_kwargs"))
+
+
+def declared_items(task: Any) -> int | None:
+    """Return the number of items that a task's file declares."""
+    declared: int | None = (task.config.metadata or {}).get("num_items")
+    return declared
 
 
 def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:

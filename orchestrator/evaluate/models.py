@@ -1,13 +1,13 @@
-"""The models that lm-eval generates with: a checkpoint in this process, in vLLM, or behind a
-server.
+"""The models that lm-eval generates with: a checkpoint in this process, or in vLLM.
 
 Slow to import. The harness builds and scores requests. This module loads the policy, seeds
-responses, and keeps out the defaults of checkpoints, libraries and servers.
+responses, and keeps out the defaults of checkpoints and libraries.
 """
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -89,10 +89,6 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
     """Return the checkpoint as a model of lm-eval. Raise CheckpointError if it does not load."""
     if engine.name == "vllm":
         return _vllm(checkpoint, engine, sampling)
-    if engine.name == "completions":
-        from orchestrator.evaluate import servers
-
-        return servers.Completions(checkpoint, engine, sampling)
     return HarnessPolicy(checkpoint, engine)
 
 
@@ -133,12 +129,16 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         raise EnvironmentFault(
             f"evaluation.engine is vllm, which cannot be imported here ({error}): `orch env "
             f"create lm-eval@{harness_tasks.VERSION}` makes the environment that has it. Or name "
-            "an interpreter with vLLM and lm-eval in evaluation.engine.python, or serve the "
-            "checkpoint and use evaluation.engine.name=completions"
+            "an interpreter with vLLM and lm-eval in evaluation.engine.python"
         ) from error
 
-    class Vllm(engines.Seeded, VLLM):  # type: ignore[misc]  # lm-eval has no types
+    class Vllm(VLLM):  # type: ignore[misc]  # lm-eval has no types
         """lm-eval's vLLM model, with one request for all k responses to a prompt."""
+
+        seed = 0
+
+        def seeded(self, seed: int) -> None:
+            self.seed = seed
 
         def has_template(self) -> bool:
             return self.hf_chat_template is not None or self.tokenizer.chat_template is not None
@@ -167,19 +167,23 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
                 params.append(one)
                 place += count
             outputs = super()._model_generate([prompt for prompt, _ in groups], True, params)
-            return [_Single([completion]) for output in outputs for completion in output.outputs]
+            return [
+                SimpleNamespace(outputs=[each]) for output in outputs for each in output.outputs
+            ]
 
-    positions = _positions(checkpoint)
     return Vllm(
-        **engines.vllm_args(engine, str(checkpoint), sampling, seed=0, cpu=cpu, positions=positions)
+        pretrained=str(checkpoint),
+        dtype=engine.dtype,
+        tensor_parallel_size=engine.tensor_parallel_size or 1,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        max_model_len=engines.room(engine, sampling, _positions(checkpoint)),
+        max_gen_toks=sampling.max_response_tokens,
+        enable_prefix_caching=True,
+        batch_size="auto",
+        seed=0,
+        # compilation for CPUs takes longer than it saves
+        **({"enforce_eager": True} if cpu else {}),
     )
-
-
-class _Single:
-    """One completion, in the form that lm-eval expects."""
-
-    def __init__(self, outputs: list[Any]):
-        self.outputs = outputs
 
 
 def load(path: Path, device: str = "cpu", dtype: str = "auto") -> tuple[Any, Any]:

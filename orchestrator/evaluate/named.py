@@ -69,7 +69,6 @@ def load(name: str) -> dict[str, Any]:
     named_task = harness_tasks.find(name)
     root = Path(harness_folder.__file__).parent
     folders = [root / folder for folder in named_task.folders]
-    folders += [named_task.file.parent] if named_task.file and named_task.is_group else []
     with TemporaryDirectory(prefix="orch-eval-") as scratch:
         for leaf in named_task.leaves:
             _use_local_data(leaf, root, Path(scratch))
@@ -77,36 +76,15 @@ def load(name: str) -> dict[str, Any]:
             manager = TaskManager(
                 include_defaults=False, include_path=[*map(str, folders), scratch]
             )
-            alone = named_task.file and not named_task.is_group
-            loaded: dict[str, Any] = manager.load(
-                [str(named_task.file) if alone else named_task.title]
-            )
+            loaded: dict[str, Any] = manager.load([str(named_task.file or named_task.title)])
         except Exception as error:  # a task's Python, `datasets` and the hub raise of every kind
-            raise EnvironmentFault(_why_not(named_task, error)) from error
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise EnvironmentFault(
+                f"task {named_task.title} cannot be loaded ({words}): `orch plan` names the "
+                "packages and data that it needs; without a network fill the hub's cache before "
+                f"(HF_HOME), or put <task>/<split>.jsonl below {task_data.VARIABLE}"
+            ) from error
     return loaded
-
-
-def _why_not(named_task: harness_tasks.NamedTask, error: Exception) -> str:
-    first_words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    hints = []
-    if packages := harness_tasks.lacking(named_task.needs):
-        hints.append(
-            f"it needs {', '.join(packages)}: `orch env create lm-eval@{harness_tasks.VERSION}`"
-        )
-    if data := [need for need in named_task.needs if need.startswith(harness_tasks.NLTK)]:
-        names = " ".join(need.removeprefix(harness_tasks.NLTK) for need in data)
-        hints.append(f"it needs nltk's data: `python -m nltk.downloader {names}`, and NLTK_DATA")
-    if named_task.gated:
-        hints.append(
-            f"accept the terms of {', '.join(named_task.gated)} on the hub and set HF_TOKEN"
-        )
-    if named_task.file is None:
-        hints.append(
-            "without a network fill the hub's cache before (HF_HOME), or put "
-            f"{named_task.leaves[0].name}/<split>.jsonl below {task_data.VARIABLE}"
-        )
-    where = named_task.file or "; ".join(hints)
-    return f"task {named_task.title} cannot be loaded ({first_words}): {where}"
 
 
 def _use_local_data(leaf: harness_tasks.Leaf, root: Path, scratch: Path) -> None:

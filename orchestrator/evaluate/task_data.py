@@ -4,15 +4,10 @@
 are the files `<task>.parquet`, `.jsonl` or `.csv` in it, or all such files in `<task>/`. Files
 named after splits are joined in the task's order of splits. They have the columns of the data set
 they are copies of.
-
-A folder of stand-ins (small made-up data, for a first try) declares itself: `stand_in.json` maps
-each task to its number of items. Their scores have the task version `stand-in`.
 """
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +15,11 @@ from orchestrator.errors import EnvironmentFault
 
 VARIABLE = "ORCH_EVAL_DATA"
 READERS = {".parquet": "parquet", ".jsonl": "json", ".csv": "csv"}
+
+
+def keep(responses: list[list[str]], _items: object) -> list[list[str]]:
+    """Return every response: the filter of a task that scores all k."""
+    return responses
 
 
 class Items(list[dict[str, Any]]):
@@ -42,27 +42,6 @@ def folder() -> Path | None:
             f"{VARIABLE} names {path}, which is no folder; unset it to load from the hub"
         )
     return path
-
-
-def stand_in_count(task: str) -> int | None:
-    """Return the number of items of a task's stand-ins; None if its data are real."""
-    root = folder()
-    counts = _stand_ins(root) if root else {}
-    return counts.get(task)
-
-
-@lru_cache
-def _stand_ins(root: Path) -> Mapping[str, int]:
-    path = root / "stand_in.json"
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise EnvironmentFault(f"{path} cannot be read: {error}") from error
-    if not isinstance(plain, dict) or not all(isinstance(n, int) for n in plain.values()):
-        raise EnvironmentFault(f"{path} must map task names to numbers of items")
-    return plain
 
 
 def rows(

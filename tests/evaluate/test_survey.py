@@ -121,10 +121,3 @@ def test_a_response_budget_that_leaves_no_room_for_a_prompt_is_refused(name: str
     with pytest.raises(EnvironmentFault, match=r"300 tokens .* 4096 positions"):
         engines.refuse_cut(300, 8192, 4096)
     engines.refuse_cut(300, 3796, 4096)
-
-
-def test_a_server_and_nothing_else_has_an_address() -> None:
-    with pytest.raises(ValidationError, match="base_url is needed"):
-        Engine(name="completions")
-    with pytest.raises(ValidationError, match="base_url is needed"):
-        Engine(name="vllm", base_url="http://h")

@@ -42,7 +42,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: ModuleType) 
     root.mkdir()
     monkeypatch.setenv(task_data.VARIABLE, str(stand_ins(root)))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    task_data._stand_ins.cache_clear()
+    monkeypatch.setattr(harness, "declared_items", lambda _task: None)
     harness.load_task.cache_clear()
     yield root
     harness.load_task.cache_clear()
@@ -207,14 +207,12 @@ def test_countdown_is_scored_as_in_training(harness: ModuleType, tmp_path: Path)
             ),
             "row 0 has no final answer",
         ),
-        (lambda root: (root / "stand_in.json").write_text("[1]"), "must map task names"),
     ],
 )
 def test_spoiled_data_are_a_sentence(
     harness: ModuleType, local: Path, tmp_path: Path, spoil: Any, sentence: str
 ) -> None:
     spoil(local)
-    task_data._stand_ins.cache_clear()
     with pytest.raises(EnvironmentFault, match=sentence):
         scored(harness, tmp_path, "math500", lambda *_: "")
 
@@ -225,7 +223,6 @@ def test_a_solution_without_a_box_is_no_gold(
     for file in local.glob("math2.*"):
         file.unlink()
     write_lines(local / "math2.jsonl", [{"question": "?", "solution": "It is 7."}])
-    task_data._stand_ins.cache_clear()
     with pytest.raises(EnvironmentFault, match="row 0 has no final answer"):
         scored(harness, tmp_path, "math2", lambda *_: "")
 
@@ -236,7 +233,7 @@ NUM_ITEMS = 40
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a user has it: a task that generates, one of choices, a group, and the data."""
+    """A folder as a user has it: a task that generates, one of choices, and the data."""
     home = tmp_path_factory.mktemp("my tasks")
     problems = problem_sets.held_out_problems(NUM_ITEMS).tolist()
     rows = []
@@ -271,13 +268,6 @@ doc_to_choice: choices
 doc_to_target: 1
 metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
 {common}"""
-    )
-    (home / "both.yaml").write_text(
-        """group: both
-task: [copy_it, choose_it]
-aggregate_metric_list:
-  - {metric: acc, aggregation: mean, weight_by_size: true, filter_list: none}
-"""
     )
     return home
 
@@ -319,20 +309,15 @@ def test_a_task_that_generates_has_its_own_metric_and_mean_at_k(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_choices_and_a_group_have_the_harness_metrics_and_no_domain(
+def test_choices_have_the_harness_metrics_and_no_domain(
     tasks: Path, train: Train, folder: RunFolder
 ) -> None:
-    names = [EvalTask(name=str(tasks / f"{name}.yaml")) for name in ("choose_it", "both")]
-    greedy = Sampling(temperature=0)
-    scores = evaluate([train()], asked(*names, sampling=greedy), folder)
-    choice = by_metric([score for score in scores if score.task == "choose_it"])
-    group = by_metric([score for score in scores if score.task == "both"])
+    task, greedy = EvalTask(name=str(tasks / "choose_it.yaml")), Sampling(temperature=0)
+    scores = evaluate([train()], asked(task, sampling=greedy), folder)
+    choice = by_metric(scores)
     assert set(choice) == {"acc", "mean@1", "pass@1"}
     assert choice["acc"].value > 0.7, "a right copy is likelier than a reversed one"
     assert choice["acc"].stderr is not None
-    assert set(group) == {"acc", "acc.choose_it", "exact_match.digits.copy_it"}
-    assert group["acc.choose_it"].value == choice["acc"].value == group["acc"].value
-    assert group["acc"].num_items == 2 * NUM_ITEMS
     assert not aggregate(scores), "a task without a domain is in no mean"
 
 
