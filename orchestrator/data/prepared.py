@@ -70,9 +70,23 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedProm
     folder = directory / key(data)
     about = read_json(folder / ABOUT) or {}
     wanted = [name for name in formats if _fault(folder, about, name, by_hash=True)]
-    if about and not wanted:
-        return _made_of(folder, about, formats, fresh=False)
-    prompts = rows(data, [Path.cwd(), directory])
+    prompts = rows(data, [Path.cwd(), directory]) if wanted or not about else None
+    if prompts is not None:
+        about = _written(folder, about, wanted, data, prompts)
+    return PreparedPrompts(
+        folder,
+        tuple(formats),
+        about["num_prompts"],
+        about["num_validation"],
+        about.get("num_shared", 0),
+        fresh=prompts is not None,
+    )
+
+
+def _written(
+    folder: Path, about: dict[str, Any], wanted: Sequence[str], data: Data, prompts: PromptRows
+) -> dict[str, Any]:
+    """Write the wanted formats, and return what is now known of the data set."""
     if about and about["content"] != prompts.digest:
         raise EnvironmentFault(
             f"{prompts.origin} is not what {folder} was prepared from (content "
@@ -92,20 +106,7 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedProm
         about["formats"][name] = _write(folder, name, data, prompts)
         # After every format, so that a killed process leaves the formats before recorded as whole.
         write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    return _made_of(folder, about, formats, fresh=True)
-
-
-def _made_of(
-    folder: Path, about: Mapping[str, Any], formats: Iterable[str], *, fresh: bool
-) -> PreparedPrompts:
-    return PreparedPrompts(
-        folder,
-        tuple(formats),
-        about["num_prompts"],
-        about["num_validation"],
-        about.get("num_shared", 0),
-        fresh,
-    )
+    return about
 
 
 def _write(
