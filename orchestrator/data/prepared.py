@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.source import PromptRow, PromptRows, rows
-from orchestrator.errors import EnvironmentFault, SelectionError
+from orchestrator.errors import EnvironmentFault
 from orchestrator.files import link_folder, read_json, take_lock, write_text
 from orchestrator.library.prompt_recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.records import LaunchPlan
@@ -31,28 +31,10 @@ def data_dir() -> Path:
     return Path(os.environ.get("ORCH_DATA_DIR") or DEFAULT).absolute()
 
 
-def formats_of(libraries: Iterable[str]) -> tuple[str, ...]:
-    """Return the formats of libraries given as `name`, `name@version` or `all`.
-
-    Every release of a library reads the same one. Raise SelectionError for a library with its own
-    prompts.
-    """
-    names: list[str] = []
-    for library in libraries:
-        if library == "all":
-            return tuple(FORMATS)
-        backend = plugins.load(library.partition("@")[0])
-        if backend.prompts_format is None:
-            raise SelectionError(f"{library} brings its own prompts: there is nothing to prepare")
-        names.append(backend.prompts_format)
-    return tuple(dict.fromkeys(names))
-
-
 class PreparedPrompts(NamedTuple):
     """One prepared data set."""
 
     folder: Path
-    formats: tuple[str, ...]
     num_prompts: int
     num_validation: int
     num_shared: int
@@ -75,7 +57,6 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedProm
         about = _written(folder, about, wanted, data, prompts)
     return PreparedPrompts(
         folder,
-        tuple(formats),
         about["num_prompts"],
         about["num_validation"],
         about.get("num_shared", 0),

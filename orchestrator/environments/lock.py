@@ -187,22 +187,13 @@ def has_lock(library: str, version: str) -> bool:
 
 
 def read_lock(path: Path, library: str) -> Lock:
-    """Return the lock in a file. Raise EnvironmentFault for a file that is not a lock."""
+    """Return the lock in a file. Raise EnvironmentFault for a name or a head of no lock."""
     version, _, suffix = path.name.removesuffix(".txt").rpartition(".")
-    flavour = next((each for each in FLAVOURS if each == suffix), None)
-    if flavour is None:
-        raise EnvironmentFault(
-            f"{path}: a lock is named <version>.<flavour>.txt, and the flavours are "
-            f"{', '.join(FLAVOURS)}; got '{suffix}'{did_you_mean(suffix, FLAVOURS)}"
-        )
-    lock = Lock(library, version, flavour, path.read_text("utf-8"))
-    unknown = sorted(lock.head.keys() - _KEYS)
-    if unknown:
-        raise EnvironmentFault(
-            f"{path}: a lock's head has no key '{unknown[0]}'{did_you_mean(unknown[0], _KEYS)}"
-        )
-    if not lock.pins and not lock.words("checkout"):
-        raise EnvironmentFault(f"{path} names no packages; it is no lock")
+    flavours: dict[str, Flavour] = {each: each for each in FLAVOURS}
+    lock = Lock(library, version, flavours.get(suffix, "gpu"), path.read_text("utf-8"))
+    for word, known in ((suffix, FLAVOURS), *((key, _KEYS) for key in lock.head)):
+        if word not in known:
+            raise EnvironmentFault(f"{path}: a lock has no '{word}'{did_you_mean(word, known)}")
     return lock
 
 

@@ -55,11 +55,6 @@ def _python_of_vllm(site: Site | None) -> str | None:
     return None if environment is None else str(environment.python)
 
 
-def title(engine: Engine, harness: str) -> str:
-    """Return the engine's name for people; empty for the embedded policies' own."""
-    return harness if engine.name == "hf" else f"{harness}, {engine.name}"
-
-
 def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> int:
     """Return the tokens of the longest prompt and response together.
 

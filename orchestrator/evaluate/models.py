@@ -5,7 +5,6 @@ responses, and keeps out the defaults of checkpoints and libraries.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,23 +43,11 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
             add_bos_token=tokenizer.bos_token is not None,
         )
 
-    def tok_batch_encode(self, strings: Sequence[str], **named: Any) -> tuple[Any, Any]:
-        """Return token ids and mask [B, L]. Each of the k copies of a prompt is encoded once."""
-        place = {text: row for row, text in enumerate(dict.fromkeys(strings))}
-        tokens, mask = super().tok_batch_encode(list(place), **named)
-        rows = torch.tensor([place[text] for text in strings])
-        return tokens[rows], mask[rows]
-
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = False) -> Any:
         """Decode with special tokens: a <pad> that the policy sampled is a wrong answer, not
         silence.
         """
         return super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
-
-    def generate_until(self, requests: list[Any], **_: Any) -> list[str]:
-        """Return a response to each request. No progress is shown: nobody sees this process."""
-        responses: list[str] = super().generate_until(requests, disable_tqdm=True)
-        return responses
 
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any

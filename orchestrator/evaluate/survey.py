@@ -220,6 +220,7 @@ class Survey:
     def _scoring(
         self, cell: Cell, checkpoint: Checkpoint, content: str, engine: Engine
     ) -> Iterator[ItemRequest]:
+        named = "" if engine.name == "hf" else f", {engine.name}"
         for task, harness_task in _asked_tasks(cell, self.evaluation):
             for seed in seeds_of(self.evaluation):
                 yield self._request(
@@ -230,7 +231,7 @@ class Survey:
                     step=checkpoint.step,
                     seed=seed,
                     sampling=self.evaluation.sampling,
-                    harness=engines.title(engine, self.harness),
+                    harness=f"{self.harness}{named}",
                 )
 
     def _divergences(
