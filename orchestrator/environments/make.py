@@ -464,9 +464,7 @@ def differences(versions: Mapping[str, str], lock: Lock) -> list[str]:
         installed_version = plain.get(name)
         if installed_version is None:
             sentences.append(f"{name} {version} is missing")
-        elif installed_version != version and (
-            installed_version.partition("+")[0] != version or "+" in version
-        ):
+        elif version not in (installed_version, installed_version.partition("+")[0]):
             sentences.append(f"{name} must be {version}, it is {installed_version}")
     others = sorted(plain.keys() - lock.pins.keys() - {"pip", "setuptools", "wheel"})
     if others and lock.pins:

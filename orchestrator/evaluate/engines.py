@@ -50,9 +50,13 @@ def _python_of_vllm(site: Site | None) -> str | None:
     if find_spec("vllm") is not None:
         return None
     folder = (site.options if site else {}).get("environments_dir")
-    within = Path(str(folder)).expanduser() if folder else None
-    environment = find_installed("lm-eval", harness_tasks.VERSION, within=within)
-    return None if environment is None else str(environment.python)
+    return _made("gpu", within=Path(str(folder)).expanduser() if folder else None)
+
+
+def _made(*flavours: Flavour, within: Path | None = None) -> str | None:
+    """Return the Python of the environment `lm-eval` of one of these flavours; None for none."""
+    known = (find_installed("lm-eval", harness_tasks.VERSION, each, within) for each in flavours)
+    return next((str(environment.python) for environment in known if environment), None)
 
 
 def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> int:
@@ -64,23 +68,20 @@ def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> in
     return engine.max_model_len or min(wanted, positions or wanted)
 
 
-def generation(
-    sampling: Sampling, of_task: Mapping[str, Any], engine: Engine | None = None
-) -> dict[str, Any]:
+def generation(sampling: Sampling, of_task: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
     """Return lm-eval's `generation_kwargs`: the task's stop strings and the spec's sampling.
 
     They set every value that a checkpoint's generation_config would otherwise set: top_k and
     repetition_penalty (for transformers through orch's own GenerationConfig, see models.py).
     """
-    name = engine.name if engine else "hf"
     limit = min(of_task["max_gen_toks"], sampling.max_response_tokens)
     arguments: dict[str, Any] = {"until": list(of_task["until"]), "max_gen_toks": limit}
-    if name == "vllm":
+    if engine.name == "vllm":
         arguments |= {"top_k": -1, "repetition_penalty": 1.0}
     if sampling.temperature == 0:
         return {**arguments, "do_sample": False, "temperature": 0.0}
     arguments |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
-    if name == "hf":
+    if engine.name == "hf":
         arguments["top_k"] = 0
     return arguments | ({"min_p": sampling.min_p} if sampling.min_p > 0 else {})
 
@@ -109,11 +110,8 @@ def interpreter(engine: Engine, task: harness_tasks.NamedTask) -> str | None:
     if engine.python is not None:
         return engine.python
     on_cpu = engine.name == "hf" and engine.device == "cpu"
-    flavours: tuple[Flavour, ...] = ("cpu", "gpu") if on_cpu else ("gpu",)
-    for flavour in flavours:
-        environment = find_installed("lm-eval", harness_tasks.VERSION, flavour)
-        if environment is not None:
-            return str(environment.python)
+    if python := _made("cpu", "gpu") if on_cpu else _made("gpu"):
+        return python
     if lacking := harness_tasks.lacking(task.needs):
         raise EnvironmentFault(
             f"task {task.title} needs {', '.join(lacking)}, which orch's environment does not "

@@ -5,12 +5,10 @@ task's. With k repeats the whole task is done k times with different seeds, so t
 metrics work as they are written. Slow to import; only harness.py imports it.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from lm_eval import evaluator
@@ -19,7 +17,6 @@ from lm_eval.tasks import TaskManager
 
 from orchestrator import harness_tasks
 from orchestrator.errors import EnvironmentFault
-from orchestrator.evaluate import task_data
 from orchestrator.evaluate.engines import generation, is_greedy
 from orchestrator.evaluate.items import Item, Mean
 from orchestrator.evaluate.items import means as items_means
@@ -63,52 +60,22 @@ def answer(policy: Any, shards: Shards) -> None:
 def load(name: str) -> dict[str, Any]:
     """Return lm-eval's tasks and groups of a name in a spec.
 
-    Only the folders that the name needs are read. Data in `ORCH_EVAL_DATA` replace the task's.
-    Raise EnvironmentFault, with what to do, if a package or the data are missing.
+    Only the folders that the name needs are read. Raise EnvironmentFault, with what to do, if a
+    package or the data are missing.
     """
     named_task = harness_tasks.find(name)
     root = Path(harness_folder.__file__).parent
-    folders = [root / folder for folder in named_task.folders]
-    with TemporaryDirectory(prefix="orch-eval-") as scratch:
-        for leaf in named_task.leaves:
-            _use_local_data(leaf, root, Path(scratch))
-        try:
-            manager = TaskManager(
-                include_defaults=False, include_path=[*map(str, folders), scratch]
-            )
-            loaded: dict[str, Any] = manager.load([str(named_task.file or named_task.title)])
-        except Exception as error:  # a task's Python, `datasets` and the hub raise of every kind
-            words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise EnvironmentFault(
-                f"task {named_task.title} cannot be loaded ({words}): `orch plan` names the "
-                "packages and data that it needs; without a network fill the hub's cache before "
-                f"(HF_HOME), or put <task>/<split>.jsonl below {task_data.VARIABLE}"
-            ) from error
+    folders = [str(root / folder) for folder in named_task.folders]
+    try:
+        manager = TaskManager(include_defaults=False, include_path=folders)
+        loaded: dict[str, Any] = manager.load([str(named_task.file or named_task.title)])
+    except Exception as error:  # a task's Python, `datasets` and the hub raise of every kind
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise EnvironmentFault(
+            f"task {named_task.title} cannot be loaded ({words}): `orch plan` names the packages "
+            "and data that it needs; without a network fill the hub's cache before (HF_HOME)"
+        ) from error
     return loaded
-
-
-def _use_local_data(leaf: harness_tasks.Leaf, root: Path, scratch: Path) -> None:
-    """Write a YAML that gives a task of the harness its data in `ORCH_EVAL_DATA`, if it has any:
-    `<task>/<split>.jsonl`, `.parquet` or `.csv`, with the data set's columns."""
-    home = task_data.folder()
-    if home is None or not leaf.path or not (home / leaf.name).is_dir():
-        return
-    files = {
-        file.stem: file
-        for file in sorted((home / leaf.name).iterdir())
-        if file.suffix in task_data.READERS
-    }
-    if files:
-        kind = task_data.READERS[next(iter(files.values())).suffix]
-        plain = {
-            "include": str(root / leaf.path),
-            "task": leaf.name,
-            "dataset_path": kind,
-            "dataset_name": None,
-            "dataset_kwargs": {"data_files": {k: str(file) for k, file in files.items()}},
-        }
-        # JSON is YAML.
-        (scratch / f"{harness_tasks.label(leaf.name)}.yaml").write_text(json.dumps(plain), "utf-8")
 
 
 def _refuse(tasks: Mapping[str, Any], score_key: ScoreKey) -> None:

@@ -185,13 +185,12 @@ def evaluate(
     todo: list[tuple[Survey, Cell, ScoringJob]] = []
     for survey, of_survey in parts:
         for record in of_survey:
-            for cell, checkpoint in survey.checkpoints([record]):
+            cell = record.cell
+            for checkpoint in survey.checkpoints(record):
                 try:
-                    jobs = survey.jobs(cell, checkpoint, record)
+                    todo += [(survey, cell, job) for job in survey.jobs(record, checkpoint)]
                 except CheckpointError as error:
                     faults.append(f"{cell.slug} at step {checkpoint.step}: {error}")
-                else:
-                    todo += [(survey, cell, job) for job in jobs]
         faults += survey.faults
     if todo:
         on_event(EvaluationEvent(0, len(todo)))

@@ -115,15 +115,13 @@ class Survey:
     _hashes: dict[Path, str] = field(default_factory=dict)
     """Folder -> hash of its policy. Two baselines may share a folder."""
 
-    def checkpoints(self, records: Sequence[Record]) -> Iterator[tuple[Cell, Checkpoint]]:
-        """Return the checkpoints to score: `last` of cells that have succeeded, or `all`."""
-        for record in records:
-            if self.evaluation.checkpoints == "all" or self._diverges_always(record.cell):
-                yield from ((record.cell, checkpoint) for checkpoint in record.checkpoints)
-            elif record.state == "succeeded" and record.checkpoints:
-                yield record.cell, record.checkpoints[-1]
+    def checkpoints(self, record: Record) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints to score: `last` of a cell that has succeeded, or `all`."""
+        if self.evaluation.checkpoints == "all" or self._diverges_always(record.cell):
+            return record.checkpoints
+        return record.checkpoints[-1:] if record.state == "succeeded" else ()
 
-    def jobs(self, cell: Cell, checkpoint: Checkpoint, record: Record) -> list[ScoringJob]:
+    def jobs(self, record: Record, checkpoint: Checkpoint) -> list[ScoringJob]:
         """Return the jobs that a checkpoint still needs.
 
         A checkpoint in its library's own format is exported first. Raise CheckpointError if it is
@@ -131,6 +129,7 @@ class Survey:
 
         Each engine has a job of its own, because vLLM leaves a GPU no room for anything else.
         """
+        cell = record.cell
         last = record.state == "succeeded" and checkpoint == record.checkpoints[-1]
         if checkpoint.needs_export:
             environments = node_options(self.site.options if self.site else {})

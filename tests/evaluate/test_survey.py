@@ -48,9 +48,7 @@ def jobs(record: Record, evaluation: EvaluationSpec, folder: RunFolder) -> list[
     site = Site(options={"gres": "gpu:a100:4"})
     survey = Survey(evaluation, folder, "lm-eval 0.4.13", site)
     return [
-        job
-        for cell, checkpoint in survey.checkpoints([record])
-        for job in survey.jobs(cell, checkpoint, record)
+        job for checkpoint in survey.checkpoints(record) for job in survey.jobs(record, checkpoint)
     ]
 
 

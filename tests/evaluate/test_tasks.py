@@ -322,23 +322,24 @@ def test_choices_have_the_harness_metrics_and_no_domain(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_task_of_the_harness_is_scored_on_local_data(
-    train: Train, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_task_of_the_harness_is_scored_by_its_name(
+    train: Train, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """arc_easy by its name: prompts, choices and metrics are the harness's, the rows are ours."""
-    (tmp_path / "arc_easy").mkdir()
-    for split in ("train", "validation", "test"):
-        rows = [
-            {
-                "id": f"{split}{n}",
-                "question": "S12345",
-                "choices": {"text": ["1", "2", "3"], "label": ["A", "B", "C"]},
-                "answerKey": "ABC"[n],
-            }
-            for n in range(3)
-        ]
-        write_lines(tmp_path / "arc_easy" / f"{split}.jsonl", rows)
-    monkeypatch.setenv("ORCH_EVAL_DATA", str(tmp_path))
+    """arc_easy: prompts, choices and metrics are the harness's, the rows are ours."""
+    import datasets
+
+    rows = [
+        {
+            "id": str(n),
+            "question": "S12345",
+            "choices": {"text": ["1", "2", "3"], "label": ["A", "B", "C"]},
+            "answerKey": "ABC"[n],
+        }
+        for n in range(3)
+    ]
+    split = datasets.Dataset.from_list(rows)
+    every = datasets.DatasetDict(dict.fromkeys(("train", "validation", "test"), split))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: every)
     (acc, *_) = evaluate([train()], asked(EvalTask(name="arc_easy")), folder)
     assert (acc.task, acc.metric, acc.num_items) == ("arc_easy", "acc", 3)
     assert acc.value == pytest.approx(1 / 3), "equal questions have equal answers"
