@@ -3,7 +3,6 @@ it."""
 
 import json
 import shlex
-from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Any
@@ -46,17 +45,16 @@ RUN = ("scipy", "mlflow", "vl_convert", "rich", "torch", "transformers", "lm_eva
 """Modules that a whole run on this machine imports: training, evaluation, MLflow, report."""
 
 
-def lacking(modules: Iterable[str] = RUN) -> str | None:
-    """Return one sentence for the modules that are not installed, with one line that installs all
-    of them. Return None if none is missing or no extra brings it."""
-    left_out = {name: extra_of(name) for name in modules if find_spec(name) is None}
-    extras = dict.fromkeys(extra for extra in left_out.values() if extra is not None)
-    if not extras:
+def lacking() -> str | None:
+    """Return one sentence for the modules of RUN that are not installed, with one line that
+    installs all of them. Return None if none is missing."""
+    left_out = {name: extra_of(name) for name in RUN if find_spec(name) is None}
+    if not left_out:
         return None
-    names = ", ".join(name for name, extra in left_out.items() if extra is not None)
+    extras = ",".join(dict.fromkeys(filter(None, left_out.values())))
     return (
-        f"`orch run` needs {names}, which this installation of orch leaves out; add it with: "
-        f"{install_line(','.join(extras))}"
+        f"`orch run` needs {', '.join(left_out)}, which this installation of orch leaves out; add "
+        f"it with: {install_line(extras)}"
     )
 
 
@@ -65,10 +63,8 @@ def _target(extra: str) -> str:
     installed."""
     source = origin()
     url = str(source.get("url", ""))
-    folder = source.get("dir_info")
-    if folder is not None:
-        path = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
-        return f"-e {path}" if folder.get("editable") else path
+    if source.get("dir_info", {}).get("editable"):
+        return f"-e {shlex.quote(f'{unquote(urlsplit(url).path)}[{extra}]')}"
     if "vcs_info" in source:
         vcs = source["vcs_info"]
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"

@@ -32,7 +32,10 @@ def test_a_module_is_brought_by_the_extra_that_declares_it(module: str, extra: s
     [
         ({}, "orch-rl[run]"),
         ({"url": "file:///a/orch.whl", "archive_info": {}}, "orch-rl[run] @ file:///a/orch.whl"),
-        ({"url": "file:///my%20code/orch", "dir_info": {}}, "/my code/orch[run]"),
+        (
+            {"url": "file:///my%20code/orch", "dir_info": {}},
+            "orch-rl[run] @ file:///my%20code/orch",
+        ),
         (
             {"url": "https://h/o.git", "vcs_info": {"vcs": "git", "commit_id": "ab12"}},
             "orch-rl[run] @ git+https://h/o.git@ab12",
