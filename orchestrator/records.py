@@ -111,8 +111,8 @@ class Engine(Frozen):
     `auto`: vllm for a cell at full scale, hf for the embedded policies.
     """
 
-    name: Literal["auto", "hf", "vllm", "completions", "chat"] = "auto"
-    """hf: transformers; vllm: in this process; completions, chat: an OpenAI-compatible server."""
+    name: Literal["auto", "hf", "vllm"] = "auto"
+    """hf: transformers."""
     device: Literal["cpu", "cuda"] = "cpu"
     """hf only."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
@@ -124,28 +124,8 @@ class Engine(Frozen):
     max_model_len: PositiveInt | None = None
     """Prompt and response in tokens; None: 4096 and the longest response. No prompt is cut: vllm
     refuses one that does not fit."""
-    base_url: str | None = None
-    """Servers: all of the address, such as http://node7:8000/v1/completions."""
-    model: str | None = None
-    """Servers: the model's name there; None: the checkpoint's path, as vLLM serves it."""
-    extensions: bool = True
-    """Servers: send what OpenAI's API lacks and vLLM, SGLang and llama.cpp take (top_k, min_p,
-    repetition_penalty, special tokens). A server that refuses them samples by its own defaults."""
-    num_concurrent: PositiveInt = 32
-    """Servers: requests at a time."""
-    timeout_seconds: PositiveInt = 1800
-    """Servers: how long one answer may take, in seconds."""
     python: str | None = None
     """Interpreter of an environment with lm-eval (and vLLM); None: orch's own."""
-
-    @model_validator(mode="after")
-    def _server_has_address(self) -> Self:
-        if (self.name in ("completions", "chat")) != (self.base_url is not None):
-            raise ValueError(
-                "base_url is needed with name 'completions' or 'chat', and only then; "
-                f"got name '{self.name}' and base_url {self.base_url}"
-            )
-        return self
 
 
 class EvaluationSpec(Frozen):

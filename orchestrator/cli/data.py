@@ -9,6 +9,7 @@ from orchestrator.cli import common
 from orchestrator.cli.common import print_json, print_table, say
 from orchestrator.data import prepared, source
 from orchestrator.errors import OrchError
+from orchestrator.library.prompt_recipe import FORMATS
 from orchestrator.settings import Data
 from orchestrator.spec.expand import expand
 from orchestrator.spec.load import load
@@ -25,27 +26,13 @@ def command() -> None:
 @command.command(short_help="Write the prompts of data sets, as each library reads them.")
 @click.argument("names", nargs=-1, required=True, metavar="NAME|SPEC...")
 @click.option(
-    "--for",
-    "libraries",
-    multiple=True,
-    metavar="LIBRARY[@VERSION]",
-    default=("all",),
-    show_default=True,
-    help="Write only this library's format. May be given several times.",
-)
-@click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder to write to. Default: $ORCH_DATA_DIR, else data/prepared.",
 )
 @common.as_json
-def prepare(
-    names: Sequence[str],
-    libraries: Sequence[str],
-    directory: Path | None,
-    as_json: bool,
-) -> int:
+def prepare(names: Sequence[str], directory: Path | None, as_json: bool) -> int:
     """Prepare the data set NAME (an entry of the config group `data`), or all data sets of a SPEC.
 
     An entry is looked for in experiments/data; where there is none, in the group that orch brings.
@@ -53,38 +40,36 @@ def prepare(
     (Countdown). The command checks sizes, columns and answers. It does not write again what is
     already complete.
     """
-    chosen = prepared.formats_of(libraries)
     group = OWN_GROUP if OWN_GROUP.is_dir() else shipped_folder() / "data"
     where = (directory or prepared.data_dir()).absolute()
-    prepared_rows, faults = [], []
+    rows: list[dict[str, object]] = []
+    faults = []
     for data in dict.fromkeys(data for name in names for data in declared(name, group)):
         say(f"{data.name}: {data.path} ...")
         try:
-            prepared_rows.append((data, prepared.prepare(data, chosen, where)))
+            made = prepared.prepare(data, tuple(FORMATS), where)
         except OrchError as error:
             faults.append(str(error))
-    for data, made in prepared_rows:
+            continue
         if made.num_shared:
             say(
                 f"{data.name}: {made.num_shared} of its {made.num_validation} validation prompts "
                 "are training prompts too: an accuracy on them is no held-out one"
             )
-    rows = [
-        (
-            data.name,
-            m.num_prompts,
-            m.num_validation,
-            ", ".join(m.formats),
-            "prepared" if m.fresh else "was there",
-            m.folder,
+        rows.append(
+            {
+                "name": data.name,
+                "num_prompts": made.num_prompts,
+                "num_validation": made.num_validation,
+                "state": "prepared" if made.fresh else "was there",
+                "folder": str(made.folder),
+            }
         )
-        for data, m in prepared_rows
-    ]
     if as_json:
-        names_of = ("name", "num_prompts", "num_validation", "formats", "state", "folder")
-        print_json([dict(zip(names_of, row, strict=True)) for row in rows])
+        print_json(rows)
     elif rows:
-        print_table(("data", "prompts", "validation", "formats", "", "folder"), rows)
+        titles = ("data", "prompts", "validation", "", "folder")
+        print_table(titles, [tuple(row.values()) for row in rows])
     click.echo("\n".join(faults), err=True, nl=bool(faults))
     return min(len(faults), 1)
 

@@ -1,5 +1,6 @@
 """orch env: the environments the trainers' libraries run in."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -18,25 +19,18 @@ folder = click.option(
     help="Folder of the environments (default: $ORCH_ENVIRONMENTS, or ~/.local/share/orch/"
     "environments).",
 )
-gpu = click.option(
-    "--gpu",
-    "flavour",
-    flag_value="gpu",
-    default=True,
-    help="For training, with CUDA builds of everything (the default).",
-)
-cpu = click.option(
-    "--cpu",
-    "flavour",
-    flag_value="cpu",
-    help="For training on a machine without a GPU, with a CPU build of torch.",
-)
-contract = click.option(
-    "--contract",
-    "flavour",
-    flag_value="contract",
-    help="For the contract tests: the library without its heavy dependencies.",
-)
+_FLAVOURS = {
+    "gpu": "For training, with CUDA builds of everything (the default).",
+    "cpu": "For training on a machine without a GPU, with a CPU build of torch.",
+    "contract": "For the contract tests: the library without its heavy dependencies.",
+}
+
+
+def flavours(function: Callable[..., object]) -> Callable[..., object]:
+    """Add the options of the flavours of an environment."""
+    for name, text in reversed(_FLAVOURS.items()):
+        function = click.option(f"--{name}", "flavour", flag_value=name, help=text)(function)
+    return function
 
 
 @click.group(short_help="Make, list and check the environments of the libraries.")
@@ -50,9 +44,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("release", metavar="LIBRARY[@VERSION]")
-@gpu
-@cpu
-@contract
+@flavours
 @folder
 @click.option(
     "--python",
@@ -68,7 +60,7 @@ def command() -> None:
 @common.as_json
 def create(
     release: str,
-    flavour: Flavour,
+    flavour: Flavour | None,
     within: Path | None,
     python: Path | None,
     checkout: Path | None,
@@ -76,7 +68,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Make the environment of one release, and check it."""
-    lock = lock_named(release, flavour)
+    lock = lock_named(release, flavour or "gpu")
     environment = make.create(
         lock, within or root(), python=python, again=again, checkout=checkout, say=say
     )
@@ -120,14 +112,13 @@ def check(release: str | None, within: Path | None, as_json: bool) -> int:
 
 @command.command()
 @click.argument("release", metavar="LIBRARY[@VERSION]")
-@gpu
-@cpu
-@contract
+@flavours
 @common.as_json
-def lock(release: str, flavour: Flavour, as_json: bool) -> None:
+def lock(release: str, flavour: Flavour | None, as_json: bool) -> None:
     """Print the lock of a release, resolved anew (needs uv; installs nothing)."""
-    text = make.resolve(lock_named(release, flavour))
+    its_lock = lock_named(release, flavour or "gpu")
+    text = make.resolve(its_lock)
     if as_json:
-        print_json({"release": release, "flavour": flavour, "lock": text})
+        print_json({"release": release, "flavour": its_lock.flavour, "lock": text})
     else:
         click.echo(text, nl=False)

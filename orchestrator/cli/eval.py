@@ -43,25 +43,15 @@ def command(
         say("stopped; what is scored stays scored. Go on with the same command.")
         code = STOPPED
     scores, baselines = stages.read_scores(experiment), stages.read_baselines(experiment)
-    if as_json:
-        print_json(
-            [
-                *(s.model_dump(mode="json") for s in scores),
-                *(
-                    {**s.model_dump(mode="json"), "baseline": b.name}
-                    for b in baselines
-                    for s in b.scores
-                ),
-            ]
-        )
-        return code
     slugs = {cell.id: cell.slug for cell in experiment.cells}
-    _print(
-        [
-            *((slugs[s.cell_id], s) for s in scores),
-            *((f"baseline {b.name}", s) for b in baselines for s in b.scores),
-        ]
-    )
+    of_baselines = [(baseline.name, score) for baseline in baselines for score in baseline.scores]
+    if as_json:
+        plain = [score.model_dump(mode="json") for score in scores]
+        plain += [s.model_dump(mode="json") | {"baseline": name} for name, s in of_baselines]
+        print_json(plain)
+        return code
+    named = [(slugs[score.cell_id], score) for score in scores]
+    _print(named + [(f"baseline {name}", score) for name, score in of_baselines])
     for note in dict.fromkeys(f"baseline {b.name}: {b.note}" for b in baselines if b.note):
         say(note)
     return code

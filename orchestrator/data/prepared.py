@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data.source import PromptRow, PromptRows, rows
-from orchestrator.errors import EnvironmentFault, SelectionError
+from orchestrator.errors import EnvironmentFault
 from orchestrator.files import link_folder, read_json, take_lock, write_text
 from orchestrator.library.prompt_recipe import FORMATS, PLAN_FILE, PromptRecipe, key, of_plan
 from orchestrator.records import LaunchPlan
@@ -31,28 +31,10 @@ def data_dir() -> Path:
     return Path(os.environ.get("ORCH_DATA_DIR") or DEFAULT).absolute()
 
 
-def formats_of(libraries: Iterable[str]) -> tuple[str, ...]:
-    """Return the formats of libraries given as `name`, `name@version` or `all`.
-
-    Every release of a library reads the same one. Raise SelectionError for a library with its own
-    prompts.
-    """
-    names: list[str] = []
-    for library in libraries:
-        if library == "all":
-            return tuple(FORMATS)
-        backend = plugins.load(library.partition("@")[0])
-        if backend.prompts_format is None:
-            raise SelectionError(f"{library} brings its own prompts: there is nothing to prepare")
-        names.append(backend.prompts_format)
-    return tuple(dict.fromkeys(names))
-
-
 class PreparedPrompts(NamedTuple):
     """One prepared data set."""
 
     folder: Path
-    formats: tuple[str, ...]
     num_prompts: int
     num_validation: int
     num_shared: int
@@ -70,9 +52,22 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedProm
     folder = directory / key(data)
     about = read_json(folder / ABOUT) or {}
     wanted = [name for name in formats if _fault(folder, about, name, by_hash=True)]
-    if about and not wanted:
-        return _made_of(folder, about, formats, fresh=False)
-    prompts = rows(data, [Path.cwd(), directory])
+    prompts = rows(data, [Path.cwd(), directory]) if wanted or not about else None
+    if prompts is not None:
+        about = _written(folder, about, wanted, data, prompts)
+    return PreparedPrompts(
+        folder,
+        about["num_prompts"],
+        about["num_validation"],
+        about.get("num_shared", 0),
+        fresh=prompts is not None,
+    )
+
+
+def _written(
+    folder: Path, about: dict[str, Any], wanted: Sequence[str], data: Data, prompts: PromptRows
+) -> dict[str, Any]:
+    """Write the wanted formats, and return what is now known of the data set."""
     if about and about["content"] != prompts.digest:
         raise EnvironmentFault(
             f"{prompts.origin} is not what {folder} was prepared from (content "
@@ -92,20 +87,7 @@ def prepare(data: Data, formats: Sequence[str], directory: Path) -> PreparedProm
         about["formats"][name] = _write(folder, name, data, prompts)
         # After every format, so that a killed process leaves the formats before recorded as whole.
         write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    return _made_of(folder, about, formats, fresh=True)
-
-
-def _made_of(
-    folder: Path, about: Mapping[str, Any], formats: Iterable[str], *, fresh: bool
-) -> PreparedPrompts:
-    return PreparedPrompts(
-        folder,
-        tuple(formats),
-        about["num_prompts"],
-        about["num_validation"],
-        about.get("num_shared", 0),
-        fresh,
-    )
+    return about
 
 
 def _write(

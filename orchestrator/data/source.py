@@ -92,10 +92,9 @@ def entry(name: str, group: Path) -> Data:
             f"(it has: {', '.join(known) or 'nothing'}). Name one of them, or a spec"
         )
     try:
-        plain: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return Data.model_validate({"name": name, **(plain if isinstance(plain, dict) else {})})
-    except yaml.YAMLError as error:
-        raise SpecError(str(file), [Fault(f"is not YAML: {error}")]) from error
+        return Data.model_validate({"name": name, **yaml.safe_load(file.read_text("utf-8"))})
+    except (yaml.YAMLError, TypeError) as error:
+        raise SpecError(str(file), [Fault(f"is no YAML of fields: {error}")]) from error
     except ValidationError as error:
         faults = [
             Fault(f"{e['msg']}, got {e['input']!r}", f"$.{'.'.join(map(str, e['loc']))}")
@@ -129,12 +128,9 @@ def _from_gym(data: Data) -> PromptRows:
             f"reasoning_gym, or to a file of your own; got {data.reward}"
         )
     name = data.path.removeprefix(GYM)
-    parts = (
-        (generate.TRAIN_SEED, data.num_prompts or generate.NUM_TRAIN),
-        (generate.VALIDATION_SEED, generate.NUM_VALIDATION),
-    )
-    train, held_out = (
-        [
+
+    def made(seed: int, count: int) -> list[PromptRow]:
+        return [
             PromptRow(
                 entry["question"].strip(),
                 _own_label(entry, entry["answer"])
@@ -143,8 +139,9 @@ def _from_gym(data: Data) -> PromptRows:
             )
             for entry in gym_problems(name, seed, count)
         ]
-        for seed, count in parts
-    )
+
+    train = made(generate.TRAIN_SEED, data.num_prompts or generate.NUM_TRAIN)
+    held_out = made(generate.VALIDATION_SEED, generate.NUM_VALIDATION)
     return PromptRows(train, held_out, f"{data.path}, made by reasoning-gym")
 
 
@@ -173,11 +170,11 @@ def validation_beside(file: Path) -> Path | None:
 def _from_file(data: Data, file: Path) -> PromptRows:
     neighbour = validation_beside(file)
     if neighbour is None:
-        sentence = (
+        raise _unusable(
+            str(file),
             "has no prompts to validate with: put them beside it, in a file named "
-            f"validation{file.suffix}, with the same columns"
+            f"validation{file.suffix}, with the same columns",
         )
-        raise SpecError(str(file), [Fault(sentence, "$.data.path")])
     return PromptRows(_read(data, file), _read(data, neighbour), str(file))
 
 
@@ -187,9 +184,7 @@ def _read(data: Data, file: Path) -> list[PromptRow]:
     try:
         loaded = datasets.load_dataset(kind, data_files=str(file), split="train")
     except Exception as error:
-        raise SpecError(
-            str(file), [Fault(f"cannot be read as {kind}: {_first_line(error)}", "$.data.path")]
-        ) from error
+        raise _unusable(str(file), f"cannot be read as {kind}: {_first_line(error)}") from error
     return _rows(data, loaded, str(file))
 
 
@@ -199,28 +194,24 @@ def _from_hub(data: Data) -> PromptRows:
     splits = {name: _split(data.path, name) for name in (data.split, validation)}
     faults = []
     for name, loaded in splits.items():
-        expected = facts.get("splits", {}).get(name)
-        if expected is not None and len(loaded) != expected:
+        size, columns = facts.get("splits", {}).get(name, len(loaded)), loaded.column_names
+        wanted = facts.get("columns", columns)
+        what = f"split {name} of {data.path} has"
+        if len(loaded) != size:
+            faults.append(f"{what} {len(loaded)} rows, not the {size} that {facts['source']} names")
+        if not set(wanted) <= set(columns):
             faults.append(
-                Fault(
-                    f"split {name} of {data.path} has {len(loaded)} rows, not the {expected} that "
-                    f"{facts['source']} names: the data set changed",
-                    "$.data.path",
-                )
-            )
-        if facts and not set(facts["columns"]) <= set(loaded.column_names):
-            faults.append(
-                Fault(
-                    f"split {name} of {data.path} has the columns "
-                    f"{', '.join(loaded.column_names)}, "
-                    f"not {', '.join(facts['columns'])} as {facts['source']} says: it changed",
-                    "$.data.path",
-                )
+                f"{what} the columns {', '.join(columns)}, not {', '.join(wanted)} as "
+                f"{facts['source']} says"
             )
     if faults:
-        raise SpecError(data.path, faults)
+        raise _unusable(data.path, *(f"{fault}: the data set changed" for fault in faults))
     train, held_out = (_rows(data, loaded, data.path) for loaded in splits.values())
     return PromptRows(train, held_out, f"{data.path} of the Hub")
+
+
+def _unusable(where: str, *faults: str, field: str = "path") -> SpecError:
+    return SpecError(where, [Fault(fault, f"$.data.{field}") for fault in faults])
 
 
 def _split(path: str, split: str) -> Any:
@@ -228,9 +219,8 @@ def _split(path: str, split: str) -> Any:
     try:
         return datasets.load_dataset(path, split=split)
     except ValueError as error:
-        raise SpecError(
-            path, [Fault(f"has no split {split}: {_first_line(error)}", "$.data.split")]
-        ) from error
+        fault = f"has no split {split}: {_first_line(error)}"
+        raise _unusable(path, fault, field="split") from error
     except Exception as error:
         raise EnvironmentFault(
             f"{path} (split {split}) cannot be had from the Hub: {type(error).__name__}: "
@@ -257,40 +247,26 @@ def _rows(data: Data, loaded: Any, where: str) -> list[PromptRow]:
     if data.reward == "countdown" and {"numbers", "target"} <= set(names):
         answer = "numbers"
     own = is_own(data.reward)
-    missing = [
-        " or ".join(wanted)
-        for wanted, column in ((QUESTION, question), (ANSWER, answer))
-        if column is None and not (own and wanted is ANSWER)
-    ]
-    if missing or question is None or (answer is None and not own):
-        raise SpecError(
-            where,
-            [
-                Fault(f"has no column {what}; it has {', '.join(names)}", "$.data.path")
-                for what in missing
-            ],
-        )
+    needed = {QUESTION: question} if own else {QUESTION: question, ANSWER: answer}
+    if missing := [" or ".join(each) for each, column in needed.items() if column is None]:
+        raise _unusable(where, *(f"has no column {m}; it has {', '.join(names)}" for m in missing))
     prompts, faults = [], []
     for number, row in enumerate(loaded):
         value: object = row[answer] if answer is not None else None
         if answer == "numbers":
             value = {k: row[k] for k in ("numbers", "target")}
         label = _own_label(row, value) if own else LABELS[data.reward](value)
-        if not isinstance(row[question], str) or not row[question].strip():
-            faults.append(Fault(f"row {number} has no question", f"$.data.path.{question}"))
+        text = row[question]
+        if not isinstance(text, str) or not text.strip():
+            faults.append(f"row {number} has no question")
         elif label is None:
-            faults.append(
-                Fault(
-                    f"row {number} has no answer that reward {data.reward} can use: "
-                    f"{str(value)[:80]!r}",
-                    f"$.data.path.{answer}",
-                )
-            )
+            shown = repr(str(value)[:80])
+            faults.append(f"row {number} has no answer that reward {data.reward} can use: {shown}")
         else:
-            prompts.append(PromptRow(row[question].strip(), label))
+            prompts.append(PromptRow(text.strip(), label))
     if faults:
-        more = [Fault(f"... and {len(faults) - 5} more rows")] if len(faults) > 5 else []
-        raise SpecError(where, faults[:5] + more)
+        more = [f"... and {len(faults) - 5} more rows"] if len(faults) > 5 else []
+        raise _unusable(where, *faults[:5], *more)
     return prompts
 
 
@@ -331,22 +307,16 @@ LABELS = {"math_boxed": _math, "countdown": _countdown, "exact": _exact}
 
 
 def _checked(data: Data, prompts: PromptRows) -> PromptRows:
-    faults = [
-        Fault(f"{prompts.origin} has no prompts in split {name}", "$.data.path")
-        for name, part in (("train", prompts.train), ("validation", prompts.validation))
-        if not part
-    ]
-    if data.num_prompts is not None and len(prompts.train) != data.num_prompts:
-        faults.append(
-            Fault(
-                f"{prompts.origin} has {len(prompts.train)} prompts in split {data.split}, and the "
-                f"spec "
-                f"says {data.num_prompts}: correct data.num_prompts, or find out what changed",
-                "$.data.num_prompts",
-            )
+    for name, part in (("train", prompts.train), ("validation", prompts.validation)):
+        if not part:
+            raise _unusable(data.name, f"{prompts.origin} has no prompts in split {name}")
+    if data.num_prompts not in (None, len(prompts.train)):
+        raise _unusable(
+            data.name,
+            f"{prompts.origin} has {len(prompts.train)} prompts in split {data.split}, and the "
+            f"spec says {data.num_prompts}: correct data.num_prompts, or find out what changed",
+            field="num_prompts",
         )
-    if faults:
-        raise SpecError(data.name, faults)
     return prompts
 
 

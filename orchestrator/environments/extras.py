@@ -3,29 +3,26 @@ it."""
 
 import json
 import shlex
-from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "orch-rl"
-DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
-"""Module -> distribution, where their names differ."""
+EXTRAS = {
+    "run": ("rich", "scipy", "submitit", "mlflow", "jinja2", "vl_convert"),
+    "micro": ("torch", "transformers", "safetensors"),
+    "eval": ("lm_eval", "math_verify"),
+    "tune": ("optuna", "optuna_dashboard"),
+    "data": ("datasets", "reasoning_gym"),
+}
+"""Extra of orch -> the modules that it brings, as pyproject.toml declares them."""
 
 
 def extra_of(module: str) -> str | None:
-    """Return the smallest extra of orch that brings a module, or None if no extra does.
-
-    The table is the installed metadata of pyproject.toml. A module's distribution has the same
-    name, except for the modules in DISTRIBUTIONS.
-    """
-    from packaging.utils import canonicalize_name
-
+    """Return the extra of orch that brings a module, or None if no extra does."""
     name = module.partition(".")[0]
-    wanted = canonicalize_name(DISTRIBUTIONS.get(name, name))
-    fitting = [names for names in _extras().items() if wanted in names[1]]
-    return min(fitting, key=lambda item: len(item[1]))[0] if fitting else None
+    return next((extra for extra, modules in EXTRAS.items() if name in modules), None)
 
 
 def install_line(extra: str) -> str:
@@ -48,42 +45,17 @@ RUN = ("scipy", "mlflow", "vl_convert", "rich", "torch", "transformers", "lm_eva
 """Modules that a whole run on this machine imports: training, evaluation, MLflow, report."""
 
 
-def lacking(modules: Iterable[str] = RUN) -> str | None:
-    """Return one sentence for the modules that are not installed, with one line that installs all
-    of them. Return None if none is missing or no extra brings it."""
-    left_out = {name: extra_of(name) for name in modules if find_spec(name) is None}
-    extras = dict.fromkeys(extra for extra in left_out.values() if extra is not None)
-    if not extras:
+def lacking() -> str | None:
+    """Return one sentence for the modules of RUN that are not installed, with one line that
+    installs all of them. Return None if none is missing."""
+    left_out = {name: extra_of(name) for name in RUN if find_spec(name) is None}
+    if not left_out:
         return None
-    names = ", ".join(name for name, extra in left_out.items() if extra is not None)
+    extras = ",".join(dict.fromkeys(filter(None, left_out.values())))
     return (
-        f"`orch run` needs {names}, which this installation of orch leaves out; add it with: "
-        f"{install_line(','.join(extras))}"
+        f"`orch run` needs {', '.join(left_out)}, which this installation of orch leaves out; add "
+        f"it with: {install_line(extras)}"
     )
-
-
-def _extras() -> dict[str, set[str]]:
-    """Return each extra with the distributions that it adds to the base."""
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    try:
-        declared = distribution(DISTRIBUTION)
-    except PackageNotFoundError:
-        return {}
-    extras: dict[str, set[str]] = {
-        name: set() for name in declared.metadata.get_all("Provides-Extra") or []
-    }
-    for text in declared.requires or []:
-        requirement = Requirement(text)
-        marker = requirement.marker
-        # Needed without any extra: it belongs to the base.
-        if marker is None or marker.evaluate({"extra": ""}):
-            continue
-        for name, added in extras.items():
-            if marker.evaluate({"extra": name}):
-                added.add(canonicalize_name(requirement.name))
-    return extras
 
 
 def _target(extra: str) -> str:
@@ -91,10 +63,8 @@ def _target(extra: str) -> str:
     installed."""
     source = origin()
     url = str(source.get("url", ""))
-    folder = source.get("dir_info")
-    if folder is not None:
-        path = shlex.quote(f"{unquote(urlsplit(url).path)}[{extra}]")
-        return f"-e {path}" if folder.get("editable") else path
+    if source.get("dir_info", {}).get("editable"):
+        return f"-e {shlex.quote(f'{unquote(urlsplit(url).path)}[{extra}]')}"
     if "vcs_info" in source:
         vcs = source["vcs_info"]
         url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"

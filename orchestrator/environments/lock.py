@@ -11,8 +11,8 @@ without its heavy dependencies. A lock is requirements (`name==version`) below a
     platform   platform that it was resolved for
     import     modules that must import in it
     build      packages that exist as source only: built last, against the torch installed by then
-    ignores    `requires-python`: packages are installed whatever Python they name
-    alone      packages without their dependencies, added to the resolved ones
+    alone      packages without their dependencies, added to the resolved ones: plain Python, which
+               is installed whatever Python it requires
     override   a version other than the packages ask for, with the reason in brackets
     without    a package left out, with the reason in brackets
     checkout   commit of a git repository with its own uv.lock, for a library on no registry
@@ -32,8 +32,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
@@ -58,10 +58,9 @@ _KEYS = frozenset(
         "platform",
         "import",
         "build",
-        "ignores",
-        "without",
-        "override",
         "alone",
+        "override",
+        "without",
         "checkout",
         "variable",
     }
@@ -92,8 +91,20 @@ class Lock:
 
     @cached_property
     def pins(self) -> Mapping[str, str]:
-        """Return package -> version, by normalised name."""
-        return {plain_name(match[1]): match[2] for match in self._requirements()}
+        """Return package -> version, by normalised name. Raise EnvironmentFault for an open one."""
+        pins: dict[str, str] = {}
+        for number, line in enumerate(self.text.splitlines(), 1):
+            stated = line.partition("#")[0].strip()
+            if not stated:
+                continue
+            match = _PIN.match(stated)
+            if match is None:
+                raise EnvironmentFault(
+                    f"the lock of {self.library} {self.version} ({self.flavour}) must name exact "
+                    f"versions (name==version), got '{stated}' in line {number}"
+                )
+            pins[plain_name(match[1])] = match[2]
+        return pins
 
     @property
     def digest(self) -> str:
@@ -113,26 +124,6 @@ class Lock:
         # A CPU environment is named by its lock.
         digest = f"-{self.digest.removeprefix('sha256:')[:10]}" if self.flavour == "cpu" else ""
         return f"{self.library}-{self.version}.{self.flavour}{digest}"
-
-    def requirements(self, *, built: bool) -> list[str]:
-        """Return `name==version` of the packages that are built from source, or of all others."""
-        last = {plain_name(name) for name in self.words("build")}
-        return [
-            f"{name}=={version}" for name, version in self.pins.items() if (name in last) is built
-        ]
-
-    def _requirements(self) -> Iterator[re.Match[str]]:
-        for number, line in enumerate(self.text.splitlines(), 1):
-            stated = line.partition("#")[0].strip()
-            if not stated or stated.startswith("--hash"):
-                continue
-            match = _PIN.match(stated)
-            if match is None:
-                raise EnvironmentFault(
-                    f"the lock of {self.library} {self.version} ({self.flavour}) must name exact "
-                    f"versions (name==version), got '{stated}' in line {number}"
-                )
-            yield match
 
 
 def plain_name(name: str) -> str:
@@ -196,22 +187,13 @@ def has_lock(library: str, version: str) -> bool:
 
 
 def read_lock(path: Path, library: str) -> Lock:
-    """Return the lock in a file. Raise EnvironmentFault for a file that is not a lock."""
+    """Return the lock in a file. Raise EnvironmentFault for a name or a head of no lock."""
     version, _, suffix = path.name.removesuffix(".txt").rpartition(".")
-    flavour = next((each for each in FLAVOURS if each == suffix), None)
-    if flavour is None:
-        raise EnvironmentFault(
-            f"{path}: a lock is named <version>.<flavour>.txt, and the flavours are "
-            f"{', '.join(FLAVOURS)}; got '{suffix}'{did_you_mean(suffix, FLAVOURS)}"
-        )
-    lock = Lock(library, version, flavour, path.read_text("utf-8"))
-    unknown = sorted(lock.head.keys() - _KEYS)
-    if unknown:
-        raise EnvironmentFault(
-            f"{path}: a lock's head has no key '{unknown[0]}'{did_you_mean(unknown[0], _KEYS)}"
-        )
-    if not lock.pins and not lock.words("checkout"):
-        raise EnvironmentFault(f"{path} names no packages; it is no lock")
+    flavours: dict[str, Flavour] = {each: each for each in FLAVOURS}
+    lock = Lock(library, version, flavours.get(suffix, "gpu"), path.read_text("utf-8"))
+    for word, known in ((suffix, FLAVOURS), *((key, _KEYS) for key in lock.head)):
+        if word not in known:
+            raise EnvironmentFault(f"{path}: a lock has no '{word}'{did_you_mean(word, known)}")
     return lock
 
 
@@ -269,13 +251,7 @@ class Environment:
 
     def record(self) -> dict[str, str]:
         """Return the environment as the record of a job keeps it."""
-        return {
-            "library": self.library,
-            "version": self.version,
-            "flavour": self.flavour,
-            "path": str(self.path),
-            "lock": self.lock,
-        }
+        return {**asdict(self), "path": str(self.path)}
 
 
 def root() -> Path:

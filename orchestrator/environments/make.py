@@ -1,11 +1,9 @@
-"""Make an environment from a lock: a virtual environment, then its packages.
+"""Make an environment from a lock, with uv: a virtual environment, then its packages.
 
-uv installs where it is found, else pip. An unfinished environment has no environment.json, and is
-made again from the start. The module also resolves a lock for a release, which needs uv and
-installs nothing, and checks an environment against its lock.
+An unfinished environment has no environment.json, and is made again from the start. The module also
+resolves a lock for a release, which installs nothing, and checks an environment against its lock.
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -35,30 +33,49 @@ from orchestrator.files import remove_tree, take_lock, write_text
 
 Say = Callable[[str], None]
 
+FOR_ANY_PYTHON = ("--no-deps", "--python-version", "3.12")
+"""uv's options for packages that are plain Python: the release that all trainers name, whatever the
+environment has."""
+
 
 class InstallStep(NamedTuple):
-    """Packages to install together."""
+    """Packages to install together, and uv's options for them."""
 
     requirements: Sequence[str]
-    from_source: bool = False
-    """True: build them against the packages that are already installed."""
-    any_python: bool = False
-    """True: install them for any Python, whatever Python they require."""
-    cpu_build: bool = False
-    """True: builds of PyTorch for the CPU, which the general package index lacks."""
+    options: Sequence[str]
 
 
 def install_steps(lock: Lock) -> list[InstallStep]:
-    """Return a lock's packages: torch for the CPU, those with wheels, then those that are built."""
-    any_python = "requires-python" in lock.words("ignores")
-    wheels = lock.requirements(built=False)
-    for_cpu = [each for each in wheels if each.endswith("+cpu")]
-    steps = [
-        InstallStep(for_cpu, any_python=any_python, cpu_build=True),
-        InstallStep([each for each in wheels if each not in for_cpu], any_python=any_python),
-        InstallStep(lock.requirements(built=True), from_source=True),
+    """Return a lock's packages: those with wheels, those of any Python, those that are built."""
+    alone = {plain_name(word.partition("==")[0]) for word in lock.words("alone")}
+    built = {plain_name(word) for word in lock.words("build")}
+    steps = (
+        (lock.pins.keys() - alone - built, ("--no-deps", *_cpu_builds(lock))),
+        (alone, FOR_ANY_PYTHON),
+        (built, ("--no-deps", "--no-build-isolation")),
+    )
+    return [
+        InstallStep([f"{name}=={lock.pins[name]}" for name in sorted(names)], options)
+        for names, options in steps
+        if names
     ]
-    return [step for step in steps if step.requirements]
+
+
+def _cpu_builds(lock: Lock) -> list[str]:
+    """Return uv's option for CPU builds of torch, whose index it knows."""
+    configured = any(os.environ.get(name) for name in ("UV_FIND_LINKS", "UV_TORCH_BACKEND"))
+    return [] if configured or lock.flavour != "cpu" else ["--torch-backend", "cpu"]
+
+
+def find_uv() -> str:
+    """Return the path of uv. Raise EnvironmentFault without it."""
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        raise EnvironmentFault(
+            "environments are made by uv, which is neither on PATH nor in orch's own environment: "
+            f"{sys.executable} -m pip install uv"
+        )
+    return uv
 
 
 def create(
@@ -88,16 +105,17 @@ def create(
                 f"{home} was made from another lock of {existing.name} ({existing.lock}, this "
                 f"orch's is {lock.digest}). Make it again with --again, or another with --dir"
             )
-        if lock.words("checkout") and not lock.pins:
-            _from_checkout(lock, home, checkout, lock_fd, say)
+        repository = _repository(lock, checkout) if lock.words("checkout") else None
+        _refuse_build_without_cuda(lock)
+        if lock.pins:
+            install(home, str(python or _python(lock)), install_steps(lock), lock_fd, say)
         else:
-            source = _repository(lock, checkout) if lock.words("checkout") else None
-            if lock.flavour == "gpu":
-                _refuse_build_without_cuda(lock)
-            chosen_python = python or interpreter(lock.words("python"))
-            install(home, chosen_python, install_steps(lock), lock_fd, say)
-            if source:
-                _add_source(lock, home, source, lock_fd, say)
+            clear(home)
+            home.mkdir(parents=True)
+        if repository:
+            source = _check_out(lock, home, repository, lock_fd, say)
+            add = _add_source if lock.pins else _synchronise
+            add(lock, home, source, lock_fd)
         environment = Environment(
             lock.library, lock.version, lock.flavour, home.absolute(), lock.digest
         )
@@ -127,38 +145,29 @@ def exclusive(home: Path) -> Iterator[int]:
 
 def install(
     home: Path,
-    python: Path,
+    python: str,
     steps: Iterable[InstallStep],
     lock_fd: int,
     say: Say = lambda _text: None,
 ) -> None:
     """Make a new virtual environment of `python` in `home`; install the packages of each step.
 
-    lock_fd: the descriptor that `exclusive` yields.
+    python: a path, or releases as uv has them. lock_fd: the descriptor that `exclusive` yields.
     """
+    uv = find_uv()
     clear(home)
     say(f"making {home}")
-    run(
-        # uv, or the pip of orch's own environment, installs into it from outside.
-        [python, "-m", "venv", "--without-pip", home],
-        f"{python} cannot make {home}",
-        lock_fd=lock_fd,
-    )
-    for step in steps:
+    wrong = f"{home.name} cannot be made; what is there was left in {home}"
+    run([uv, "venv", "-q", "--no-project", "--python", python, home], wrong, lock_fd=lock_fd)
+    for requirements, options in steps:
         say(
-            f"installing {len(step.requirements)} packages"
-            + (" from source: this can take an hour" if step.from_source else "")
+            f"installing {len(requirements)} packages"
+            + (" from source: this can take an hour" if "--no-build-isolation" in options else "")
         )
         wanted = home / "requirements.txt"
-        wanted.write_text("\n".join(step.requirements) + "\n", encoding="utf-8")
-        wrong = f"{home.name} cannot be made; what is there was left in {home}"
-        if step.cpu_build and shutil.which("uv") is None:
-            wrong += (
-                ". Builds for the CPU (+cpu) are in PyTorch's own package index: install uv, which "
-                "knows it, or name it to pip (PIP_EXTRA_INDEX_URL), or a folder that has the wheel "
-                "(PIP_FIND_LINKS)"
-            )
-        run([*_installer(home, step), "-r", wanted], wrong, lock_fd=lock_fd)
+        wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        into = ["--python", home / "bin" / "python"]
+        run([uv, "pip", "install", "-q", *into, *options, "-r", wanted], wrong, lock_fd=lock_fd)
 
 
 def clear(home: Path) -> None:
@@ -168,56 +177,15 @@ def clear(home: Path) -> None:
         remove_tree(home)
 
 
-def _installer(home: Path, step: InstallStep) -> list[object]:
-    """Return the command of uv, or without it of pip, that installs into `home`.
-
-    uv cannot ignore the Python that a package requires: pip installs a step with `any_python`.
-    """
-    options = ["--no-deps", *(["--no-build-isolation"] if step.from_source else [])]
-    into, uv = home / "bin" / "python", shutil.which("uv")
-    if uv and not step.any_python:
-        options += ["--torch-backend", "cpu"] if step.cpu_build else []
-        return [uv, "pip", "install", "-q", "--python", into, *options]
-    if importlib.util.find_spec("pip") is None:
-        raise EnvironmentFault(
-            "orch's environment has no pip, and no uv is on PATH: install one of them"
-        )
-    options += ["--ignore-requires-python"] if step.any_python else []
-    # uv does not compile either: Python compiles a module at its first import, and most have none
-    options += ["--disable-pip-version-check", "--no-compile"]
-    return [sys.executable, "-m", "pip", "--python", into, "install", "-q", *options]
-
-
-def interpreter(releases: Sequence[str]) -> Path:
-    """Return a Python of one of these releases (`3.12`): orch's own, one on PATH, one of uv's."""
-    if "{}.{}".format(*sys.version_info) in releases:
-        return Path(sys.executable)
-    for release in releases:
-        found = [shutil.which(f"python{release}")]
-        if uv := shutil.which("uv"):
-            argv = [uv, "python", "find", release]
-            done = subprocess.run(argv, capture_output=True, text=True, check=False)
-            found.append(done.stdout.strip())
-        for path in filter(None, found):
-            if _release(path) == release:
-                return Path(path)
-    raise EnvironmentFault(
-        f"this environment needs Python {' or '.join(releases)}, and none was found on PATH. "
-        "Install one (uv python install, your system's packages), or name one with --python"
-    )
-
-
-def _release(python: str | Path) -> str:
-    code = "import sys; print('{}.{}'.format(*sys.version_info))"
-    try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip()
+def _python(lock: Lock) -> str:
+    """Return uv's request for a Python of a lock's releases; orch's own, if it is of one."""
+    releases = lock.words("python")
+    own = "{}.{}".format(*sys.version_info)
+    return sys.executable if own in releases else f">={releases[0]},<={releases[-1]}.99"
 
 
 def _refuse_build_without_cuda(lock: Lock) -> None:
-    built = lock.words("build")
+    built = lock.words("build") if lock.flavour == "gpu" else ()
     home = os.environ.get("CUDA_HOME")
     if built and not shutil.which("nvcc") and not (home and (Path(home) / "bin/nvcc").exists()):
         raise EnvironmentFault(
@@ -231,16 +199,10 @@ def _repository(lock: Lock, checkout: Path | None) -> Path:
     """Return the git repository of a library on no registry. Raise EnvironmentFault for none."""
     (commit,), variable = lock.words("checkout"), next(iter(lock.words("variable")), "")
     chosen = checkout or (Path(os.environ[variable]) if os.environ.get(variable) else None)
-    needed = "with the packages of its lock" if lock.pins else "by its own uv.lock"
-    if chosen is None or not shutil.which("git"):
+    if chosen is None:
         raise EnvironmentFault(
             f"{lock.library} is on no package registry: its environment is made from a git "
-            f"repository of it, at {commit}, {needed}. "
-            + (
-                f"Point to the repository with --checkout or {variable}"
-                if chosen is None
-                else "Install git"
-            )
+            f"repository of it, at {commit}. Point to the repository with --checkout or {variable}"
         )
     return chosen
 
@@ -257,9 +219,8 @@ def _check_out(lock: Lock, home: Path, chosen: Path, lock_fd: int, say: Say) -> 
     return source
 
 
-def _add_source(lock: Lock, home: Path, chosen: Path, lock_fd: int, say: Say) -> None:
+def _add_source(lock: Lock, home: Path, source: Path, _lock_fd: int) -> None:
     """Make a library's package and its programs, from a checkout, known to an environment."""
-    source = _check_out(lock, home, chosen, lock_fd, say)
     [packages] = home.glob("lib/python*/site-packages")
     write_text(packages / f"{lock.library}.pth", f"{source.absolute() / 'src'}\n")
     project = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -277,25 +238,15 @@ def _add_source(lock: Lock, home: Path, chosen: Path, lock_fd: int, say: Say) ->
         program.chmod(0o755)
 
 
-def _from_checkout(lock: Lock, home: Path, checkout: Path | None, lock_fd: int, say: Say) -> None:
-    """Make the environment of a library on no registry, from a checkout and its own uv.lock."""
-    chosen, uv = _repository(lock, checkout), shutil.which("uv")
-    if not uv:
-        raise EnvironmentFault(
-            f"the environment of {lock.library} is made by its own uv.lock: install uv"
-        )
-    clear(home)
-    home.mkdir(parents=True)
-    wrong = f"{lock.library} {lock.version} cannot be made from {chosen}"
-    source = _check_out(lock, home, chosen, lock_fd, say)
+def _synchronise(lock: Lock, home: Path, source: Path, lock_fd: int) -> None:
+    """Install what the uv.lock of a checkout says, with the submodules that it names."""
+    wrong = f"{lock.library} {lock.version} cannot be made from its own uv.lock"
     submodules = ["git", "-C", source, "submodule", "-q", "update", "--init", "--recursive"]
     run(submodules, wrong, lock_fd=lock_fd)
-    python = " ".join(lock.words("python")[:1])
-    say("installing what its uv.lock says")
+    sync = [find_uv(), "sync", "-q", "--frozen", "--all-extras", "--no-dev", "--directory", source]
     run(
-        [uv, "sync", "-q", "--frozen", "--all-extras", "--no-dev", "--python", python],
+        [*sync, "--python", lock.words("python")[0]],
         wrong,
-        cwd=source,
         env={"UV_PROJECT_ENVIRONMENT": str(home.absolute() / "venv")},
         lock_fd=lock_fd,
     )
@@ -308,7 +259,6 @@ def run(
     argv: Sequence[object],
     wrong: str,
     *,
-    cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     lock_fd: int | None = None,
 ) -> str:
@@ -316,16 +266,18 @@ def run(
 
     lock_fd: a descriptor that stays open in the program.
     """
-    done = subprocess.run(
-        [str(each) for each in argv],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        # A package in the user's own site folder must not stand for one of the lock.
-        env={**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})},
-        pass_fds=() if lock_fd is None else (lock_fd,),
-    )
+    try:
+        done = subprocess.run(
+            [str(each) for each in argv],
+            capture_output=True,
+            text=True,
+            check=False,
+            # A package in the user's own site folder must not stand for one of the lock.
+            env={**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})},
+            pass_fds=() if lock_fd is None else (lock_fd,),
+        )
+    except OSError as error:
+        raise EnvironmentFault(f"{wrong}: {argv[0]}: {error.strerror}") from None
     if done.returncode:
         last_lines = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise EnvironmentFault(f"{wrong}:\n{last_lines}")
@@ -346,45 +298,25 @@ requires-dist = ["torch", "ninja", "packaging"]
 def resolve(lock: Lock) -> str:
     """Return the text of the lock with the newest versions that its head allows.
 
-    Raise EnvironmentFault if the head allows no version, or without uv.
+    Raise EnvironmentFault if the head allows no version, or asks for none.
     """
-    uv = shutil.which("uv")
-    requirements = lock.words("asked")
-    if not uv or not requirements:
-        why = "uv is not on PATH; install it" if not uv else "it says nothing under `asked`"
-        raise EnvironmentFault(
-            f"the lock of {lock.library} {lock.version} ({lock.flavour}) cannot be resolved: {why}"
-        )
-    release = lock.words("python")[0]
-    # uv knows the index of CPU builds of torch, unless its user configured another.
-    configured = any(os.environ.get(name) for name in ("UV_FIND_LINKS", "UV_TORCH_BACKEND"))
-    builds = [] if configured or lock.flavour != "cpu" else ["--torch-backend", "cpu"]
+    what, requirements = f"{lock.library} {lock.version} ({lock.flavour})", lock.words("asked")
+    if not requirements:
+        raise EnvironmentFault(f"the lock of {what} says nothing under `asked`")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         files = {"asked.txt": requirements, "override.txt": _overrides(lock), "uv.toml": [METADATA]}
         for name, lines in files.items():
             write_text(folder / name, "\n".join(lines) + "\n")
-        argv = [
-            uv,
-            "pip",
-            "compile",
-            "-q",
-            "--config-file",
-            folder / "uv.toml",
-            "--python",
-            interpreter([release]),
-            "--python-version",
-            release,
-            "--python-platform",
-            lock.words("platform")[0],
-            "--override",
-            folder / "override.txt",
-            *builds,
-            "--no-header",
-            "--no-annotate",
-            folder / "asked.txt",
-        ]
-        resolved = run(argv, f"{lock.library} {lock.version} ({lock.flavour}) has no solution")
+        options = {
+            "config-file": folder / "uv.toml",
+            "python-version": lock.words("python")[0],
+            "python-platform": lock.words("platform")[0],
+            "override": folder / "override.txt",
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        argv = [find_uv(), "pip", "compile", "-q", "--no-header", "--no-annotate", *words]
+        resolved = run([*argv, *_cpu_builds(lock), folder / "asked.txt"], f"{what} has no solution")
     head = [line for line in lock.text.splitlines() if line.startswith("#")]
     pins = [line for line in resolved.splitlines() if line and not line.startswith("#")]
     return "\n".join([*head, *sorted([*lock.words("alone"), *pins])]) + "\n"
@@ -532,9 +464,7 @@ def differences(versions: Mapping[str, str], lock: Lock) -> list[str]:
         installed_version = plain.get(name)
         if installed_version is None:
             sentences.append(f"{name} {version} is missing")
-        elif installed_version != version and (
-            installed_version.partition("+")[0] != version or "+" in version
-        ):
+        elif version not in (installed_version, installed_version.partition("+")[0]):
             sentences.append(f"{name} must be {version}, it is {installed_version}")
     others = sorted(plain.keys() - lock.pins.keys() - {"pip", "setuptools", "wheel"})
     if others and lock.pins:

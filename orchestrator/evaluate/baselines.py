@@ -117,19 +117,18 @@ def declared_baselines(
         if model == one.model
     ]
     for baseline, cell in pairs:
-        small = cell.scale == "micro"
+        path, small = cell.settings.model.path, cell.scale == "micro"
         template = cell.settings.model.chat_template if small else baseline.chat_template
+        note = f"{path} stands for {baseline.model}" if small else ""
+        note += "; it has no chat template" if small and template == "none" else ""
+        checkpoints: tuple[Checkpoint, ...] = ()
+        try:
+            checkpoints = (Checkpoint(0, base_model(path)),)
+        except CheckpointError as error:
+            faults.append(f"baseline {baseline.model}: {error}")
         stand_in = _cell(baseline.model, template, cell)
-        note = ""
-        if small:
-            note = f"{cell.settings.model.path} stands for {baseline.model}"
-            note += "; it has no chat template" if template == "none" else ""
-        record = Record(
-            stand_in,
-            "succeeded",
-            checkpoints=_checkpoints(cell, faults, baseline),
-            directory=home.cell(stand_in).path,
-        )
+        directory = home.cell(stand_in).path
+        record = Record(stand_in, "succeeded", checkpoints=checkpoints, directory=directory)
         declared.append(DeclaredBaseline(baseline, record, note))
     return declared, faults
 
@@ -158,14 +157,6 @@ def scored_baselines(
         )
         for one in declared_baselines(evaluation, cells, folder)[0]
     ]
-
-
-def _checkpoints(cell: Cell, faults: list[str], baseline: Baseline) -> tuple[Checkpoint, ...]:
-    try:
-        return (Checkpoint(0, base_model(cell.settings.model.path)),)
-    except CheckpointError as error:
-        faults.append(f"baseline {baseline.model}: {error}")
-        return ()
 
 
 def _cell(model: str, template: str, like: Cell) -> Cell:

@@ -15,17 +15,18 @@ paper plots them (Fig. 12); `*_per_token` and `entropy_per_sequence` are the oth
 is the sum over all responses by the number of their tokens. Slow to import.
 """
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from orchestrator.errors import CheckpointError
 from orchestrator.evaluate import items, models
-from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
+from orchestrator.evaluate.scores import ScoreKey
 from orchestrator.evaluate.shards import Shards
 from orchestrator.identity import digest
 from orchestrator.records import Engine
@@ -53,33 +54,33 @@ class ResponseSums(NamedTuple):
     """Entropy of the policy that sampled the response."""
 
 
-def answer(
-    policy: Any,
-    task: Any,
-    longest: int,
-    job: ScoringJob,
-    ask: ItemRequest,
-    versions: Mapping[str, str],
-) -> None:
+def answer(policy: Any, task: Any, longest: int, shards: Shards) -> None:
     """Write the divergences of one checkpoint on the prompts of one task.
 
     A response has at most `longest` tokens.
     """
-    started, cpu = time.perf_counter(), time.process_time()
-    score_key = ask.asked
-    reference = _reference(ask.reference, job.engine)
-    prompts, targets = _prompts(policy, task, score_key)
-    limit = min(score_key.sampling.max_response_tokens, longest)
-    ours = sample(policy, prompts, limit, _seed(score_key, score_key.checkpoint))
-    theirs = _reference_samples(reference, ask, prompts, limit)
-    pairs = zip(
+    done = shards.made("all", lambda: {"items": _rows(policy, task, longest, shards)}, alone=True)
+    shards.finish(done["items"], means(done["items"]), [done])
+
+
+def _rows(policy: Any, task: Any, longest: int, shards: Shards) -> list[items.Item]:
+    asked = shards.asked
+    own = shards.ask.reference, shards.job.engine
+    reference = _reference(*own)
+    prompts, targets = _prompts(policy, task, asked)
+    limit = min(asked.sampling.max_response_tokens, longest)
+    ours = sample(policy, prompts, limit, _seed(asked, asked.checkpoint))
+    theirs = _reference_samples(*own, tuple(prompts), limit, _seed(asked, asked.reference))
+    columns = zip(
+        prompts,
+        targets,
         ours,
         sums(policy.model, reference.model, ours),
         theirs,
         sums(reference.model, policy.model, theirs),
         strict=True,
     )
-    rows = [
+    return [
         {
             "item": number,
             "prompt": prompt,
@@ -92,18 +93,8 @@ def answer(
             "reference_tokens": len(b.tokens),
             "kl_forward": other.kl,
         }
-        for number, (prompt, target, (a, mine, b, other)) in enumerate(
-            zip(prompts, targets, pairs, strict=True)
-        )
+        for number, (prompt, target, a, mine, b, other) in enumerate(columns)
     ]
-    contents = {
-        "items": rows,
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-    }
-    Shards(Path(ask.results), len(rows), 1, job.slice_responses).finish(
-        job, score_key, [contents], means(rows), versions
-    )
 
 
 def means(rows: Sequence[Mapping[str, Any]]) -> dict[str, items.Mean]:
@@ -159,9 +150,11 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
             f"policy and reference policy have vocabularies of {sizes[0]} and {sizes[1]} tokens: "
             "there is no divergence between them; the cell's model.path names another model"
         )
-    sums_: dict[int, ResponseSums] = {}
-    for places in _batches(responses, max(1, LOGITS_AT_ONCE // sizes[0])):
-        batch = [responses[place] for place in places]
+    longest = max((len(one.prompt) + len(one.tokens) for one in responses), default=1)
+    size = max(1, min(SEQUENCES_AT_ONCE, LOGITS_AT_ONCE // (sizes[0] * longest)))
+    sums_: list[ResponseSums] = []
+    for place in range(0, len(responses), size):
+        batch = responses[place : place + size]
         # The distribution of a token is at the position before the token.
         first = min(len(one.prompt) for one in batch) - 1
         logps = _logps(ours, batch, first)
@@ -171,18 +164,20 @@ def sums(ours: Any, theirs: Any, responses: Sequence[Response]) -> list[Response
         entropy = -(logps.exp() * _finite(logps)).sum(-1)
         # Sums over long responses lose digits in float32.
         kl, entropy = kl.double().cpu(), entropy.double().cpu()
-        for row, (place, one) in enumerate(zip(places, batch, strict=True)):
+        for row, one in enumerate(batch):
             start = len(one.prompt) - 1 - first
             span = slice(start, start + len(one.tokens))
-            sums_[place] = ResponseSums(kl[row, span].sum().item(), entropy[row, span].sum().item())
-    return [sums_[place] for place in range(len(responses))]
+            sums_.append(ResponseSums(kl[row, span].sum().item(), entropy[row, span].sum().item()))
+    return sums_
 
 
 def _logps(model: Any, batch: Sequence[Response], first: int) -> Tensor:
     """Return the log-probabilities [B, n, V] after each token from `first` on."""
-    tokens, mask = _packed([one.prompt + one.tokens for one in batch])
-    texts = tokens.to(model.device), mask.to(model.device)
-    logits = model(input_ids=texts[0], attention_mask=texts[1]).logits[:, first:]
+    texts = [torch.tensor(one.prompt + one.tokens) for one in batch]
+    # Padded on the right: positions need no correction.
+    tokens = pad_sequence(texts, batch_first=True).to(model.device)
+    mask = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+    logits = model(input_ids=tokens, attention_mask=mask.to(model.device)).logits[:, first:]
     return torch.log_softmax(logits.float(), -1)
 
 
@@ -193,24 +188,6 @@ def _kl(p: Tensor, q: Tensor) -> Tensor:
 
 def _finite(logps: Tensor) -> Tensor:
     return logps.masked_fill(torch.isneginf(logps), 0.0)
-
-
-def _packed(texts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return token ids and mask [B, L], padded on the right: positions need no correction."""
-    longest = max(map(len, texts))
-    tokens = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
-    mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
-    return tokens, mask
-
-
-def _batches(responses: Sequence[Response], tokens_at_once: int) -> Iterator[list[int]]:
-    """Yield indices by length, the longest first, so that padding is little."""
-    lengths = [len(one.prompt) + len(one.tokens) for one in responses]
-    order = sorted(range(len(responses)), key=lambda place: (-lengths[place], place))
-    while order:
-        size = max(1, min(SEQUENCES_AT_ONCE, tokens_at_once // lengths[order[0]]))
-        yield order[:size]
-        order = order[size:]
 
 
 def _until(tokens: Sequence[int], stops: set[int]) -> list[int]:
@@ -229,7 +206,6 @@ def _prompts(policy: Any, task: Any, score_key: ScoreKey) -> tuple[list[str], li
 
 
 _REFERENCES: dict[str, Any] = {}
-_SAMPLES: dict[str, list[Response]] = {}
 
 
 def _reference(path: str, engine: Engine) -> Any:
@@ -240,17 +216,12 @@ def _reference(path: str, engine: Engine) -> Any:
     return _REFERENCES[path]
 
 
+@lru_cache(maxsize=8)
 def _reference_samples(
-    reference: Any, ask: ItemRequest, prompts: Sequence[str], limit: int
+    path: str, engine: Engine, prompts: tuple[str, ...], limit: int, seed: int
 ) -> list[Response]:
     """Return the reference's own responses, sampled once in a process."""
-    score_key = ask.asked
-    key = digest([score_key.reference, score_key.task.name, score_key.seed, limit, list(prompts)])
-    if key not in _SAMPLES:
-        if len(_SAMPLES) > 8:
-            _SAMPLES.clear()
-        _SAMPLES[key] = sample(reference, prompts, limit, _seed(score_key, score_key.reference))
-    return _SAMPLES[key]
+    return sample(_reference(path, engine), prompts, limit, seed)
 
 
 def _seed(score_key: ScoreKey, policy: str) -> int:

@@ -1,11 +1,9 @@
 """The engine that generates responses: the spec's engine and sampling as lm-eval's arguments.
 
-Read against lm-eval 0.4.13: `models/vllm_causallms.py`, `models/openai_completions.py`,
-`models/api_models.py`. Its defaults would cut responses at 256 tokens and prompts at 2,048, and
-send the seed 1234 to every server; so every argument is set explicitly.
+Read against lm-eval 0.4.13: `models/vllm_causallms.py`. Its defaults would cut responses at 256
+tokens and prompts at 2,048; so every argument is set explicitly.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import groupby
@@ -17,6 +15,7 @@ from orchestrator.environments.lock import Flavour, find_installed
 from orchestrator.errors import EnvironmentFault
 from orchestrator.identity import digest
 from orchestrator.records import Engine, Sampling, Site
+from orchestrator.spec.node_gpus import gpus_of_node
 
 PROMPT_TOKENS = 4096
 """Room for a prompt if the spec sets no `max_model_len`; lm-eval would cut a longer one."""
@@ -40,7 +39,7 @@ def resolved(engine: Engine, scale: str, site: Site | None) -> Engine:
         name = "hf" if scale == "micro" else "vllm"
     parallel, python = engine.tensor_parallel_size, engine.python
     if name == "vllm":
-        parallel = parallel or gpus_of(site)
+        parallel = parallel or gpus_of_node(site.options if site else {}) or 1
         python = python or _python_of_vllm(site)
     changes = {"name": name, "tensor_parallel_size": parallel, "python": python}
     return engine.model_copy(update=changes)
@@ -51,26 +50,13 @@ def _python_of_vllm(site: Site | None) -> str | None:
     if find_spec("vllm") is not None:
         return None
     folder = (site.options if site else {}).get("environments_dir")
-    within = Path(str(folder)).expanduser() if folder else None
-    environment = find_installed("lm-eval", harness_tasks.VERSION, within=within)
-    return None if environment is None else str(environment.python)
+    return _made("gpu", within=Path(str(folder)).expanduser() if folder else None)
 
 
-def gpus_of(site: Site | None) -> int:
-    """Return the GPUs of a node: `gpus_per_node` of the site's options, else the number in its
-    `gres`.
-    """
-    options = site.options if site else {}
-    count = options.get("gpus_per_node")
-    if isinstance(count, int) and count > 0:
-        return count
-    match = re.search(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", str(options.get("gres", "")))
-    return int(match[1]) if match else 1
-
-
-def title(engine: Engine, harness: str) -> str:
-    """Return the engine's name for people; empty for the embedded policies' own."""
-    return harness if engine.name == "hf" else f"{harness}, {engine.name}"
+def _made(*flavours: Flavour, within: Path | None = None) -> str | None:
+    """Return the Python of the environment `lm-eval` of one of these flavours; None for none."""
+    known = (find_installed("lm-eval", harness_tasks.VERSION, each, within) for each in flavours)
+    return next((str(environment.python) for environment in known if environment), None)
 
 
 def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> int:
@@ -82,95 +68,31 @@ def room(engine: Engine, sampling: Sampling, positions: int | None = None) -> in
     return engine.max_model_len or min(wanted, positions or wanted)
 
 
-def vllm_args(
-    engine: Engine,
-    checkpoint: str,
-    sampling: Sampling,
-    seed: int,
-    *,
-    cpu: bool = False,
-    positions: int | None = None,
-) -> dict[str, Any]:
-    """Return the arguments of lm-eval's VLLM.
-
-    `seed` is the engine's seed; each request has a seed of its own. cpu: True for vLLM's build for
-    CPUs. Its compilation takes longer than it saves.
-    """
-    eager = {"enforce_eager": True} if cpu else {}
-    return {
-        **eager,
-        "pretrained": checkpoint,
-        "dtype": engine.dtype,
-        "tensor_parallel_size": engine.tensor_parallel_size or 1,
-        "gpu_memory_utilization": engine.gpu_memory_utilization,
-        "max_model_len": room(engine, sampling, positions),
-        "max_gen_toks": sampling.max_response_tokens,
-        "enable_prefix_caching": True,
-        "batch_size": "auto",
-        "seed": seed,
-    }
-
-
-def server_args(engine: Engine, checkpoint: str, sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments of lm-eval's LocalCompletionsAPI and LocalChatCompletion.
-
-    Prompts are sent as text. A text that is not tokenised here is not cut here, and gets no second
-    <bos>.
-    """
-    return {
-        "model": engine.model or checkpoint,
-        "base_url": engine.base_url,
-        "tokenizer_backend": None,
-        "tokenized_requests": False,
-        "num_concurrent": engine.num_concurrent,
-        "timeout": engine.timeout_seconds,
-        "max_retries": 5,
-        "max_length": room(engine, sampling),
-        "max_gen_toks": sampling.max_response_tokens,
-        "batch_size": 1,
-    }
-
-
-SERVER_EXTENSIONS = {
-    "top_k": -1,
-    "repetition_penalty": 1.0,
-    "skip_special_tokens": False,
-    "spaces_between_special_tokens": False,
-}
-"""Arguments without which a server takes values from the checkpoint's generation_config and cannot
-stop at end-of-turn markers. lm-eval itself sends the last two to vLLM."""
-
-
-def generation(
-    sampling: Sampling, of_task: Mapping[str, Any], engine: Engine | None = None
-) -> dict[str, Any]:
+def generation(sampling: Sampling, of_task: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
     """Return lm-eval's `generation_kwargs`: the task's stop strings and the spec's sampling.
 
     They set every value that a checkpoint's generation_config would otherwise set: top_k and
     repetition_penalty (for transformers through orch's own GenerationConfig, see models.py).
     """
-    name = engine.name if engine else "hf"
     limit = min(of_task["max_gen_toks"], sampling.max_response_tokens)
     arguments: dict[str, Any] = {"until": list(of_task["until"]), "max_gen_toks": limit}
-    if name == "vllm":
+    if engine.name == "vllm":
         arguments |= {"top_k": -1, "repetition_penalty": 1.0}
-    elif name != "hf" and (engine is None or engine.extensions):
-        arguments |= SERVER_EXTENSIONS
     if sampling.temperature == 0:
         return {**arguments, "do_sample": False, "temperature": 0.0}
     arguments |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
-    if name == "hf":
+    if engine.name == "hf":
         arguments["top_k"] = 0
     return arguments | ({"min_p": sampling.min_p} if sampling.min_p > 0 else {})
 
 
-def request_seed(seed: int, prompt: object, repeat: int = 0) -> int:
-    """Return a seed for each prompt and repeat: 31 bits, because servers accept no more.
+def request_seed(seed: int, prompt: object) -> int:
+    """Return a seed for each prompt: 31 bits, as for a NumPy generator.
 
-    The seed depends only on these arguments, so a response does not depend on the other requests of
-    its batch.
+    It depends only on these arguments, so a response does not depend on the other requests of its
+    batch.
     """
-    return int(digest([seed, prompt, repeat]), 16) % 2**31
+    return int(digest([seed, prompt, 0]), 16) % 2**31
 
 
 def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
@@ -179,39 +101,17 @@ def grouped(prompts: Sequence[Any]) -> list[tuple[Any, int]]:
     return [(prompt, len(list(same))) for prompt, same in groupby(prompts)]
 
 
-def rounds(identities: Sequence[int]) -> list[list[int]]:
-    """Return the indices of requests in rounds: round n has the n-th copy of each request."""
-    counts: dict[int, int] = {}
-    rounds_: list[list[int]] = []
-    for place, identity in enumerate(identities):
-        count = counts.get(identity, 0)
-        counts[identity] = count + 1
-        if count == len(rounds_):
-            rounds_.append([])
-        rounds_[count].append(place)
-    return rounds_
-
-
 def interpreter(engine: Engine, task: harness_tasks.NamedTask) -> str | None:
     """Return the Python that scores a task of the harness; None for orch's own.
 
     It is the spec's, else that of the environment `lm-eval`, else orch's own. Raise
-    EnvironmentFault if orch's own lacks packages that the task needs, and for a server that is
-    asked for likelihoods.
+    EnvironmentFault if orch's own lacks packages that the task needs.
     """
-    if engine.base_url and task.only_likelihoods:
-        raise EnvironmentFault(
-            f"task {task.title} compares likelihoods of given answers, which orch asks of no "
-            f"server (evaluation.engine.name {engine.name}): use hf or vllm"
-        )
     if engine.python is not None:
         return engine.python
     on_cpu = engine.name == "hf" and engine.device == "cpu"
-    flavours: tuple[Flavour, ...] = ("cpu", "gpu") if on_cpu else ("gpu",)
-    for flavour in flavours:
-        environment = find_installed("lm-eval", harness_tasks.VERSION, flavour)
-        if environment is not None:
-            return str(environment.python)
+    if python := _made("cpu", "gpu") if on_cpu else _made("gpu"):
+        return python
     if lacking := harness_tasks.lacking(task.needs):
         raise EnvironmentFault(
             f"task {task.title} needs {', '.join(lacking)}, which orch's environment does not "
@@ -231,27 +131,3 @@ def refuse_cut(prompt_tokens: int, response_tokens: int, positions: int) -> None
             f"Set sampling.max_response_tokens to at most {max(1, positions - prompt_tokens)}, or "
             "raise evaluation.engine.max_model_len if the model has more positions"
         )
-
-
-def refuse_mismatch(engine: Engine, chat_template: bool, task: str, sampling: Sampling) -> None:
-    """Raise EnvironmentFault for settings that a server cannot take."""
-    if engine.base_url and not engine.extensions and sampling.min_p > 0:
-        raise EnvironmentFault(
-            f"sampling.min_p is {sampling.min_p:g}, which OpenAI's own API does not have; take a "
-            "server that has it (evaluation.engine.extensions=true), or sampling=paper_intended"
-        )
-    if engine.name == "chat" and not chat_template:
-        raise EnvironmentFault(
-            f"task {task} is asked without a chat template, and evaluation.engine 'chat' always "
-            "applies one; use the server's /v1/completions with evaluation.engine.name=completions"
-        )
-
-
-class Seeded:
-    """The common part of servers and vLLM: a seed, from which each prompt and repeat gets one."""
-
-    seed = 0
-
-    def seeded(self, seed: int) -> None:
-        """Keep the seed of the requests that follow."""
-        self.seed = seed

@@ -5,10 +5,9 @@ the seeds, works slice by slice so that a kill loses only one slice, and checks 
 discarded.
 """
 
-import time
 from collections.abc import Mapping
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 
 from orchestrator.errors import EnvironmentFault
-from orchestrator.evaluate import divergence, models, named, task_data
+from orchestrator.evaluate import divergence, models, named
 from orchestrator.evaluate.engines import generation as generation
 from orchestrator.evaluate.engines import is_greedy
 from orchestrator.evaluate.items import means
 from orchestrator.evaluate.models import HarnessPolicy as HarnessPolicy
 from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
-from orchestrator.evaluate.shards import Shards, joined
+from orchestrator.evaluate.shards import Shard, Shards, joined
 from orchestrator.identity import digest
 
 CLOSED_FORM = 1
@@ -40,16 +39,17 @@ def answer(job: ScoringJob) -> None:
     faults: list[str] = []
     try:
         for ask in job.asks:
+            shards = Shards(job, ask, VERSIONS)
             if ask.harness_task:
                 try:
-                    named.answer(policy, job, ask, VERSIONS)
+                    named.answer(policy, shards)
                 except EnvironmentFault as error:  # the other tasks are scored all the same
                     faults.append(str(error))
             elif ask.asked.kind == "divergence":
                 task, own = load_task(Path(ask.task_file))
-                divergence.answer(policy, task, own["max_gen_toks"], job, ask, VERSIONS)
+                divergence.answer(policy, task, own["max_gen_toks"], shards)
             else:
-                _answer(policy, job, ask)
+                _answer(policy, shards)
     finally:
         models.end(policy)
     if faults:
@@ -73,8 +73,7 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
     Raise EnvironmentFault if its number of items differs from the number that its file declares.
     """
     (task,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
-    declared = (task.config.metadata or {}).get("num_items")
-    expected = task_data.stand_in_count(path.stem) or declared
+    expected = declared_items(task)
     if expected is not None and len(task.eval_docs) != expected:
         raise EnvironmentFault(
             f"task {path.stem} has {len(task.eval_docs)} items where {expected} are expected: the "
@@ -84,6 +83,12 @@ def load_task(path: Path) -> tuple[Any, Mapping[str, Any]]:
     return task, deepcopy(task.get_config("generation_kwargs"))
 
 
+def declared_items(task: Any) -> int | None:
+    """Return the number of items that a task's file declares."""
+    declared: int | None = (task.config.metadata or {}).get("num_items")
+    return declared
+
+
 def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:
     """Return a different seed for each checkpoint, task, seed and slice, so that their noise is
     independent."""
@@ -91,39 +96,29 @@ def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:
     return int(digest(parts + ([first_item] if first_item else [])), 16)
 
 
-def _answer(policy: Any, job: ScoringJob, ask: ItemRequest) -> None:
-    score_key = ask.asked
-    task, own = load_task(Path(ask.task_file))
-    repeats = 1 if is_greedy(score_key.sampling) else score_key.task.repeats
+def _answer(policy: Any, shards: Shards) -> None:
+    asked = shards.asked
+    task, own = load_task(Path(shards.ask.task_file))
+    repeats = 1 if is_greedy(asked.sampling) else asked.task.repeats
     task.set_config("repeats", repeats)
-    task.set_config("generation_kwargs", generation(score_key.sampling, own, job.engine))
-    task.set_fewshot_seed(score_key.seed)
-    num_items = min(len(task.eval_docs), score_key.task.max_items or len(task.eval_docs))
-    shards = Shards(Path(ask.results), num_items, repeats, job.slice_responses)
-    responses = []
-    for part in shards.parts():
-        done = shards.read(part)
-        if done is None:
-            started, cpu = time.perf_counter(), time.process_time()
-            items = [_item(sample) for sample in _samples(policy, task, ask, part, repeats)]
-            done = {
-                "items": items,
-                "seconds": time.perf_counter() - started,
-                "cpu_seconds": time.process_time() - cpu,
-            }
-            shards.keep(part, done)
-        responses.append(done)
-    shards.finish(
-        job,
-        score_key,
-        responses,
-        means(joined(responses), score_key.task.repeats),
-        VERSIONS,
-    )
+    task.set_config("generation_kwargs", generation(asked.sampling, own, shards.job.engine))
+    task.set_fewshot_seed(asked.seed)
+    num_items = min(len(task.eval_docs), asked.task.max_items or len(task.eval_docs))
+    parts = shards.parts(num_items, repeats)
+    responses = [
+        shards.made(
+            f"{part.start}-{part.stop}",
+            partial(_samples, policy, task, shards.ask, part, repeats),
+            alone=len(parts) == 1,
+        )
+        for part in parts
+    ]
+    items = joined(responses)
+    shards.finish(items, means(items, asked.task.repeats), responses)
 
 
-def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> list[Any]:
-    """Return lm-eval's samples of some items, with every response."""
+def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int) -> Shard:
+    """Return some items as lm-eval scores them, with every response."""
     score_key = ask.asked
     policy.seeded(seed_of(score_key, part.start))
     results = evaluator.evaluate(
@@ -140,7 +135,7 @@ def _samples(policy: Any, task: Any, ask: ItemRequest, part: range, repeats: int
             f"lm-eval scored {len(samples)} items with {kept} responses each where {len(part)} "
             f"with {repeats} were asked for; the filter in {ask.task_file} drops some"
         )
-    return samples
+    return {"items": [*map(_item, samples)]}
 
 
 def _item(sample: Mapping[str, Any]) -> dict[str, Any]:

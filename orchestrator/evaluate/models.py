@@ -1,13 +1,12 @@
-"""The models that lm-eval generates with: a checkpoint in this process, in vLLM, or behind a
-server.
+"""The models that lm-eval generates with: a checkpoint in this process, or in vLLM.
 
 Slow to import. The harness builds and scores requests. This module loads the policy, seeds
-responses, and keeps out the defaults of checkpoints, libraries and servers.
+responses, and keeps out the defaults of checkpoints and libraries.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -44,23 +43,11 @@ class HarnessPolicy(HFLM):  # type: ignore[misc]  # lm-eval has no types
             add_bos_token=tokenizer.bos_token is not None,
         )
 
-    def tok_batch_encode(self, strings: Sequence[str], **named: Any) -> tuple[Any, Any]:
-        """Return token ids and mask [B, L]. Each of the k copies of a prompt is encoded once."""
-        place = {text: row for row, text in enumerate(dict.fromkeys(strings))}
-        tokens, mask = super().tok_batch_encode(list(place), **named)
-        rows = torch.tensor([place[text] for text in strings])
-        return tokens[rows], mask[rows]
-
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = False) -> Any:
         """Decode with special tokens: a <pad> that the policy sampled is a wrong answer, not
         silence.
         """
         return super().tok_decode(tokens, skip_special_tokens=skip_special_tokens)
-
-    def generate_until(self, requests: list[Any], **_: Any) -> list[str]:
-        """Return a response to each request. No progress is shown: nobody sees this process."""
-        responses: list[str] = super().generate_until(requests, disable_tqdm=True)
-        return responses
 
     def _model_generate(
         self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any
@@ -89,11 +76,6 @@ def opened(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
     """Return the checkpoint as a model of lm-eval. Raise CheckpointError if it does not load."""
     if engine.name == "vllm":
         return _vllm(checkpoint, engine, sampling)
-    if engine.name in ("completions", "chat"):
-        from orchestrator.evaluate import servers
-
-        server = servers.Completions if engine.name == "completions" else servers.Chat
-        return server(checkpoint, engine, sampling)
     return HarnessPolicy(checkpoint, engine)
 
 
@@ -134,12 +116,16 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
         raise EnvironmentFault(
             f"evaluation.engine is vllm, which cannot be imported here ({error}): `orch env "
             f"create lm-eval@{harness_tasks.VERSION}` makes the environment that has it. Or name "
-            "an interpreter with vLLM and lm-eval in evaluation.engine.python, or serve the "
-            "checkpoint and use evaluation.engine.name=completions"
+            "an interpreter with vLLM and lm-eval in evaluation.engine.python"
         ) from error
 
-    class Vllm(engines.Seeded, VLLM):  # type: ignore[misc]  # lm-eval has no types
+    class Vllm(VLLM):  # type: ignore[misc]  # lm-eval has no types
         """lm-eval's vLLM model, with one request for all k responses to a prompt."""
+
+        seed = 0
+
+        def seeded(self, seed: int) -> None:
+            self.seed = seed
 
         def has_template(self) -> bool:
             return self.hf_chat_template is not None or self.tokenizer.chat_template is not None
@@ -168,19 +154,23 @@ def _vllm(checkpoint: Path, engine: Engine, sampling: Sampling) -> Any:
                 params.append(one)
                 place += count
             outputs = super()._model_generate([prompt for prompt, _ in groups], True, params)
-            return [_Single([completion]) for output in outputs for completion in output.outputs]
+            return [
+                SimpleNamespace(outputs=[each]) for output in outputs for each in output.outputs
+            ]
 
-    positions = _positions(checkpoint)
     return Vllm(
-        **engines.vllm_args(engine, str(checkpoint), sampling, seed=0, cpu=cpu, positions=positions)
+        pretrained=str(checkpoint),
+        dtype=engine.dtype,
+        tensor_parallel_size=engine.tensor_parallel_size or 1,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        max_model_len=engines.room(engine, sampling, _positions(checkpoint)),
+        max_gen_toks=sampling.max_response_tokens,
+        enable_prefix_caching=True,
+        batch_size="auto",
+        seed=0,
+        # compilation for CPUs takes longer than it saves
+        **({"enforce_eager": True} if cpu else {}),
     )
-
-
-class _Single:
-    """One completion, in the form that lm-eval expects."""
-
-    def __init__(self, outputs: list[Any]):
-        self.outputs = outputs
 
 
 def load(path: Path, device: str = "cpu", dtype: str = "auto") -> tuple[Any, Any]:

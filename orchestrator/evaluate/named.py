@@ -5,12 +5,10 @@ task's. With k repeats the whole task is done k times with different seeds, so t
 metrics work as they are written. Slow to import; only harness.py imports it.
 """
 
-import json
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from lm_eval import evaluator
@@ -18,13 +16,12 @@ from lm_eval import tasks as harness_folder
 from lm_eval.tasks import TaskManager
 
 from orchestrator import harness_tasks
-from orchestrator.errors import EnvironmentFault, RunFolderError
-from orchestrator.evaluate import task_data
+from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate.engines import generation, is_greedy
-from orchestrator.evaluate.items import Item, Mean, mean, pass_at
-from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
-from orchestrator.evaluate.shards import Shards
-from orchestrator.files import read_json, write_text
+from orchestrator.evaluate.items import Item, Mean
+from orchestrator.evaluate.items import means as items_means
+from orchestrator.evaluate.scores import ItemRequest, ScoreKey
+from orchestrator.evaluate.shards import Shard, Shards
 from orchestrator.identity import digest
 
 BOOTSTRAPS = 1000
@@ -32,109 +29,53 @@ BOOTSTRAPS = 1000
 CODE = "HF_ALLOW_CODE_EVAL"
 """The environment variable that allows running code that a policy wrote; `evaluate` reads it too.
 """
-Pass = Mapping[str, Any]
-"""One time through the whole task: its metrics, their standard errors, and its items."""
 
 
-def answer(policy: Any, job: ScoringJob, ask: ItemRequest, versions: Mapping[str, str]) -> None:
+def answer(policy: Any, shards: Shards) -> None:
     """Score the checkpoint and write the result.
 
     Raise EnvironmentFault if the task cannot be loaded or is not for this policy.
     """
-    score_key = ask.asked
-    loaded = load(ask.harness_task)
-    _refuse(loaded["tasks"], score_key)
+    asked = shards.asked
+    loaded = load(shards.ask.harness_task)
+    _refuse(loaded["tasks"], asked)
     for task in loaded["tasks"].values():
-        task.set_fewshot_seed(score_key.seed)
+        task.set_fewshot_seed(asked.seed)
         if task.OUTPUT_TYPE == "generate_until":
             own = task.get_config("generation_kwargs") or {}
             stop = own.get("until") or []
-            limit = own.get("max_gen_toks") or score_key.sampling.max_response_tokens
+            limit = own.get("max_gen_toks") or asked.sampling.max_response_tokens
             plain = {"until": [stop] if isinstance(stop, str) else stop, "max_gen_toks": limit}
-            task.set_config("generation_kwargs", generation(score_key.sampling, plain, job.engine))
-    repeats = 1 if is_greedy(score_key.sampling) else score_key.task.repeats
-    passes = [_pass(policy, loaded, ask, number) for number in range(repeats)]
+            kwargs = generation(asked.sampling, plain, shards.job.engine)
+            task.set_config("generation_kwargs", kwargs)
+    repeats = 1 if is_greedy(asked.sampling) else asked.task.repeats
+    passes = [
+        shards.made(f"pass{number}", partial(_pass, policy, loaded, shards.ask, number))
+        for number in range(repeats)
+    ]
     items = _items(passes)
-    done = {
-        "items": items,
-        "seconds": sum(each["seconds"] for each in passes),
-        "cpu_seconds": sum(each["cpu_seconds"] for each in passes),
-    }
-    shards = Shards(Path(ask.results), len(items), repeats, job.slice_responses)
-    shards.finish(job, score_key, [done], means(passes, items, score_key.task.repeats), versions)
+    shards.finish(items, means(passes, items, asked.task.repeats), passes)
 
 
 def load(name: str) -> dict[str, Any]:
     """Return lm-eval's tasks and groups of a name in a spec.
 
-    Only the folders that the name needs are read. Data in `ORCH_EVAL_DATA` replace the task's.
-    Raise EnvironmentFault, with what to do, if a package or the data are missing.
+    Only the folders that the name needs are read. Raise EnvironmentFault, with what to do, if a
+    package or the data are missing.
     """
     named_task = harness_tasks.find(name)
     root = Path(harness_folder.__file__).parent
-    folders = [root / folder for folder in named_task.folders]
-    folders += [named_task.file.parent] if named_task.file and named_task.is_group else []
-    with TemporaryDirectory(prefix="orch-eval-") as scratch:
-        for leaf in named_task.leaves:
-            _use_local_data(leaf, root, Path(scratch))
-        try:
-            manager = TaskManager(
-                include_defaults=False, include_path=[*map(str, folders), scratch]
-            )
-            alone = named_task.file and not named_task.is_group
-            loaded: dict[str, Any] = manager.load(
-                [str(named_task.file) if alone else named_task.title]
-            )
-        except Exception as error:  # a task's Python, `datasets` and the hub raise of every kind
-            raise EnvironmentFault(_why_not(named_task, error)) from error
+    folders = [str(root / folder) for folder in named_task.folders]
+    try:
+        manager = TaskManager(include_defaults=False, include_path=folders)
+        loaded: dict[str, Any] = manager.load([str(named_task.file or named_task.title)])
+    except Exception as error:  # a task's Python, `datasets` and the hub raise of every kind
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise EnvironmentFault(
+            f"task {named_task.title} cannot be loaded ({words}): `orch plan` names the packages "
+            "and data that it needs; without a network fill the hub's cache before (HF_HOME)"
+        ) from error
     return loaded
-
-
-def _why_not(named_task: harness_tasks.NamedTask, error: Exception) -> str:
-    first_words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    hints = []
-    if packages := harness_tasks.lacking(named_task.needs):
-        hints.append(
-            f"it needs {', '.join(packages)}: `orch env create lm-eval@{harness_tasks.VERSION}`"
-        )
-    if data := [need for need in named_task.needs if need.startswith(harness_tasks.NLTK)]:
-        names = " ".join(need.removeprefix(harness_tasks.NLTK) for need in data)
-        hints.append(f"it needs nltk's data: `python -m nltk.downloader {names}`, and NLTK_DATA")
-    if named_task.gated:
-        hints.append(
-            f"accept the terms of {', '.join(named_task.gated)} on the hub and set HF_TOKEN"
-        )
-    if named_task.file is None:
-        hints.append(
-            "without a network fill the hub's cache before (HF_HOME), or put "
-            f"{named_task.leaves[0].name}/<split>.jsonl below {task_data.VARIABLE}"
-        )
-    where = named_task.file or "; ".join(hints)
-    return f"task {named_task.title} cannot be loaded ({first_words}): {where}"
-
-
-def _use_local_data(leaf: harness_tasks.Leaf, root: Path, scratch: Path) -> None:
-    """Write a YAML that gives a task of the harness its data in `ORCH_EVAL_DATA`, if it has any:
-    `<task>/<split>.jsonl`, `.parquet` or `.csv`, with the data set's columns."""
-    home = task_data.folder()
-    if home is None or not leaf.path or not (home / leaf.name).is_dir():
-        return
-    files = {
-        file.stem: file
-        for file in sorted((home / leaf.name).iterdir())
-        if file.suffix in task_data.READERS
-    }
-    if files:
-        kind = task_data.READERS[next(iter(files.values())).suffix]
-        plain = {
-            "include": str(root / leaf.path),
-            "task": leaf.name,
-            "dataset_path": kind,
-            "dataset_name": None,
-            "dataset_kwargs": {"data_files": {k: str(file) for k, file in files.items()}},
-        }
-        # JSON is YAML.
-        (scratch / f"{harness_tasks.label(leaf.name)}.yaml").write_text(json.dumps(plain), "utf-8")
 
 
 def _refuse(tasks: Mapping[str, Any], score_key: ScoreKey) -> None:
@@ -157,22 +98,13 @@ def _refuse(tasks: Mapping[str, Any], score_key: ScoreKey) -> None:
             )
 
 
-def _pass(policy: Any, loaded: Mapping[str, Any], ask: ItemRequest, number: int) -> Pass:
-    """Do the whole task once, or read it if it was done before."""
-    target = Path(ask.results)
-    kept = target.with_name(f"{target.stem}.part-pass{number}")
-    try:
-        done = read_json(kept)
-    except RunFolderError:
-        done = None
-    if done is not None and {"metrics", "items", "seconds"} <= done.keys():
-        return done
+def _pass(policy: Any, loaded: Mapping[str, Any], ask: ItemRequest, number: int) -> Shard:
+    """Do the whole task once: return its metrics, with their standard errors, and its items."""
     score_key = ask.asked
     policy.seeded(
         int(digest([score_key.checkpoint, score_key.task.name, score_key.seed, number]), 16)
     )
     templated = score_key.chat_template and policy.has_template()
-    started, cpu = time.perf_counter(), time.process_time()
     results = evaluator.evaluate(
         lm=policy,
         task_dict=loaded,
@@ -182,16 +114,10 @@ def _pass(policy: Any, loaded: Mapping[str, Any], ask: ItemRequest, number: int)
         fewshot_as_multiturn=templated,
         confirm_run_unsafe_code=os.environ.get(CODE) == "1",
     )
-    done = {
-        "metrics": dict(_metrics(results, loaded)),
-        "items": list(_samples(results, loaded)),
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu,
-    }
-    if not done["metrics"]:
+    metrics = dict(_metrics(results, loaded))
+    if not metrics:
         raise EnvironmentFault(f"task {ask.harness_task} gave no metric that is a number")
-    write_text(kept, json.dumps(done, ensure_ascii=False))
-    return done
+    return {"metrics": metrics, "items": list(_samples(results, loaded))}
 
 
 def _metrics(
@@ -201,25 +127,16 @@ def _metrics(
     then those of the tasks of a group, as `<metric>.<task>`."""
     top = next(iter(loaded.get("groups") or {}), None)
     tasks = list(loaded["tasks"])
-    if top is not None:
-        yield from _numbers(results.get("groups", {}).get(top, {}), "")
-    for name in tasks:
-        yield from _numbers(results["results"][name], f".{name}" if len(tasks) > 1 else "")
-
-
-def _numbers(
-    metrics: Mapping[str, Any], suffix: str
-) -> Iterator[tuple[str, tuple[float, float | None]]]:
-    for key, value in metrics.items():
-        metric, comma, of_filter = key.partition(",")
-        if not comma or metric.endswith("_stderr") or not _is_number(value):
-            continue
-        stderr = metrics.get(f"{metric}_stderr,{of_filter}")
-        shown = metric if of_filter == "none" else f"{metric}.{of_filter}"
-        yield (
-            f"{shown}{suffix}",
-            (float(value), float(stderr) if stderr is not None and _is_number(stderr) else None),
-        )
+    tables = [("", results.get("groups", {}).get(top, {}))]
+    tables += [(f".{name}" if len(tasks) > 1 else "", results["results"][name]) for name in tasks]
+    for suffix, table in tables:
+        for key, value in table.items():
+            metric, comma, of_filter = key.partition(",")
+            if not comma or metric.endswith("_stderr") or not _is_number(value):
+                continue
+            stderr = table.get(f"{metric}_stderr,{of_filter}")
+            shown = metric if of_filter == "none" else f"{metric}.{of_filter}"
+            yield f"{shown}{suffix}", (float(value), stderr if _is_number(stderr) else None)
 
 
 def _is_number(value: object) -> bool:
@@ -254,8 +171,11 @@ def _response(sample: Mapping[str, Any]) -> object:
     return [one[0] if isinstance(one, list | tuple) else one for one in each]
 
 
-def _items(passes: Sequence[Pass]) -> list[Item]:
-    """Return the items with the responses of all passes."""
+def _items(passes: Sequence[Shard]) -> list[Item]:
+    """Return the items with the responses of all passes, and with mean@k and pass@k of the first
+    metric: where a value is from 0 to 1, and where all are 0 or 1."""
+    every = [item["value"] for each in passes for item in each["items"]]
+    is_binary = all(value in (0.0, 1.0) for value in every)
     items: list[Item] = []
     for same in zip(*(each["items"] for each in passes), strict=True):
         values = [one["value"] for one in same]
@@ -264,35 +184,25 @@ def _items(passes: Sequence[Pass]) -> list[Item]:
             "responses": [one["response"] for one in same],
         }
         if None not in values:
-            item |= {"correct": values, "metrics": {"mean@k": sum(values) / len(values)}}
+            metrics = {"mean@k": sum(values) / len(values)}
+            metrics |= {"pass@k": float(any(values))} if is_binary else {}
+            item |= {"correct": values, "metrics": metrics}
         items.append(item)
     return items
 
 
-def means(passes: Sequence[Pass], items: Sequence[Item], repeats: int) -> dict[str, Mean]:
+def means(passes: Sequence[Shard], items: Sequence[Item], repeats: int) -> dict[str, Mean]:
     """Return the task's own metrics, then mean@k and pass@k of its first metric over items.
 
     An own metric is the mean over passes; with several it has no standard error. `mean@k` and
-    `pass@k` exist where every item has a value from 0 to 1, pass@k where all are 0 or 1, and for a
-    single task: how a group weighs its tasks is the group's own.
+    `pass@k` exist where every item has them, and for a single task: how a group weighs its tasks is
+    the group's own.
     """
     metric_means: dict[str, Mean] = {}
     for name in passes[0]["metrics"]:
         values = [each["metrics"][name] for each in passes]
-        metric_means[name] = Mean(
-            sum(value for value, _ in values) / len(values),
-            values[0][1] if len(values) == 1 else None,
-        )
-    single = len({item["task"] for item in items}) == 1
-    if single and all("correct" in item for item in items):
-        metric_means |= _at_k([item["correct"] for item in items], repeats)
-    return metric_means
-
-
-def _at_k(correct: Iterable[Sequence[float]], repeats: int) -> dict[str, Mean]:
-    each = list(correct)
-    metric_means = {f"mean@{repeats}": mean([sum(values) / len(values) for values in each])}
-    if all(value in (0.0, 1.0) for values in each for value in values):
-        passed = [pass_at(len(values), len(values), int(sum(values))) for values in each]
-        metric_means[f"pass@{repeats}"] = mean(passed)
+        average = sum(value for value, _ in values) / len(values)
+        metric_means[name] = Mean(average, values[0][1] if len(values) == 1 else None)
+    if len({item["task"] for item in items}) == 1 and all("metrics" in item for item in items):
+        metric_means |= items_means(items, repeats)
     return metric_means

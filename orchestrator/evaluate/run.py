@@ -155,28 +155,6 @@ class UnscoredError(CheckpointError):
         super().__init__("\n".join([count, *(f"  {fault}" for fault in faults)]))
 
 
-class _Todo(NamedTuple):
-    survey: Survey
-    cell: Cell
-    job: ScoringJob
-
-
-def _surveys(
-    records: Sequence[Record],
-    evaluation: EvaluationSpec,
-    folder: RunFolder,
-    baselines: Sequence[Record],
-    site: Site | None,
-) -> tuple[tuple[Survey, Sequence[Record]], ...]:
-    """Return the evaluations of the cells, and of the models before training."""
-    harness = harness_version()
-    plain = evaluation.model_copy(update={"divergence": None})
-    return (
-        (Survey(evaluation, folder, harness, site), records),
-        (Survey(plain, BaselineFolder(folder.path), harness, site), baselines),
-    )
-
-
 def evaluate(
     records: Sequence[Record],
     evaluation: EvaluationSpec,
@@ -197,39 +175,34 @@ def evaluate(
     EnvironmentFault before anything is done if the harness or a task file is missing, and
     UnscoredError at the end, with the scores that could be made, if a checkpoint cannot be loaded.
     """
-    parts = _surveys(records, evaluation, folder, baselines, site)
+    harness = harness_version()
+    plain = evaluation.model_copy(update={"divergence": None})
+    parts = (
+        (Survey(evaluation, folder, harness, site), records),
+        (Survey(plain, BaselineFolder(folder.path), harness, site), baselines),
+    )
     faults: list[str] = []
-    todo: list[_Todo] = []
+    todo: list[tuple[Survey, Cell, ScoringJob]] = []
     for survey, of_survey in parts:
         for record in of_survey:
-            for cell, checkpoint in survey.checkpoints([record]):
+            cell = record.cell
+            for checkpoint in survey.checkpoints(record):
                 try:
-                    jobs = survey.jobs(cell, checkpoint, record)
+                    todo += [(survey, cell, job) for job in survey.jobs(record, checkpoint)]
                 except CheckpointError as error:
                     faults.append(f"{cell.slug} at step {checkpoint.step}: {error}")
-                else:
-                    todo += [_Todo(survey, cell, job) for job in jobs]
         faults += survey.faults
     if todo:
         on_event(EvaluationEvent(0, len(todo)))
-        _work(todo, workers or cores(), faults, on_event)
+        left = Counter(cell.id for _, cell, _ in todo)
+        with closing(work([job for *_, job in todo], workers or cores())) as answers:
+            for done, (place, fault) in enumerate(answers, start=1):
+                survey, cell, job = todo[place]
+                survey.take(job)
+                faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
+                left[cell.id] -= 1
+                on_event(EvaluationEvent(done, len(todo), "" if left[cell.id] else cell.id))
     scores = [score for survey, _ in parts for score in survey.all_scores()]
     if faults:
         raise UnscoredError(faults, scores)
     return scores
-
-
-def _work(
-    todo: Sequence[_Todo],
-    workers: int,
-    faults: list[str],
-    on_event: Callable[[EvaluationEvent], None],
-) -> None:
-    left = Counter(each.cell.id for each in todo)
-    with closing(work([each.job for each in todo], workers)) as answers:
-        for done, (place, fault) in enumerate(answers, start=1):
-            survey, cell, job = todo[place]
-            survey.take(job)
-            faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
-            left[cell.id] -= 1
-            on_event(EvaluationEvent(done, len(todo), "" if left[cell.id] else cell.id))

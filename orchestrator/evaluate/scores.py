@@ -160,6 +160,8 @@ def _check(result: Result, cell_dir: CellDir, path: Path) -> None:
         wrong = "it holds scores of another cell"
     elif any((s.step, s.task) != (score_key.step, score_key.task.name) for s in result.scores):
         wrong = "it holds scores of another step or task than it was asked for"
+    elif not all(math.isfinite(score.value) for score in result.scores):
+        wrong = "a value is not a finite number"
     elif not all(0 <= share <= 1 for share in result.shares):
         wrong = "a share of right answers lies outside 0 to 1"
     elif result.shares and any(s.num_items != len(result.shares) for s in result.scores):
@@ -193,12 +195,15 @@ def read_scores_at(path: Path) -> tuple[Score, ...]:
     return result.scores if result else ()
 
 
-def ask_again(one: StoredScore, rivals: Iterable[StoredScore]) -> None:
-    """Record that this result is the one requested last, later than each rival."""
-    # A file system's clock ticks every few milliseconds: two files may have one time.
-    moment = max([time.time_ns(), *(rival.time_ns + 1 for rival in rivals)])
-    with telling(one.path):
-        os.utime(one.path, ns=(moment, moment))
+def recall(one: StoredScore, on_disk: Iterable[StoredScore]) -> tuple[Score, ...]:
+    """Return the scores of a result, and record it as the one of its kind requested last."""
+    rivals = [each.time_ns for each in on_disk if each.kind == one.kind and each.path != one.path]
+    if rivals and max(rivals) >= one.time_ns:
+        # A file system's clock ticks every few milliseconds: two files may have one time.
+        moment = max(time.time_ns(), max(rivals) + 1)
+        with telling(one.path):
+            os.utime(one.path, ns=(moment, moment))
+    return one.result.scores
 
 
 # Means over the tasks of a domain, as scores of the tasks `in_domain` and `out_of_domain`.

@@ -2,10 +2,11 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from orchestrator import harness_tasks, plugins
 from orchestrator.errors import CheckpointError
@@ -19,9 +20,9 @@ from orchestrator.evaluate.scores import (
     ScoringJob,
     StoredScore,
     aggregate,
-    ask_again,
     current,
     read_scores_at,
+    recall,
     stored_scores,
 )
 from orchestrator.launch.export import export
@@ -49,27 +50,20 @@ def tasks_of(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, ...]:
     A backend that trains the cell as declared replaces no task of the harness. Return none if the
     spec has none for it. Their names are those in scores and files.
     """
-    return tuple(each.task for each in _asked_tasks(cell, evaluation))
+    return tuple(task for task, _ in _asked_tasks(cell, evaluation))
 
 
-class _AskedTask(NamedTuple):
-    """A task under its name in scores, and the spec's name if it is one of the harness."""
-
-    task: EvalTask
-    harness_task: str
-
-
-def _asked_tasks(cell: Cell, evaluation: EvaluationSpec) -> Iterator[_AskedTask]:
+def _asked_tasks(cell: Cell, evaluation: EvaluationSpec) -> Iterator[tuple[EvalTask, str]]:
+    """Yield each task under its name in scores, with the spec's name if it is of the harness."""
     tasks = select.wanted(evaluation.tasks, cell)
     replacing = own_tasks(cell) if tasks else ()
-    yield from (_AskedTask(task, "") for task in replacing)
+    yield from ((task, "") for task in replacing)
     for task in tasks:
         if task.name in plugins.task_names():
             if not replacing:
-                yield _AskedTask(task, "")
+                yield task, ""
         elif not replacing or cell.declared is None:
-            labelled = task.model_copy(update={"name": harness_tasks.label(task.name)})
-            yield _AskedTask(labelled, task.name)
+            yield task.model_copy(update={"name": harness_tasks.label(task.name)}), task.name
 
 
 def seeds_of(evaluation: EvaluationSpec) -> tuple[int, ...]:
@@ -86,27 +80,23 @@ def divergence_tasks(cell: Cell, evaluation: EvaluationSpec) -> tuple[EvalTask, 
     declared = evaluation.divergence
     if declared is None:
         return ()
-    theirs = own_tasks(cell)
-    tasks: list[EvalTask] = []
-    for task in select.wanted(declared.tasks, cell):
-        own = EvalTask(
-            name=task.name,
-            domain=task.domain,
-            max_items=declared.max_items,
-            chat_template=task.chat_template,
-        )
-        if theirs:
-            free = [
-                t
-                for t in theirs
-                if t.domain == task.domain and t.name not in [other.name for other in tasks]
-            ]
-            if not free:
-                continue
-            items = min(declared.max_items, free[0].max_items or declared.max_items)
-            own = free[0].model_copy(update={"repeats": 1, "max_items": items})
-        tasks.append(own)
-    return tuple(tasks)
+    wanted = select.wanted(declared.tasks, cell)
+    if theirs := list(own_tasks(cell)):
+        tasks = []
+        for task in wanted:
+            if own := next((each for each in theirs if each.domain == task.domain), None):
+                theirs.remove(own)
+                tasks.append(own)
+    else:
+        tasks = [
+            EvalTask(name=task.name, domain=task.domain, chat_template=task.chat_template)
+            for task in wanted
+        ]
+    most = declared.max_items
+    return tuple(
+        task.model_copy(update={"repeats": 1, "max_items": min(most, task.max_items or most)})
+        for task in tasks
+    )
 
 
 @dataclass(frozen=True)
@@ -125,15 +115,13 @@ class Survey:
     _hashes: dict[Path, str] = field(default_factory=dict)
     """Folder -> hash of its policy. Two baselines may share a folder."""
 
-    def checkpoints(self, records: Sequence[Record]) -> Iterator[tuple[Cell, Checkpoint]]:
-        """Return the checkpoints to score: `last` of cells that have succeeded, or `all`."""
-        for record in records:
-            if self.evaluation.checkpoints == "all" or self._diverges_always(record.cell):
-                yield from ((record.cell, checkpoint) for checkpoint in record.checkpoints)
-            elif record.state == "succeeded" and record.checkpoints:
-                yield record.cell, record.checkpoints[-1]
+    def checkpoints(self, record: Record) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints to score: `last` of a cell that has succeeded, or `all`."""
+        if self.evaluation.checkpoints == "all" or self._diverges_always(record.cell):
+            return record.checkpoints
+        return record.checkpoints[-1:] if record.state == "succeeded" else ()
 
-    def jobs(self, cell: Cell, checkpoint: Checkpoint, record: Record) -> list[ScoringJob]:
+    def jobs(self, record: Record, checkpoint: Checkpoint) -> list[ScoringJob]:
         """Return the jobs that a checkpoint still needs.
 
         A checkpoint in its library's own format is exported first. Raise CheckpointError if it is
@@ -141,40 +129,36 @@ class Survey:
 
         Each engine has a job of its own, because vLLM leaves a GPU no room for anything else.
         """
+        cell = record.cell
         last = record.state == "succeeded" and checkpoint == record.checkpoints[-1]
         if checkpoint.needs_export:
             environments = node_options(self.site.options if self.site else {})
             checkpoint = export(cell, checkpoint, self.folder.cell(cell), environments)
         engine = engines.resolved(self.evaluation.engine, cell.scale, self.site)
-        pairs: list[tuple[Engine, list[ItemRequest]]] = []
+        asks: dict[Engine, list[ItemRequest]] = defaultdict(list)
         files = stamp(checkpoint.path)
         content = self._content(cell, checkpoint.path, files)
         if last or self.evaluation.checkpoints == "all":
-            missing = self._missing(cell, self._scoring(cell, checkpoint, content, engine))
-            pairs.append((engine, [ask for ask in missing if not ask.harness_task]))
-            pairs += _by_interpreter(engine, [ask for ask in missing if ask.harness_task])
+            for ask in self._missing(cell, self._scoring(cell, checkpoint, content, engine)):
+                asks[_scored_by(engine, ask)].append(ask)
         declared = self.evaluation.divergence
         if declared is not None and (last or self._diverges_always(cell)):
-            own = _beside(engine)
+            limit = declared.max_response_tokens
             try:
-                asks = self._missing(cell, self._divergences(cell, checkpoint, content))
+                wanted = self._missing(cell, self._divergences(cell, checkpoint, content, limit))
+                asks[_beside(engine)] += wanted
             except CheckpointError as error:  # the rest is asked all the same
                 self.faults.append(f"{cell.slug} at step {checkpoint.step}, divergence: {error}")
-                asks = []
-            if pairs and own == engine:
-                pairs[0][1].extend(asks)
-            else:
-                pairs.append((own, asks))
         return [
             ScoringJob(
                 cell_id=cell.id,
                 checkpoint=str(checkpoint.path),
                 files=files,
-                asks=tuple(asks),
+                asks=tuple(of_engine),
                 engine=one,
             )
-            for one, asks in pairs
-            if asks
+            for one, of_engine in asks.items()
+            if of_engine
         ]
 
     def take(self, job: ScoringJob) -> None:
@@ -193,80 +177,77 @@ class Survey:
             return False
         return cell.scale == "full" or self.evaluation.checkpoints == "all"
 
-    def _missing(
-        self, cell: Cell, asked_for: Iterator[tuple[ScoreKey, Path | None, str]]
-    ) -> list[ItemRequest]:
-        """Return the jobs whose results are not on disk; take the scores of the others."""
-        on_disk, folder = self._on_disk(cell), self.folder.cell(cell).evaluations
-        asks = []
-        for score_key, task_file, other in asked_for:
-            target = folder / f"{score_key.stem}.json"
-            if target in on_disk:
-                self.scores[target] = _recall(on_disk[target], on_disk)
-            else:
-                self.scores[target] = ()
-                asks.append(
-                    ItemRequest(
-                        asked=score_key,
-                        task_file=str(task_file or ""),
-                        results=str(target),
-                        reference=other if task_file else "",
-                        harness_task="" if task_file else other,
-                    )
-                )
-        return asks
+    def _missing(self, cell: Cell, asks: Iterator[ItemRequest]) -> list[ItemRequest]:
+        """Return the requests whose results are not on disk; take the scores of the others."""
+        on_disk = self._on_disk(cell)
+        missing = []
+        for ask in asks:
+            target = Path(ask.results)
+            known = on_disk.get(target)
+            self.scores[target] = recall(known, on_disk.values()) if known else ()
+            missing += [] if known else [ask]
+        return missing
+
+    def _request(
+        self,
+        cell: Cell,
+        task: EvalTask,
+        harness_task: str = "",
+        *,
+        reference: Path | None = None,
+        **key: Any,
+    ) -> ItemRequest:
+        """Return a request for a task: one with a file, or one of the harness."""
+        path = None if harness_task else self._task_file(cell, task.name)
+        asked = ScoreKey(
+            task=task,
+            task_version=(
+                task_files.version(path) if path else harness_tasks.find(harness_task).version
+            ),
+            chat_template="none" not in (task.chat_template, cell.settings.model.chat_template),
+            reference=self._hash(reference, stamp(reference)) if reference else "",
+            **key,
+        )
+        return ItemRequest(
+            asked=asked,
+            task_file=str(path or ""),
+            results=str(self.folder.cell(cell).evaluations / f"{asked.stem}.json"),
+            reference=str(reference or ""),
+            harness_task=harness_task,
+        )
 
     def _scoring(
         self, cell: Cell, checkpoint: Checkpoint, content: str, engine: Engine
-    ) -> Iterator[tuple[ScoreKey, Path | None, str]]:
-        """Yield each score with the file of its task, or with the name of a harness's task."""
+    ) -> Iterator[ItemRequest]:
+        named = "" if engine.name == "hf" else f", {engine.name}"
         for task, harness_task in _asked_tasks(cell, self.evaluation):
-            path = None if harness_task else self._task_file(cell, task.name)
-            templated = _templated(cell, task.chat_template)
-            engines.refuse_mismatch(engine, templated, task.name, self.evaluation.sampling)
             for seed in seeds_of(self.evaluation):
-                yield (
-                    ScoreKey(
-                        checkpoint=content,
-                        step=checkpoint.step,
-                        task=task,
-                        seed=seed,
-                        task_version=(
-                            task_files.version_here(path)
-                            if path
-                            else harness_tasks.find(harness_task).version
-                        ),
-                        sampling=self.evaluation.sampling,
-                        chat_template=templated,
-                        harness=engines.title(engine, self.harness),
-                    ),
-                    path,
+                yield self._request(
+                    cell,
+                    task,
                     harness_task,
+                    checkpoint=content,
+                    step=checkpoint.step,
+                    seed=seed,
+                    sampling=self.evaluation.sampling,
+                    harness=f"{self.harness}{named}",
                 )
 
     def _divergences(
-        self, cell: Cell, checkpoint: Checkpoint, content: str
-    ) -> Iterator[tuple[ScoreKey, Path | None, str]]:
-        declared = self.evaluation.divergence
+        self, cell: Cell, checkpoint: Checkpoint, content: str, limit: int
+    ) -> Iterator[ItemRequest]:
         reference = base_model(cell.settings.model.path)
-        sampling = Sampling(max_response_tokens=declared.max_response_tokens if declared else 1024)
         for task in divergence_tasks(cell, self.evaluation):
-            path = self._task_file(cell, task.name)
-            yield (
-                ScoreKey(
-                    checkpoint=content,
-                    step=checkpoint.step,
-                    task=task,
-                    seed=self.evaluation.seeds[0],
-                    kind="divergence",
-                    task_version=task_files.version_here(path),
-                    sampling=sampling,
-                    chat_template=_templated(cell, task.chat_template),
-                    harness=self.harness,
-                    reference=self._hash(reference, stamp(reference)),
-                ),
-                path,
-                str(reference),
+            yield self._request(
+                cell,
+                task,
+                checkpoint=content,
+                step=checkpoint.step,
+                seed=self.evaluation.seeds[0],
+                kind="divergence",
+                sampling=Sampling(max_response_tokens=limit),
+                harness=self.harness,
+                reference=reference,
             )
 
     def _on_disk(self, cell: Cell) -> dict[Path, StoredScore]:
@@ -306,38 +287,21 @@ def _beside(engine: Engine) -> Engine:
     return Engine(name="hf", device=device, dtype=engine.dtype, python=engine.python)
 
 
-def _by_interpreter(
-    engine: Engine, asks: Sequence[ItemRequest]
-) -> list[tuple[Engine, list[ItemRequest]]]:
-    """Return the requests for tasks of the harness, each with an interpreter that has its packages.
+def _scored_by(engine: Engine, ask: ItemRequest) -> Engine:
+    """Return the engine of a request; a task of the harness has a Python with its packages.
 
     Raise EnvironmentFault, with the command that makes an environment, if none has them.
     """
-    groups: dict[str | None, list[ItemRequest]] = defaultdict(list)
-    for ask in asks:
-        task = harness_tasks.find(ask.harness_task)
-        groups[engines.interpreter(engine, task)].append(ask)
-    return [(engine.model_copy(update={"python": py}), of_py) for py, of_py in groups.items()]
-
-
-def _templated(cell: Cell, of_task: str) -> bool:
-    return "none" not in (of_task, cell.settings.model.chat_template)
-
-
-def _recall(one: StoredScore, on_disk: Mapping[Path, StoredScore]) -> tuple[Score, ...]:
-    """Return the scores of a result on disk, and record it as the one requested last of its
-    kind.
-    """
-    rivals = [each for each in on_disk.values() if each.kind == one.kind and each.path != one.path]
-    if any(rival.time_ns >= one.time_ns for rival in rivals):
-        ask_again(one, rivals)
-    return one.result.scores
+    if not ask.harness_task:
+        return engine
+    python = engines.interpreter(engine, harness_tasks.find(ask.harness_task))
+    return engine.model_copy(update={"python": python})
 
 
 # What is known of the cells: their scores, and what keeps them from being averaged or compared.
 #
-# A mean is given only over everything that was asked: a missing seed, a missing task, a value that
-# is not a number, and it is left out, with a sentence. Scores of different exams (another task
+# A mean is given only over everything that was asked: a missing seed or task, and it is left out,
+# with a sentence. Scores of different exams (another task
 # version, other items, another sampling) stay as they are, and a sentence says that they differ.
 
 
@@ -357,20 +321,14 @@ class ScoreIndex(NamedTuple):
 
 def score_index(cells: Sequence[Cell], evaluation: EvaluationSpec, folder: RunFolder) -> ScoreIndex:
     """Return the requested scores that are on disk, with the means over each domain's tasks."""
-    unread: list[str] = []
-    results = {cell.id: _asked(cell, evaluation, folder, unread) for cell in cells}
+    faults: list[str] = []
+    results = {cell.id: _asked(cell, evaluation, folder, faults) for cell in cells}
     slugs = {cell.id: cell.slug for cell in cells}
-    every = [score for of_cell in results.values() for one in of_cell for score in one.scores]
-    finite = [score for score in every if math.isfinite(score.value)]
+    scores = [score for of_cell in results.values() for one in of_cell for score in one.scores]
     exams = {cell.id: _domains(cell, evaluation) for cell in cells if results[cell.id]}
-    faults = [
-        *unread,
-        *_not_numbers(every, slugs),
-        *_missing(cells, results, evaluation),
-        *_differences(results, slugs),
-    ]
+    faults += [*_missing(cells, results, evaluation), *_differences(results, slugs)]
     items = {cell: _shares(of_cell, len(evaluation.seeds)) for cell, of_cell in results.items()}
-    return ScoreIndex([*finite, *aggregate(finite, exams)], faults, items)
+    return ScoreIndex([*scores, *aggregate(scores, exams)], faults, items)
 
 
 def _shares(results: Sequence[Result], seeds: int) -> Shares:
@@ -415,30 +373,18 @@ def _domains(cell: Cell, evaluation: EvaluationSpec) -> dict[str | None, set[str
     return domains
 
 
-def _not_numbers(scores: Iterable[Score], slugs: Mapping[str, str]) -> Iterator[str]:
-    for score in scores:
-        if not math.isfinite(score.value):
-            yield (
-                f"{slugs[score.cell_id]} at step {score.step}: {score.task} {score.metric} is "
-                f"{score.value}; it is in no mean. Remove its file below eval/ and evaluate again"
-            )
-
-
 def _missing(
     cells: Sequence[Cell], results: Mapping[str, Sequence[Result]], evaluation: EvaluationSpec
 ) -> Iterator[str]:
     """Yield tasks and seeds that a checkpoint lacks, if it has others."""
     lacking: dict[tuple[str, int], list[str]] = defaultdict(list)
     for cell in cells:
-        done: dict[int, set[tuple[str, int]]] = defaultdict(set)
-        for one in results[cell.id]:
-            if one.asked.kind == "accuracy":
-                done[one.asked.step].add((one.asked.task.name, one.asked.seed))
-        for step, present in done.items():
-            for task in tasks_of(cell, evaluation):
-                for seed in seeds_of(evaluation):
-                    if (task.name, seed) not in present:
-                        lacking[task.name, seed].append(f"{cell.slug} at step {step}")
+        asked = [one.asked for one in results[cell.id] if one.asked.kind == "accuracy"]
+        present = {(each.step, each.task.name, each.seed) for each in asked}
+        exam = product(tasks_of(cell, evaluation), seeds_of(evaluation))
+        for step, (task, seed) in product(dict.fromkeys(each.step for each in asked), exam):
+            if (step, task.name, seed) not in present:
+                lacking[task.name, seed].append(f"{cell.slug} at step {step}")
     for (name, seed), where in sorted(lacking.items()):
         yield (
             f"{name} has no samples of evaluation seed {seed} for {few(where)}: means that "
@@ -452,31 +398,25 @@ def _differences(
     """Yield the differences that make two scores of one task incomparable."""
     looks: dict[str, Callable[[Result], str]] = {
         "task version": lambda one: one.asked.task_version,
-        "sampling": lambda one: _shown(one.asked.sampling.model_dump()),
+        "sampling": lambda one: ", ".join(
+            f"{name} {value}" for name, value in one.asked.sampling.model_dump().items()
+        ),
         "harness": lambda one: one.asked.harness,
         "chat template": lambda one: "on" if one.asked.chat_template else "off",
         "set of items": lambda one: one.items,
     }
-    for what, look in looks.items():
-        slugs_by_title: dict[tuple[str, str], dict[str, dict[str, None]]] = defaultdict(
-            lambda: defaultdict(dict)
-        )
-        for cell_id, of_cell in results.items():
-            for one in of_cell:
-                if value := look(one):
-                    slugs_by_title[_title(one)][value][slugs[cell_id]] = None
-        for (task, _), values in sorted(slugs_by_title.items()):
-            if len(values) > 1:
-                each = "; ".join(f"{value}: {few([*where])}" for value, where in values.items())
-                yield (
-                    f"{task} was not one exam for all: its {what} differs ({each}). Their scores "
-                    "do not compare; `orch eval` scores all of them as the spec says now"
-                )
-
-
-def _title(one: Result) -> tuple[str, str]:
-    return one.asked.task.name, one.asked.kind
-
-
-def _shown(plain: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in plain.items())
+    exams: dict[tuple[str, str], list[tuple[str, Result]]] = defaultdict(list)
+    for cell_id, of_cell in results.items():
+        for one in of_cell:
+            exams[one.asked.task.name, one.asked.kind].append((slugs[cell_id], one))
+    for ((task, _), pairs), (what, look) in product(sorted(exams.items()), looks.items()):
+        values: dict[str, dict[str, None]] = defaultdict(dict)
+        for slug, one in pairs:
+            values[look(one)][slug] = None
+        values.pop("", None)
+        if len(values) > 1:
+            each = "; ".join(f"{value}: {few([*where])}" for value, where in values.items())
+            yield (
+                f"{task} was not one exam for all: its {what} differs ({each}). Their scores "
+                "do not compare; `orch eval` scores all of them as the spec says now"
+            )

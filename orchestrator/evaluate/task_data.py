@@ -4,15 +4,10 @@
 are the files `<task>.parquet`, `.jsonl` or `.csv` in it, or all such files in `<task>/`. Files
 named after splits are joined in the task's order of splits. They have the columns of the data set
 they are copies of.
-
-A folder of stand-ins (small made-up data, for a first try) declares itself: `stand_in.json` maps
-each task to its number of items. Their scores have the task version `stand-in`.
 """
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +15,11 @@ from orchestrator.errors import EnvironmentFault
 
 VARIABLE = "ORCH_EVAL_DATA"
 READERS = {".parquet": "parquet", ".jsonl": "json", ".csv": "csv"}
+
+
+def keep(responses: list[list[str]], _items: object) -> list[list[str]]:
+    """Return every response: the filter of a task that scores all k."""
+    return responses
 
 
 class Items(list[dict[str, Any]]):
@@ -44,27 +44,6 @@ def folder() -> Path | None:
     return path
 
 
-def stand_in_count(task: str) -> int | None:
-    """Return the number of items of a task's stand-ins; None if its data are real."""
-    root = folder()
-    counts = _stand_ins(root) if root else {}
-    return counts.get(task)
-
-
-@lru_cache
-def _stand_ins(root: Path) -> Mapping[str, int]:
-    path = root / "stand_in.json"
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise EnvironmentFault(f"{path} cannot be read: {error}") from error
-    if not isinstance(plain, dict) or not all(isinstance(n, int) for n in plain.values()):
-        raise EnvironmentFault(f"{path} must map task names to numbers of items")
-    return plain
-
-
 def rows(
     task: str, hub: str, splits: Sequence[str], columns: Sequence[str], config: str | None = None
 ) -> list[dict[str, Any]]:
@@ -72,6 +51,8 @@ def rows(
 
     Raise EnvironmentFault, with what to do, if they are not available or lack a column.
     """
+    import datasets
+
     root = folder()
     where = f"{hub}{f' ({config})' if config else ''}"
     files = _files(root, task, splits) if root else []
@@ -80,60 +61,43 @@ def rows(
             f"{VARIABLE} is {root}, which has no data for task {task}: put {task}.parquet, .jsonl "
             f"or .csv (or a folder {task}/ of them) there, a copy of {where}"
         )
-    read_rows = _read(files) if files else _from_hub(task, hub, config, splits)
-    lacking = [column for column in columns if read_rows and column not in read_rows[0]]
-    if lacking or not read_rows:
-        columns_read = ", ".join(read_rows[0]) if read_rows else "no rows"
+    try:
+        if files:
+            parts = [
+                datasets.load_dataset(
+                    READERS[path.suffix],
+                    data_files={"rows": [str(path)]},
+                    split="rows",
+                    keep_in_memory=True,
+                )
+                for path in files
+            ]
+        else:
+            parts = [datasets.load_dataset(hub, config, split=split) for split in splits]
+    except Exception as error:  # no network, no cache, a bad file: not of one kind
         raise EnvironmentFault(
-            f"task {task} needs the columns {', '.join(columns)} of {where}; "
-            f"{files[0] if files else 'the data set'} has {columns_read}"
+            f"task {task} needs the data set {where}, which cannot be read"
+            f"{f' from {files[0].parent}' if files else ''}: {' '.join(str(error).split())[:200]}. "
+            f"Load it once where there is a network, or put a copy into a folder that {VARIABLE} "
+            "names"
+        ) from error
+    read_rows = [row for part in parts for row in part.to_list()]
+    found = ", ".join(read_rows[0]) if read_rows else "no rows"
+    if not read_rows or not set(columns) <= read_rows[0].keys():
+        raise EnvironmentFault(
+            f"task {task} needs the columns {', '.join(columns)} of {where}; it has {found}"
         )
     return read_rows
 
 
 def _files(root: Path, task: str, splits: Sequence[str]) -> list[Path]:
-    single = [root / f"{task}{suffix}" for suffix in READERS]
-    in_folder = sorted((root / task).glob("*")) if (root / task).is_dir() else []
-    files = [path for path in (*single, *in_folder) if path.suffix in READERS and path.is_file()]
+    """Return the files of a task: those named after splits in their order."""
+    candidates = [root / f"{task}{suffix}" for suffix in READERS] + [*(root / task).glob("*")]
+    order = {split: place for place, split in enumerate(splits)}
 
     def place(path: Path) -> tuple[int, str]:
-        named = [i for i, split in enumerate(splits) if path.name.startswith(split)]
-        return (named[0] if named else len(splits)), path.name
+        named = [order[split] for split in splits if path.name.startswith(split)]
+        return min(named, default=len(splits)), path.name
 
+    files = (path for path in candidates if path.suffix in READERS and path.is_file())
     return sorted(files, key=place)
-
-
-def _read(files: Sequence[Path]) -> list[dict[str, Any]]:
-    import datasets
-
-    rows: list[dict[str, Any]] = []
-    for path in files:
-        try:
-            part = datasets.load_dataset(
-                READERS[path.suffix],
-                data_files={"rows": [str(path)]},
-                split="rows",
-                keep_in_memory=True,
-            )
-        except Exception as error:  # what the library raises for a bad file is not of one kind
-            raise EnvironmentFault(
-                f"{path} cannot be read: {' '.join(str(error).split())[:200]}"
-            ) from error
-        rows += part.to_list()
-    return rows
-
-
-def _from_hub(
-    task: str, hub: str, config: str | None, splits: Sequence[str]
-) -> list[dict[str, Any]]:
-    import datasets
-
-    try:
-        parts = [datasets.load_dataset(hub, config, split=split) for split in splits]
-    except Exception as error:  # no network, no cache, a renamed data set: not of one kind
-        raise EnvironmentFault(
-            f"task {task} needs the data set {hub}{f' ({config})' if config else ''}, which cannot "
-            f"be loaded: {' '.join(str(error).split())[:200]}. Load it once where there is a "
-            f"network, or put a copy into a folder that {VARIABLE} names"
-        ) from error
-    return [row for part in parts for row in part.to_list()]

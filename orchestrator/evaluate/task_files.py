@@ -18,7 +18,6 @@ import yaml
 
 from orchestrator import plugins
 from orchestrator.errors import EnvironmentFault, did_you_mean
-from orchestrator.evaluate import task_data
 from orchestrator.harness_tasks import TaskLoader
 
 OWN_TASKS = plugins.TASKS_FOLDER
@@ -51,12 +50,6 @@ def version(path: Path) -> str:
         body = part.read_bytes()
         total.update(f"{part.name}\n{len(body)}\n".encode() + body)
     return total.hexdigest()[:12]
-
-
-def version_here(path: Path) -> str:
-    """Return the version of the task with the data that it has on this machine."""
-    made_up = task_data.stand_in_count(path.stem) is not None
-    return f"stand-in-{version(path)}" if made_up else version(path)
 
 
 def _parts(path: Path) -> Iterator[Path]:

@@ -7,7 +7,7 @@ and `!function` is only a text.
 A task's name in a spec is one of
     NAME            a task, group or tag of the harness, where orch has no task of this name
     lm-eval:NAME    the same, also where orch has one
-    FILE.yaml       a task or group of one's own; relative to the folder where orch is started
+    FILE.yaml       a task of one's own; relative to the folder where orch is started
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class Leaf(NamedTuple):
     """`generate_until`, one of LIKELIHOODS, or empty where only its Python code says it."""
     dataset: str
     """The data set's name on the hub, or `json`, `csv`, ... for files."""
-    needs: tuple[str, ...]
+    needs: Sequence[str]
     """Requirements beyond lm-eval[hf,api], and `nltk data NAME`."""
     repeats: int
     """Responses to each item that the task itself asks for."""
@@ -55,7 +55,6 @@ class NamedTask(NamedTuple):
     title: str
     """The harness's own name of the task, group or tag."""
     leaves: tuple[Leaf, ...]
-    is_group: bool
     file: Path | None
     """A YAML of one's own."""
     version: str
@@ -114,37 +113,22 @@ def find(name: str) -> NamedTask:
 
 @lru_cache
 def _listed(name: str) -> NamedTask:
-    leaves = tuple(_leaf(leaf) for leaf in dict.fromkeys(_leaves(name)))
-    groups = _stored()["groups"]
-    files = [leaf.path for leaf in leaves]
-    files += [groups[group][0] for group in _groups(name) if groups[group][0]]
-    folders = tuple(sorted({str(Path(file).parent) for file in files}))
-    return NamedTask(name, leaves, name in groups, None, f"lm-eval-{VERSION}", folders)
-
-
-def _leaf(name: str) -> Leaf:
-    output_type, dataset, needs, repeats, path = _stored()["tasks"][name]
-    return Leaf(name, output_type, dataset, tuple(needs), repeats, path)
-
-
-def _leaves(name: str) -> Iterator[str]:
-    """Yield the tasks of a name. Members that a group defines in its own file are not listed."""
     stored = _stored()
-    if name in stored["groups"]:
-        for member in stored["groups"][name][1]:
-            if member != name:
-                yield from _leaves(member)
-    elif name in stored["tasks"]:
-        yield name
+    tasks, groups = stored["tasks"], stored["groups"]
+    names = dict.fromkeys(_parts(name))
+    leaves = [Leaf(part, *tasks[part]) for part in names if part in tasks and part not in groups]
+    files = [leaf.path for leaf in leaves]
+    files += [groups[part][0] for part in names if part in groups and groups[part][0]]
+    folders = tuple(sorted({str(Path(file).parent) for file in files}))
+    return NamedTask(name, tuple(leaves), None, f"lm-eval-{VERSION}", folders)
 
 
-def _groups(name: str) -> Iterator[str]:
-    groups = _stored()["groups"]
-    if name in groups:
-        yield name
-        for member in groups[name][1]:
-            if member != name:
-                yield from _groups(member)
+def _parts(name: str) -> Iterator[str]:
+    """Yield a name and its members' names; what a group defines in its own file is not listed."""
+    yield name
+    for member in _stored()["groups"].get(name, ("", ()))[1]:
+        if member != name:
+            yield from _parts(member)
 
 
 @cache
@@ -165,73 +149,28 @@ def list_path(release: str) -> Path:
 
 def _own(path: Path) -> NamedTask:
     config = read_yaml(path)
-    title = config.get("group") or config.get("task")
+    title = config.get("task")
     if not isinstance(title, str):
-        raise EnvironmentFault(f"{path} must name its `task` or its `group`")
-    if "group" not in config:
-        leaf = Leaf(
-            title,
-            str(config.get("output_type") or "generate_until"),
-            str(config.get("dataset_path") or ""),
-            (),
-            int(config.get("repeats") or 1),
-            "",
-        )
-        return NamedTask(title, (leaf,), False, path, _version(path, config), ())
-    beside = {
-        plain["task"]: other
-        for other in sorted(path.parent.iterdir())
-        if other.suffix in YAML and other != path
-        for plain in [_read(other)]
-        if isinstance(plain.get("task"), str)
-    }
-    parts: list[NamedTask] = []
-    for member in _members(config):
-        if member in beside:
-            parts.append(_own(beside[member]))
-        elif is_known(member):
-            parts.append(_listed(member))
-        else:
-            raise EnvironmentFault(
-                f"{path} names '{member}', which is neither a task in a YAML beside it nor one of "
-                f"lm-evaluation-harness {VERSION}{nearest(member, beside)}"
-            )
-    return NamedTask(
-        title,
-        tuple(leaf for part in parts for leaf in part.leaves),
-        True,
-        path,
-        _digest([_version(path, config), *(part.version for part in parts)]),
-        tuple(sorted({folder for part in parts for folder in part.folders})),
-    )
-
-
-def _members(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of a group's members, without those that it defines itself."""
-    for item in config.get("task") or ():
-        if isinstance(item, Mapping) and isinstance(item.get("task"), list):
-            yield from _members(item)
-        else:
-            yield str(item if isinstance(item, str) else item.get("task") or item.get("group"))
+        raise EnvironmentFault(f"{path} must name its `task`; tasks of a group go one by one")
+    output_type = str(config.get("output_type") or "generate_until")
+    dataset = str(config.get("dataset_path") or "")
+    leaf = Leaf(title, output_type, dataset, (), int(config.get("repeats") or 1), "")
+    return NamedTask(title, (leaf,), path, _version(path, config), ())
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return a task's YAML with what it includes. Raise EnvironmentFault if it cannot be read."""
     try:
-        return _read(path)
+        plain = yaml.load(path.read_text(encoding="utf-8"), TaskLoader)  # noqa: S506  (a SafeLoader)
+        if not isinstance(plain, dict):
+            raise EnvironmentFault(f"the task file {path} must be a mapping with `task`")
+        below = plain.pop("include", [])
+        merged: dict[str, Any] = {}
+        for each in below if isinstance(below, list) else [below]:
+            merged |= read_yaml(path.parent / each)
     except (OSError, yaml.YAMLError, RecursionError) as error:
         what = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise EnvironmentFault(f"the task file {path} cannot be read: {what}") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    plain = yaml.load(path.read_text(encoding="utf-8"), TaskLoader)  # noqa: S506  (a SafeLoader)
-    if not isinstance(plain, dict):
-        raise EnvironmentFault(f"the task file {path} must be a mapping with `task` or `group`")
-    below = plain.pop("include", [])
-    merged: dict[str, Any] = {}
-    for each in below if isinstance(below, list) else [below]:
-        merged |= _read(path.parent / each)
     return merged | plain
 
 
@@ -247,7 +186,8 @@ def _version(path: Path, config: Mapping[str, Any]) -> str:
     data files that it names."""
     files = [*sorted(path.parent.glob("*.py")), *_data_files(config)]
     parts = [json.dumps(config, sort_keys=True, default=str)]
-    return _digest([*parts, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)])
+    parts += [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 def _data_files(config: Mapping[str, Any]) -> Iterator[Path]:
@@ -256,10 +196,6 @@ def _data_files(config: Mapping[str, Any]) -> Iterator[Path]:
         for each in [value] if isinstance(value, str) else value:
             if Path(each).is_file():
                 yield Path(each)
-
-
-def _digest(parts: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
 # What a task needs on this machine.

@@ -106,7 +106,7 @@ def _data_sets(task: str) -> Iterator[tuple[str, str]]:
 def _data_set(task: str, hub: str, variables: Mapping[str, str]) -> SiteFinding:
     check = f"data of {task}"
     local = variables.get(EVAL_DATA)
-    if local:
+    if local and task in plugins.task_names():
         kept = [path for path in Path(local).glob(f"{task}*") if path.exists()]
         if kept:
             return SiteFinding(check, "ok", str(kept[0]))

@@ -73,11 +73,9 @@ def _same_expression(gold: sympy.Expr, given: sympy.Expr) -> bool:
     one, other = (_with_real_roots(_with_imaginary_unit(x.doit())) for x in (gold, given))
     if one.has(sympy.Float) or other.has(sympy.Float):
         return _verified(one, other)
-    if one.free_symbols != other.free_symbols:
-        renamed = _renamed(one, other)
-        if renamed is None:
-            return False
-        other = renamed
+    other = _renamed(one, other)
+    if other is None:
+        return False
     if one == other:
         return True
     return _same_function(one, other) if one.free_symbols else _same_number(one, other)
@@ -88,8 +86,7 @@ def _same_equation(gold: sympy.Eq, given: sympy.Eq) -> bool:
     one, other = (x.lhs - x.rhs for x in (gold, given))
     if one.has(sympy.Float) or other.has(sympy.Float):
         return _verified(gold, given)
-    if one.free_symbols != other.free_symbols:
-        other = _renamed(one, other)
+    other = _renamed(one, other)
     if other is None:
         return False
     ratios = []
@@ -176,13 +173,15 @@ def _rooted(answer: sympy.Expr) -> "set[str]":
 
 
 def _renamed(gold: sympy.Expr, given: sympy.Expr) -> "sympy.Expr | None":
-    """Return the given answer with the gold's name of a free integer or of a constant of
-    integration; None where the letters differ otherwise.
+    """Return the given answer with the gold's letters: a free integer or a constant of integration
+    may have another name. Return None where the letters differ otherwise.
 
     `\\frac{\\pi}{4} + n\\pi` is `\\frac{\\pi}{4} + k\\pi`, and `45 + 180n` is `45 + 180k`: a free
     integer counts periods. `2n + 1` may speak of a given n.
     """
     missing, extra = gold.free_symbols - given.free_symbols, given.free_symbols - gold.free_symbols
+    if not missing and not extra:
+        return given
     if len(missing) != 1 or len(extra) != 1:
         return None
     (old,), (new,) = missing, extra

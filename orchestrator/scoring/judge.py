@@ -5,10 +5,8 @@ handler runs, and math-verify's own limits are signals, which threads cannot hav
 compares answers, under a limit of CPU time that the kernel enforces for each pair (a busy machine
 changes no score), and of memory. A pair that kills the child is not equal.
 
-A server imports math-verify once and then only forks: a child that is killed is replaced in
-milliseconds. Threads that ask take turns.
-
-    python judge.py FD     serve on a socket: a request is one byte, with a socket for `b"n"`
+A server (`python judge.py`) imports math-verify once, and forks the child that answers: one that a
+pair has killed is replaced in milliseconds. Threads that ask take turns.
 """
 
 import contextlib
@@ -19,10 +17,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 
 MAX_CPU_SECONDS = 1.0
 """For one pair."""
@@ -31,11 +29,12 @@ MAX_WALL_SECONDS = 120.0
 MAX_BYTES = 4 << 30
 """Address space of a child."""
 _READY_SECONDS = 300.0
-_LONGEST_REPLY = 64
+_BEGUN, _EQUAL, _OTHER, _TIME_IS_UP, _DIED = b"?", b"1", b"0", b"t", b"x"
+"""What comes back for a pair: that the child has it, and then its answer or how the child died."""
 
 
 def ready() -> None:
-    """Start the first child. Raise ModuleNotFoundError where math-verify is missing."""
+    """Start the server. Raise ModuleNotFoundError where math-verify is missing."""
     if find_spec("math_verify") is None:
         raise ModuleNotFoundError(
             f"the rewards of mathematics need math-verify, and {sys.executable} has none: "
@@ -48,119 +47,74 @@ def ready() -> None:
 @lru_cache(maxsize=100_000)
 def same(gold: str, given: str) -> bool:
     """Return whether algebra finds two answers equal. Safe in threads and after a fork."""
-    line = json.dumps([gold, given, MAX_CPU_SECONDS])
+    line = json.dumps([gold, given, MAX_CPU_SECONDS]).encode() + b"\n"
     with _JUDGE.lock:
-        for _ in range(2):
-            answer = _JUDGE.ask(line)
-            if answer in ("0", "1"):
-                return answer == "1"
-            if _JUDGE.bury() == -signal.SIGPROF:
-                break  # its time was up; for any other death the pair gets a second child
-    return False
+        answer = _JUDGE.ask(line)
+        if answer not in (_EQUAL, _OTHER, _TIME_IS_UP):
+            answer = _JUDGE.ask(line)  # for a death of another kind the pair gets a second child
+    return answer == _EQUAL
 
 
 class _Judge:
-    """The child that compares this process's pairs, and the server that makes it and a next one."""
+    """The server that compares this process's pairs."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.server: subprocess.Popen[bytes] | None = None
-        self.control: socket.socket | None = None
-        self.pid = 0
         self.pipe: socket.socket | None = None
 
-    def ask(self, line: str) -> str:
-        """Return the child's answer; empty if it died or did not answer in time."""
+    def ask(self, line: bytes) -> bytes:
+        """Return what came of a pair; nothing if the server is gone: the next one is another."""
         pipe = self.pipe or self.begin()
-        try:
+        begun = False
+        with contextlib.suppress(OSError):
             pipe.settimeout(MAX_WALL_SECONDS)
-            pipe.sendall(line.encode("utf-8", "backslashreplace") + b"\n")
-            return pipe.recv(_LONGEST_REPLY).decode().strip()
-        except OSError:
-            return ""
-
-    def bury(self) -> int:
-        """End a child that did not answer; return its exit code as Popen has it."""
-        self._hang_up()
-        code = self._request(b"e", self.pid)
-        return -signal.SIGKILL if code is None else code
+            pipe.sendall(line)
+            while sign := pipe.recv(1):
+                if sign == _BEGUN:
+                    begun = True
+                elif begun:  # else a child died before it had this pair
+                    return sign
+        self._end()
+        return b""
 
     def begin(self) -> socket.socket:
-        """Return the way to a new child. Raise RuntimeError if math-verify does not start."""
-        for _ in range(2):
-            if self.control is None:
-                self._start()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                pid = self._request(b"n", theirs.fileno())
-            if pid is not None:
-                self.pid, self.pipe = pid, ours
-                return ours
-            ours.close()
-        raise RuntimeError(f"math-verify does not start in {sys.executable}; {_HINT}")
-
-    def _hang_up(self) -> None:
-        if self.pipe is not None:
-            self.pipe.close()
-            self.pipe = None
-
-    def _start(self) -> None:
+        """Return the way to a new server. Raise RuntimeError if math-verify does not start."""
         ours, theirs = socket.socketpair()
-        path = os.pathsep.join(filter(None, sys.path))
         with theirs:
             self.server = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                [sys.executable, __file__],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        self.control = ours
+        self.pipe = ours
         ours.settimeout(_READY_SECONDS)
-        try:
-            started = ours.recv(1)
-        except OSError:
-            started = b""
-        if not started:
-            self.server.kill()
-            code = self.server.wait()
-            self.control = None
-            raise RuntimeError(
-                f"math-verify does not start in {sys.executable} (exit code {code}); {_HINT}"
-            )
+        with contextlib.suppress(OSError):
+            if ours.recv(1):
+                return ours
+        raise RuntimeError(
+            f"math-verify does not start in {sys.executable} (exit code {self._end()}); see: "
+            f"{sys.executable} -c 'import math_verify'"
+        )
 
-    def _request(self, kind: bytes, number: int) -> "int | None":
-        """Return the server's answer: the pid of a new child (`n`, with a socket to pass on), or
-        the exit code of an ended one (`e`). None if the server is gone: the next one is another.
-        """
-        assert self.control is not None  # noqa: S101  (for mypy: callers see to it)
-        try:
-            self.control.settimeout(MAX_WALL_SECONDS)
-            if kind == b"n":
-                socket.send_fds(self.control, [b"n"], [number])
-            else:
-                self.control.sendall(b"e" + number.to_bytes(8, "little"))
-            reply = self.control.recv(8)
-        except OSError:
-            reply = b""
-        if len(reply) == 8:
-            return int.from_bytes(reply, "little", signed=True)
-        self.control.close()
-        self.control = None
+    def _end(self) -> "int | None":
+        code = None
+        if self.pipe is not None:
+            self.pipe.close()
         if self.server is not None:
             self.server.kill()
-            self.server.wait()
-        self._hang_up()
-        return None
+            code = self.server.wait()
+        self.server = self.pipe = None
+        return code
 
 
-_HINT = f"see: {sys.executable} -c 'import math_verify'"
 _JUDGE = _Judge()
 
 
 def _forget() -> None:
-    """In a forked process: the child belongs to the parent."""
+    """In a forked process: the server belongs to the parent."""
     global _JUDGE
     if _JUDGE.server is not None:
         _JUDGE.server.returncode = 0  # it is not ours to wait for
@@ -170,8 +124,8 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _serve(control: socket.socket) -> None:
-    """Import algebra; fork a child for every socket that arrives, until the parent ends."""
+def _serve() -> None:
+    """Import algebra; keep a child that answers, until the parent ends."""
     import logging
 
     logging.disable(logging.CRITICAL)
@@ -182,52 +136,36 @@ def _serve(control: socket.socket) -> None:
     sys.path[:] = [path for path in sys.path if path != own]
     algebra.equal("\\frac{1}{2}", "x^2")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's Ctrl-C is the parent's to answer
-    control.sendall(b"r")
+    os.write(1, b"r")
     while True:
-        kind, passed, _, _ = socket.recv_fds(control, 1, 1)
-        if not kind:
-            return
-        if kind == b"e":
-            pid = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "little")
-            control.sendall(_ended(pid).to_bytes(8, "little", signed=True))
-            continue
         pid = os.fork()
         if not pid:
-            control.close()
-            _judge(socket.socket(fileno=passed[0]), algebra.equal)
+            _judge(algebra)
             os._exit(0)
-        os.close(passed[0])
-        control.sendall(pid.to_bytes(8, "little", signed=True))
+        status = os.waitpid(pid, 0)[1]
+        if not status:
+            return
+        time_is_up = os.waitstatus_to_exitcode(status) == -signal.SIGPROF
+        os.write(1, _TIME_IS_UP if time_is_up else _DIED)
 
 
-def _ended(pid: int) -> int:
-    """Return the exit code of a child of this process, which is killed unless it has ended."""
-    try:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if not done:
-            os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
-        return -signal.SIGKILL
-    return os.waitstatus_to_exitcode(status)
-
-
-def _judge(pipe: socket.socket, equal: "Callable[[str, str], bool]") -> None:
-    """Answer `1` or `0` to every line [gold, given, CPU seconds], until the parent ends."""
+def _judge(algebra: ModuleType) -> None:
+    """Answer every line [gold, given, CPU seconds], until the parent ends."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    for line in pipe.makefile("r", encoding="utf-8"):
+    for line in sys.stdin:
+        os.write(1, _BEGUN)
         gold, given, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            same = equal(gold, given)
+            same = algebra.equal(gold, given)
         except (Exception, RecursionError, MemoryError):
             same = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.sendall(b"1\n" if same else b"0\n")
+        os.write(1, _EQUAL if same else _OTHER)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(OSError), socket.socket(fileno=int(sys.argv[1])) as control:
-        _serve(control)
+    with contextlib.suppress(OSError):
+        _serve()

@@ -137,21 +137,15 @@ class _Reader:
     def power(self, depth: int) -> _Bound:
         """Return the bound of one factor with what follows it: powers, factorials, subscripts."""
         base = self.atom(depth)
-        while self.at < len(self.tokens):
+        while self.at < len(self.tokens) and self.tokens[self.at] in ("!", "^", "_"):
             token = self.tokens[self.at]
+            self.at += 1
             if token == "!":  # noqa: S105  (a factorial)
                 base = _checked(_Bound(_factorial(base.digits), 1.0, base.symbolic))
             elif token == "^":  # noqa: S105  (a power)
-                self.at += 1
                 base = _checked(_raised(base, self.power(depth)))  # towers bind to the right
-                continue
-            elif token == "_":  # noqa: S105  (a subscript)
-                self.at += 1
-                self.atom(depth)
-                continue
             else:
-                break
-            self.at += 1
+                self.atom(depth)
         return base
 
     def atom(self, depth: int) -> _Bound:
@@ -177,8 +171,7 @@ class _Reader:
         if token in _ROOTS:
             if self.at < len(self.tokens) and self.tokens[self.at] == "[":
                 self.atom(depth + 1)
-            inner = self.atom(depth + 1)
-            return _Bound(inner.digits, inner.terms, inner.symbolic)
+            return self.atom(depth + 1)
         if token == "\\exp":  # noqa: S105  (a power of e)
             return _checked(_raised(_Bound(0.5), self.atom(depth + 1)))
         digits = 0.0 if token in _TIMES else _DIGITS.get(token, 1.0)

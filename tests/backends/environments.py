@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from orchestrator.environments.lock import find_installed, lock_of
-from orchestrator.environments.make import InstallStep, create, exclusive, install, run
+from orchestrator.environments.make import FOR_ANY_PYTHON, InstallStep, create, exclusive, install
 from orchestrator.errors import EnvironmentFault
 
 Made = TypeVar("Made")
@@ -49,10 +49,8 @@ def library_python(name: str, *, no_deps: Sequence[str], needs: Sequence[str] = 
     def make() -> Path:
         with exclusive(home) as held:
             if not (home / "ready").exists():
-                install(home, Path(sys.executable), [InstallStep(no_deps, any_python=True)], held)
-                if needs:
-                    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]
-                    run([*pip, "install", "-q", *needs], f"{name} lacks {needs}", lock_fd=held)
+                steps = (InstallStep(no_deps, FOR_ANY_PYTHON), InstallStep(needs, ()))
+                install(home, sys.executable, [step for step in steps if step.requirements], held)
                 (home / "ready").write_text("")
         return home / "bin" / "python"
 

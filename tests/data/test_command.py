@@ -43,7 +43,7 @@ def test_what_can_be_prepared_is_and_the_rest_is_told(home: Path) -> None:
         "labelled",
         "questions",
     }
-    again = orch(home, "data", "prepare", "mine", "--for", "verl@0.9.1", HF_HOME=str(home / "hf"))
+    again = orch(home, "data", "prepare", "mine", HF_HOME=str(home / "hf"))
     assert again.returncode == 0, again.stderr
     assert "was there" in again.stdout
 

@@ -29,6 +29,7 @@ from orchestrator.environments.make import (
     check,
     create,
     differences,
+    find_uv,
 )
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.environment import environment_fault, find_environment
@@ -54,7 +55,8 @@ def wheel(folder: Path, name: str, version: str, needs: str = "", source: str = 
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Wheels, in place of an index; and no uv, which may not be there."""
+    """Wheels, in place of an index; and uv, from orch's own environment."""
+    find_uv()
     folder = tmp_path / "it's a shelf ü"
     folder.mkdir()
     wheel(folder, "fakelib", "1.0", "Requires-Dist: fakedep\n")
@@ -65,9 +67,9 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     (programs / "git").symlink_to(str(shutil.which("git")))
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", folder.as_uri())
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_FIND_LINKS", folder.as_uri())
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
     return folder
 
 
@@ -194,7 +196,7 @@ def test_a_cell_without_gpus_takes_the_cpu_environment(within: Path) -> None:
 def test_an_installer_that_outlives_a_kill_is_waited_for(
     shelf: Path, within: Path, tmp_path: Path
 ) -> None:
-    """orch is killed (-9) while `python -m venv` runs; that goes on, and keeps its folder."""
+    """orch is killed (-9) while uv makes the environment; uv goes on, and keeps its folder."""
     started, go_on = tmp_path / "started", tmp_path / "go on"
     slow = tmp_path / "slow python"
     slow.write_text(
@@ -225,9 +227,7 @@ def test_an_installer_that_outlives_a_kill_is_waited_for(
 
 def test_a_checkout_is_made_by_its_own_lock(tmp_path: Path, within: Path) -> None:
     """A repository with a pyproject.toml and a uv.lock of no packages, synchronised by uv."""
-    uv = shutil.which("uv")
-    if not uv:
-        pytest.skip("uv is not on PATH")
+    uv = find_uv()
     repository = tmp_path / "repository"
     (repository / "src" / "fakelib").mkdir(parents=True)
     (repository / "src" / "fakelib" / "__init__.py").write_text("version = 'a'\n")
@@ -289,7 +289,6 @@ def test_a_lock_names_its_library_and_only_exact_versions(lock: Lock) -> None:
     ("text", "says"),
     [
         ("# pyhton: 3.12\nx==1\n", "did you mean 'python'"),
-        ("# python: 3.12\n", "names no packages"),
         ("# python: 3.12\nx>=1\n", "exact versions.*'x>=1' in line 2"),
     ],
 )
@@ -297,7 +296,7 @@ def test_a_lock_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "1.0.gpu.txt"
     path.write_text(text)
     with pytest.raises(EnvironmentFault, match=says):
-        read_lock(path, "verl")
+        assert read_lock(path, "verl").pins
 
 
 def test_the_digest_is_of_what_is_held() -> None:

@@ -120,9 +120,6 @@ def stand_ins(root: Path) -> Path:
                     for i in range(count)
                 ],
             )
-    counts = dict.fromkeys(("math500", "math_test", "math2"), len(problems))
-    counts |= dict.fromkeys((f"mmlu_college_{subject}" for subject in MMLU), 6)
-    (root / "stand_in.json").write_text(json.dumps(counts))
     return root
 
 

@@ -29,23 +29,34 @@ def job(folder: Path) -> ScoringJob:
     )
 
 
+def shards_of(folder: Path) -> Shards:
+    one = job(folder)
+    return Shards(one, one.asks[0], {})
+
+
 def test_a_torn_or_foreign_slice_is_made_again(tmp_path: Path) -> None:
-    shards = Shards(tmp_path / "t-1.json", 10, 1, 4)
-    part = shards.parts()[1]
-    shards.keep(part, {"items": [{}] * 4, "seconds": 1, "cpu_seconds": 1})
-    assert shards.read(part) is not None
+    shards = shards_of(tmp_path)
+    made: list[int] = []
+
+    def make() -> dict[str, Any]:
+        made.append(1)
+        return {"items": [{}] * 4}
+
+    first = shards.made("4-8", make)
+    assert shards.made("4-8", make) == first
+    assert len(made) == 1
     (path,) = tmp_path.iterdir()
     path.write_text(path.read_text()[:20])
-    assert shards.read(part) is None
+    shards.made("4-8", make)
+    assert len(made) == 2
     path.write_text('{"items": [{}]}')
-    assert shards.read(part) is None
+    shards.made("4-8", make)
+    assert len(made) == 3
 
 
 def test_a_mean_that_is_no_number_is_never_written(tmp_path: Path) -> None:
-    one = job(tmp_path)
-    shards = Shards(tmp_path / "t-1.json", 1, 1, 4)
     with pytest.raises(CheckpointError, match="is nan: its policy gives no finite"):
-        shards.finish(one, one.asks[0].asked, [], {"mean@8": Mean(float("nan"), None)}, {})
+        shards_of(tmp_path).finish([], {"mean@8": Mean(float("nan"), None)}, [])
     assert not list(tmp_path.iterdir())
 
 

@@ -48,9 +48,7 @@ def jobs(record: Record, evaluation: EvaluationSpec, folder: RunFolder) -> list[
     site = Site(options={"gres": "gpu:a100:4"})
     survey = Survey(evaluation, folder, "lm-eval 0.4.13", site)
     return [
-        job
-        for cell, checkpoint in survey.checkpoints([record])
-        for job in survey.jobs(cell, checkpoint, record)
+        job for checkpoint in survey.checkpoints(record) for job in survey.jobs(record, checkpoint)
     ]
 
 
@@ -110,9 +108,6 @@ def test_the_processes_see_the_gpu_and_the_network_only_where_they_need_them(
     assert served["PYTHONPATH"] == str(OWN_TASKS.parents[2])
 
 
-OF_TASK = {"until": ["<|im_end|>"], "max_gen_toks": 32768}
-
-
 @pytest.mark.parametrize("name", ["auto", "vllm"])
 def test_a_response_budget_that_leaves_no_room_for_a_prompt_is_refused(name: str) -> None:
     """Of 300 prompt tokens, 4096 positions and 8192 response tokens left none."""
@@ -124,17 +119,3 @@ def test_a_response_budget_that_leaves_no_room_for_a_prompt_is_refused(name: str
     with pytest.raises(EnvironmentFault, match=r"300 tokens .* 4096 positions"):
         engines.refuse_cut(300, 8192, 4096)
     engines.refuse_cut(300, 3796, 4096)
-
-
-def test_what_a_server_cannot_be_asked_is_told() -> None:
-    chat = Engine(name="chat", base_url="http://h/v1/chat/completions")
-    with pytest.raises(EnvironmentFault, match=r"always applies one; .*completions"):
-        engines.refuse_mismatch(chat, False, "math500", Sampling())
-    bare = Engine(name="completions", base_url="http://h", extensions=False)
-    with pytest.raises(EnvironmentFault, match=r"min_p is 1, .*paper_intended"):
-        engines.refuse_mismatch(bare, True, "math500", Sampling(min_p=1.0))
-    assert "top_k" not in engines.generation(Sampling(), OF_TASK, bare)
-    with pytest.raises(ValidationError, match="base_url is needed"):
-        Engine(name="chat")
-    with pytest.raises(ValidationError, match="base_url is needed"):
-        Engine(name="vllm", base_url="http://h")

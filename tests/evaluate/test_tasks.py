@@ -16,6 +16,7 @@ from orchestrator import harness_tasks
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import aggregate, evaluate, task_data, task_files
 from orchestrator.evaluate.scores import ScoringJob
+from orchestrator.evaluate.shards import Shards
 from orchestrator.harness_tasks import TaskLoader
 from orchestrator.records import EvalTask, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
@@ -41,7 +42,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harness: ModuleType) 
     root.mkdir()
     monkeypatch.setenv(task_data.VARIABLE, str(stand_ins(root)))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    task_data._stand_ins.cache_clear()
+    monkeypatch.setattr(harness, "declared_items", lambda _task: None)
     harness.load_task.cache_clear()
     yield root
     harness.load_task.cache_clear()
@@ -98,7 +99,8 @@ def scored(
 ) -> tuple[Any, dict[str, float], list[dict[str, Any]]]:
     model = parrot(answers)
     ask = request(folder, path_of(task), task=EvalTask(name=task, domain="in", repeats=repeats))
-    harness._answer(model, ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,)), ask)
+    job = ScoringJob(cell_id="cell", checkpoint="", files={}, asks=(ask,))
+    harness._answer(model, Shards(job, ask, harness.VERSIONS))
     result, items = answers_of(ask)
     return model, {score.metric: score.value for score in result.scores}, items
 
@@ -205,14 +207,12 @@ def test_countdown_is_scored_as_in_training(harness: ModuleType, tmp_path: Path)
             ),
             "row 0 has no final answer",
         ),
-        (lambda root: (root / "stand_in.json").write_text("[1]"), "must map task names"),
     ],
 )
 def test_spoiled_data_are_a_sentence(
     harness: ModuleType, local: Path, tmp_path: Path, spoil: Any, sentence: str
 ) -> None:
     spoil(local)
-    task_data._stand_ins.cache_clear()
     with pytest.raises(EnvironmentFault, match=sentence):
         scored(harness, tmp_path, "math500", lambda *_: "")
 
@@ -223,7 +223,6 @@ def test_a_solution_without_a_box_is_no_gold(
     for file in local.glob("math2.*"):
         file.unlink()
     write_lines(local / "math2.jsonl", [{"question": "?", "solution": "It is 7."}])
-    task_data._stand_ins.cache_clear()
     with pytest.raises(EnvironmentFault, match="row 0 has no final answer"):
         scored(harness, tmp_path, "math2", lambda *_: "")
 
@@ -234,7 +233,7 @@ NUM_ITEMS = 40
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a user has it: a task that generates, one of choices, a group, and the data."""
+    """A folder as a user has it: a task that generates, one of choices, and the data."""
     home = tmp_path_factory.mktemp("my tasks")
     problems = problem_sets.held_out_problems(NUM_ITEMS).tolist()
     rows = []
@@ -269,13 +268,6 @@ doc_to_choice: choices
 doc_to_target: 1
 metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
 {common}"""
-    )
-    (home / "both.yaml").write_text(
-        """group: both
-task: [copy_it, choose_it]
-aggregate_metric_list:
-  - {metric: acc, aggregation: mean, weight_by_size: true, filter_list: none}
-"""
     )
     return home
 
@@ -317,41 +309,37 @@ def test_a_task_that_generates_has_its_own_metric_and_mean_at_k(
 
 
 @pytest.mark.usefixtures("in_process")
-def test_choices_and_a_group_have_the_harness_metrics_and_no_domain(
+def test_choices_have_the_harness_metrics_and_no_domain(
     tasks: Path, train: Train, folder: RunFolder
 ) -> None:
-    names = [EvalTask(name=str(tasks / f"{name}.yaml")) for name in ("choose_it", "both")]
-    greedy = Sampling(temperature=0)
-    scores = evaluate([train()], asked(*names, sampling=greedy), folder)
-    choice = by_metric([score for score in scores if score.task == "choose_it"])
-    group = by_metric([score for score in scores if score.task == "both"])
+    task, greedy = EvalTask(name=str(tasks / "choose_it.yaml")), Sampling(temperature=0)
+    scores = evaluate([train()], asked(task, sampling=greedy), folder)
+    choice = by_metric(scores)
     assert set(choice) == {"acc", "mean@1", "pass@1"}
     assert choice["acc"].value > 0.7, "a right copy is likelier than a reversed one"
     assert choice["acc"].stderr is not None
-    assert set(group) == {"acc", "acc.choose_it", "exact_match.digits.copy_it"}
-    assert group["acc.choose_it"].value == choice["acc"].value == group["acc"].value
-    assert group["acc"].num_items == 2 * NUM_ITEMS
     assert not aggregate(scores), "a task without a domain is in no mean"
 
 
 @pytest.mark.usefixtures("in_process")
-def test_a_task_of_the_harness_is_scored_on_local_data(
-    train: Train, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_task_of_the_harness_is_scored_by_its_name(
+    train: Train, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """arc_easy by its name: prompts, choices and metrics are the harness's, the rows are ours."""
-    (tmp_path / "arc_easy").mkdir()
-    for split in ("train", "validation", "test"):
-        rows = [
-            {
-                "id": f"{split}{n}",
-                "question": "S12345",
-                "choices": {"text": ["1", "2", "3"], "label": ["A", "B", "C"]},
-                "answerKey": "ABC"[n],
-            }
-            for n in range(3)
-        ]
-        write_lines(tmp_path / "arc_easy" / f"{split}.jsonl", rows)
-    monkeypatch.setenv("ORCH_EVAL_DATA", str(tmp_path))
+    """arc_easy: prompts, choices and metrics are the harness's, the rows are ours."""
+    import datasets
+
+    rows = [
+        {
+            "id": str(n),
+            "question": "S12345",
+            "choices": {"text": ["1", "2", "3"], "label": ["A", "B", "C"]},
+            "answerKey": "ABC"[n],
+        }
+        for n in range(3)
+    ]
+    split = datasets.Dataset.from_list(rows)
+    every = datasets.DatasetDict(dict.fromkeys(("train", "validation", "test"), split))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: every)
     (acc, *_) = evaluate([train()], asked(EvalTask(name="arc_easy")), folder)
     assert (acc.task, acc.metric, acc.num_items) == ("arc_easy", "acc", 3)
     assert acc.value == pytest.approx(1 / 3), "equal questions have equal answers"

@@ -142,19 +142,24 @@ def test_forked_workers() -> None:
     assert judge.same(r"\sqrt{50}", r"5\sqrt{2}"), "the parent's child still answers"
 
 
+def processes() -> tuple[int, int]:
+    """The server of this process, and its child."""
+    judge.same("2x", "x+x")
+    server = judge._JUDGE.server
+    assert server is not None
+    (child,) = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return server.pid, int(child)
+
+
 @pytest.mark.parametrize("which", ["child", "server"])
 def test_a_process_that_was_killed_costs_no_answer(which: str) -> None:
-    judge.ready()
-    own = judge._JUDGE
-    os.kill(own.pid if which == "child" else own.server.pid, 9)
+    server, child = processes()
+    os.kill(child if which == "child" else server, 9)
     assert judge.same(rf"\sqrt{{{2 * 49 * len(which)}}}", rf"7\sqrt{{{2 * len(which)}}}")
 
 
 def test_children_end_with_their_parent() -> None:
-    program = (
-        "from orchestrator.scoring import judge; judge.ready(); own = judge._JUDGE;"
-        "print(own.server.pid, own.pid)"
-    )
+    program = "from tests.scoring.test_judge import processes; print(*processes())"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

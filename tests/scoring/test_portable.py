@@ -30,7 +30,7 @@ def test_it_is_what_the_oldest_python_of_a_trainer_reads(rule: str) -> None:
 
 
 FILES = {
-    ("math_boxed", 2): "46359592a107",
+    ("math_boxed", 2): "fc411428b356",
     ("countdown", 1): "df1b3e4dd73b",
     ("exact", 1): "9694ad008c5c",
     ("reasoning_gym", 1): "6e6c62857911",

@@ -5,6 +5,7 @@ from typing import Any
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import items, task_data
+from orchestrator.evaluate.task_data import keep as keep
 from orchestrator.scoring import math_answers
 
 INSTRUCTION = "Let's think step by step and output the final answer within \\boxed{}."
@@ -58,21 +59,6 @@ def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
         "correct": [int(value) for value in correct],
         "answers": answers,
     }
-
-
-def keep(responses: list[list[str]], _items: object) -> list[list[str]]:
-    """The filter that keeps every response."""
-    return responses
-
-
-def share(correct: list[list[int]]) -> float:
-    """The share of right responses over all items."""
-    return sum(map(sum, correct)) / sum(map(len, correct))
-
-
-def count(answers: list[list[str | None]]) -> int:
-    """How many responses have an answer."""
-    return sum(answer is not None for of_item in answers for answer in of_item)
 
 
 def _gold(text: object, *, boxed_only: bool) -> str | None:

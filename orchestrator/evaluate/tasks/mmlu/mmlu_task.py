@@ -3,6 +3,7 @@
 from typing import Any
 
 from orchestrator.evaluate import items, task_data
+from orchestrator.evaluate.task_data import keep as keep
 from orchestrator.scoring import choice
 
 HUB = "cais/mmlu"
@@ -36,18 +37,3 @@ def score(item: dict[str, str], results: list[list[str]]) -> dict[str, Any]:
     answers = [choice.extract(response, LETTERS) for response in responses]
     correct = [int(answer == item["target"]) for answer in answers]
     return {**items.metrics(answers, correct), "correct": correct, "answers": answers}
-
-
-def keep(responses: list[list[str]], _items: object) -> list[list[str]]:
-    """The filter that keeps every response."""
-    return responses
-
-
-def share(correct: list[list[int]]) -> float:
-    """The share of right responses over all items."""
-    return sum(map(sum, correct)) / sum(map(len, correct))
-
-
-def count(answers: list[list[str | None]]) -> int:
-    """How many responses have an answer."""
-    return sum(answer is not None for of_item in answers for answer in of_item)
