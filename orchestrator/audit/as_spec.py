@@ -97,18 +97,14 @@ OFF = (None, False, 0, "", "none", "null")
 ADAPTERS = re.compile(r"\(peft_config\)$|\.get_peft_model$|^unsloth(?:\.|$)")
 """A name or keyword of a program that gives its model adapters (Launch.names)."""
 
-Outcome = Literal[
-    "held", "asked", "default", "placed", "replaced", "unheld", "gone", "foreign", "idle", "secret"
-]
+Outcome = Literal["held", "asked", "default", "placed", "replaced", "unheld", "idle", "secret"]
 _WORDS: Mapping[Outcome, str] = {
     "held": "{source} -> {fields}",
     "asked": "{source}: {note}; give {fields}",
     "default": "not in the spec: {source}: the spec's launch has it too",
     "placed": "not in the spec: {source}: a spec has it as {fields}: set it there",
     "replaced": "not in the spec: {source}: orch's launches have {note}: this is another training",
-    "unheld": "not in the spec: {source}: no field holds it (backend.extra may pass it on)",
-    "gone": "not in the spec: {source}: {note} does not have such a key",
-    "foreign": "not in the spec: {source}: {note} has such a key",
+    "unheld": "not in the spec: {source}: no field holds it{note} (backend.extra may pass it on)",
     "idle": "not in the spec: {source}: it has no effect: {note}",
     "secret": "not in the spec: {source}: a secret belongs into the environment",
 }
@@ -120,8 +116,8 @@ class KeyLine:
 
     held: it is in `fields`. asked: a person must give `fields`. default: the release has the same
     value without it. placed: a spec has it as `fields`, for a person to set. replaced: orch sends
-    another value. unheld: no field has it. gone: nor has the spec's release. foreign: no release
-    has it. idle: the library does not use it. secret: its value is not copied.
+    another value. unheld: no field has it; note: nor has the spec's release. idle: the library does
+    not use it. secret: its value is not copied.
     """
 
     key: str
@@ -201,16 +197,12 @@ def _given(launch: Launch, reading: LaunchReading) -> Mapping[str, Sequence[Give
     return {**given, **{key: [replace(lists[key][0], text=text)] for key, text in joined.items()}}
 
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-
-
 def _value(text: str) -> object:
     text = text.strip()
     if own_code.OPEN.search(text):
         return text.replace(UNKNOWN, "?").replace(UNSET, "")
-    if _NUMBER.fullmatch(text):
-        is_whole = re.fullmatch(r"[+-]?\d+(?:\.0*)?", text)
-        return int(text.partition(".")[0]) if is_whole else float(text)
+    if (number := as_number(text)) is not None:
+        return int(number) if number.is_integer() and "e" not in text.lower() else number
     if text in ("True", "true", "False", "false"):
         return text.lower() == "true"
     if text in ("null", "None", "~"):
@@ -247,7 +239,6 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
         *(f"taken for granted: {each}" for each in finding.assumes),
         *_of_reading(fields, launch, finding, missing),
         *_first_file(fields),
-        *_rewards(lines),
         *_another_training(lines),
     ]
     flat = dict(flatten(fields))
@@ -292,7 +283,10 @@ def _by_keys(
     manifest = backend.manifest
     assert manifest is not None  # noqa: S101 - spec_of asks
     given, given_ = typed(launch, reading), _given(launch, reading)
-    own = {key: _own_name(backend, key, version) for key in given}
+    own: dict[str, str] = {}  # the manifest's name of a key, which is one for all releases
+    for key in given:
+        marked = backend.values_of_anybody((), {key: MARK}, version)
+        own[key] = next((name for name, value in marked.items() if value == MARK), key)
     open_ = {k for k, v in given.items() if v == "" or own_code.OPEN.search(given_[k][-1].text)}
     secret = {k for k, v in given.items() if hide(v, k) != v or holds_token(str(v))}
     program = tuple(word.text for word in launch.words)
@@ -351,12 +345,6 @@ def _by_keys(
     return fields, lines, missing
 
 
-def _own_name(backend: Backend, key: str, version: str) -> str:
-    """Return the name of a key in the manifest, which has one name for all releases."""
-    marked = backend.values_of_anybody((), {key: MARK}, version)
-    return next((name for name, value in marked.items() if value == MARK), key)
-
-
 def _plain(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields with their sections as mappings."""
     return {
@@ -408,16 +396,12 @@ def _line(
     if name in table.defaults and equal(table.defaults[name], value):
         return KeyLine(key, value, "default")
     tables = (table, held.table, *held.others) if held is not None else (table,)
-    if not any(each.has(unnumbered(n)) for each in tables for n in (key, name)):
-        none = f"no release of {reading.library} that orch has read"
-        return KeyLine(key, value, "foreign", note=none)
+    having = [t.version for t in tables for n in (key, name) if t.has(unnumbered(n))]
     asked = tuple(field for field, own_key in ASKED.items() if own_key.search(key))
-    if asked and value not in OFF:
+    if having and asked and value not in OFF:
         return KeyLine(key, value, "asked", asked, "orch does not read it")
-    its = [each for each in tables if each.version == version]
-    if not any(each.has(unnumbered(n)) for each in its for n in (key, name)):
-        return KeyLine(key, value, "gone", note=f"{reading.library} {version}")
-    return KeyLine(key, value, "unheld")
+    lacks = "" if version in having else f", and {reading.library} {version} has no such key"
+    return KeyLine(key, value, "unheld", note=lacks)
 
 
 def _of_reading(
@@ -432,7 +416,7 @@ def _of_reading(
     else:
         missing.pop("kl.estimator", None)
     for each in launch.own:
-        missing |= dict.fromkeys(OF_OWN[each.kind], own_code.why(launch.own, reading))
+        missing |= dict.fromkeys(OF_OWN[each.kind], own_code.why(launch.own))
     if any(name.endswith("(callbacks)") for name in launch.names):
         yield "the script hands its trainer callbacks, which may change settings while it trains"
     regime, parts = reading.regime, (fields.get("batch") or {}).get("num_minibatches", 1)
@@ -521,25 +505,18 @@ def _first_file(fields: dict[str, Any]) -> Iterator[str]:
         yield f"data.path is the first of the script's {len(paths)} files: join them"
 
 
-def _rewards(lines: list[KeyLine]) -> Iterator[str]:
+def _another_training(lines: list[KeyLine]) -> Iterator[str]:
+    """Yield what changes the training and no field has: the reward, orch's values, unheld keys."""
     named = [_source(x) for x in lines if x.outcome != "held" and REWARD.search(x.key)]
     whose = f"is {', '.join(named)}" if named else "is named by no key"
     yield f"the spec trains on another reward: the script's {whose}; set data.reward"
-
-
-def _another_training(lines: list[KeyLine]) -> Iterator[str]:
-    """Yield what changes the training and no field has: orch's own values, and unheld keys."""
     for line in lines:
         if line.outcome == "replaced":
             yield f"the script has {_source(line)}, orch's launches {line.note}: another training"
-    rest = [x for x in lines if not REWARD.search(x.key) and not NOT_TRAINING.search(x.key)]
-    trains = [x for x in rest if x.value not in OFF and TRAINS.search(x.key)]
-    if named := [_source(x) for x in trains if x.outcome == "unheld"]:
+    unheld = [x for x in lines if x.outcome == "unheld" and not NOT_TRAINING.search(x.key)]
+    trains = [x for x in unheld if x.note or (x.value not in OFF and TRAINS.search(x.key))]
+    if named := [_source(x) for x in trains if not REWARD.search(x.key)]:
         yield f"no field holds {', '.join(named)}: pass on what you need in backend.extra"
-    for outcome, lines_, has in (("gone", trains, "does not have"), ("foreign", rest, "has")):
-        if of := [x for x in lines_ if x.outcome == outcome and x.value not in (None, "")]:
-            named = [_source(x) for x in of]
-            yield f"{of[0].note} {has} {', '.join(named)}: the spec's launch is without them"
 
 
 def _as_read(lines: list[KeyLine], reading: LaunchReading) -> Iterator[KeyLine]:
@@ -549,7 +526,7 @@ def _as_read(lines: list[KeyLine], reading: LaunchReading) -> Iterator[KeyLine]:
     read_keys = {each.key for each in reading.settings} - idle.keys()
     for line in lines:
         place: tuple[str, ...] = ()
-        free = line.outcome in ("unheld", "gone", "foreign", "default", "replaced")
+        free = line.outcome in ("unheld", "default", "replaced")
         if free and (line.key in read_keys or "kl_estimator" in line.key):
             if "kl" in line.key.lower() and not reading.rollout_kl:
                 place = ("kl",)

@@ -9,14 +9,12 @@ import ast
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 from orchestrator import plugins
-from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import Given
 
 DECIDES = re.compile(
@@ -49,16 +47,6 @@ class KnownCode(NamedTuple):
     """Names that count in every launch; others where a value of the launch names them."""
     code: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType({})
     """Path in the library -> function -> digest of its code -> the releases that have it so."""
-
-
-class ComparedFunction(NamedTuple):
-    """A function of the library in the checkout, compared with that of the releases."""
-
-    path: str
-    name: str
-    lines: tuple[int, int]
-    releases: tuple[str, ...]
-    """The releases whose code is the same; empty: no release has it so."""
 
 
 @lru_cache(maxsize=128)
@@ -99,38 +87,20 @@ def known_code(library: str) -> KnownCode:
     return KnownCode(tuple(plain["files"]), plain["always"], plain["code"])
 
 
-def compared(beside: Mapping[str, str], known: KnownCode) -> list[ComparedFunction]:
-    """Return the checkout's functions that some release has under this name, in order."""
+def changed(
+    beside: Mapping[str, str], known: KnownCode, values: Iterable[str]
+) -> list[tuple[str, str, tuple[int, int]]]:
+    """Return path, name and lines of the checkout's functions that are as in no release: of those
+    that always count, and of those that a value of the launch names."""
+    words = [re.escape(each.lower()) for each in values if re.fullmatch(r"[A-Za-z]\w{2,30}", each)]
+    counts = re.compile(rf"{known.always}|_(?:{'|'.join(words) or '(?!)'})(?:_|$)")
     rows = []
     for path, named in known.code.items():
         defined = functions(beside.get(path) or "")
-        for name in defined.keys() & named.keys():
-            releases = named[name].get(defined[name].digest, ())
-            rows.append(ComparedFunction(path, name, defined[name].lines, tuple(releases)))
+        for name in filter(counts.search, defined.keys() & named.keys()):
+            own = defined[name]
+            rows += [] if named[name].get(own.digest) else [(path, name, own.lines)]
     return sorted(rows)
-
-
-def that_count(
-    rows: Iterable[ComparedFunction], known: KnownCode, values: Iterable[str]
-) -> Iterator[ComparedFunction]:
-    """Yield the functions of a launch: those that always count, and those that a value names."""
-    words = [re.escape(each.lower()) for each in values if re.fullmatch(r"[A-Za-z]\w{2,30}", each)]
-    named = re.compile(rf"_(?:{'|'.join(words)})(?:_|$)" if words else "(?!)")
-    for each in rows:
-        if re.search(known.always, each.name) or named.search(each.name):
-            yield each
-
-
-def release_of(beside: Mapping[str, str], known: KnownCode) -> str:
-    """Return the release that has the most of the checkout's functions, the newest of equals, and
-    the reason; empty if no release has two."""
-    rows = compared(beside, known)
-    votes = Counter(release for each in rows for release in each.releases)
-    most = max(votes.values(), default=0)
-    if most < 2:
-        return ""
-    newest = max((each for each in votes if votes[each] == most), key=version_tuple)
-    return f"{newest} {most} of {len(rows)} functions of its code beside it are as in this release"
 
 
 _TOUCHES = re.compile(

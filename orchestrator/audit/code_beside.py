@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from orchestrator.analysis.text import few
-from orchestrator.audit.checkout import SEARCHES, compared, known_code, places, that_count, uses
-from orchestrator.library.launches import Launch, LaunchChange, LaunchReading, Rule
+from orchestrator.audit.checkout import SEARCHES, changed, known_code, places, uses
+from orchestrator.library.launches import Launch, LaunchChange, LaunchReading
 
 
 class CodeBeside:
@@ -19,34 +19,23 @@ class CodeBeside:
         self._keys = reading.held.checkout if reading.held is not None else frozenset[str]()
         given = reading.held.given if reading.held is not None else {}
         values = [each.text for several in given.values() for each in several]
+        values.append(reading.advantage_estimator or "")
         # A fork with a name of its own has no release to be of.
-        rows = compared(launch.beside, known) if reading.version[:1].isdigit() else []
-        self._functions = list(
-            that_count(rows, known, [*values, reading.advantage_estimator or ""])
-        )
-        self._changed = [each for each in self._functions if not each.releases]
-        self.changed_names = tuple(each.name for each in self._changed)
+        is_release = reading.version[:1].isdigit()
+        self._changed = changed(launch.beside, known, values) if is_release else []
+        self.changed_names = tuple(name for _, name, _ in self._changed)
         """The functions that are as in no release."""
 
     def changed(self) -> Iterator[str]:
         """Yield what is taken for granted of functions that are as in no release."""
         if self._changed:
-            lines = [f"{each.path}:{each.lines[0]}-{each.lines[1]}" for each in self._changed]
+            lines = [f"{path}:{first}-{last}" for path, _, (first, last) in self._changed]
             does = "does" if len(lines) == 1 else "do"
             yield (
                 f"{few(self.changed_names)} beside it, as in no release of "
                 f"{self._library} that orch read, {does} what the library's {does} (read "
                 f"{few(lines)})"
             )
-
-    def equal(self) -> Iterator[Rule]:
-        """Yield the functions that are those of a release, with the first and the last one."""
-        for each in self._functions:
-            if each.releases:
-                first, last = each.releases[0], each.releases[-1]
-                span = first if first == last else f"{first} to {last}"
-                name = each.name.rpartition(".")[2]
-                yield Rule(f"{name} beside it is that of {self._library} {span}", each.path)
 
     def decides(self, key: str) -> bool:
         """Return True if a statement of the checkout that reads a key touches the KL, the

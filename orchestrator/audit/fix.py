@@ -16,7 +16,6 @@ from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.audit.judge import AuditFinding, ConditionalVerdict, judge, terms_text
-from orchestrator.audit.key_check import KeyFinding
 from orchestrator.audit.verdicts import PROBLEMS, WITHOUT_KL
 from orchestrator.library.launches import (
     CommandWord,
@@ -42,22 +41,22 @@ def chosen(
     """
     criticised = finding.verdict in PROBLEMS or _contradicts(finding)
     wanted = finding.verdict in WITHOUT_KL and not finding.problem
-    if not wanted and not criticised:
-        return None
-    if finding.verdict == "undetermined":
+    if not (wanted or criticised) or finding.verdict == "undetermined":
         return None
     offers: list[tuple[LaunchChange, AuditFinding]] = []
     for change in finding.changes:
         after = judged(applied(launch, change.edits)) if change.edits else None
         if after is None or _contradicts(after) or _refused(after) - _refused(finding):
             continue
-        if _regularises(after):
+        names = {after.verdict, after.otherwise or after.verdict}  # on- and off-policy
+        if names.isdisjoint((*PROBLEMS, *WITHOUT_KL, "undetermined")):
             offers.append((change, after))
     if not offers:
         return None
     divided = finding.verdict == "rescaled_reverse_kl"
+    none = (math.inf, math.inf)
     change, after = min(
-        offers, key=lambda offer: (bool(offer[0].also) and not divided, *_order(offer[1]))
+        offers, key=lambda o: (bool(o[0].also) and not divided, *(o[1].order or none))
     )
     return replace(change, also="; ".join([*_differences(finding, after, change)]))
 
@@ -69,17 +68,6 @@ def _refused(finding: AuditFinding) -> set[str]:
 
 def _contradicts(finding: AuditFinding) -> bool:
     return any(not each.apart for each in finding.contradictions)
-
-
-def _order(after: AuditFinding) -> tuple[float, float]:
-    """Return bias near and far of a launch; infinite if nothing has a number."""
-    return after.order or (math.inf, math.inf)
-
-
-def _regularises(after: AuditFinding) -> bool:
-    """Return True if a launch keeps the policy near the reference policy, on- and off-policy."""
-    names = {after.verdict, after.otherwise or after.verdict}
-    return not names & (PROBLEMS | WITHOUT_KL | {"undetermined"})
 
 
 def _differences(before: AuditFinding, after: AuditFinding, change: LaunchChange) -> Iterator[str]:
@@ -141,13 +129,8 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
     for finding in findings:
         if not finding.problem:
             continue
-        slips = [each for each in finding.key_findings if each.instead[1]]
-        unfixed += (
-            f"line {finding.line}: {each.instead[1]}, not {each.instead[0]}"
-            for each in slips
-            if not any(_respelt(lines, at, each) for at in each.lines)
-        )
-        if slips:
+        if slips := [each.text for each in finding.key_findings if each.mistake and each.meant]:
+            unfixed += (f"line {finding.line}: {each}" for each in slips)
             continue  # what else to change, the launch as it is meant tells
         for edit in (edit for change in finding.changes for edit in change.edits):
             mark = (edit.key, edit.lines, edit.text, 0 if edit.lines else finding.line)
@@ -182,19 +165,6 @@ def write_diff(path: Path, changes: str) -> Path:
     target = diff_path(path)
     target.write_text(changes, encoding="utf-8")
     return target
-
-
-def _respelt(lines: list[str], number: int, found: KeyFinding) -> bool:
-    """Write a key or its value as it is meant. Return False if line `number` does not have it."""
-    line, (old, new) = lines[number - 1], found.instead
-    for was, now in ((old, new), (old.rpartition(".")[2], new.rpartition(".")[2])):
-        key = re.escape(found.key.rpartition(".")[2])
-        before = r"(?<![\w.])" if old == found.key else rf"{key}[\"']?[ \t]*[=: ]\W*"
-        changed = re.sub(rf"({before}){re.escape(was)}(?![\w.])", rf"\g<1>{now}", line, count=1)
-        if changed != line:
-            lines[number - 1] = changed
-            return True
-    return False
 
 
 def _apply(lines: list[str], edit: Edit, finding: AuditFinding) -> bool:

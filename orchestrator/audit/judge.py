@@ -25,11 +25,9 @@ from orchestrator.audit.surroundings import (
     is_rescaled,
 )
 from orchestrator.audit.verdicts import PROBLEMS
-from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import entry
 from orchestrator.kl.catalogue import ObjectiveKind
-from orchestrator.kl.table import Case, Judged, bias_of_sum, judged
-from orchestrator.kl.verdicts import verdict
+from orchestrator.kl.table import Case, Judged, judged
 from orchestrator.library.key_tables import version_tuple
 from orchestrator.library.launches import (
     UNKNOWN,
@@ -50,7 +48,7 @@ from orchestrator.library.launches import (
     ReadSetting,
     TrainingRegime,
 )
-from orchestrator.settings import AdvantageEstimator, Kl, Placement
+from orchestrator.settings import AdvantageEstimator, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,6 @@ class AuditFinding(LaunchReading):
     why: str
     lines: tuple[int, ...]
     """Lines of the file that the verdict depends on, ascending."""
-    measured: str = ""
-    """A sentence with the numbers that the KL laboratory computed for this term, or empty."""
-    notes: tuple[str, ...] = ()
     term_verdict: AuditVerdict = "undetermined"
     """The on-policy verdict on the KL terms alone, without the effects of the rest of the loss."""
     otherwise: AuditVerdict | None = None
@@ -111,8 +106,6 @@ class AuditFinding(LaunchReading):
     """What the order of advice compares (kl.table): the KL's bias near and far, as medians over
     random models or in the laboratory. None: each prompt has its own, or there is no number."""
 
-    hint: str = ""
-    """Where a comment names a release, of a launch that nothing else names one of."""
     unverified: bool = False
     """True if the release that is named is newer than every release that orch has a table of."""
     changed_code: tuple[str, ...] = ()
@@ -161,8 +154,6 @@ class Judgement(NamedTuple):
     name: AuditVerdict
     why: str
     measured: Judged | None = None
-    of_sum: tuple[float, float] | None = None
-    """The bias near and far of two terms that add up, as one KL whose β is that of both."""
 
 
 _OF_KIND: dict[ObjectiveKind, tuple[AuditVerdict, str]] = {
@@ -208,8 +199,6 @@ _SIZE = re.compile(
 """A fork's key that may give the number of updates of a batch, and not of sampling or a part."""
 _ADVISED = re.compile(r"([A-Za-z_][\w.]*\.[\w.]+)=([\w.+-]+)")
 """A setting in the advice of a note: `a.b=c`."""
-LABORATORY = "In the laboratory the rollout policy is one tenth nearer the reference policy."
-"""The setting in which the laboratory computed its off-policy numbers (derivation.py: NEAR)."""
 
 
 def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
@@ -229,7 +218,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         if_left = (_if_left(reading, chosen, forks),)
         on = old = chosen = Judgement("undetermined", beside.forks_decide(forks))
     if launch.own:
-        if_left, on = (), Judgement("undetermined", own_code.why(launch.own, reading))
+        if_left, on = (), Judgement("undetermined", own_code.why(launch.own))
         old = chosen = on
     depends = reading.regime.on_policy is None and (on.name, on.measured) != (
         old.name,
@@ -260,10 +249,8 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
             *([_if_old(reading, old)] if depends else ()),
         )
     )
-    sentence, notes = _measurement(chosen, on_policy=chosen is on)
     judged_too = {
         "contradictions": contradictions,
-        "rules": (*reading.rules, *beside.equal()),
         "changes": () if launch.own else tuple(e for e in reading.changes if beside.takes(e)),
         "assumes": tuple(assumes),
     }
@@ -275,8 +262,6 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         verdict=chosen.name,
         why=why,
         lines=tuple(sorted({launch.line, *(n for each in cited for n in each.lines)})),
-        measured=sentence,
-        notes=notes,
         term_verdict=_term(reading).name,
         otherwise=old.name if depends else None,
         effects=() if launch.own else effects(reading),
@@ -284,7 +269,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         key_findings=wrong_keys,
         release_guessed=_is_guessed(reading, launch),
         of_release=_of_release(reading, launch, beside, wrong_keys),
-        bias=chosen.of_sum or _bias(chosen.measured),
+        bias=_bias(chosen.measured),
         order=_order(chosen.measured),
         own=launch.own,
         conditional=if_left,
@@ -439,22 +424,6 @@ def _if_old(reading: LaunchReading, old: Judgement) -> str:
     )
 
 
-def _measurement(chosen: Judgement, *, on_policy: bool) -> tuple[str, tuple[str, ...]]:
-    """Return the laboratory's numbers in a sentence, and its notes; empty if it has none."""
-    if chosen.measured is None:
-        return "", ()
-    row, case = chosen.measured.row, chosen.measured.case
-    in_words = verdict(
-        Kl(estimator=row.estimator, placement=row.placement, beta=1.0),
-        on_policy=case.on_policy,
-        advantage=case.advantage,
-        group_size=case.group_size,
-        ratio=case.ratio,
-    )
-    where = "" if on_policy else f" {LABORATORY}"
-    return f"{in_words.summary}; {in_words.bias.text}.{where}", in_words.notes
-
-
 def _bias(measured: Judged | None) -> tuple[float | None, float | None] | None:
     if measured is None:
         return None
@@ -508,15 +477,10 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
 def _refused_by_bash(launch: Launch) -> Iterator[AuditNote]:
     """Yield a note on each place of a shell script that bash does not take as it is meant."""
     if (ends := launch.carriage_return) is not None:
-        does = (
-            "ends each command at its `\\`, starts the program with a CR as its last argument, and "
-            "fails at the next line"
-            if ends.breaks
-            else "leaves the CR in the last word of each line"
-        )
         yield AuditNote(
             f"lines end in CR LF from line {ends.line} on, and are read as if they ended in LF; "
-            f"bash {does}: take the CRs out (dos2unix)",
+            "bash takes each CR for text, so no `\\` before one continues a line: take them out "
+            "(dos2unix)",
             (ends.line,),
             stops=ends.breaks,
         )
@@ -586,7 +550,7 @@ def _term(reading: LaunchReading, *, on_policy: bool = True) -> Judgement:
     if reading.unknown:
         return Judgement("undetermined", "; ".join(reading.unknown))
     if reading.decided is not None:
-        return Judgement(*reading.decided, _of_mean_ratio(reading, on_policy=on_policy))
+        return Judgement(*reading.decided)
     if reward.active and loss.active and not reading.no_gradient:
         return _both(reading, on_policy=on_policy)
     if reward.active:
@@ -606,15 +570,6 @@ def _term(reading: LaunchReading, *, on_policy: bool = True) -> Judgement:
         )
         return Judgement("rollout_policy_kl_only", why)
     return Judgement("no_kl", _no_kl(reward, loss))
-
-
-def _of_mean_ratio(reading: LaunchReading, *, on_policy: bool) -> Judged | None:
-    """Return the numbers of k3 in the loss times the response's geometric mean ratio, or None."""
-    around = reading.surroundings
-    is_weighed = reading.in_loss.active and reading.in_loss.estimator == "k3"
-    if not is_weighed or around is None or around.ratio != "sequence_mean":
-        return None
-    return judged("rho_k3", "loss", Case(on_policy, "sequence_mean"))
 
 
 def _no_kl(reward: InReward, loss: InLoss) -> str:
@@ -689,24 +644,7 @@ def _both(reading: LaunchReading, *, on_policy: bool) -> Judgement:
                 "are the gradient of the sequence's reverse KL"
             )
             return Judgement("unbiased_reverse_kl", why, measured)
-    return Judgement("both", why, measured, _of_sum(reading, on_policy=on_policy))
-
-
-def _of_sum(reading: LaunchReading, *, on_policy: bool) -> tuple[float, float] | None:
-    """Return the bias of a term in the reward and another in the loss; None: there is no number."""
-    reward, loss = reading.in_reward, reading.in_loss
-    in_reward, in_loss = (
-        _case(reading, place, on_policy=on_policy) for place in ("reward", "loss")
-    )
-    known = on_policy or _ratio(reading) == "token"
-    if not known or not reward.beta or not loss.beta or in_reward.advantage == "grpo":
-        return None
-    try:
-        of_reward = judged(estimator_name(reward), "reward", in_reward)
-        of_loss = judged(estimator_name(loss), "loss", in_loss)
-    except (LaboratoryError, LookupError):
-        return None
-    return bias_of_sum((of_reward, reward.beta), (of_loss, loss.beta))
+    return Judgement("both", why, measured)
 
 
 def _estimator_of(term: InLoss) -> str:

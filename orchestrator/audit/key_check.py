@@ -36,6 +36,7 @@ MOST_MEANT = 3
 """Maximum number of keys of other sections that a message suggests for an unknown key."""
 _ENVIRONMENTS = frozenset(("env_vars", "environment_variables"))
 """Sections that hold variables of the environment and no settings."""
+BESIDE = "the checkout's own configuration"
 _TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
 _NOTHING = ("null", "none", "~", "")
 
@@ -54,13 +55,17 @@ class KeyFinding:
     mistake: bool
     fork: bool = False
     """True if no release has the key and it is on, so that a fork may read it."""
-    instead: tuple[str, str] = ("", "")
-    """The key or the value that is written, and the known one that differs by a typing slip."""
+    meant: str = ""
+    """The known key or value from which the one that is written differs by a typing slip."""
 
 
 def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield the findings on the keys and values of a launch, in their order."""
-    all_findings = [replace(e, instead=_slipped(e, launch_keys)) for e in _findings(launch_keys)]
+    all_findings = [
+        KeyFinding(file, "would not start", f"{BESIDE} names {file}, which it has not", (), True)
+        for file in launch_keys.lost
+    ]
+    all_findings += _findings(launch_keys)
     is_fork = any(each.fork for each in all_findings)
     has_parser = launch_keys.pinned or launch_keys.is_whole
     for each in all_findings:
@@ -76,45 +81,44 @@ def key_findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
             yield replace(each, consequence="may not start") if refused else each
 
 
-def _slipped(found: KeyFinding, launch_keys: HeldKeys) -> tuple[str, str]:
-    """Return what is written and what is meant, where a mistake is a typing slip."""
-    table, written, known = launch_keys.table, found.key, launch_keys.table.keys
-    if table.has(written) and written in launch_keys.given:
-        known = frozenset(str(each) for each in table.values.get(written) or ())
-        written = launch_keys.given[written][-1].text
-    meant = closest(written, known) if found.mistake and written not in known else ""
-    return (written, meant) if meant else ("", "")
-
-
 def _findings(launch_keys: HeldKeys) -> Iterator[KeyFinding]:
-    for file in launch_keys.lost:
-        text = f"the checkout's own configuration names {file}, which it has not"
-        yield KeyFinding(file, "would not start", text, (), mistake=True)
+    table = launch_keys.table
     for key, values in launch_keys.given.items():
-        given = values[-1]
+        given, plain, refused, sure = values[-1], unnumbered(key), "", True
         if given.mark == "+" and key in launch_keys.with_values:
-            yield _refused_plus("the checkout's own configuration", key, given, sure=True)
+            refused = _HAS_ALREADY.format(owner=BESIDE, key=key)
         elif _is_outside(key, launch_keys):
             continue
-        elif unnumbered(key) in launch_keys.checkout:
-            tables = (launch_keys.table, *launch_keys.others)
-            if not any(table.has(unnumbered(key)) for table in tables):
-                text = f"{_lacks(launch_keys)} {key}; the checkout's own configuration has it"
+        elif plain in launch_keys.checkout:
+            if not any(each.has(plain) for each in (table, *launch_keys.others)):
+                text = f"{_lacks(launch_keys)} {key}; {BESIDE} has it"
                 yield KeyFinding(key, "unknown", text, given.lines, mistake=False, fork=True)
         elif launch_keys.is_whole and not given.mark and key not in launch_keys.in_files:
-            text = f"the checkout's own configuration has no {launch_keys.flag}{key}"
-            yield KeyFinding(key, "would not start", text, given.lines, mistake=True)
-        elif launch_keys.pinned and _needs_a_plus(unnumbered(key), given, launch_keys):
-            text = f"{launch_keys.name} has no {key}; Hydra adds a key with a `+`: write +{key}"
-            yield KeyFinding(key, "would not start", text, given.lines, mistake=True)
+            refused = f"{BESIDE} has no {launch_keys.flag}{key}"
+        elif launch_keys.pinned and _needs_a_plus(plain, given, launch_keys):
+            refused = f"{launch_keys.name} has no {key}; Hydra adds a key with a `+`: write +{key}"
         elif launch_keys.grammar == "structured" and given.mark in ("+", "++"):
-            text = f"{launch_keys.name} takes no `{given.mark}`: write {key}=…"
-            yield KeyFinding(key, "would not start", text, given.lines, mistake=launch_keys.exact)
-        elif launch_keys.table.has(unnumbered(key)) or key in _sections(launch_keys.table.keys):
-            yield from _appended_twice(key, given, launch_keys)
+            sure = launch_keys.exact
+            refused = f"{launch_keys.name} takes no `{given.mark}`: write {key}=…"
+        elif table.has(plain) or key in _sections(table.keys):
+            if given.mark == "+" and _has_a_value(key, launch_keys):
+                sure = launch_keys.exact
+                refused = _HAS_ALREADY.format(owner=launch_keys.name, key=key)
             yield from _value_findings(key, given, launch_keys)
         else:
             yield _unknown_key(key, given, launch_keys)
+        if refused:
+            yield KeyFinding(key, "would not start", refused, given.lines, mistake=sure)
+
+
+_HAS_ALREADY = "{owner} has {key} already, and Hydra refuses `+` there: write {key} or ++{key}"
+
+
+def _has_a_value(key: str, launch_keys: HeldKeys) -> bool:
+    """Return True for a key of Hydra's configuration that has a default."""
+    default = launch_keys.defaults.get(key, launch_keys.table.defaults.get(key))
+    is_set = default is not None and str(default).lower() not in _NOTHING
+    return launch_keys.grammar == "hydra" and is_set
 
 
 def _needs_a_plus(key: str, given: Given, launch_keys: HeldKeys) -> bool:
@@ -184,6 +188,12 @@ def closest(key: str, keys: frozenset[str]) -> str:
     return min(slips)[1] if slips else ""
 
 
+def _shared(one: str, other: str) -> int:
+    """Return the number of characters at the start that two names share."""
+    differ = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
+
+
 def _slip(left: str, right: str) -> int | None:
     """Return the size of the typing slip between two names (1 or 2), or None if it is no slip.
 
@@ -192,15 +202,10 @@ def _slip(left: str, right: str) -> int | None:
     """
     if abs(len(left) - len(right)) > LONGEST_SLIP:
         return None
-    short = min(len(left), len(right))
-    start = 0
-    while start < short and left[start] == right[start]:
-        start += 1
-    end = 0
-    while end < short - start and left[-1 - end] == right[-1 - end]:
-        end += 1
-    ours = left[start : len(left) - end]
-    theirs = right[start : len(right) - end]
+    short, start = min(len(left), len(right)), _shared(left, right)
+    left, right = left[start:], right[start:]
+    end = _shared(left[::-1], right[::-1])
+    ours, theirs = left[: len(left) - end], right[: len(right) - end]
     if (ours + theirs).isdigit() or "." in ours + theirs:
         return None
     if max(len(ours), len(theirs)) == 1 or (len(ours) == 2 and ours == theirs[::-1]):
@@ -211,17 +216,13 @@ def _slip(left: str, right: str) -> int | None:
 
 def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
     plain = unnumbered(key)
-    written = f"{launch_keys.flag}{plain}"
     slip = closest(plain, launch_keys.table.keys) if plain == key else ""  # a list is no value
     of_kl = "kl" in key.rpartition(".")[2].lower()
     meant = [slip] if slip else []
     if not slip and (of_kl or "." not in key):
         meant = [*_in_other_section(key, launch_keys.table.keys)]
-    hint = (
-        f"; did you mean {' or '.join(f'{launch_keys.flag}{each}' for each in meant)}?"
-        if meant
-        else ""
-    )
+    names = " or ".join(f"{launch_keys.flag}{each}" for each in meant)
+    hint = f"; did you mean {names}?" if meant else ""
     refused = launch_keys.pinned or launch_keys.is_whole
     consequence: Consequence = "would not start"
     of_file = launch_keys.grammar in ("hydra", "argparse") and key in launch_keys.in_files
@@ -229,27 +230,19 @@ def _unknown_key(key: str, given: Given, launch_keys: HeldKeys) -> KeyFinding:
     if added or (launch_keys.ignoring and key.startswith(launch_keys.ignoring)):
         consequence = "is ignored"
     other = next((table.version for table in launch_keys.others if table.has(plain)), "")
+    lacks, mistake, fork = f"{_lacks(launch_keys)} {launch_keys.flag}{plain}", True, False
     if refused and consequence == "would not start":
-        newer = f"; {other} has it" if other else hint
-        who = f"{_lacks(launch_keys)} {written}{newer}"
-        return KeyFinding(key, consequence, who, given.lines, mistake=True)
-    if other:
-        text = f"{_lacks(launch_keys)} {written}; {other} has it"
-        return KeyFinding(key, "unknown", text, given.lines, mistake=False)
-    text = f"{_lacks(launch_keys)} {written}{hint}"
-    if slip or (meant and of_kl):
-        return KeyFinding(key, consequence, text, given.lines, mistake=True)
-    if of_file and (refused or launch_keys.grammar == "argparse"):
-        text = f"{text}; in a file it is ignored"
-        return KeyFinding(key, consequence, text, given.lines, mistake=False)
-    if launch_keys.refuses:
-        text = f"{text}; {launch_keys.refuses}"
-        if launch_keys.exact:
-            return KeyFinding(key, consequence, text, given.lines, mistake=True)
-        text += ", or a later release has it"
-        return KeyFinding(key, "unknown", text, given.lines, mistake=False, fork=not meant)
-    fork = " Or it is a fork's key" if meant else ": a fork's key"
-    return KeyFinding(key, "unknown", f"{text}{fork}", given.lines, mistake=False, fork=not meant)
+        text = f"{lacks}; {other} has it" if other else f"{lacks}{hint}"
+    elif other:
+        text, consequence, mistake = f"{lacks}; {other} has it", "unknown", False
+    elif slip or (meant and of_kl):
+        text = f"{lacks}{hint}"
+    elif of_file and (refused or launch_keys.grammar == "argparse"):
+        text, mistake = f"{lacks}{hint}; in a file it is ignored", False
+    else:
+        consequence, mistake, fork = "unknown", False, not meant
+        text = lacks + (f"{hint} Or it is a fork's key" if meant else ": a fork's key")
+    return KeyFinding(key, consequence, text, given.lines, mistake, fork, slip)
 
 
 def _lacks(launch_keys: HeldKeys) -> str:
@@ -260,62 +253,42 @@ def _lacks(launch_keys: HeldKeys) -> str:
     )
 
 
-def _appended_twice(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:
-    """Yield a finding for `+key=...` if the key already has a value: Hydra refuses it."""
-    default = launch_keys.defaults.get(key, launch_keys.table.defaults.get(key))
-    has_one = default is not None and str(default).lower() not in _NOTHING
-    if launch_keys.grammar == "hydra" and given.mark == "+" and has_one:
-        yield _refused_plus(launch_keys.name, key, given, sure=launch_keys.exact)
-
-
-def _refused_plus(owner: str, key: str, given: Given, *, sure: bool) -> KeyFinding:
-    text = f"{owner} has {key} already, and Hydra refuses `+` there: write {key} or ++{key}"
-    return KeyFinding(key, "would not start", text, given.lines, mistake=sure)
-
-
 def _value_findings(key: str, given: Given, launch_keys: HeldKeys) -> Iterator[KeyFinding]:
     """Yield a finding if the release does not allow the value, or if its type is wrong."""
-    table, text = launch_keys.table, given.text
-    if given.mark == QUOTED and text.startswith("'"):
-        sentence = (
-            f"{launch_keys.flag}{key} is true or false; {shown(text)} in quotes is a text: true"
-        )
-        yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
-        return
-    if UNKNOWN in text or UNSET in text or not launch_keys.exact or "${" in text:
-        return
-    kind = table.kinds.get(key, "")
-    name = f"{launch_keys.flag}{key}"
-    taken = table.values.get(key)
+    table, text, value = launch_keys.table, given.text, shown(given.text)[:60]
+    kind, taken = table.kinds.get(key, ""), table.values.get(key)
+    name, meant, mistake = f"{launch_keys.flag}{key}", "", True
+    consequence: Consequence = "would not start"
     strict = launch_keys.grammar != "hydra"
     loose = taken is not None and set(taken) == {True, False} and not strict
-    # In the other grammars the list is a registry, and a user's code may register more names.
-    is_closed = launch_keys.grammar in ("argparse", "pydantic")
-    if kind == "switch":
-        if given.mark == "=" or text.strip().lower() != "true":
-            sentence = f"{name} takes no value; '{shown(text)[:60]}' is refused"
-            yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
+    is_switch = loose or launch_keys.defaults.get(key, "").lower() in ("true", "false")
+    if given.mark == QUOTED and text.startswith("'"):
+        consequence = "means something else"
+        sentence = f"{name} is true or false; {value} in quotes is a text: true"
+    elif UNKNOWN in text or UNSET in text or not launch_keys.exact or "${" in text:
+        return
+    elif kind == "switch":
+        if given.mark != "=" and text.strip().lower() == "true":
+            return
+        sentence = f"{name} takes no value; '{value}' is refused"
     elif taken is not None and not loose and not all(is_among(t, taken) for t in _listed(text)):
         names = sorted(str(each) for each in taken if each is not None)
         more = ", …" if len(names) > MOST_SHOWN else ""
         meant = closest(text, frozenset(names))
         hint = f"; did you mean {meant}?" if meant else ""
-        sentence = (
-            f"{name} of {launch_keys.name} takes {', '.join(names[:MOST_SHOWN])}{more}; "
-            f"not {shown(text)[:60]}{hint}"
-        )
-        yield KeyFinding(
-            key, "would not start", sentence, given.lines, mistake=is_closed or bool(meant)
-        )
+        sentence = f"{name} of {launch_keys.name} takes {', '.join(names[:MOST_SHOWN])}{more}; "
+        sentence += f"not {value}{hint}"
+        # In the other grammars the list is a registry, and a user's code may register more names.
+        mistake = launch_keys.grammar in ("argparse", "pydantic") or bool(meant)
     elif strict and not _fits(kind, text):
         told = _KINDS.get(kind, f"of type {kind}")
-        sentence = f"{name} of {launch_keys.name} is {told}; {shown(text)[:60]} is refused"
-        yield KeyFinding(key, "would not start", sentence, given.lines, mistake=True)
-    elif (loose or launch_keys.defaults.get(key, "").lower() in ("true", "false")) and not _fits(
-        "bool", text
-    ):
-        sentence = f"{name} is true or false; the text {shown(text)[:60]} counts as true"
-        yield KeyFinding(key, "means something else", sentence, given.lines, mistake=True)
+        sentence = f"{name} of {launch_keys.name} is {told}; {value} is refused"
+    elif is_switch and not _fits("bool", text):
+        consequence = "means something else"
+        sentence = f"{name} is true or false; the text {value} counts as true"
+    else:
+        return
+    yield KeyFinding(key, consequence, sentence, given.lines, mistake, meant=meant)
 
 
 _KINDS = {"bool": "true or false", "int": "a whole number", "float": "a number"}

@@ -13,7 +13,6 @@ from pathlib import Path
 from stat import S_ISREG
 
 from orchestrator import plugins
-from orchestrator.audit.checkout import known_code, release_of
 from orchestrator.library.launches import BOUNDS, UNKNOWN, UNSET, NamedRelease
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
@@ -163,30 +162,12 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
             yield from mark.in_script(text)
 
 
-def hint(text: str, library: str) -> str:
-    """Return where a comment has a release or a commit beside the library's name; empty: nowhere.
-
-    A comment pins nothing: the code may have moved on.
-    """
-    mark = marks()[library]
-    names = {library, *mark.distributions, *mark.repositories, *mark.aliases}
-    called = "|".join(re.escape(each).replace("_", "[-_ ]?") for each in sorted(names))
-    for number, line in enumerate(text.split("\n"), 1):
-        comment = re.search(r"(?:^|\s)(?:#|//)(.*)", line)
-        if comment is not None and re.search(rf"(?i)\b(?:{called})\b", comment[1]):
-            named = re.search(rf"{_VERSION}|\b[0-9a-f]{{7,40}}\b", comment[1])
-            if named is not None:
-                return f"the comment of line {number} has {named[0]}"
-    return ""
-
-
 class Projects:
     """A cache of the files around the scripts of one command. Each file is read at most once."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str | None] = {}
         self._entries: dict[Path, frozenset[str]] = {}
-        self._folders: dict[Path, list[Path]] = {}
         self._releases: dict[Path, dict[str, str]] = {}
 
     def text(self, folder: Path, path: str) -> str | None:
@@ -212,18 +193,19 @@ class Projects:
 
     def folders(self, script: Path) -> list[Path]:
         """Return the script's folder and the folders above it, up to its repository's root."""
-        folder = script.absolute().parent
-        if folder not in self._folders:
-            self._folders[folder] = list(_upwards(folder))
-        return self._folders[folder]
+        found: list[Path] = []
+        for folder in script.absolute().parents[:UPWARDS]:
+            found.append(folder)
+            if (folder / ".git").exists():
+                break
+        return found
 
     def versions(self, script: Path) -> dict[str, str]:
         """Return the releases that the project around a script contains or requires, by library.
 
         The nearest folder decides: a copy of the library in it, then an environment, a lock, a
-        requirement, an image or a `pip install`. Then the library's code beside the script counts,
-        and at last the active environment. A value is the release, a space, and a sentence with the
-        reason.
+        requirement, an image or a `pip install`; at last the active environment. A value is the
+        release, a space, and a sentence with the reason.
         """
         folder = script.absolute().parent
         if folder not in self._releases:
@@ -239,7 +221,7 @@ class Projects:
                 for library, version in self._installed(folder / name):
                     releases.setdefault(library, f"{version} {name} beside it has it installed")
             for name in sorted(self.entries(folder).intersection(_LOCKS)):
-                for library, why in _locked(name, self.text(folder, name)):
+                for library, why in _locked(name, self.text(folder, name) or ""):
                     releases.setdefault(library, why)
             further = (each for each in self.entries(folder) if _INSTALLS.match(each))
             for name in (*_PIN_FILES, *sorted(further)):
@@ -249,9 +231,6 @@ class Projects:
                 for library, bounds, requirement in _bounded(text):
                     why = f"{bounds} {name} asks for {requirement}"
                     releases.setdefault(f"{library}{BOUNDS}", why)
-        for library in marks().keys() - releases.keys():
-            if why := release_of(NeighbourFiles(script, self), known_code(library)):
-                releases[library] = NamedRelease(why, "copy")
         self._add_active(releases)
         return releases
 
@@ -414,25 +393,13 @@ def _dist_info(distribution: str) -> re.Pattern[str]:
     return re.compile(rf"(?i:{name})-{_VERSION}\.dist-info")
 
 
-def _locked(name: str, text: str | None) -> Iterator[tuple[str, str]]:
-    """Yield the libraries in a lock file, with their releases; of one that is too large to be read,
-    that it may have any."""
+def _locked(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield the libraries in a lock file, with their releases."""
     for library, mark in _installable().items():
-        if text is None:
-            yield f"{library}{BOUNDS}", f" {name} may lock it, and is too large to be read"
         for each in map(re.escape, mark.distributions):
-            match = re.search(rf'name = "(?i:{each})"\s+version = "{_VERSION}"', text or "")
+            match = re.search(rf'name = "(?i:{each})"\s+version = "{_VERSION}"', text)
             if match is not None:
                 yield library, f"{match[1]} {name} beside it locks it"
-
-
-def _upwards(folder: Path) -> Iterator[Path]:
-    """Yield a folder and the folders above it, up to its repository's root, at most UPWARDS."""
-    for _ in range(UPWARDS):
-        yield folder
-        if (folder / ".git").exists() or folder.parent == folder:
-            return
-        folder = folder.parent
 
 
 def _text(path: Path) -> str | None:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -28,8 +29,6 @@ from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
     CommandWord,
-    InLoss,
-    InReward,
     Launch,
     LaunchReading,
     OwnCode,
@@ -152,10 +151,6 @@ def is_true(test: ast.expr, text_of: Callable[[ast.expr], str | None]) -> bool |
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = is_true(test.operand, text_of)
         return None if inner is None else not inner
-    if isinstance(test, ast.BoolOp):
-        parts = {is_true(each, text_of) for each in test.values}
-        decides = isinstance(test.op, ast.Or)
-        return decides if decides in parts else None if None in parts else not decides
     if not isinstance(test, ast.Compare):
         return {"true": True, "false": False, "null": False}.get((text_of(test) or "").lower())
     both = (text_of(test.left), text_of(test.comparators[0]))
@@ -390,11 +385,7 @@ def _imports(node: ast.AST, path: str) -> Iterator[tuple[str, str, str]]:
 
 def files_of(module: str, path: str, beside: Mapping[str, str]) -> Iterator[str]:
     """Yield the files of a module that lies in the program's folder or above it."""
-    folder = posixpath.dirname(path)
-    folders = ["", folder]
-    while folder:
-        folder = posixpath.dirname(folder)
-        folders.append(folder)
+    folders = [".", *map(str, PurePosixPath(path).parents)]
     for each in dict.fromkeys((*folders, *(posixpath.join(one, "src") for one in folders))):
         stem = posixpath.normpath(posixpath.join(each, module))
         for file in (f"{stem}.py", f"{stem}/__init__.py"):
@@ -467,19 +458,21 @@ def _classes(
     }
     used = {name for module in modules for name in _used(module.tree, settings)}
     for name in sorted(used & defined.keys()):
-        for each in _lineage(name, defined):
-            module, node = defined[each]
-            for base in node.bases:
-                last, of = _base(base, module)
-                package = of.partition(".")[0]
-                # A class of one's own may have the name of the library's that it derives from.
-                if last in defined and package not in hooks.packages:
-                    continue
-                if last in hooks.bare or package in (*hooks.packages, ""):
-                    yield from _methods(module, node, hooks, last)
-                if hooks.bare and "Trainer" in each and package not in hooks.packages:
-                    yield from _methods(module, node, hooks, hooks.bare[0], last)
-        yield from _inherited(name, defined, hooks)
+        line = _lineage(name, defined)
+        bases = {e: [_base(base, defined[e][0]) for base in defined[e][1].bases] for e in line}
+        of_library = sorted(
+            last
+            for last, of in chain.from_iterable(bases.values())
+            # A class of one's own may have the name of the library's that it derives from.
+            if _fits(last, hooks)
+            and (last not in defined or of.partition(".")[0] in hooks.packages)
+        )
+        for each in line:
+            if of_library:
+                yield from _methods(*defined[each], hooks, of_library[0])
+            for last, of in bases[each] if hooks.bare and "Trainer" in each else ():
+                if last not in defined and of.partition(".")[0] not in hooks.packages:
+                    yield from _methods(*defined[each], hooks, hooks.bare[0], last)
     for module in modules[:1]:
         for name in sorted(used & module.imported.keys() - defined.keys()):
             dotted = module.imported[name]
@@ -531,17 +524,6 @@ def _base(node: ast.expr, module: _Module) -> tuple[str, str]:
     return (whole or text).rpartition(".")[2], whole
 
 
-def _inherited(
-    name: str, defined: Mapping[str, tuple[_Module, ast.ClassDef]], hooks: OwnHooks
-) -> Iterator[OwnCode]:
-    """Yield the methods of a mixin's lineage where a library's class stands further down."""
-    line = _lineage(name, defined)
-    bases = {_base(b, defined[each][0])[0] for each in line for b in defined[each][1].bases}
-    library = sorted(each for each in bases - defined.keys() if _fits(each, hooks))
-    for each in line if library else ():
-        yield from _methods(*defined[each], hooks, library[0])
-
-
 def _fits(base: str, hooks: OwnHooks) -> bool:
     return base in hooks.bare or any(re.fullmatch(each, base) for each in hooks.classes)
 
@@ -558,22 +540,14 @@ def _methods(
             continue
         for each in node.body:
             if isinstance(each, _FUNCTIONS) and each.name in methods:
-                yield _own(
-                    methods[each.name], f"{node.name}.{each.name}", module, each, shown or base
-                )
+                calls = re.search(rf"\bsuper\(\)\.{each.name}\(", ast.unparse(each))
+                of = f"{shown or base}'s"
+                how = f"around {of}, which it calls" if calls else f"in place of {of}"
+                yield _own(methods[each.name], f"{node.name}.{each.name}", module, each, how)
 
 
-def _own(kind: Replaced, name: str, module: _Module, node: ast.AST, of: str) -> OwnCode:
+def _own(kind: Replaced, name: str, module: _Module, node: ast.AST, how: str) -> OwnCode:
     lines = (getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 1)
-    last = name.rpartition(".")[2]
-    calls = any(
-        isinstance(each, ast.Call)
-        and isinstance(each.func, ast.Attribute)
-        and each.func.attr == last
-        and "super()" in ast.unparse(each.func.value)
-        for each in ast.walk(node)
-    )
-    how = f"around {of}'s, which it calls" if calls else f"in place of {of}'s"
     return OwnCode(kind, name, module.path, lines, how)
 
 
@@ -585,20 +559,19 @@ def _registered(
 ) -> Iterator[OwnCode]:
     """Yield the functions that a program registers under a name that the launch asks for."""
     for node in ast.walk(module.tree):
+        found: list[tuple[str, ast.Call, str, ast.AST]] = []
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            for call in (each for each in node.decorator_list if isinstance(each, ast.Call)):
-                kind = hooks.registers.get(ast.unparse(call.func).rpartition(".")[2])
-                if kind and call.args and _asked(call.args[0], modules, values.get(kind, ())):
-                    how = f"{REGISTERED} {ast.unparse(call.args[0])}"
-                    yield _own(kind, node.name, module, node, "")._replace(how=how)
-        elif isinstance(node, ast.Call):
-            called = ".".join(ast.unparse(node.func).split(".")[-2:])
-            kind = hooks.registers.get(called)
-            if kind and len(node.args) > 1 and _asked(node.args[0], modules, values.get(kind, ())):
-                name = ast.unparse(node.args[1])
-                how = f"{REGISTERED} {ast.unparse(node.args[0])}"
-                at = _definitions(module.tree).get(name) or node
-                yield _own(kind, name, module, at, "")._replace(how=how)
+            calls = [e for e in node.decorator_list if isinstance(e, ast.Call) and e.args]
+            found = [(ast.unparse(e.func).rpartition(".")[2], e, node.name, node) for e in calls]
+        elif isinstance(node, ast.Call) and len(node.args) > 1:
+            called, name = ast.unparse(node.func).split(".")[-2:], ast.unparse(node.args[1])
+            at = _definitions(module.tree).get(name) or node
+            found = [(".".join(called), node, name, at)]
+        for register, call, name, at in found:
+            kind = hooks.registers.get(register)
+            if kind and _asked(call.args[0], modules, values.get(kind, ())):
+                how = f"{REGISTERED} {ast.unparse(call.args[0])}"
+                yield _own(kind, name, module, at, how)
 
 
 def _asked(name: ast.expr, modules: Iterable[_Module], values: Container[str]) -> bool:
@@ -654,7 +627,7 @@ def _patched(module: _Module, hooks: OwnHooks) -> Iterator[OwnCode]:
             put = value.rpartition("(")[2].partition(",")[0].rstrip(")")
             at = _definitions(module.tree).get(put) or node
             how = f"put in the place of {owner}.{name}"
-            yield _own(known[name], value, module, at, "")._replace(how=how)
+            yield _own(known[name], value, module, at, how)
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, str, str]]:
@@ -667,19 +640,16 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, str, str]]:
         called, args = ast.unparse(node.func).rpartition(".")[2], node.args
         if called in ("setattr", "object") and len(args) > 2 and isinstance(args[1], ast.Constant):
             yield ast.unparse(args[0]), str(args[1].value), ast.unparse(args[2])
-        elif called == "patch" and len(args) > 1 and isinstance(args[0], ast.Constant):
-            owner, _, name = str(args[0].value).rpartition(".")
-            yield owner, name, ast.unparse(args[1])
 
 
 # ---------------------------------------------------------------------- what is said of a finding
 
 
-def why(own: Sequence[OwnCode], reading: LaunchReading) -> str:
+def why(own: Sequence[OwnCode]) -> str:
     """Return what decides in place of the library, with file and lines, and what still holds."""
     named = (each.name + (f" ({each.where})" if each.path else "") for each in own)
     places = [f"{name} {each.how}".strip() for name, each in zip(named, own, strict=True)]
-    return f"own {called(own)}: {'; '.join(places)}, decides. {_holds(own, reading)}"
+    return f"own {called(own)}: {'; '.join(places)}, decides. {_holds(own)}"
 
 
 def called(own: Iterable[OwnCode]) -> str:
@@ -689,19 +659,12 @@ def called(own: Iterable[OwnCode]) -> str:
     return "loss" if kinds & {"loss", "trainer"} else without
 
 
-def _holds(own: Iterable[OwnCode], reading: LaunchReading) -> str:
+def _holds(own: Iterable[OwnCode]) -> str:
     kinds = {"advantage" if each.kind == "samples" else each.kind for each in own}
-    sampled = all(each.kind in ("loss", "advantage") for each in own)
-    kept = ["the model, the data, the batch and how responses are sampled"]
-    kept = kept if sampled else ["the model, the data"]
-    terms: tuple[tuple[Replaced, str, InReward | InLoss], ...] = (
-        ("advantage", "reward", reading.in_reward),
-        ("loss", "loss", reading.in_loss),
-    )
-    for kind, place, term in terms if "trainer" not in kinds else ():
-        if kind not in kinds:
-            what = "the advantage" if kind == "advantage" else "the policy loss"
-            if term.active and term.beta is not None:
-                what += f" with {term.estimator}, β = {term.beta:g}, in the {place}"
+    kept = ["the model, the data"]
+    if all(each.kind in ("loss", "advantage") for each in own):
+        kept = ["the model, the data, the batch and how responses are sampled"]
+    for kind, what in (("advantage", "the advantage"), ("loss", "the policy loss")):
+        if kinds.isdisjoint((kind, "trainer")):
             kept.append(what)
     return f"Still the library's: {'; '.join(kept)}"

@@ -5,6 +5,7 @@ The files are those that a person names, and those of a folder that may launch.
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,6 @@ from orchestrator.audit.libraries import (
     NeighbourFiles,
     Projects,
     found_beside,
-    hint,
     may_launch,
     pins,
     titles,
@@ -46,6 +46,7 @@ _SETS_A_KL = re.compile(
 )
 """A place in YAML, Python or a command that sets the weight of a KL."""
 _MAKES_A_TRAINER = re.compile(r"\b((?:GRPO|RLOO|PPO)Trainer|hydra\.utils\.instantiate)\(")
+_COMMAND = re.compile(r"((?:\\\n|[^\n])+)")
 _PROGRAM = re.compile(r"(?m)^[^#\n]*?\bpython3?\s+(?:-u\s+)?([\w./-]+\.py)\b")
 NOTEBOOK, LARGEST_NOTEBOOK = ".ipynb", 64_000_000
 
@@ -68,10 +69,7 @@ def findings(
     of_itself: list[AuditFinding] = []
     for launch, reading, is_use in readings(text, of_python, files, versions):
         program = with_own_code(launch, reading, (name, plain(text)))
-        finding = _finding(program, reading, name)
-        if finding.release_guessed:
-            finding = replace(finding, hint=hint(plain(text), reading.library))
-        (of_itself if is_use else answers).append(finding)
+        (of_itself if is_use else answers).append(_finding(program, reading, name))
     # A file that tells how to run itself has the same launch twice: the command, and its call.
     known = {_outcome(each) for each in answers}
     merged = _merged(answers + [each for each in of_itself if _outcome(each) not in known])
@@ -79,50 +77,40 @@ def findings(
 
 
 def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, str]) -> str:
-    """Return why no launch is read in a text."""
+    """Return why no launch is read in a text, with the place that looks most like one."""
     commands = [entry_at(each.words)[1] for each in started if each.words]
     named = [found_beside(each, files) for each in (*commands, *_PROGRAM.findall(text))]
     programs = (("", text), *((path, files.get(path, "")) for path in named))
-    for path, code in programs:
-        if other := unread(code):
-            kl = _kl_line(code, path) or _kl_line(text)
-            reads = f"orch does not read it (it reads {titles()})"
-            return f"this is {other}; {reads}{f'; {kl}' if kl else ''}"
+    if other := next(filter(None, (unread(code) for _, code in programs)), ""):
+        return f"this is {other}; orch does not read it (it reads {titles()})"
     if re.search(r"^studies:", text, re.MULTILINE):
         return f"this is a spec of orch and no script: orch plan {name}"
-    others = " (other commands were)" if commands else ""
-    at = next(filter(None, (_first_start(code, path) for path, code in programs)), "")
-    hidden = f"; {at} has one that orch cannot read there" if at else ""
-    if (kl := _kl_line(text)) and not at:
-        hidden = f"; {kl} for a program that orch does not read"
-    for path, code in (pair for each in programs for pair in with_modules(*each, files)):
-        made = _MAKES_A_TRAINER.search(code)
-        if made and (not hidden or re.search(r"\btrl\b", code)):
-            hidden = (
-                f"; {_line(code, path, made)} calls {made[1]}, whose settings are made elsewhere"
-            )
-            return f"no launch of {titles()} was found in it{hidden}{kl and f'; {kl}'}"
-    return f"no launch of {titles()} was found in it{others}{hidden}"
+    modules = (pair for each in programs for pair in with_modules(*each, files))
+    hidden, made, unread_kl = (
+        "has one that orch cannot read there",
+        "calls {}, whose settings are made elsewhere",
+        "sets a KL ({}) for a program that orch does not read",
+    )
+    clues = (
+        *(_clue(each, filter(_starts, _COMMAND.finditer(each[1])), hidden) for each in programs),
+        _clue(("", text), _SETS_A_KL.finditer(text), unread_kl),
+        *(_clue(each, _MAKES_A_TRAINER.finditer(each[1]), made) for each in modules),
+    )
+    return f"no launch of {titles()} was found in it{next(filter(None, clues), '')}"
 
 
-def _kl_line(text: str, path: str = "") -> str:
-    """Return in words which line of a text sets a KL first; empty if none does."""
-    kl = _SETS_A_KL.search(text)
-    return f"{_line(text, path, kl)} sets a KL ({kl[1]})" if kl else ""
+def _clue(program: tuple[str, str], matches: Iterator[re.Match[str]], words: str) -> str:
+    """Return the line of the first match in a program, with what it does in words; empty: none."""
+    path, text = program
+    for match in matches:
+        line = text.count("\n", 0, match.start(1)) + 1
+        return f"; line {line}{path and f' of {path}'} {words.format(match[1])}"
+    return ""
 
 
-def _line(text: str, path: str, match: re.Match[str]) -> str:
-    line = text.count("\n", 0, match.start(1)) + 1
-    return f"line {line} of {path}" if path else f"line {line}"
-
-
-def _first_start(text: str, path: str) -> str:
-    """Return in words which line of a text starts a launch first; empty if none does."""
-    commands = re.finditer(r"((?:\\\n|[^\n])+)", text)  # a command over several lines is one
-    return next((_line(text, path, each) for each in commands if _starts(each[1])), "")
-
-
-def _starts(line: str) -> bool:
+def _starts(command: re.Match[str]) -> bool:
+    """Return True for a command that starts a launch, over one line or several."""
+    line = command[1]
     is_comment = line.lstrip().startswith("#")
     runs = STARTS.search(line) is not None and not re.search(r"pip install|\s(--help|-h)\b", line)
     return not is_comment and runs and may_launch(line)
@@ -226,16 +214,13 @@ def _merged(findings_: Sequence[AuditFinding]) -> list[AuditFinding]:
     for each in findings_:
         core = (each.line, each.entry_point, _outcome(each), each.key_findings)
         groups.setdefault(core, []).append(each)
-    lines: dict[int, int] = {}
-    for group in groups.values():
-        lines[group[0].line] = lines.get(group[0].line, 0) + 1
+    per_line = Counter(group[0].line for group in groups.values())
     merged = []
-    for group in groups.values():
-        first = group[0]
-        case = first.case if lines[first.line] > 1 or len(group) == 1 else None
-        more = len(group) - 1
-        if case and more and lines[first.line] > 1:
-            case += f" (and {more} more case{'s' if more > 1 else ''})"
+    for first, *more in groups.values():
+        is_one = per_line[first.line] == 1
+        case = None if is_one and more else first.case
+        if case and more:
+            case += f" (and {len(more)} more case{'s' if len(more) > 1 else ''})"
         merged.append(replace(first, case=case))
     return sorted(merged, key=lambda each: each.line)
 
@@ -283,16 +268,15 @@ def _read(path: Path) -> str:
     try:
         if path == STDIN:
             data = sys.stdin.buffer.read(most + 1)
-            size = len(data)
         elif path.exists() and not path.is_file():
             raise UnreadableScript("this is not a file")
         else:
-            size = path.stat().st_size
-            data = path.read_bytes() if size <= most else b""
+            with path.open("rb") as file:
+                data = file.read(most + 1)
     except OSError as error:
         raise UnreadableScript(f"it cannot be read: {error.strerror}") from None
-    if size > most:
+    if len(data) > most:
         raise UnreadableScript(
-            f"this file has {size:,} bytes; a launch script has at most {LARGEST:,} characters"
+            f"this file has over {most:,} bytes; a launch script has at most {LARGEST:,} characters"
         )
     return data.decode("utf-8", "replace")

@@ -83,12 +83,6 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     for wrong in finding.key_findings:
         if wrong.mistake or rules:
             yield _KEY_ROWS[wrong.consequence], f"{wrong.text}{_at(wrong)}: {wrong.consequence}"
-    rest = [e for e in finding.key_findings if e.consequence == "is ignored" and not e.mistake]
-    if rest and not rules:
-        yield "ignored", f"{few([e.key for e in rest])}: nothing of the library reads them"
-    if finding.measured:
-        yield "measured", finding.measured
-    yield from (("note", text) for text in finding.notes if rules)
     yield from (("assuming", text) for text in finding.assumes)
     for i, text in enumerate(change(finding)):
         yield "change", text if i else f"to get {goal(finding)}: {text}"
@@ -128,20 +122,18 @@ def _settings(finding: AuditFinding, *, verbose: bool) -> Iterator[tuple[str, st
 
 def certainty(finding: AuditFinding) -> str:
     """Return what the verdict stands on, in a sentence."""
-    variables = tuple(dict.fromkeys(v for each in finding.settings for v in each.default_of))
-    release = f"on {finding.library} {finding.version}"
+    if finding.confidence == "none":
+        return "it is not determined: see `why`"
+    if finding.confidence == "conditional":
+        return "it is known for each case, and not which case holds"
+    sure = f"it stands on the file and on {finding.library} {finding.version}"
     if finding.release_guessed:
-        release += ", a guess from its keys: `--library NAME@VERSION` names the release"
-    parts = {
-        "certain": f"it stands on the file and {release}",
-        "assumed": f"it takes for granted what the rows `assuming` name; it stands {release}",
-        "conditional": "it is known for each case, and not which case holds",
-        "none": "it is not determined: see `why`",
-    }
-    rests_on_the_file = finding.confidence == "assumed" and not finding.assumes
-    sure = parts["certain" if rests_on_the_file else finding.confidence]
-    if variables and finding.confidence in ("certain", "assumed"):
-        sure += f"; with the script's defaults of {few(variables)}, which a caller may set"
+        sure += ", a guess from its keys: `--library NAME@VERSION` names the release"
+    if finding.assumes:
+        sure += "; it takes for granted what the rows `assuming` name"
+    variables = dict.fromkeys(v for each in finding.settings for v in each.default_of)
+    if variables:
+        sure += f"; with the script's defaults of {few([*variables])}, which a caller may set"
     return sure
 
 

@@ -5,8 +5,7 @@ off it is, what to write instead, and what else counts. They use no word of the 
 facts behind them are the rows of render.py.
 """
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from orchestrator.analysis.text import few
 from orchestrator.audit.judge import AuditFinding
@@ -14,9 +13,8 @@ from orchestrator.audit.own_code import called
 from orchestrator.audit.render import cases, edit_text, goal, term_text
 from orchestrator.audit.verdicts import VERDICTS, WITHOUT_A_TERM, WITHOUT_KL
 from orchestrator.kl.verdicts import percent
-from orchestrator.library.launches import UNSET
+from orchestrator.library.launches import LaunchChange
 
-_LINES = re.compile(r"\blines? [\d, ]*\d")
 MOST_EDITS = 3
 """Maximum number of edits of a change that a summary names."""
 DRIFT = 10
@@ -38,20 +36,6 @@ def summary(finding: AuditFinding) -> Iterator[tuple[str, str]]:
         yield "Also", "; ".join(more)
 
 
-def equal_answers(findings: Iterable[AuditFinding]) -> list[list[AuditFinding]]:
-    """Return the findings in groups: of one file, with one answer, line numbers and cases apart."""
-    groups: dict[tuple[str, ...], list[AuditFinding]] = {}
-    for each in findings:
-        head, *lines = (text for _, text in summary(each))
-        own = (
-            each.file,
-            head.removeprefix(_place(each)),
-            *(_LINES.sub("", text) for text in lines),
-        )
-        groups.setdefault(own, []).append(each)
-    return list(groups.values())
-
-
 def one_line(finding: AuditFinding) -> str:
     """Return a finding in one line: place, mark, objective, terms, release, the first mistake."""
     wrong = _mistakes(finding)
@@ -62,7 +46,7 @@ def one_line(finding: AuditFinding) -> str:
         f"{mark(finding)}: {VERDICTS[finding.verdict].objective} ({finding.verdict})",
         *([f"if {cases(finding)}"] if finding.conditional else []),
         *_terms(finding),
-        *_moves(finding),
+        *(["the reference moves"] if finding.moving_reference else []),
         f"{finding.library} {finding.version}",
         sure,
         *([f"conflict: {wrong[0]}"] if wrong else []),
@@ -111,11 +95,9 @@ def instead(finding: AuditFinding) -> str:
         test = f": orch explain --of {functions[0].path}:{functions[0].name}" if functions else ""
         return f"{first}. Audit runs no code of a launch{test}"
     if finding.changes:
-        edits = list(map(edit_text, finding.changes[0].edits))
-        more = f" (and {len(edits) - MOST_EDITS} more: -v)" if len(edits) > MOST_EDITS else ""
         apart = [each.text for each in finding.contradictions if each.apart]
         first = f"mend this first: {apart[0]}; then " if apart else ""
-        return f"{first}{goal(finding)}: {', '.join(edits[:MOST_EDITS])}{more}"
+        return f"{first}{goal(finding)}: {_edits(finding.changes[0])}"
     if finding.verdict == "undetermined":
         return _what_decides(finding, wrong)
     if wrong:
@@ -148,8 +130,7 @@ def _what_decides(finding: AuditFinding, wrong: list[str]) -> str:
     """Return what to write down or to name of an undetermined launch, and its first mistake."""
     decides = f"write down what decides: {finding.why}"
     if finding.release_guessed and any(each.release for each in finding.possibilities):
-        hint = f" ({finding.hint})" if finding.hint else ""
-        decides = f"name the release: --library {finding.library}@VERSION{hint}"
+        decides = f"name the release: --library {finding.library}@VERSION"
     if not wrong or _is_of_a_fork(finding):
         return decides
     return f"{decides}; in {finding.library} {finding.version} mend this, too: {wrong[0]}"
@@ -171,11 +152,15 @@ def _for_a_kl(finding: AuditFinding) -> str:
     change = finding.for_a_kl
     if change is None:
         return "nothing, if that is meant"
-    edits = ", ".join(map(edit_text, change.edits[:MOST_EDITS]))
+    rest = f"; {change.also}" if change.also else ""
+    text = f"nothing, if that is meant; for a bound on the drift, {change.words}"
+    return f"{text}: {_edits(change)}{rest}"
+
+
+def _edits(change: LaunchChange) -> str:
     more = len(change.edits) - MOST_EDITS
-    rest = f" (and {more} more: -v)" if more > 0 else ""
-    rest += f"; {change.also}" if change.also else ""
-    return f"nothing, if that is meant; for a bound on the drift, {change.words}: {edits}{rest}"
+    edits = ", ".join(map(edit_text, change.edits[:MOST_EDITS]))
+    return f"{edits} (and {more} more: -v)" if more > 0 else edits
 
 
 def _place(finding: AuditFinding) -> str:
@@ -185,13 +170,8 @@ def _place(finding: AuditFinding) -> str:
 
 def _head(finding: AuditFinding) -> str:
     guessed = " (a guess)" if finding.release_guessed else ""
-    marks = "; ".join([mark(finding), *_moves(finding)])
+    marks = mark(finding) + ("; the reference moves" if finding.moving_reference else "")
     return f"{_place(finding)}   {finding.library} {finding.version}{guessed}   {marks}"
-
-
-def _moves(finding: AuditFinding) -> Iterator[str]:
-    if finding.moving_reference:
-        yield "the reference moves"
 
 
 def _terms(finding: AuditFinding) -> Iterator[str]:
@@ -303,31 +283,11 @@ def _named_flags(finding: AuditFinding) -> str:
     return f"{first.flag}{at}" + (f" and {more} more" if more else "")
 
 
-def _left_to_the_caller(finding: AuditFinding) -> Iterator[str]:
-    """Yield the options whose value is a variable that nothing in the script sets.
-
-    Without it the option has no value, which argparse refuses.
-    """
-    keys = finding.held
-    if keys is None or keys.grammar != "argparse":
-        return
-    kinds = {key: kind for t in (*keys.others, keys.table) for key, kind in t.kinds.items()}
-    lasts = ((key, values[-1]) for key, values in keys.given.items())
-    left = [
-        f"{given.why[0]} (--{key})"
-        for key, given in lasts
-        if given.text == UNSET and not given.mark and kinds.get(key, "switch") != "switch"
-    ]
-    if left:
-        yield f"a caller must set {few(left)}"
-
-
 def _also(finding: AuditFinding) -> Iterator[str]:
     """Yield what else counts, the most important first."""
     wrong = _mistakes(finding)
     if wrong and finding.changes and wrong[0] not in instead(finding):
         yield wrong[0]
-    yield from _left_to_the_caller(finding)
     unbounded = finding.verdict in WITHOUT_KL
     for note in finding.bound_notes:
         if not note.wrong and not instead(finding).startswith(note.instead):

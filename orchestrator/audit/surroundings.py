@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from orchestrator.errors import LaboratoryError
 from orchestrator.estimators import TABLE
 from orchestrator.kl.estimators import UNCLAMPED
 from orchestrator.kl.groups import group_std
@@ -25,10 +24,7 @@ MOST_ROLLOUTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """An effect on the KL term, with its number.
-
-    `headline`: its words in the headline; empty if the effect does not change the objective.
-    """
+    """An effect on the KL term, with its number; `headline`: its words in the headline."""
 
     text: str
     headline: str = ""
@@ -90,16 +86,11 @@ def _on_reward(
         yield from _division_beside_kl(reading, around, place)
     yield from _ratio(reading, around)
     if around.correction:
-        number = _by_weight(around, term, "reward")
-        text = f"{around.correction} multiplies the KL with the policy loss{number}"
+        text = f"{around.correction} multiplies the KL with the policy loss"
         yield Effect(text, f"with {around.correction}")
-    if reading.regime.on_policy is not True and around.clip is not None:
-        span = _span(around.clip)
-        cut = "is weighed by that bound" if around.policy_loss != "ppo" else "gets no gradient"
-        what = f"a token whose ratio leaves {span} {cut}, from the KL in the reward too, where the "
-        yield from _clip(
-            around, estimator_name(term), "reward", f"{what}clip cuts", "through a clip"
-        )
+    cut = "is weighed by that bound" if around.policy_loss != "ppo" else "gets no gradient"
+    what = f"a token whose ratio leaves the clip {cut}, from the KL in the reward too"
+    yield from _clip(reading, estimator_name(term), "reward", what, "through a clip")
     if around.discount:
         yield Effect(
             f"the advantage discounts later tokens ({around.discount}): the KL of later tokens "
@@ -114,22 +105,14 @@ def _on_loss(
 ) -> Iterator[Effect]:
     """Yield the effects on a KL in the loss, which stands beside the policy loss."""
     yield from _division_beside_kl(reading, around, "in the loss")
-    if (mode := said(around.policy_loss)) and not reading.in_reward.active:
-        text = f"{mode} is the policy loss: the KL in the loss is added to it as it is"
-        yield Effect(text)
     if around.correction:
-        number = _by_weight(around, term, "loss")
         yield Effect(
             f"{around.correction} multiplies the policy loss and not the KL in the loss: where "
-            "its weight is below 1, β counts that much more, and where it masks, the KL is "
-            f"alone{number}",
+            "its weight is below 1, β counts that much more, and where it masks, the KL is alone",
             f"outside {around.correction}",
         )
-    if reading.regime.on_policy is not True and around.clip is not None:
-        what = f"the clip {_span(around.clip)} cuts the task's gradient and not that of the KL"
-        yield from _clip(
-            around, "k2", "loss", f"{what} in the loss", "beside a clipped policy loss"
-        )
+    what = "the clip cuts the task's gradient and not that of the KL in the loss"
+    yield from _clip(reading, "k2", "loss", what, "beside a clipped policy loss")
     because = _because(around.aggregation_because)
     if around.kl_loss_factor is None:
         yield Effect(
@@ -162,29 +145,25 @@ def _on_both(around: Surroundings) -> Iterator[Effect]:
 
 
 def _division_with_kl(reading: LaunchReading, around: Surroundings) -> Iterator[Effect]:
-    because, beta = _because(around.divided_because), reading.in_reward.beta
-    if around.advantage_divided_by == "batch_std":
-        yield Effect(
-            f"the advantage, the KL included, is divided by the standard deviation of the batch"
-            f"{because}: one factor for both, so β keeps its meaning"
+    """Yield the effect of a group's deviation; a batch's is one factor for the KL and the task."""
+    if around.advantage_divided_by != "group_std":
+        return
+    number, size, beta = "", _group(reading), reading.in_reward.beta
+    if size is not None and beta:
+        half, tenth = (group_std(solved, size) for solved in (0.5, 0.1))
+        number = (
+            f"; in groups of {size}, for a normal KL of deviation 1 that does not depend on "
+            f"success: β × {half.over_all(abs(beta)):.3g} at 50% solved, "
+            f"× {tenth.over_all(abs(beta)):.3g} at 10% solved, where the KL is alone in "
+            f"{tenth.equal:.0%} of groups"
         )
-    elif around.advantage_divided_by == "group_std":
-        number, size = "", _group(reading)
-        if size is not None and beta:
-            half, tenth = (group_std(solved, size) for solved in (0.5, 0.1))
-            number = (
-                f"; in groups of {size}, for a normal KL of deviation 1 that does not depend on "
-                f"success: β × {half.over_all(abs(beta)):.3g} at 50% solved, "
-                f"× {tenth.over_all(abs(beta)):.3g} at 10% solved; with a filter of equal groups "
-                f"× {half.beta_in_reward:.3g} and × {tenth.beta_in_reward:.3g}; at 10% the KL is "
-                f"alone in {tenth.equal:.0%} of groups"
-            )
-        yield Effect(
-            "the advantage, the KL included, is divided by the standard deviation of its group"
-            f"{because}: each prompt has a β of its own, and where all task rewards of a group are "
-            f"equal, the KL is left alone, at unit size whatever β is{number}",
-            "rescaled for each prompt by its group's standard deviation",
-        )
+    yield Effect(
+        "the advantage, the KL included, is divided by the standard deviation of its group"
+        f"{_because(around.divided_because)}: each prompt has a β of its own, and where all task "
+        "rewards of a group are equal, the KL is left alone, at unit size whatever β is"
+        f"{number}",
+        "rescaled for each prompt by its group's standard deviation",
+    )
 
 
 def _division_beside_kl(
@@ -221,21 +200,11 @@ def _ratio(reading: LaunchReading, around: Surroundings) -> Iterator[Effect]:
     """Yield what multiplies a KL in the reward beside the token ratio."""
     mode = said(around.policy_loss)
     if reading.regime.on_policy is True:
-        if mode:
-            text = f"{mode} is the policy loss: on-policy its ratio is 1, and the gradient is a "
-            yield Effect(f"{text}policy gradient")
-    elif around.ratio == "sequence_mean":
-        number = ""
-        if around.clip and around.policy_loss == "gspo":
-            mean, token = _mean_ratio_factors(*around.clip)
-            number = (
-                f" (in the laboratory's example of a lag: β × {mean:.3g}, with the token ratio "
-                f"× {token:.3g})"
-            )
+        return
+    if around.ratio == "sequence_mean":
         yield Effect(
             f"{mode or 'the policy loss'} weighs a response by the geometric mean of its ratios, "
-            f"not by their product: the laboratory's number for the token ratio does not hold"
-            f"{number}",
+            "not by their product: the laboratory's number for the token ratio does not hold",
             f"through {mode or 'a sequence'}'s mean ratio",
         )
     elif around.ratio == "none":
@@ -252,55 +221,23 @@ def _ratio(reading: LaunchReading, around: Surroundings) -> Iterator[Effect]:
         )
 
 
-@cache
-def _mean_ratio_factors(low: float, high: float) -> tuple[float | None, float | None]:
-    """Return the factors on β of GSPO's clipped mean ratio and of the token ratio, off-policy."""
-    from orchestrator.exact.surrogates import FAR_AHEAD, PolicyLoss, forces
-
-    losses = (PolicyLoss("gspo", low, high), PolicyLoss())
-    mean, token = (forces(FAR_AHEAD, how).beta_factor for how in losses)
-    return mean, token
-
-
-def _by_weight(around: Surroundings, term: InReward | InLoss, placement: Placement) -> str:
-    """Return the factor on β under the weight against the engine, in words; empty without one."""
-    from orchestrator.exact.surrogates import weight_effect
-
-    weight, name = around.engine_weight, estimator_name(term)
-    if weight is None or name not in TABLE:
-        return ""
-    try:
-        effect = weight_effect(weight, name, placement)
-    except LaboratoryError:
-        return ""
-    unit = "tokens" if weight.kind.endswith("token") else "responses"
-    cut = f"{effect.cut:.2g} of them" if effect.cut else "none of them"
-    return (
-        f"; in the laboratory's example of a mismatch: β × {effect.beta:.3g} of what it is without "
-        f"it, to first order in β (the weights of {unit} are {effect.smallest:.2g} to "
-        f"{effect.largest:.2g} there, and the bounds cut {cut})"
-    )
-
-
-def _span(clip: tuple[float, float]) -> str:
-    return f"[{1 - clip[0]:g}, {1 + clip[1]:g}]"
-
-
 def _clip(
-    around: Surroundings, estimator: str, placement: Placement, text: str, headline: str
+    reading: LaunchReading, estimator: str, placement: Placement, text: str, headline: str
 ) -> Iterator[Effect]:
-    """Yield the off-policy effect of clipping the token ratio, with its factors on β."""
-    if around.clip is None or around.ratio != "token" or around.policy_loss not in ("ppo", "cispo"):
+    """Yield the off-policy effect of clipping the token ratio, where it has a factor on β."""
+    around = reading.surroundings
+    if around is None or around.clip is None or reading.regime.on_policy is True:
+        return
+    if around.ratio != "token" or around.policy_loss not in ("ppo", "cispo"):
         return
     if estimator not in TABLE:
         return
-    short, long = _clip_factors(around.policy_loss, around.clip, estimator, placement)
-    if not (is_changed(short) or is_changed(long)):
-        yield Effect(f"{text}; in the laboratory's examples of a lag: no effect")
-        return
-    number = f"{_times(short)} at the laboratory's short lag, {_times(long)} at its long one"
-    unsaid = "the launch does not say how far its policy moves in a batch"
-    yield Effect(f"{text}; exactly, to first order in β: {number}; {unsaid}", headline)
+    low, high = around.clip
+    short, long = _clip_factors(around.policy_loss, (low, high), estimator, placement)
+    if _is_changed(short) or _is_changed(long):
+        number = f"{_times(short)} at the laboratory's short lag, {_times(long)} at its long one"
+        span = f"[{1 - low:g}, {1 + high:g}]"
+        yield Effect(f"{text} ({span}); exactly, to first order in β: {number}", headline)
 
 
 @cache
@@ -330,36 +267,25 @@ def _clamp(
     """Yield the effect of clamping each token's KL, with the share of its gradient that remains."""
     from orchestrator.exact.surrogates import clamp_effect
 
-    form, name = TABLE.get(estimator_name(term)), estimator_name(term)
-    if around.clamp == UNCLAMPED:
+    name = estimator_name(term)
+    form = TABLE.get(name)
+    if around.clamp == UNCLAMPED or form is None or not form.is_of_a_token:
         return
-    if around.clamp_of and (form.base if form else name) not in around.clamp_of:
+    if around.clamp_of and form.base not in around.clamp_of:
         return
-    bounds = [
-        f"{what} within ±{bound:g}"
-        for what, bound in zip(("the log-ratio", "the KL"), around.clamp, strict=True)
-        if bound is not None
-    ]
-    text = f"a token's KL is held ({' and '.join(bounds)}), without gradient beyond"
-    if form is None or not form.is_of_a_token:
-        yield Effect(text)
-        return
-    is_old = reading.regime.on_policy is not True
-    left = clamp_effect(around.clamp, name, placement, old=is_old)
-    places = (
-        ("0.08 nats from the reference", left.near),
-        ("18 nats from it", left.far),
-        ("a token of 2% that the reference gives 50%", left.rare),
-    )
-    none = " and ".join(where for where, share in places if not is_changed(share))
-    parts = [f"no effect at {none}"] if none else []
-    parts += [f"× {share:.2g} at {where}" for where, share in places if is_changed(share)]
-    most = around.clamp.value or around.clamp.log_ratio
-    headline = f"held within ±{most:g} a token" if is_changed(left.rare) else ""
-    yield Effect(f"{text}; of its expected gradient, exactly: {', '.join(parts)}", headline)
+    left = clamp_effect(around.clamp, name, placement, old=reading.regime.on_policy is not True)
+    if _is_changed(left.rare):
+        most = around.clamp.value or around.clamp.log_ratio
+        yield Effect(
+            f"a token's KL is held within ±{most:g}, without gradient beyond: of its expected "
+            f"gradient, exactly, × {left.near:.2g} is left 0.08 nats from the reference, "
+            f"× {left.far:.2g} 18 nats from it, × {left.rare:.2g} of a token of 2% that the "
+            "reference gives 50%",
+            f"held within ±{most:g} a token",
+        )
 
 
-def is_changed(factor: float | None) -> bool:
+def _is_changed(factor: float | None) -> bool:
     """Return True if a factor differs from 1 by LEAST_CHANGE or more, or is None."""
     return factor is None or abs(factor - 1) >= LEAST_CHANGE
 
@@ -367,7 +293,7 @@ def is_changed(factor: float | None) -> bool:
 def _times(factor: float | None) -> str:
     if factor is None:
         return "no pull of the task is left"
-    return f"β × {factor:.3g}" if is_changed(factor) else "no effect"
+    return f"β × {factor:.3g}" if _is_changed(factor) else "no effect"
 
 
 def estimator_name(term: InReward | InLoss) -> str:

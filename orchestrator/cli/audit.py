@@ -12,7 +12,7 @@ from orchestrator.audit.fix import diff, diff_path, write_diff
 from orchestrator.audit.libraries import Projects, marks
 from orchestrator.audit.pipeline import STDIN, audit_file, launch_files
 from orchestrator.audit.render import finding_as_json, rows
-from orchestrator.audit.summary import equal_answers, one_line, summary
+from orchestrator.audit.summary import one_line, summary
 from orchestrator.cli import common
 from orchestrator.cli.common import print_json, say
 from orchestrator.cli.conventions import set_next
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from orchestrator.audit.judge import AuditFinding
 
 FORMATS = ("concise", "full", "json")
-WIDTH = 80
-LABEL = 14
 
 
 @click.command(short_help="Say what any launch script really optimises.")
@@ -99,8 +97,8 @@ def command(
     orch audit --library verl@0.3.0 old/run_ppo.sh
     """
     messages.set_quiet(quiet)
-    if STDIN in paths:
-        _reads_a_pipe(fix)
+    if STDIN in paths and fix:
+        raise click.UsageError("--fix writes beside a file: name one instead of `-`")
     versions = pinned_releases(pinned)
     findings: list[AuditFinding] = []
     unreadable: list[tuple[str, str]] = []
@@ -123,14 +121,15 @@ def command(
     output = "json" if as_json else output
     shown = [each for each in findings if each.problem or not hook]
     if output == "json":
-        _print_data(findings, unreadable)
+        whys = [{"file": name, "why": why} for name, why in unreadable]
+        print_json({"findings": list(map(finding_as_json, findings)), "unreadable": whys})
     else:
         short = quiet or hook or any(path.is_dir() for path in paths)
         _print(shown, output or ("concise" if short else "full"), verbose)
     for name, why in unreadable:
         say(f"{name}: {why}")
-    if STDIN not in paths:
-        set_next(_next_step(findings, fixable, fix))
+    fixing = "orch audit --fix FILE"
+    set_next(fixing if STDIN in paths else _next_step(findings, fixable, fix))
     return _exit_code(findings, bool(unreadable), bool(missing), hook=hook)
 
 
@@ -167,15 +166,6 @@ def _next_step(findings: "list[AuditFinding]", fixable: list[Path], fix: bool) -
     return "orch explain --all" if findings else ""
 
 
-def _reads_a_pipe(fix: bool) -> None:
-    """Set the next step for a script that came through a pipe. Raise UsageError for `--fix`, which
-    needs a file.
-    """
-    if fix:
-        raise click.UsageError("--fix writes beside a file: name one instead of `-`")
-    set_next("orch audit --fix FILE")
-
-
 def _write_diff(path: Path, changes: str, by_hand: list[str]) -> None:
     """Write the change beside the file, and print how to apply it."""
     for each in by_hand:
@@ -190,18 +180,17 @@ def _write_diff(path: Path, changes: str, by_hand: list[str]) -> None:
         say(f"{path}: the change is in {target}; apply it with: patch {path.name} {target.name}")
 
 
-def _print_data(findings: "list[AuditFinding]", unreadable: list[tuple[str, str]]) -> None:
-    whys = [{"file": name, "why": why} for name, why in unreadable]
-    print_json({"findings": [finding_as_json(each) for each in findings], "unreadable": whys})
-
-
 def _print(findings: "list[AuditFinding]", output: str, verbose: int) -> None:
-    if output == "full":
-        for same in equal_answers(findings):
-            _print_full(same, verbose)
     for each in findings:
+        colour = _colour(each) if sys.stdout.isatty() else None
         if output == "concise":
-            click.secho(one_line(each), fg=_colour(each) if sys.stdout.isatty() else None)
+            click.secho(one_line(each), fg=colour)
+            continue
+        facts = rows(each, rules=verbose > 1) if verbose else ()
+        for name, text in (*summary(each), *facts):
+            body = common.wrapped(text, f"  {name:<12}" if name else "", 80)
+            click.secho(body, fg=None if name else colour)
+        click.echo()
     if len(findings) > 1:
         problems = sum(each.problem for each in findings)
         click.echo(f"{len(findings)} launches, {problems} with a KL term that needs a look")
@@ -213,52 +202,19 @@ def _colour(finding: "AuditFinding") -> str:
     return "yellow" if finding.verdict == "undetermined" else "green"
 
 
-def _print_full(same: "list[AuditFinding]", verbose: int) -> None:
-    """Print the six lines of findings with one answer; from `-v` on the facts of the first."""
-    import textwrap
-
-    finding = same[0]
-    lines = list(summary(finding))
-    if others := sorted({each.line for each in same} - {finding.line}):
-        word = "line" if len(others) == 1 else "lines"
-        lines[0] = ("", f"{lines[0][1]}   (and {word} {', '.join(map(str, others))})")
-    elif len(same) > 1:
-        lines[0] = ("", f"{lines[0][1]}   (and {len(same) - 1} more cases)")
-    facts = list(rows(finding, rules=verbose > 1)) if verbose else []
-    for name, text in [*lines, *facts]:
-        body = textwrap.fill(
-            text,
-            WIDTH,
-            initial_indent=f"  {name:<{LABEL - 2}}" if name else "",
-            subsequent_indent=" " * LABEL if name else "  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        click.secho(body, fg=None if name or not sys.stdout.isatty() else _colour(finding))
-    click.echo()
-
-
 def pinned_releases(pinned: Sequence[str]) -> dict[str, str]:
     """Return library -> release of `--library NAME@VERSION`s, with the reason after a blank.
 
     Raise click.UsageError for another text.
     """
-    if not pinned:
-        return {}
-
     names = [name for library, mark in marks().items() for name in (library, *mark.aliases)]
     releases = {}
     for each in pinned:
-        name, at, version = each.partition("@")
-        if not at or not version[:1].isdigit():
+        name, _, version = each.lower().partition("@")
+        if name not in names or not version[:1].isdigit():
             raise click.UsageError(
-                f"--library takes NAME@VERSION, such as {next(iter(names))}@0.3.0, "
-                f"got '{each}': give both"
-            )
-        name = name.lower()
-        if name not in names:
-            raise click.UsageError(
-                f"--library knows {', '.join(names)}, got '{name}'{did_you_mean(name, names)}"
+                f"--library takes NAME@VERSION, such as {names[0]}@0.3.0, got '{each}' (it knows "
+                f"{', '.join(names)}){did_you_mean(name, names)}"
             )
         releases[name] = f"{version} --library says so"
     return releases

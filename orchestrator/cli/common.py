@@ -145,13 +145,13 @@ def hanging(name: str, text: str) -> str:
     return wrapped(text, f"{name:<10} ")
 
 
-def wrapped(text: str, label: str = "") -> str:
-    """Return a text within 100 columns, below its label if it has one."""
+def wrapped(text: str, label: str = "", width: int = 100) -> str:
+    """Return a text within so many columns, below its label if it has one."""
     import textwrap
 
     return textwrap.fill(
         text,
-        100,
+        width,
         initial_indent=label,
         subsequent_indent=" " * len(label),
         break_long_words=False,

@@ -25,9 +25,6 @@ from orchestrator.logs.readers import open_source
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.rundir import CellDir
 from orchestrator.runs.experiment import is_spec, launched_cells
-from orchestrator.settings import Settings
-from orchestrator.spec.expand import expand
-from orchestrator.spec.load import load
 
 HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 
@@ -38,7 +35,7 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 @click.option(
     "--script",
     type=click.Path(exists=True, path_type=Path),
-    help="The launch of the run, which orch audit reads; or a spec of orch, or a cell's folder.",
+    help="The launch of the run, which orch audit reads.",
 )
 @click.option(
     "--library",
@@ -89,17 +86,11 @@ def command(
         if absent := next((name for name in renames if name not in names), ""):
             raise SelectionError(f"{log} has no metric '{absent}'{did_you_mean(absent, names)}")
         for run in logged:
-            untold: list[str] = []
-            try:
-                facts, place, trained_by, why = _facts(run, script, library, cell)
-            except UnreadableScript as error:
-                facts, place, trained_by, why = _facts(run, None, library, cell)
-                facts = facts or TrainingFacts(source=Path(str(script)).name)
-                untold = [f"what the launch sets: {error}"]
+            facts, place, trained_by, untold = _facts(run, script, library, cell)
             answer = diagnose(trace_of(run, trained_by, place, renames), facts)
             untold += answer.untold
             if answer.first is None and trained_by is None and cell is None:
-                untold.append(f"which library trained it: {why}")
+                untold.append(f"which library trained it: {origin_of(run).library_because}")
             answer = replace(answer, untold=tuple(untold))
             answer = _not_better(answer, cell) if cell else answer
             answers.append((cell.path.name if cell else run.name, answer))
@@ -156,51 +147,31 @@ def _cell_of(path: Path) -> CellDir | None:
 
 def _facts(
     run: LoggedRun, script: Path | None, library: str | None, cell: CellDir | None
-) -> tuple[TrainingFacts | None, Place | None, str | None, str]:
-    """Return what the settings say, the place of the KL, and the library, with the reason."""
+) -> tuple[TrainingFacts | None, Place | None, str | None, list[str]]:
+    """Return what the settings say, the place of the KL, the library, and what is not known."""
     if cell is not None:
-        return facts_of(cell.read_cell().settings, "cell.json"), None, None, ""
+        return facts_of(cell.read_cell().settings, "cell.json"), None, None, []
     origin = origin_of(run, library)
     if script is None:
-        return None, None, origin.library, origin.library_because
-    settings = _settings_of(script)
-    if settings is not None:
-        facts = facts_of(settings, script.name)
-        return facts, facts.place, origin.library or settings.backend.name, origin.library_because
+        return None, None, origin.library, []
     pinned = {origin.library: origin.release} if origin.library and origin.release else {}
-    _, findings = audit_file(script, pinned, Projects())
-    terms = {(f.in_reward, f.in_loss, f.verdict) for f in findings}
+    try:
+        _, findings = audit_file(script, pinned, Projects())
+        terms = {(f.in_reward, f.in_loss, f.verdict) for f in findings}
+        why = f"{script} has {len(terms)} different KL terms: give the launch of this run alone"
+    except UnreadableScript as error:
+        terms, why = set(), str(error)
     if len(terms) != 1:
-        raise UnreadableScript(
-            f"{script} has {len(findings)} launches with {len(terms)} different KL terms: give a "
-            "file with the launch of this run alone"
-        )
+        unread = TrainingFacts(source=script.name)
+        return unread, None, origin.library, [f"what the launch sets: {why}"]
     facts = facts_of_finding(findings[0], script.name)
-    return facts, facts.place, origin.library or findings[0].library, origin.library_because
-
-
-def _settings_of(path: Path) -> Settings | None:
-    """Return the settings of a cell's folder, or of a spec whose cells have the same facts; None
-    for a launch."""
-    cell = _cell_of(path)
-    if cell is not None:
-        return cell.read_cell().settings
-    declares = path.suffix in (".yaml", ".yml") and "\nstudies:" in path.read_text(encoding="utf-8")
-    cells = expand(load(path)) if declares else []
-    if len({facts_of(each.settings, path.name) for each in cells}) > 1:
-        raise SelectionError(
-            f"{path} has {len(cells)} cells that differ: give the folder of this run's cell"
-        )
-    return cells[0].settings if cells else None
+    return facts, facts.place, origin.library or findings[0].library, []
 
 
 def _print(answer: Diagnosis) -> None:
     first = answer.first
     if first is None:
-        why = "What went wrong cannot be told from this log"
-        if answer.not_finite:
-            why = f"{answer.not_finite} is not finite; what led to it cannot be told from this log"
-        click.echo(f"{why}.")
+        click.echo("What went wrong cannot be told from this log.")
     else:
         answer_text = f"{HOW_SURE[first.certainty]}{CAUSES[first.cause].words}."
         click.echo(answer_text[0].upper() + answer_text[1:])
@@ -231,13 +202,7 @@ def as_data(name: str, answer: Diagnosis) -> dict[str, Any]:
         "certainty": first.certainty if first else None,
         "unit": answer.unit,
         "candidates": [
-            {
-                "cause": each.cause,
-                "certainty": each.certainty,
-                "words": CAUSES[each.cause].words,
-                "change": each.change,
-                "evidence": [asdict(evidence) for evidence in each.evidence],
-            }
+            {**asdict(each), "words": CAUSES[each.cause].words, "change": each.change}
             for each in answer.candidates
         ],
         "notes": list(answer.notes),

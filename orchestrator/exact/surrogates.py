@@ -33,7 +33,6 @@ from orchestrator.kl.estimators import (
     Clamp,
     Correction,
     EngineWeight,
-    ratio_of_unit,
     slope,
     weights,
 )
@@ -184,42 +183,6 @@ def _force(gradient: FloatTable, true: FloatTable) -> Force:
     length = float(true @ true)
     return Force(
         float(gradient @ true) / length, float(np.linalg.norm(gradient - true)) / sqrt(length)
-    )
-
-
-class WeightEffect(NamedTuple):
-    """The effect of an engine correction, in the laboratory's example of a mismatch."""
-
-    beta: float
-    """Effective beta with the weight over effective beta without it."""
-    smallest: float
-    largest: float
-    """The smallest and the largest weight of the samples, before the bounds."""
-    cut: float
-    """The share of samples (tokens or sequences) whose weight is outside the bounds."""
-
-
-@cache
-def weight_effect(weight: EngineWeight, estimator: str, placement: Placement) -> WeightEffect:
-    """Return the exact effect of a weight on the beta of a term, in MISMATCH with the token ratio.
-
-    It does not multiply a KL in the loss: there the factor is the same for every estimator.
-    Raise LaboratoryError for an estimator over the vocabulary, and if no gradient remains.
-    """
-    how = PolicyLoss(correction=weight.kind, least=weight.least, most=weight.most)
-    with_it, without = (
-        forces(MISMATCH, each, estimator, placement) for each in (how, PolicyLoss())
-    )
-    if with_it.reward.pull < 1e-9 or abs(without.kl.pull) < 1e-9:
-        raise LaboratoryError(f"{weight} leaves no gradient, or {estimator} has none: no beta")
-    step = Step(MISMATCH)
-    ratio = ratio_of_unit(weight.kind, step.logp_old - step.logp_engine)
-    out = ((ratio < weight.least) | (ratio > weight.most)).mean(1)
-    return WeightEffect(
-        with_it.beta_factor / without.beta_factor,
-        float(ratio.min()),
-        float(ratio.max()),
-        float(step.chance @ out),
     )
 
 

@@ -214,26 +214,6 @@ def judged(estimator: str, placement: Placement, case: Case) -> Judged:
     return Judged(case, scaled, words, formula, is_mixed=True, by_prompt=divided)
 
 
-def bias_of_sum(reward: tuple[Judged, float], loss: tuple[Judged, float]) -> tuple[float, float]:
-    """Return the bias near and far of a term in the reward and one in the loss, each with its β.
-
-    The sum is judged as one KL whose β is that of both. A term without a gradient in expectation
-    adds none. The group's mean leaves the share `Case.kept` of the reward's part.
-    """
-    (in_reward, of_reward), (in_loss, of_loss) = reward, loss
-    of_reward *= in_reward.case.kept
-    parts = ((in_reward.row, of_reward), (in_loss.row, of_loss))
-    total = sum(beta for row, beta in parts if not row.is_noise)
-    near, far = (
-        [
-            (of_reward * x + of_loss * y) / total
-            for x, y in zip(getattr(in_reward.row, at), getattr(in_loss.row, at), strict=True)
-        ]
-        for at in ("near", "far")
-    )
-    return _from_true(near), _from_true(far)
-
-
 def _weighted_sum(a: float, one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
     return tuple(a * x + y for x, y in zip(one, other, strict=True))
 

@@ -474,9 +474,6 @@ class HeldKeys:
     """Prefixes of sections that drop an unknown key instead of refusing it."""
     flag: str = ""
     """The prefix of a key on a command line: `--`."""
-    refuses: str = ""
-    """Who refuses a key without a row, where the program is the library's own; empty where it may
-    be a fork."""
     named: str = ""
     """The release that is named and that orch has no table of: the table is that of the next."""
     guessed: bool = False

@@ -7,7 +7,7 @@ from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.logs.logged import LoggedRun
 
 FEWEST = 2
-"""Number of names, logged by one library only, that together identify it."""
+"""Number of logged names from which on the library that knows the most of them is the one."""
 
 
 class LibraryOrigin(NamedTuple):
@@ -35,20 +35,9 @@ def origin_of(run: LoggedRun, named: str | None = None) -> LibraryOrigin:
     tables = {name: plugins.logged_metrics(name) for name in plugins.logging()}
     logged = {name for row in run.rows for name in row.values}
     known = {n: {m for m in logged if table.rows(m)} for n, table in tables.items() if table}
-    own = {
-        n: names - set().union(*(k for o, k in known.items() if o != n))
-        for n, names in known.items()
-    }
-    alone = [n for n, names in own.items() if len(names) >= FEWEST]
-    if len(alone) == 1:
-        some = ", ".join(sorted(own[alone[0]])[:3])
-        return LibraryOrigin(alone[0], f"of all libraries it alone logs {some}")
-    if not any(known.values()):
-        return LibraryOrigin(
-            None, "no library that orch knows logs these names: --library says which"
-        )
     most = max(map(len, known.values()))
-    fitting = [n for n, names in known.items() if len(names) == most]
+    fitting = [name for name, names in known.items() if len(names) == most]
     if len(fitting) == 1 and most >= FEWEST:
         return LibraryOrigin(fitting[0], "it knows more of the logged names than other libraries")
-    return LibraryOrigin(None, f"its names fit {', '.join(fitting)}: --library says which")
+    fits = f"its names fit {', '.join(fitting)}" if most else "no library orch knows has its names"
+    return LibraryOrigin(None, f"{fits}: --library says which")

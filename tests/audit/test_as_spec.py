@@ -328,11 +328,10 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
             f"{OPENRLHF} --max_samples 9",
             "give num_train_steps in s.yaml: max_samples=9",
         ),
-        ("trl@0.14.0", RLOO, "orch has read has own_flag=3"),
-        ("trl@0.14.0", RLOO, "does not have missing_eos_penalty=2"),
+        ("trl@0.14.0", RLOO, "no field holds missing_eos_penalty=2, own_flag=3"),
         ("openrlhf@0.10.1.post2", f"{OPENRLHF} --normalize_reward", "no field holds normalize_rew"),
         ("prime_rl@0.5.0", PRIME, "moved further than 0.2, either way, has only that KL"),
-        ("verl@0.9.1", f"{VERL}algorithm.own=False", "orch has read has algorithm.own=False"),
+        ("verl@0.9.1", f"{VERL}algorithm.own=False", "no field holds algorithm.own=False"),
     ],
 )
 def test_what_the_spec_trains_otherwise_is_said(

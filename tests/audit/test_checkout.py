@@ -12,7 +12,7 @@ from backends.verl.audit.composed import ComposedKeys
 from lab.adopt import loss_code
 from orchestrator import plugins
 from orchestrator.audit import checkout
-from orchestrator.audit.checkout import KnownCode, functions, places, release_of
+from orchestrator.audit.checkout import KnownCode, functions, places
 from orchestrator.audit.judge import AuditFinding
 from orchestrator.audit.libraries import NeighbourFiles, Projects
 from orchestrator.audit.pipeline import audit_file
@@ -85,9 +85,6 @@ def test_a_changed_function_is_taken_for_granted_with_its_lines(
 
     equal = audited(tmp_path, {CORE: SAME}, "", known, monkeypatch)
     assert not any(CORE in each for each in equal.assumes)
-    assert ("kl_penalty beside it is that of verl 0.9.1", CORE) in [
-        (each.text, each.source) for each in equal.rules
-    ]
 
 
 def test_a_forks_key_is_answered_with_the_lines_that_read_it(
@@ -130,14 +127,6 @@ def test_advice_names_only_keys_that_the_checkouts_parser_has(tmp_path: Path) ->
     _, (silent,) = audit_file(script, {"openrlhf": "0.8.5 test"}, Projects())
     named = {edit.key for change in silent.changes for edit in change.edits if edit.text}
     assert not named & advice
-
-
-def test_the_code_beside_a_script_names_its_release(tmp_path: Path) -> None:
-    two = PENALTY + "\ndef apply_kl_penalty(data):\n    return data\n"
-    known = of_release({CORE: two}, "0.4.1")
-    assert release_of({CORE: two}, known).startswith("0.4.1 2 of 2 functions")
-    assert release_of({CORE: PENALTY}, known) == ""  # one function is too little
-    assert release_of({}, known) == ""
 
 
 DEFAULTS = """

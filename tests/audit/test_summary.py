@@ -161,8 +161,7 @@ def test_after_the_change_the_answer_is_another(name: str) -> None:
     if changed == text or left:
         return
     for old, new in zip(before, audit(changed, file), strict=True):
-        if any(each.instead[1] for each in old.key_findings):
-            assert not new.key_findings, "a slip is mended alone"
+        if any(each.mistake and each.meant for each in old.key_findings):
             continue
         assert mark(new) == "fine"
         assert VERDICTS[new.verdict].effect != VERDICTS[old.verdict].effect
@@ -176,15 +175,3 @@ def test_how_much_beta_weighs(beta: str, much: str) -> None:
     """At most beta × 1/2 sqrt(8/7) / (1 - 1/8) with GRPO in groups of 8: 0.611 of it."""
     (finding,) = audit(f"{IN_LOSS} {ON_POLICY} {TYPE}=mse {COEFFICIENT}={beta}", "x.sh")
     assert f"At β = {beta} it weighs {much}" in dict(summary(finding))["It does"]
-
-
-def test_launches_with_one_answer_are_answered_once(tmp_path: Path) -> None:
-    other = IN_LOSS.replace(N8, "actor_rollout_ref.rollout.n=16")
-    path = tmp_path / "x.sh"
-    path.write_text(
-        f"{IN_LOSS}\n{other}\n{IN_LOSS}\n{IN_LOSS} trainer.total_epochs=2\n", encoding="utf-8"
-    )
-    text = printed(path)
-    assert text.count("You wrote") == 2, "groups of 8 and of 16 weigh β otherwise"
-    assert "(and lines 3, 4)" in " ".join(text.split())
-    assert len(printed("-q", path).splitlines()) == 5, "a line each, and the count"

@@ -22,10 +22,8 @@ from orchestrator.exact.surrogates import (
     MISMATCH,
     PolicyLoss,
     forces,
-    weight_effect,
 )
 from orchestrator.kl.configuration import KlConfiguration
-from orchestrator.kl.estimators import EngineWeight
 from orchestrator.kl.groups import group_std
 from orchestrator.losses.table import POLICY_LOSSES, Bounds
 from tests.kl.brute import Brute, chain
@@ -128,23 +126,6 @@ def test_a_correction_of_the_policy_loss_alone_changes_beta() -> None:
     )
     assert alone.reward == both.reward
     assert alone.beta_factor > 1.05 * both.beta_factor
-
-
-def test_a_weight_outside_the_kl_counts_alike_for_every_estimator() -> None:
-    weight = EngineWeight("mis_sequence", most=1.1)
-    factors = [weight_effect(weight, each, "loss").beta for each in ("k2", "k3", "rho_k3")]
-    assert factors == pytest.approx([factors[0]] * 3, rel=1e-12)
-    assert factors[0] > 1.3
-    assert weight_effect(weight, "k2", "loss").cut > 0.25
-    plain = weight_effect(EngineWeight("tis_token"), "k2", "loss")
-    assert plain.cut == 0
-    assert plain.smallest < 1 < plain.largest
-    assert plain == weight_effect(EngineWeight("tis_token", 0.5, 5.0), "k2", "loss")
-
-
-def test_a_weight_that_leaves_nothing_has_no_number() -> None:
-    with pytest.raises(LaboratoryError, match="no gradient"):
-        weight_effect(EngineWeight("mis_token", 50.0, 60.0), "k2", "loss")
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.8])

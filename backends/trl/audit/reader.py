@@ -686,7 +686,6 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         own=frozenset(of_fork) | more | {"output_dir"},
         in_files=request.ignored if ignores else frozenset(),
         flag="--" if request.grammar == "argparse" else "",
-        refuses=_REFUSES.get(request.runner, ""),
         open=request.options_of_its_own is None,
         opaque=request.opaque,
         fork=f"{fork.title} trains it, by its own {', '.join(unsaid)}" if fork and unsaid else "",
@@ -703,13 +702,6 @@ def _whole(parts: Mapping[str, Given]) -> Given:
         tuple(sorted({line for each in parts.values() for line in each.lines})),
         tuple(reason for each in parts.values() for reason in each.why),
     )
-
-
-_REFUSES = {
-    "accelerate": "`trl` hands it to `accelerate launch`, which refuses it",
-    "script": "TRL's own script refuses it",
-}
-"""Runner of a launch -> what it does with a flag that TRL's parser does not know."""
 
 
 @cache

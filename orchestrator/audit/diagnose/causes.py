@@ -106,17 +106,9 @@ CAUSES: dict[str, Cause] = {
         "Look at the responses of these steps, clip the gradient, and bound the log-ratio of a "
         "token before its exponential is taken (in k3 and in the importance ratio).",
     ),
-    "group_of_one": Cause(
-        "each prompt has one response, which is compared with no other",
-        "Sample 4 responses a prompt or more, or take an estimator with a baseline.",
-    ),
     "cut_from_start": Cause(
         "the responses are cut at the limit before they answer",
         "Raise the limit, or see that the policy ends its responses.",
-    ),
-    "silent_part": Cause(
-        "a part of the reward is one number in each step, and teaches nothing",
-        "Score some responses by hand with that part: they may not be parsed.",
     ),
     "length": Cause(
         "the responses grow to the limit and are cut off",

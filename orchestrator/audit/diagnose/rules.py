@@ -34,7 +34,7 @@ from orchestrator.audit.diagnose.run import (
     Run,
 )
 from orchestrator.audit.diagnose.term import KL, TERM, term_of
-from orchestrator.audit.diagnose.trace import CUT, FEWEST_STEPS, Series, Trace, running_mean
+from orchestrator.audit.diagnose.trace import FEWEST_STEPS, Series, Trace, running_mean
 
 
 def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
@@ -55,7 +55,9 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
         )
     notes = tuple(_notes(trace, known))
     if course is None:
-        candidates = _ordered(_of_few_rows(trace))
+        shown = (Evidence(trace.at(0), REWARD, _NONE_DIFFERS),) if len(trace.steps) > 1 else ()
+        silent = shown and trace.is_silent.all()
+        candidates = [CauseFound("no_signal", "likely", shown)] if silent else []
         count = int(np.isfinite(trace.values(REWARD)).sum())
         untold = [
             f"what happened: the rules need {FEWEST_STEPS} steps with a reward; it has {count}"
@@ -73,18 +75,7 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
             candidates = [*_nothing_wrong(run), *candidates]
         untold = [*_untold(run, candidates[0] if candidates else None)]
     untold = [*([beta_untold] if differ else []), *untold]
-    fault = trace.faults[0] if trace.faults else ""
-    return Diagnosis(tuple(candidates), notes, tuple(untold), fault, trace.unit)
-
-
-def _of_few_rows(trace: Trace) -> Iterator[CauseFound]:
-    """Yield what two rows can tell: responses that are cut, rewards of which none differs."""
-    cut, few = trace.values(CUT), len(trace.steps)
-    if few > 1 and (cut > 0.9).all():
-        text = f"in each of {few} rows {np.min(cut):.0%} of the responses or more are cut"
-        yield CauseFound("cut_from_start", "likely", (Evidence(trace.at(0), CUT, text),))
-    if few > 1 and trace.is_silent.all():
-        yield CauseFound("no_signal", "likely", (Evidence(trace.at(0), REWARD, _NONE_DIFFERS),))
+    return Diagnosis(tuple(candidates), notes, tuple(untold), trace.unit)
 
 
 _NONE_DIFFERS = "all rewards of a batch, or all its advantages, are one number"
@@ -105,10 +96,7 @@ def _ordered(found: Iterable[CauseFound]) -> list[CauseFound]:
     for name in inferred:
         if name in best:
             best[name] = replace(best[name], certainty="possible")
-    last = "silent_part"  # what else is wrong explains more
-    return sorted(
-        best.values(), key=lambda c: (CERTAINTIES.index(c.certainty), c.cause == last, c.first)
-    )
+    return sorted(best.values(), key=lambda c: (CERTAINTIES.index(c.certainty), c.first))
 
 
 def _no_signal(run: Run) -> CauseFound | None:
@@ -125,8 +113,6 @@ def _no_signal(run: Run) -> CauseFound | None:
         text = f"the reward is {early[0]:g} in each of the first {len(early)} steps"
         certain: Certainty = "sure" if early[0] == round(early[0]) else "likely"
         return CauseFound("no_signal", certain, (run.shown(0, REWARD, text),))
-    if run.trace.is_silent[:count].all() and not run.course.rose:
-        return CauseFound("no_signal", "sure", (run.shown(0, REWARD, _NONE_DIFFERS),))
     first = run.mean(SILENT, slice(0, 1))
     had_one = first is not None and first <= _LOST_SIGNAL
     if share is not None and share > 0.9 and not had_one:
@@ -206,10 +192,8 @@ _EXPECTED_GAIN = 0.02
 """Units of the advantage by which the loss of a batch falls before a rule looks at it."""
 
 
-class _Level:
-    """Bounds beyond which samples are far from the policy that is trained."""
-
-    ess, clip, ratio, ratio_of_lost, least_kl = 0.9, 0.03, 5.0, 2.0, 1e-5
+_LEAST_KL = 1e-5
+"""KL of a response, in nats, below which the policy is its reference, whatever the log says."""
 
 
 def _levels(run: Run, until: slice) -> tuple[Evidence, ...]:
@@ -218,22 +202,19 @@ def _levels(run: Run, until: slice) -> tuple[Evidence, ...]:
     The ratio is 1 at the first train step of each batch, so its fourth fifth counts. Where the
     reward is lost, a smaller ratio is enough.
     """
-    ratio = _Level.ratio_of_lost if run.hurt else _Level.ratio
-    tests: tuple[tuple[str, float, Callable[[Series], NDArray[np.bool_]], str], ...] = (
-        (ESS, 50, lambda v: v < _Level.ess, "only {:.0%} of the samples count under the ratio"),
-        (CLIP, 50, lambda v: v > _Level.clip, "{:.1%} of the tokens are clipped"),
-        (RATIO, 80, lambda v: v > ratio, "the largest ratio of a token is {:.3g}"),
+    tests = (
+        (ESS, 50, -1, 0.9, "only {:.0%} of the samples count under the ratio"),
+        (CLIP, 50, 1, 0.03, "{:.1%} of the tokens are clipped"),
+        (RATIO, 80, 1, 2.0 if run.hurt else 5.0, "the largest ratio of a token is {:.3g}"),
     )
     evidence = []
-    if 0 < np.max(np.abs(_kl_values(run.trace)), initial=0.0) < _Level.least_kl:
-        return ()  # the policy is its reference: no ratio leaves 1, whatever the log says
-    for name, percent, is_far, text in tests:
-        values = run.trace.get(name)
-        if values is None or np.isnan(values[until]).all():
-            continue
-        middle = np.nanpercentile(values[until], percent)
-        if is_far(np.array([middle]))[0]:
-            first = int(np.flatnonzero(is_far(values[until]))[0])
+    if 0 < np.max(np.abs(_kl_values(run.trace)), initial=0.0) < _LEAST_KL:
+        return ()
+    for name, percent, sign, bound, text in tests:
+        values = run.trace.values(name)[until]
+        middle = np.nan if np.isnan(values).all() else np.nanpercentile(values, percent)
+        if sign * (middle - bound) > 0:
+            first = int(np.flatnonzero(sign * (values - bound) > 0)[0])
             evidence.append(run.shown(first, name, text.format(middle)))
     return tuple(evidence)
 
@@ -250,7 +231,7 @@ def _learning_rate(run: Run) -> CauseFound | None:
     moved = trace.get(KL)
     until = course.before_the_fall.stop + trace.window
     early = course.at_fall is not None and course.at_fall < len(trace.steps) // 3
-    early = early and trace.first_row == 1
+    early = early and trace.from_start
     if moved is None:
         if not early or trace.get(GRADIENT) is None or not _is_on_policy(run):
             return None
@@ -268,9 +249,6 @@ def _learning_rate(run: Run) -> CauseFound | None:
         return None
     if largest < max(1.0, 2 * scatter, run.error(KL), 0.25 * end):
         return None
-    near, then = (signs.middle(run, slice(max(0, at + n), at + n + 5)) for n in (-5, 0))
-    if then < 1.5 * near:
-        return None  # the responses became longer, and no token's KL larger
     is_tiny = 0 < trace.values("train/learning_rate")[at] < _TINY_RATE
     if is_tiny or (before > 0.5 * end)[:1].any():
         return None
@@ -281,7 +259,7 @@ def _learning_rate(run: Run) -> CauseFound | None:
     at_once = early or course.at_fall is None
     certainty: Certainty = "sure" if at_once and largest > 3 else "likely"
     differs = (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS
-    if differs or not lost or trace.first_row != 1:
+    if differs or not lost or not trace.from_start:
         certainty = "possible"  # an engine that differs comes first
     return CauseFound("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
 
@@ -413,19 +391,21 @@ def _kl_too_strong(run: Run) -> CauseFound | None:
     facts, course = run.facts, run.course
     if facts.has_kl is False or facts.pulls is False or facts.biased or facts.own_reference:
         return None
-    if course.fell or signs.grows(run) or run.trace.first_row != 1:
+    if course.fell or signs.grows(run) or not run.trace.from_start:
         return None
     gain, p, best = course.end - course.start, course.start, _best_reward(run)
-    spent = _mean_kl_cost(run)
+    moved = run.mean(KL, slice(len(run.trace.steps) // 2, None))
+    spent = facts.beta * moved if facts.beta and moved is not None else None
     if facts.has_kl and best is not None and 0 < p < 1:
         gains_little = gain <= 0.1 or (spent is not None and spent > gain)
         if gains_little and best - p <= min(0.1, 0.5 * (1 - p)):
             text = f"with {run.beta_in_words} the best reward is about {best:.2g}"
-            evidence = (
-                run.shown(0, REWARD, f"{text}; it starts at {p:.2g}"),
-                *_cost_evidence(run, spent),
-            )
-            return CauseFound("kl_too_strong", "sure", evidence)
+            evidence = [run.shown(0, REWARD, f"{text}; it starts at {p:.2g}")]
+            if spent is not None:
+                text = f"{run.beta_in_words} times the KL is {spent:.2g} a response, and the reward"
+                text += f" goes from {p:.2g} to {course.end:.2g}"
+                evidence.append(run.shown(len(course.rewards) // 2, KL, text))
+            return CauseFound("kl_too_strong", "sure", tuple(evidence))
     if len(course.rewards) < _FEWEST_TO_GAIN:
         return None
     return None if facts.beta or spent is not None else _still(run)
@@ -433,22 +413,6 @@ def _kl_too_strong(run: Run) -> CauseFound | None:
 
 _FEWEST_TO_GAIN = 20
 """Train steps without which a gain may still come."""
-
-
-def _mean_kl_cost(run: Run) -> float | None:
-    """Return beta times the KL of a response in the second half."""
-    moved = run.mean(KL, slice(len(run.trace.steps) // 2, None))
-    return run.facts.beta * moved if run.facts.beta and moved is not None else None
-
-
-def _cost_evidence(run: Run, cost: float | None) -> tuple[Evidence, ...]:
-    """Return what the KL costs, as evidence; empty if the log does not tell it."""
-    course = run.course
-    if cost is None:
-        return ()
-    text = f"{run.beta_in_words} times the KL is {cost:.2g} a response"
-    gained = f"the reward goes from {course.start:.2g} to {course.end:.2g}"
-    return (run.shown(len(course.rewards) // 2, KL, f"{text}, and {gained}"),)
 
 
 _HELD = 2.0
@@ -620,7 +584,7 @@ def _nothing_wrong(run: Run) -> Iterator[CauseFound]:
     is_won = course.start > 0.8 and course.best <= 1
     stays = course.end - course.start > course.error_of_start
     is_fine = is_won or (course.rose and stays)
-    if course.fell or not is_fine or run.trace.faults or len(rewards) < _FEWEST_TO_PRAISE:
+    if course.fell or not is_fine or run.trace.fault or len(rewards) < _FEWEST_TO_PRAISE:
         return
     moves = "goes" if course.rose and stays else "stays high,"
     text = f"the reward {moves} from {course.start:.3g} to {course.end:.3g}"
@@ -630,16 +594,16 @@ def _nothing_wrong(run: Run) -> Iterator[CauseFound]:
 
 def _notes(trace: Trace, facts: TrainingFacts) -> Iterator[str]:
     """Yield what people take for a fault and is none."""
-    loss, ratio = trace.get("train/policy_loss"), trace.get(RATIO)
+    loss = trace.get("train/policy_loss")
     if loss is None and not facts.has_kl:
         loss = trace.get("train/loss")
     gradient = trace.get(GRADIENT)
     learns = gradient is None or float(np.nanmedian(gradient)) > 0
     learns = learns and 2 * trace.is_silent.sum() <= len(trace.steps)
-    clipped, on_policy = trace.get(CLIP), facts.on_policy
+    on_policy = facts.on_policy
     if on_policy is None:
-        on_policy = ratio is None or float(np.nanmax(ratio)) < _RATIO_OF_ONE
-        on_policy = on_policy and (clipped is None or not np.nanmax(clipped) > 0)
+        largest, clipped = (np.nanmax(trace.values(n), initial=0.0) for n in (RATIO, CLIP))
+        on_policy = bool(largest < _RATIO_OF_ONE and clipped == 0)
     zero = 0.0 if loss is None else float(np.mean(np.abs(loss[np.isfinite(loss)]) < _ZERO_LOSS))
     if zero >= _MOST_STEPS and on_policy and learns and not trace.is_rounded:
         yield (
@@ -661,10 +625,9 @@ def _notes(trace: Trace, facts: TrainingFacts) -> Iterator[str]:
     elif len(kl) and facts.own_reference:
         yield f"The KL is not 0 in the first step, as it should be: it is to {facts.own_reference}."
     for name, (meaning, values) in trace.namesakes.items():
-        if not len(kl):
-            yield f"{name} is {meaning}."
-        elif not np.nanmax(np.abs(values), initial=0.0) > _ZERO_LOSS:
-            yield f"{name} is 0 in each step. It is {meaning}."
+        is_zero = not np.nanmax(np.abs(values), initial=0.0) > _ZERO_LOSS
+        if is_zero or not len(kl):
+            yield f"{name} is {'0 in each step. It is ' if is_zero else ''}{meaning}."
 
 
 def _kl_values(trace: Trace) -> Series:
@@ -680,8 +643,8 @@ _ZERO_LOSS, _RATIO_OF_ONE, _MOST_STEPS = 1e-4, 1.001, 0.8
 def _untold(run: Run, first: CauseFound | None) -> Iterator[str]:
     """Yield what this log cannot tell, with the metric that would, by the library's own name."""
     facts, trace = run.facts, run.trace
-    if trace.faults:
-        yield f"why a value is not finite: {trace.faults[0]}"
+    if trace.fault:
+        yield f"why a value is not finite: {trace.fault}"
     absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if trace.get(name) is None}
     is_sure = first is not None and first.certainty == "sure"
     if run.hurt and not is_sure:

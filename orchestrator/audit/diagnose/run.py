@@ -67,8 +67,6 @@ class Diagnosis:
     """What is often taken for a fault and is none."""
     untold: tuple[str, ...] = ()
     """What this log cannot tell, and the metric that would."""
-    not_finite: str = ""
-    """The first value that is NaN or infinite: `grad_norm at step 12`."""
     unit: str = "step"
     """Of the numbers in evidence: `row` where a log has no steps."""
 

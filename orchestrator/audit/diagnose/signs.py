@@ -1,7 +1,6 @@
 """What a log says by itself: numbers of staleness and of the engine, cut responses, a KL that is
 not 0 at first or grows, a negative β, entropy that grows, a value that is not finite."""
 
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -21,7 +20,7 @@ from orchestrator.audit.diagnose.run import (
     Run,
 )
 from orchestrator.audit.diagnose.term import KL, TERM
-from orchestrator.audit.diagnose.trace import BOUNDS, CUT, LONGEST, PROBABILITY, Trace, running_mean
+from orchestrator.audit.diagnose.trace import CUT, LONGEST, PROBABILITY, Trace, running_mean
 
 SHOWN = (
     *("staleness", "engine_mismatch", "length", "length_collapse", "other_reference"),
@@ -45,9 +44,6 @@ _FIRST_KL = 0.02
 """KL of a token at the first step, in nats; the policy is then its reference, but for rounding."""
 _FAR_ALL_ALONG = 0.1
 """KL of a token, in nats, that no few train steps make."""
-_KL_BY_RATE = 3e8
-"""KL of a token over the square of the learning rates' sum, above which the steps did not make it:
-public runs that learn have 1e5 to 1e7."""
 _TOO_FAR, _FAR_OFF = 1.0, 0.5
 """KL of a token, in nats, at which a policy writes other texts than its reference, and that no
 healthy run grows to."""
@@ -103,9 +99,7 @@ def _engine(run: Run) -> CauseFound | None:
 def _cut(run: Run) -> CauseFound | None:
     """Find responses that come to be cut at the limit, or that all are from the first step on."""
     early, late = (run.mean(CUT, part) for part in run.ends)
-    if early is None or late is None:
-        return _at_one_length(run)
-    if late < _MANY_CUT or ends_unmarked(run.trace):
+    if early is None or late is None or late < _MANY_CUT or ends_unmarked(run.trace):
         return None
     before, after = (run.mean(LENGTH, part) for part in run.ends)
     longer = before is None or after is None or after > 1.3 * before
@@ -124,18 +118,6 @@ def _cut(run: Run) -> CauseFound | None:
     text = f"{late:.0%} of the responses are cut at the limit, from {early:.0%}"
     certainty: Certainty = "likely" if many and longer and (run.hurt or late > 0.8) else "possible"
     return CauseFound("length", certainty, (_evidence(run, CUT, _CUT, text), *run.fall))
-
-
-def _at_one_length(run: Run) -> CauseFound | None:
-    """Find responses whose mean length is, in many steps of the second half, the largest."""
-    tokens = run.trace.values(LENGTH)
-    longest = float(np.nanmax(tokens, initial=0.0))
-    late = tokens[len(tokens) // 2 :]
-    share = float(np.mean(late[np.isfinite(late)] >= 0.999 * longest)) if longest else 0.0
-    if longest < _SHORT or share < _MANY_CUT or np.isfinite(late).sum() < 6:
-        return None
-    text = f"in {share:.0%} of the later rows the mean length is {longest:.0f}, as at a limit"
-    return CauseFound("cut_from_start", "possible", (run.shown(-len(late), LENGTH, text),))
 
 
 def ends_unmarked(trace: Trace) -> bool:
@@ -190,32 +172,19 @@ def _short(run: Run) -> CauseFound | None:
 
 
 def other_reference(run: Run) -> CauseFound | None:
-    """Find a KL that is large at the first step, where the policy should be its reference; or in a
-    first row of several steps, and neither grows later nor is of their learning rate."""
-    steps = run.trace.first_row
-    if not steps or run.facts.own_reference:
+    """Find a KL that is large at the first step, where the policy should be its reference."""
+    if not run.trace.from_start or run.facts.own_reference:
         return None
-    # likely, possible: times the bound of a first step.
-    few, share, likely, possible, why = 3, 0.3, 1.0, 1.0, "at the first step"
-    if steps > 1:
-        rate = float(run.trace.values("train/learning_rate")[0])
-        made = _KL_BY_RATE * (steps * rate) ** 2 / _FIRST_KL if rate > 0 else np.inf
-        few, share, why = 1, 0.5, f"in the first {steps} steps, and not twice as much later"
-        likely, possible = max(5.0, made), max(10.0, made / 100 if rate > 0 else 0.0)
     for name, least, unit in ((TERM, _FIRST_KL, "token"), (KL, 1.0, "response")):
         values = run.trace.values(name)
         finite = values[np.isfinite(values)]
-        first = float(np.min(finite[:few], initial=np.inf))
-        if len(finite) and first >= max(
-            least * min(likely, possible), share * float(np.median(np.abs(finite)))
-        ):
-            text = f"the KL is {finite[0]:.2g} nats a {unit} {why}"
-            certainty: Certainty = "likely" if first >= least * likely else "possible"
-            if steps == 1 and name == TERM and first < _FAR_ALL_ALONG and not run.hurt:
-                certainty = "possible"  # an adapter that is trained on learns so
+        first = float(np.min(finite[:3], initial=np.inf))
+        if len(finite) and first >= max(least, 0.3 * float(np.median(np.abs(finite)))):
+            text = f"the KL is {finite[0]:.2g} nats a {unit} at the first step"
+            # an adapter that is trained on learns so
+            is_adapter = name == TERM and first < _FAR_ALL_ALONG and not run.hurt
+            certainty: Certainty = "possible" if is_adapter else "likely"
             return CauseFound("other_reference", certainty, (run.shown(0, name, text),))
-        if steps > 1:
-            break
     return None
 
 
@@ -264,7 +233,7 @@ def _negative(run: Run) -> CauseFound | None:
 def _entropy_grows(run: Run) -> CauseFound | None:
     """Find an entropy that grows while the reward does not, and a coefficient of its own."""
     early, late = (run.mean(ENTROPY, part) for part in run.ends)
-    bonus, change = run.facts.entropy, ""
+    bonus = run.facts.entropy
     if early is None or late is None or early <= 0:
         return None
     if bonus and bonus < 0 and late < 0.3 * early:
@@ -274,11 +243,9 @@ def _entropy_grows(run: Run) -> CauseFound | None:
     error = 4 * float(np.nanstd(np.diff(run.trace.values(ENTROPY)))) / run.ends[0].stop ** 0.5
     if late - early < max(0.8 * early, error) or not run.hurt:
         return None
-    if bonus and bonus > 0:
-        change = f"Lower the entropy coefficient of {bonus:g}, or leave it out."
     text = f"the entropy grows from {early:.2g} to {late:.2g} nats a token"
     evidence = (_evidence(run, ENTROPY, 1.4 * early, text), *run.fall)
-    return CauseFound("entropy_growth", "likely", evidence, change)
+    return CauseFound("entropy_growth", "likely", evidence)
 
 
 def _not_finite(run: Run) -> CauseFound | None:
@@ -286,27 +253,8 @@ def _not_finite(run: Run) -> CauseFound | None:
     if not run.trace.lost:
         return None
     step, name = min((step, name) for name, step in run.trace.lost.items())
-    evidence = [Evidence(step, name, f"{name} is not finite from here on")]
-    before = run.trace.values(GRADIENT)[run.trace.steps < step]
-    finite = before[np.isfinite(before)]
-    if len(finite) > 3 and finite[-3:].max() > 10 * max(float(np.median(finite)), 1e-12):
-        text = f"the gradient's norm jumps to {finite[-3:].max():.3g} just before"
-        evidence.insert(0, run.shown(len(before) - 1, GRADIENT, text))
-    return CauseFound("not_finite", "sure", tuple(evidence))
-
-
-def _silent_part(run: Run) -> CauseFound | None:
-    """Find reward functions of several that give one number, below 1, in all steps; one that only
-    writes a log is none."""
-    scores = {n: v[np.isfinite(v)] for n, v in run.trace.scores.items() if "rewards/" in n}
-    silent = [
-        f"{name} is {part[0]:g}"
-        for name, part in scores.items()
-        if len(part) >= 8 and np.ptp(part) == 0 and 0 <= part[0] < 1
-        if part[0] or not re.search(r"rewards/(?:log|print|write|save|dump)_", name)
-    ]
-    evidence = run.shown(0, REWARD, f"{', '.join(silent)} in each step")
-    return CauseFound("silent_part", "possible", (evidence,)) if silent else None
+    evidence = Evidence(step, name, f"{name} is not finite from here on")
+    return CauseFound("not_finite", "sure", (evidence,))
 
 
 def _not_trained(run: Run) -> CauseFound | None:
@@ -321,17 +269,6 @@ def _not_trained(run: Run) -> CauseFound | None:
         return None
     text = "the norm of the gradient is 0 in each step, and the rewards differ"
     return CauseFound("not_trained", "likely", (run.shown(0, GRADIENT, text),))
-
-
-def _group_of_one(run: Run) -> CauseFound | None:
-    """Find advantages whose bounds are those of the rewards, which are not all equal."""
-    best, worst, highest, lowest = map(run.trace.values, BOUNDS)
-    differ = best > worst
-    same = differ & np.isclose(highest, best) & np.isclose(lowest, worst)
-    if differ.sum() < 4 or same.sum() < 0.9 * differ.sum():
-        return None
-    text = "the largest and the least advantage are the largest and the least reward"
-    return CauseFound("group_of_one", "likely", (run.shown(0, BOUNDS[2], text),))
 
 
 def at_a_bound(run: Run) -> bool:
@@ -362,7 +299,5 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     other_reference,
     _grows,
     _entropy_grows,
-    _silent_part,
     _not_trained,
-    _group_of_one,
 )

@@ -1,10 +1,10 @@
 """The metrics of a logged run as arrays over its train steps."""
 
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Any
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ FEWEST_STEPS = 4
 
 CUT, PROBABILITY = "rollout/cut_share", "rollout/mismatch_probability"
 """Share of cut responses, and the mean distance of the engine's and the trainer's probabilities."""
+_TERM = "train/kl_term"
 LENGTH, LONGEST = "rollout/response_tokens", "rollout/longest_response"
 STD = "train/reward_std"
 """Mean deviation of the rewards of a group."""
@@ -34,42 +35,31 @@ BOUNDS = tuple(f"critic/{each}/{end}" for each in ("score", "advantages") for en
 _BY_ENGINE, _BY_TRAINER = "rollout/engine_log_probs", "rollout/trainer_log_probs"
 """Mean log-probability of the sampled tokens, by the engine and by the trainer."""
 _NOT_MEAN = r"(?!.*(?:max|std|min|count|num|total))"
-_PLAIN = tuple(
-    (re.compile(pattern), ours)
-    for pattern, ours in (
-        (r"(?:train/)?(?:reward|reward_mean|mean_reward)|critic/score/mean", "train/reward_mean"),
-        (r"rewards/reward/mean|env/all/reward/total", "train/reward_mean"),
-        (r"(?:train/)?reward_std", STD),
-        (
-            r"(?:train/|actor/|policy/)?(?:kl|kl_loss|kl_ref|policy_kl)(?:[/_]mean)?",
-            "train/kl_term",
-        ),
-        (r"(?:train/|actor/|policy/)?(?:policy_)?entropy(?:/mean)?", "train/entropy"),
-        (r"(?:train/|actor/|policy/)?grad(?:ient)?_norm", "train/grad_norm"),
-        (r"(?:train/|actor/)?(?:kl_coef|beta|kl_loss_coef)", "train/beta"),
-        (r"(?:train/|actor/)?(?:pg_)?clip_?frac(?:tion)?", "train/clip_fraction"),
-        (
-            r"(?:.*/|avg_|mean_)?(?:(?:response|completion)_|avg_|mean_)len(?:gth)?(?:/mean)?",
-            LENGTH,
-        ),
-        (r"completions/max_length|response_length/max", LONGEST),
-        (rf"{_NOT_MEAN}.*stale\w*(?:/mean)?", "rollout/staleness_mean"),
-        (
-            rf"{_NOT_MEAN}.*(?:rollout|sampl|engine|infer|vllm).*probs?_diff\w*(?:/mean)?",
-            PROBABILITY,
-        ),
-        (rf"{_NOT_MEAN}.*log_?p(?:rob)?s?_(?:abs_)?diff\w*(?:/mean)?", "rollout/mismatch_abs"),
-        (r"rollout/(?:rollout|behaviou?r)_log_?probs", _BY_ENGINE),
-        (r"rollout/log_?probs", _BY_TRAINER),
-        (r"(?:.*/)?(?:mismatch_kl|k3_kl|vllm_kl)(?:/mean)?", "rollout/mismatch_kl"),
-        (rf"{_NOT_MEAN}(?:response_length/clip_ratio|.*clipped_ratio|.*truncat\w*(?:/mean)?)", CUT),
-    )
-)
+_PLAIN = {
+    r"(?:train/)?(?:reward|reward_mean|mean_reward)|critic/score/mean": "train/reward_mean",
+    r"rewards/reward/mean|env/all/reward/total": "train/reward_mean",
+    r"(?:train/)?reward_std": STD,
+    r"(?:train/|actor/|policy/)?(?:kl|kl_loss|kl_ref|policy_kl)(?:[/_]mean)?": _TERM,
+    r"(?:train/|actor/|policy/)?(?:policy_)?entropy(?:/mean)?": "train/entropy",
+    r"(?:train/|actor/|policy/)?grad(?:ient)?_norm": "train/grad_norm",
+    r"(?:train/|actor/)?(?:kl_coef|beta|kl_loss_coef)": "train/beta",
+    r"(?:train/|actor/)?(?:pg_)?clip_?frac(?:tion)?": "train/clip_fraction",
+    r"(?:.*/|avg_|mean_)?(?:(?:response|completion)_|avg_|mean_)len(?:gth)?(?:/mean)?": LENGTH,
+    r"completions/max_length|response_length/max": LONGEST,
+    rf"{_NOT_MEAN}.*stale\w*(?:/mean)?": "rollout/staleness_mean",
+    rf"{_NOT_MEAN}.*(?:rollout|sampl|engine|infer|vllm).*probs?_diff\w*(?:/mean)?": PROBABILITY,
+    rf"{_NOT_MEAN}.*log_?p(?:rob)?s?_(?:abs_)?diff\w*(?:/mean)?": "rollout/mismatch_abs",
+    r"rollout/(?:rollout|behaviou?r)_log_?probs": _BY_ENGINE,
+    r"rollout/log_?probs": _BY_TRAINER,
+    r"(?:.*/)?(?:mismatch_kl|k3_kl|vllm_kl)(?:/mean)?": "rollout/mismatch_kl",
+    rf"{_NOT_MEAN}(?:response_length/clip_ratio|.*clipped_ratio|.*truncat\w*(?:/mean)?)": CUT,
+}
 """Names that say what they are, of libraries or releases without a row for them."""
 
 
+@cache
 def _by_plain_name(name: str) -> str:
-    return next((ours for pattern, ours in _PLAIN if pattern.fullmatch(name)), "")
+    return next((ours for pattern, ours in _PLAIN.items() if re.fullmatch(pattern, name)), "")
 
 
 @dataclass(frozen=True)
@@ -78,8 +68,8 @@ class Trace:
 
     steps: NDArray[np.int64]
     series: Mapping[str, Series]
-    faults: tuple[str, ...] = ()
-    """Values that were logged as NaN or infinite, by their logged name: `grad_norm at step 12`."""
+    fault: str = ""
+    """The first value that was logged as NaN or infinite: `grad_norm at step 12`."""
     place: Place | None = None
     """Where the KL is, by the launch, or by a logged name or an estimator that one place has."""
     namesakes: Mapping[str, tuple[str, Series]] = field(default_factory=dict)
@@ -93,9 +83,8 @@ class Trace:
     """Canonical name -> the library's own."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """Logged name of a metric of the loss -> the step from which on it is not finite."""
-    first_row: int = 1
-    """Train steps that the first row sums up. 0: the log begins later, or where is not known, as in
-    an excerpt of a console."""
+    from_start: bool = True
+    """False: the first row is of several steps, or the log begins later or nobody knows where."""
     unit: str = "step"
     """`row`: `steps` are the numbers of the rows, whose train steps are not known."""
     is_rounded: bool = False
@@ -157,53 +146,63 @@ def trace_of(
     by_step: dict[int, dict[str, float]] = {}
     scores: dict[str, dict[int, float]] = {}
     namesakes: dict[str, tuple[str, list[float]]] = {}
-    broken: dict[str, str] = {}
+    logged: dict[str, list[tuple[int, float]]] = {}
     no_share = {name for row in run.rows for name, value in row.values.items() if value > 1}
     for row in run.rows:
         named = _named(row.values, table, meant_place, renames or {}, no_share)
         step = own_step(row.step, row.values, table.step_names if table else ())
         by_step.setdefault(step, {}).update(named)
         for name, value in row.values.items():
-            if not np.isfinite(value):
-                ours = canonical({name: value}, table, meant_place, renames or {})
-                plain = [name] if is_canonical(name) else [*ours] or [_by_plain_name(name)]
-                broken |= dict.fromkeys(filter(None, plain), name)
+            logged.setdefault(name, []).append((step, value))
             meant = table.row(name, meant_place) if table else None
             if meant is not None and not meant.ours and meant.meaning.startswith(NO_REFERENCE_KL):
                 namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
-        for name in filter(_SCORE.fullmatch, row.values):
-            scores.setdefault(name, {})[step] = row.values[name]
+            if _SCORE.fullmatch(name):
+                scores.setdefault(name, {})[step] = value
     for values in by_step.values():
         # The libraries' names are of means over tokens; one of orch's cells may be of responses.
         values |= _derived(values, per_token=table is not None or place != "reward")
-    of_names = {name: (meaning, np.array(v)) for name, (meaning, v) in namesakes.items()}
-    has_steps = table is not None and any(set(table.step_names) & set(r.values) for r in run.rows)
+    # A row of evaluation alone is no train step.
+    trained = {s: v for s, v in sorted(by_step.items()) if any(n[:5] != "eval/" for n in v)}
+    steps = np.array([*trained], dtype=np.int64)
+    series = {
+        name: _array(values.get(name) for values in trained.values())
+        for name in sorted({name for values in trained.values() for name in values})
+    }
+    has_steps = table is not None and not logged.keys().isdisjoint(table.step_names)
     unit = "row" if run.counted and not has_steps else "step"
-    trace = _trace(sorted(by_step.items()), scores, broken, unit)
-    own_names: dict[str, str] = {}
-    estimates = trace.values("train/kl_term")
-    of_term = {m.place for m in table.metrics if m.ours == "train/kl_term"} if table else set()
+    faults, lost = [], {}
+    for name, points in logged.items():
+        ours = _named({name: 0.0}, table, meant_place, renames or {}, no_share)
+        broken = [step for step, value in points if ours and not np.isfinite(value)]
+        faults += [(step, f"{name} at {unit} {step}") for step in broken[:1]]
+        tail = [*takewhile(lambda each: not np.isfinite(each[1]), reversed(points))]
+        if ours.keys() & _OF_LOSS and len(tail) > max(1, len(broken) - len(tail)):
+            lost[name] = tail[-1][0]
+    estimates = series.get(_TERM, np.zeros(1))
+    of_term = {m.place for m in table.metrics if m.ours == _TERM} if table else set()
     if place is None and of_term == {"loss"} and not (estimates < 0).any():
         place = "loss"  # in the reward the library has k1, which is below 0 at times
-    for metric in table.metrics if table else ():
-        if metric.ours and metric.place in (None, meant_place) and not metric.where:
-            own_names.setdefault(metric.ours, metric.name)
-    return replace(
-        trace,
-        place=place,
-        namesakes=of_names,
-        own_names=own_names,
-        first_row=0 if unit == "row" or _is_excerpt(run) else _first_row(trace.steps),
+    rows = [m for m in table.metrics if m.place in (None, meant_place)] if table else []
+    return Trace(
+        steps,
+        {name: values for name, values in series.items() if not np.isnan(values).all()},
+        min(faults, default=(0, ""))[1],
+        place,
+        {name: (meaning, np.array(values)) for name, (meaning, values) in namesakes.items()},
+        {name: _array(map(values.get, trained)) for name, values in scores.items()},
+        {row.ours: row.name for row in reversed(rows) if row.ours and not row.where},
+        lost,
+        from_start=unit == "step" and bool((steps[:1] <= 1).all()) and not _is_excerpt(run),
+        unit=unit,
         is_rounded=all(round(v, 3) == v for row in run.rows for v in row.values.values()),
     )
 
 
-def _first_row(steps: NDArray[np.int64]) -> int:
-    """Return how many steps the first row sums up, where the next ones have as many; else 0."""
-    gaps = np.diff(steps[:3], prepend=0)
-    if len(steps) and steps[0] <= 1:
-        return 1
-    return int(steps[0]) if len(steps) > 2 and len(set(gaps)) == 1 else 0
+def _array(values: Iterable[float | None]) -> Series:
+    """Return values as an array; NaN for what is not there or not finite."""
+    array = np.array([np.nan if each is None else each for each in values], dtype=np.float64)
+    return np.where(np.isfinite(array), array, np.nan)
 
 
 def _is_excerpt(run: LoggedRun) -> bool:
@@ -248,7 +247,7 @@ def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float
     derived = {}
     of_token = values.get("train/kl_reference_per_token")
     if of_token is None and per_token:
-        of_token = values.get("train/kl_term")
+        of_token = values.get(_TERM)
     tokens = values.get(LENGTH)
     if "train/kl_reference" not in values and of_token is not None and tokens is not None:
         derived["train/kl_reference"] = of_token * tokens
@@ -258,44 +257,6 @@ def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float
     elif _BY_ENGINE in values and _BY_TRAINER in values:
         derived["rollout/mismatch_kl"] = values[_BY_ENGINE] - values[_BY_TRAINER]
     return derived
-
-
-def _trace(
-    points: Sequence[tuple[int, Mapping[str, float]]],
-    scores: Mapping[str, Mapping[int, float]],
-    broken: Mapping[str, str],
-    unit: str,
-) -> Trace:
-    """broken: canonical name -> logged name, of metrics with a value that is not finite."""
-    # A row of evaluation alone is no train step.
-    trained = [(s, v) for s, v in points if any(not n.startswith("eval/") for n in v)]
-    names = sorted({name for _, values in trained for name in values})
-    steps = np.array([step for step, _ in trained], dtype=np.int64)
-    series: dict[str, Series] = {}
-    faults = []
-    ended: dict[str, int] = {}
-    for name in names:
-        logged: list[Any] = [values.get(name, np.nan) for _, values in trained]
-        array = np.array(logged, dtype=np.float64)
-        for (step, values), value in zip(trained, array, strict=True):
-            if name in broken and name in values and not np.isfinite(value):
-                faults.append((step, f"{broken[name]} at {unit} {step}"))
-                break
-        if name in broken and name in _OF_LOSS:
-            of_name = [(step, bool(np.isfinite(v[name]))) for step, v in trained if name in v]
-            runs = [(ok, [s for s, _ in part]) for ok, part in groupby(of_name, lambda e: e[1])]
-            gaps = [len(part) for ok, part in runs[:-1] if not ok]
-            if not runs[-1][0] and len(runs[-1][1]) > max(gaps, default=1):
-                ended[broken[name]] = runs[-1][1][0]
-        array[~np.isfinite(array)] = np.nan
-        if not np.isnan(array).all():
-            series[name] = array
-    others = {
-        name: np.array([values.get(int(step), np.nan) for step in steps], dtype=np.float64)
-        for name, values in scores.items()
-    }
-    lost = tuple(text for _, text in sorted(faults))
-    return Trace(steps, series, lost, scores=others, lost=ended, unit=unit)
 
 
 _OF_LOSS = frozenset(
