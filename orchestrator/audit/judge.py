@@ -106,6 +106,8 @@ class AuditFinding(LaunchReading):
     """What the order of advice compares (kl.table): the KL's bias near and far, as medians over
     random models or in the laboratory. None: each prompt has its own, or there is no number."""
 
+    hint: str = ""
+    """Where a comment names a release, of a launch that nothing else names one of."""
     unverified: bool = False
     """True if the release that is named is newer than every release that orch has a table of."""
     changed_code: tuple[str, ...] = ()

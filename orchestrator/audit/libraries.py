@@ -162,6 +162,23 @@ def pins(text: str) -> Iterator[tuple[str, str]]:
             yield from mark.in_script(text)
 
 
+def hint(text: str, library: str) -> str:
+    """Return where a comment has a release or a commit beside the library's name; empty: nowhere.
+
+    A comment pins nothing: the code may have moved on.
+    """
+    mark = marks()[library]
+    names = {library, *mark.distributions, *mark.repositories, *mark.aliases}
+    called = "|".join(re.escape(each).replace("_", "[-_ ]?") for each in sorted(names))
+    for number, line in enumerate(text.split("\n"), 1):
+        comment = re.search(r"(?:^|\s)(?:#|//)(.*)", line)
+        if comment is not None and re.search(rf"(?i)\b(?:{called})\b", comment[1]):
+            named = re.search(rf"{_VERSION}|\b[0-9a-f]{{7,40}}\b", comment[1])
+            if named is not None:
+                return f"the comment of line {number} has {named[0]}"
+    return ""
+
+
 class Projects:
     """A cache of the files around the scripts of one command. Each file is read at most once."""
 

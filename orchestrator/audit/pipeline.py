@@ -26,6 +26,7 @@ from orchestrator.audit.libraries import (
     NeighbourFiles,
     Projects,
     found_beside,
+    hint,
     may_launch,
     pins,
     titles,
@@ -69,7 +70,10 @@ def findings(
     of_itself: list[AuditFinding] = []
     for launch, reading, is_use in readings(text, of_python, files, versions):
         program = with_own_code(launch, reading, (name, plain(text)))
-        (of_itself if is_use else answers).append(_finding(program, reading, name))
+        finding = _finding(program, reading, name)
+        if finding.release_guessed:
+            finding = replace(finding, hint=hint(plain(text), reading.library))
+        (of_itself if is_use else answers).append(finding)
     # A file that tells how to run itself has the same launch twice: the command, and its call.
     known = {_outcome(each) for each in answers}
     merged = _merged(answers + [each for each in of_itself if _outcome(each) not in known])

@@ -130,7 +130,8 @@ def _what_decides(finding: AuditFinding, wrong: list[str]) -> str:
     """Return what to write down or to name of an undetermined launch, and its first mistake."""
     decides = f"write down what decides: {finding.why}"
     if finding.release_guessed and any(each.release for each in finding.possibilities):
-        decides = f"name the release: --library {finding.library}@VERSION"
+        hint = f" ({finding.hint})" if finding.hint else ""
+        decides = f"name the release: --library {finding.library}@VERSION{hint}"
     if not wrong or _is_of_a_fork(finding):
         return decides
     return f"{decides}; in {finding.library} {finding.version} mend this, too: {wrong[0]}"
