@@ -122,11 +122,6 @@ class EstimatorParameter(click.ParamType[str]):
     help="With --libraries: only this library, or this release. May be given several times.",
 )
 @click.option(
-    "--corrections",
-    is_flag=True,
-    help="With --libraries: the corrections of the engine's mismatch (TIS, MIS, IcePop, ...).",
-)
-@click.option(
     "--of",
     "own",
     metavar="PATH.py:FUNCTION",
@@ -155,7 +150,6 @@ def command(
     everything: bool,
     libraries: bool,
     wanted: tuple[str, ...],
-    corrections: bool,
     own: str | None,
     given: tuple[str, ...],
     python: str | None,
@@ -188,13 +182,10 @@ def command(
         print_own(own, given, python, as_json=as_json)
         return
     if libraries:
-        off = how["off_policy"]
-        print_libraries(wanted, as_json=as_json, off_policy=off, of_corrections=corrections)
+        print_libraries(wanted, as_json=as_json, off_policy=how["off_policy"])
         return
-    if wanted or corrections or given or python:
-        raise click.UsageError(
-            "--library and --corrections need --libraries; --call and --python, --of"
-        )
+    if wanted or given or python:
+        raise click.UsageError("--library needs --libraries; --call and --python need --of")
     if everything:
         _print_all(as_json, **how)
         return

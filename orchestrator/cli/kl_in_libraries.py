@@ -10,8 +10,6 @@ from orchestrator.evidence import only_read
 from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.matrix import (
-    CORRECTION_COLUMNS,
-    correction_rows,
     document,
     own_launches,
     table,
@@ -27,16 +25,9 @@ LEGEND = (
 )
 
 
-def print_libraries(
-    wanted: Sequence[str], *, as_json: bool, off_policy: bool, of_corrections: bool
-) -> None:
+def print_libraries(wanted: Sequence[str], *, as_json: bool, off_policy: bool) -> None:
     """Print which objective each KL term optimises in each library and release."""
     chosen, read_only = _chosen(wanted)
-    if of_corrections and not as_json:
-        plain = [tuple(cell.replace("`", "") for cell in row) for row in correction_rows(chosen)]
-        print_table(tuple(name.replace("`", "") for name in CORRECTION_COLUMNS), plain)
-        return
-
     rows = matrix(chosen)
     if as_json:
         print_json(
