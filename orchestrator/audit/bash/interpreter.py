@@ -65,7 +65,6 @@ _NO_LAUNCH = re.compile(
     r"|which|(?:log|print|info|warn|warning|debug|error|fail|say|msg|banner|section)(?:_\w+)?"
 )
 """Commands that start no trainer."""
-_FILTER = re.compile(r"(?:tr|cat|tee)\b")
 _KEY = re.compile(r"\[[^\]]+\]=")
 """The key of an element of an array: `[key]=value`."""
 _SUBSCRIPT = re.compile(r"([A-Za-z_]\w*)\[([^\]]+)\]")
@@ -77,8 +76,10 @@ _FRESH = (
 """Programs that start others in an environment that is not, or not all, the script's."""
 _CHANGES_ENVIRONMENT = ("--export", "--cleanenv", "--runtime-env", "--env")
 """Begins of options that do so."""
-_CHANGES_READING = ("lastpipe", "nocasematch", "extglob")
-"""Options of `shopt` that change what a script means."""
+_UNFOLLOWED = re.compile(
+    r"trap .*=|shopt .*\b(lastpipe|nocasematch|extglob)\b|(break|continue) (?!1$)", re.DOTALL
+)
+"""Commands that change what a script means, in a way that is not followed."""
 _EXPANDED = ("string", "concatenation", "simple_expansion", "expansion")
 """Words of `declare` with an expansion: `declare "$NAME=1"`."""
 _IMPLIED = ("REPLY", "MAPFILE", "OPTARG", "OPTIND")
@@ -171,27 +172,9 @@ class Interpreter(Expander):
     def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
-        *before, last = node.children
-        text = self._echoed(before[0], source) if last.type == "command" else None
-        # `echo "..." | tr -d '\r' | bash`: what only filters leaves the script as it is.
-        if text is not None and all(_FILTER.match(source.text(each)) for each in before[2::2]):
-            scope, self.scope = self.scope, self.scope.copy()
-            self._command(last, source, stdin=text)
-            self.scope = scope
-            return None
-        for child in before:
+        for child in node.children:
             self._apart(child, source)
-        self._apart(last, source)
         return None
-
-    def _echoed(self, node: SyntaxNode, source: ShellSource) -> ShellValue | None:
-        """Return the text of `echo "..."`, if it may hold a launch."""
-        terms = [t for child in node.children if child.is_named for t in self.terms(child, source)]
-        words = [each for term in terms for each in self.elements(term)]
-        if node.type != "command" or not words or known_text(words[0]) != "echo":
-            return None
-        text = self.joined(words[1:], source.line(node))
-        return text if may_launch(readable_text(text)) else None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -628,6 +611,8 @@ class Interpreter(Expander):
         if name == "read" and stdin is not None and _reads_all(words):
             self.scope.variables[readable_text(words[-1])] = stdin
             return None
+        if _UNFOLLOWED.match(shown := " ".join(map(readable_text, words))):
+            raise TooDeep(f"it uses {shown[:LONGEST_LABEL]}")
         if name in self._BUILTINS:
             return self._BUILTINS[name](self, arguments, line)
         if name in ("cat", "tee"):
@@ -856,10 +841,9 @@ class Interpreter(Expander):
         texts = [known_text(each) or "" for each in arguments]
         if "--" in texts:
             self.scope.arguments = arguments[texts.index("--") + 1 :]
-        for i, text in enumerate(texts):
-            named = text[1:] == "o" and texts[i + 1 : i + 2] == ["allexport"]
-            if named or re.fullmatch(r"[-+]\w*a\w*", text):
-                self.scope.exports_all = text.startswith("-")
+        options = " ".join(texts).partition("--")[0]
+        if named := re.search(r"([-+])(?:\w*a|o allexport)", options):
+            self.scope.exports_all = named[1] == "-"
         return None
 
     def _shift(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
@@ -906,23 +890,6 @@ class Interpreter(Expander):
     def _printf(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
         is_set = [known_text(each) for each in arguments[:1]] == ["-v"]
         return self._set_names(arguments[1:2], line) if is_set else None
-
-    def _trap(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        if arguments and "=" in readable_text(arguments[0]):
-            raise TooDeep("its trap sets a variable")
-        return None
-
-    def _shopt(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        named = [text for each in arguments if (text := readable_text(each)) in _CHANGES_READING]
-        if named:
-            raise TooDeep(f"it uses shopt {named[0]}")
-        return None
-
-    def leave_loop(self, arguments: tuple[ShellValue, ...], flow: Flow) -> Flow:
-        """Return the Flow of `break` or `continue`."""
-        if arguments and known_text(arguments[0]) != "1":
-            raise TooDeep(f"it uses {flow} {readable_text(arguments[0])}")
-        return flow
 
     def _unset(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
         for name in map(readable_text, arguments):
@@ -982,11 +949,9 @@ class Interpreter(Expander):
         "exec": _exec,
         "exit": lambda _run, _arguments, _line: "exit",
         "return": lambda _run, _arguments, _line: "return",
-        "break": lambda run, arguments, _line: run.leave_loop(arguments, "break"),
-        "continue": lambda run, arguments, _line: run.leave_loop(arguments, "continue"),
+        "break": lambda _run, _arguments, _line: "break",
+        "continue": lambda _run, _arguments, _line: "continue",
         "printf": _printf,
-        "trap": _trap,
-        "shopt": _shopt,
     }
 
 
