@@ -162,8 +162,8 @@ def over_vocabulary(
 ) -> EstimatorEntry:
     """Return an estimator that averages `base` over the policy's next-token distribution."""
     is_reverse_kl = base.is_reverse_kl and how.get("top") is None
-    own = {"source": source, "is_reverse_kl": is_reverse_kl, "form": "vocabulary"}
-    own |= {"base": "", "symbol": "", "descends": "", **how}
+    own: dict[str, Any] = {"base": "", "symbol": "", "descends": "", **how}
+    own |= {"source": source, "is_reverse_kl": is_reverse_kl, "form": "vocabulary"}
     return replace(base, name=name, formula=words, **own)
 
 
