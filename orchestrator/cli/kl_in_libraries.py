@@ -7,10 +7,11 @@ import click
 
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.evidence import only_read
-from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.matrix import (
+    CapabilityRow,
     document,
+    matrix,
     own_launches,
     table,
     unmeasured_differences,

@@ -11,7 +11,6 @@ from orchestrator.estimators import TABLE
 from orchestrator.exact.laboratory import FloatTable, tables
 from orchestrator.exact.objectives import gradients
 from orchestrator.exact.own import (
-    BETA,
     CENTRES,
     PLAIN,
     Findings,
@@ -294,15 +293,6 @@ def _value_terms(dimensions: int) -> Iterator[tuple[str, list[FloatTable]]]:
     for name, centre in CENTRES.items():
         centred = [centre(draw.rewards.sum(1), draw.group) for draw in draws()]
         yield f"{{}} × {name}", [_column(centred, dimensions)]
-        for estimator, of in product(PLAIN, ("log_prob", "old_log_prob")):
-            charged = [
-                centre(draw.rewards.sum(1) - BETA * (kl * draw.mask).sum(1), draw.group)
-                for kl, draw in zip(_kl_of_draws(estimator, of), draws(), strict=True)
-            ]
-            yield (
-                f"{{}} × {name}, of the reward less {BETA:g} {estimator} of the response",
-                [_column(charged, dimensions)],
-            )
 
 
 def _kl_of_draws(estimator: str, of: str) -> list[FloatTable]:
