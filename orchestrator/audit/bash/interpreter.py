@@ -11,7 +11,7 @@ Reading a statement returns a Flow: None, or the kind of jump that leaves the bl
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from typing import ClassVar, Literal
 
@@ -192,7 +192,7 @@ class Interpreter(Expander):
         before = self.scope.variables.get(name)
         value: ShellValue | ShellArray
         if given is not None and given.type == "array":
-            value = ShellArray(tuple(self._array(given, source)))
+            value = ShellArray(tuple(self._words(given.children, source)))
         else:
             value = EMPTY if given is None else self._captured(given, source)
         appends = any(c.type == "+=" for c in node.children)
@@ -219,11 +219,11 @@ class Interpreter(Expander):
                 self._subshell(each, source)
         return value
 
-    def _array(self, node: SyntaxNode, source: ShellSource) -> Iterable[ShellValue]:
-        """Yield the elements of `( ... )`. Split its unquoted words at blanks."""
-        for child in node.children:
-            if child.is_named and child.type != "comment":
-                for term in self.terms(child, source):
+    def _words(self, nodes: Iterable[SyntaxNode], source: ShellSource) -> Iterator[ShellValue]:
+        """Yield the elements of `( ... )`, or the words after `in`; unquoted ones are split."""
+        for node in nodes:
+            if node.is_named and node.type not in ("comment", "do_group"):
+                for term in self.terms(node, source):
                     yield from self.elements(term)
 
     def _declaration(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -284,15 +284,20 @@ class Interpreter(Expander):
         subject = node.child_by_field_name("value")
         if subject is None:
             return None
-        word = self.value(subject, source)
-        items = [c for c in node.children if c.type == "case_item"]
-        shown = " ".join(source.text(subject).split())
-        labels = [f"{shown} is {_written(item, source)}"[:LONGEST_LABEL] for item in items]
-        tests = [self._matched(word, self._patterns(item, source)) for item in items]
+        word, shown = self.value(subject, source), " ".join(source.text(subject).split())
+        labels, tests, bodies = list[str](), list[Truth](), list[Sequence[SyntaxNode]]()
+        for item in (c for c in node.children if c.type == "case_item"):
+            closed = next((i for i, c in enumerate(item.children) if c.type == ")"), 0)
+            heads = [each for each in item.children[:closed] if each.is_named]
+            patterns = [self.pattern(each, source) for each in heads]
+            written = " or ".join(source.text(each).strip("\"'") for each in heads)
+            labels.append(f"{shown} is {written}"[:LONGEST_LABEL])
+            tests.append(self._matched(word, patterns))
+            bodies.append(item.children[closed + 1 :])
         # `;&` goes on with the next body, and `;;&` with the next pattern: no text decides them.
-        if any(source.text(item.children[-1]) in (";&", ";;&") for item in items):
-            tests = [None] * len(items)
-        bodies = [*map(_case_body, items), []]
+        if any(each and source.text(each[-1]) in (";&", ";;&") for each in bodies):
+            tests = [None] * len(tests)
+        bodies.append([])
         labels.append(f"{shown} is something else")
         return self._fork(bodies, labels, tests, source)
 
@@ -301,15 +306,6 @@ class Interpreter(Expander):
         if text is None or "*" in patterns:
             return True if "*" in patterns else None
         return self.matches(text, patterns)
-
-    def _patterns(self, item: SyntaxNode, source: ShellSource) -> list[str | None]:
-        patterns = []
-        for child in item.children:
-            if child.type == ")":
-                break
-            if child.is_named:
-                patterns.append(self.pattern(child, source))
-        return patterns
 
     def _list(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Read `a && b` and `a || b`. Fork if `a` is a test; otherwise read both sides in turn.
@@ -423,17 +419,9 @@ class Interpreter(Expander):
 
     def _listed(self, node: SyntaxNode, source: ShellSource) -> list[ShellValue]:
         """Return the words after `in`; the arguments where there is no `in`."""
-        items: list[ShellValue] = []
-        listed = False
-        for child in node.children:
-            if child.type == "in":
-                listed = True
-            elif listed and child.is_named and child.type not in ("do_group", "comment"):
-                items += (
-                    each for term in self.terms(child, source) for each in self.elements(term)
-                )
-        if listed or re.match(r"for\s+\w+\s+in\b", source.text(node)):
-            return items
+        at = next((i for i, each in enumerate(node.children) if each.type == "in"), None)
+        if at is not None or re.match(r"for\s+\w+\s+in\b", source.text(node)):
+            return [*self._words(node.children[at:] if at else (), source)]
         return list(self.scope.arguments)
 
     def _c_style_for(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -546,7 +534,10 @@ class Interpreter(Expander):
             if child.type == "variable_assignment":
                 if next_child is not None and next_child.start_byte == child.end_byte:
                     # The grammar ends `X=0.$1$2` too early: what follows is more of the value.
-                    return self._unread_assignment(child, source)
+                    name = re.split(r"[+=\[]", source.text(child))[0]
+                    hole = Hole(f"the value of ${name}", source.line(child))
+                    self.scope.variables[name] = (hole,)
+                    return None
                 target = child.child_by_field_name("name")
                 if target is not None:
                     own.setdefault(name := source.text(target), self.scope.variables.get(name))
@@ -580,14 +571,6 @@ class Interpreter(Expander):
             value = self.scope.variables.get(name)
             if value is not None and not isinstance(value, ShellArray) and _is_command(value):
                 self._run_in_child(value, ())
-
-    def _unread_assignment(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read an assignment whose value has parts that the grammar does not give."""
-        target = node.child_by_field_name("name")
-        if target is not None:
-            name = source.text(target).partition("[")[0]
-            self.scope.variables[name] = (Hole(f"the value of ${name}", source.line(node)),)
-        return None
 
     def _invoke(
         self,
@@ -969,17 +952,6 @@ def _appended(
     return ShellArray((*head, *(more.elements if isinstance(more, ShellArray) else (more,))))
 
 
-def _written(item: SyntaxNode, source: ShellSource) -> str:
-    """Return the patterns of an arm of `case`, in words."""
-    heads = [child for child in item.children if child.start_byte < _closing(item)]
-    return " or ".join(source.text(child).strip("\"'") for child in heads if child.is_named)
-
-
-def _closing(item: SyntaxNode) -> int:
-    closing = next((c for c in item.children if c.type == ")"), item)
-    return int(closing.start_byte if closing is not item else item.end_byte)
-
-
 def _choice(node: SyntaxNode, source: ShellSource) -> tuple[SyntaxNode, SyntaxNode] | None:
     """Return the test and the action of `test && action`, or None for another list."""
     if node.type != "list" or len(node.children) < 3 or source.text(node.children[1]) != "&&":
@@ -1003,12 +975,6 @@ def _clause(node: SyntaxNode) -> tuple[list[SyntaxNode], list[SyntaxNode]]:
         elif child.type == "&" or (child.is_named and child.type != "comment"):
             part.append(child)
     return tests, body
-
-
-def _case_body(item: SyntaxNode) -> list[SyntaxNode]:
-    children = list(item.children)
-    closed = next((i for i, c in enumerate(children) if c.type == ")"), len(children))
-    return children[closed + 1 :]
 
 
 def _possible(known: Sequence[bool | None]) -> list[int]:
