@@ -138,7 +138,7 @@ class Interpreter(Expander):
         """Read statements until one of them leaves the block."""
         for i, node in enumerate(nodes):
             if i + 1 < len(nodes) and nodes[i + 1].type == "&":
-                self._apart(node, source)
+                self._apart([node], source)
                 continue
             flow = self.statement(node, source)
             if flow is not None:
@@ -158,22 +158,20 @@ class Interpreter(Expander):
             self.scope.variables["".join(names)] = (Hole("arithmetic", line),)
 
     def _subshell(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        before, self.scope = self.scope, self.scope.copy()
-        self.statements(node.children, source)
-        self.scope = before
+        self._apart(node.children, source)
         return None
 
-    def _apart(self, node: SyntaxNode, source: ShellSource) -> None:
-        """Read a statement of another process: in the background, or in a pipe."""
+    def _apart(self, nodes: Sequence[SyntaxNode], source: ShellSource) -> None:
+        """Read statements of another process: in parentheses, in the background, or in a pipe."""
         before, self.scope = self.scope, self.scope.copy()
-        self.statement(node, source)
+        self.statements(nodes, source)
         self.scope = before
 
     def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
         for child in node.children:
-            self._apart(child, source)
+            self._apart([child], source)
         return None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
