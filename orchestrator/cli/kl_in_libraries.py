@@ -49,10 +49,13 @@ def print_libraries(wanted: Sequence[str], *, as_json: bool, off_policy: bool) -
 
 def _chosen(wanted: Sequence[str]) -> tuple[list[Release], list[Release]]:
     """Return the releases that orch drives and those that it only reads; all if none is named."""
-    alone_wanted = [each for each in wanted if each.partition("@")[0] in only_read.libraries()]
-    driven = [each for each in wanted if each not in alone_wanted]
-    chosen = releases(driven) if driven or not wanted else []
-    return chosen, only_read.chosen(alone_wanted) if alone_wanted or not wanted else []
+    known = only_read.libraries()
+    alone = [each for each in wanted if each.partition("@")[0] in known]
+    driven = [each for each in wanted if each not in alone]
+    return (
+        releases(driven) if driven or not wanted else [],
+        releases(alone, known) if alone or not wanted else [],
+    )
 
 
 def _table(rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy: bool) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.errors import EnvironmentFault
 from orchestrator.evidence.stored import curve_of, curve_text, objective_text
 
 
-def libraries() -> tuple[str, ...]:
-    """Return the libraries that are only read and were measured."""
-    return tuple(name for name in plugins.only_read() if read(name))
+def libraries() -> dict[str, tuple[str, ...]]:
+    """Return the libraries that are only read and were measured -> their releases."""
+    measured = {name: tuple(read(name)) for name in plugins.only_read()}
+    return {name: versions for name, versions in measured.items() if versions}
 
 
 def read(library: str) -> Mapping[str, Any]:
@@ -23,24 +23,6 @@ def read(library: str) -> Mapping[str, Any]:
     file = plugins.reader_folder(library) / "measured.json"
     plain: Mapping[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     return plain
-
-
-def chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the chosen releases, each named as `slime` or `slime@0.3.1`; all if none is named.
-
-    Raise EnvironmentFault for a release that was not measured.
-    """
-    if not wanted:
-        return [(library, version) for library in libraries() for version in read(library)]
-    releases = []
-    for name in wanted:
-        library, _, version = name.partition("@")
-        if version and version not in read(library):
-            raise EnvironmentFault(
-                f"{library} {version} was not measured (there are: {', '.join(read(library))})"
-            )
-        releases += [(library, each) for each in ([version] if version else read(library))]
-    return releases
 
 
 def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
