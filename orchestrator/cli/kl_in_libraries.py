@@ -70,7 +70,6 @@ def _table(rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy:
 def _table_alone(read_only: Sequence[Release], off_policy: bool) -> None:
     """Print what libraries that are only read make of a KL, in their own functions."""
     click.echo("\nLibraries that are only read: their own functions, asked alone.")
-    at = 5 if off_policy else 4
-    rows = [(*row[:4], row[at]) for row in only_read.table(read_only)]
+    rows = only_read.table(read_only, "off_policy" if off_policy else "on_policy")
     objective = "objective on old samples" if off_policy else "objective on-policy"
     print_table(("library", "name", "KL in the", "computes", objective), rows)

@@ -80,16 +80,15 @@ def _of_gradient(of: Findings) -> OwnAnswer:
     off = [each.difference for each in (fit, added) if each is not None]
     parts, faults, keeps = [], [], ""
     if has_policy and added is not None and added.difference <= of.tolerance:
-        average, factor, _ = of.average(added, of_kl=False)
-        loss, centre = added.term[0].loss, added.term[0].centre
+        average, factor = of.average(added, of_kl=False)
+        loss = added.term[0].loss
         keeps = loss[0].keeps if loss else ""
-        named = f"{_number(factor)}{added.name}, {average}"
-        parts.append(f"{named}, of {centre}" if centre else named)
+        parts.append(f"{_number(factor)}{added.name}, {average}")
     elif has_policy:
         what = "what the advantages add"
         faults.append(_near(what, added) if added else f"{what} is no policy loss that orch knows")
     if has_rest and fit is not None and fit.difference <= of.tolerance:
-        average, factor, _ = of.average(fit, of_kl=True)
+        average, factor = of.average(fit, of_kl=True)
         names = [term.name for term in fit.term] if len(fit.term) > 1 else [fit.name]
         for name, weight in zip(names, fit.weights, strict=True):
             parts.append(f"{_beta(factor * weight / fit.weights[0])} {name}, {average}")

@@ -203,8 +203,3 @@ def others() -> Iterator[Written]:
         yield Written(f"weight_{i}", (), "-r * a", weight=weight)
     yield Written("length", (), "-r * a / m.sum(-1, keepdim=True) ** .5", VALUES["k2"])
     yield Written("drawn", (), "-r * a * torch.rand_like(r)", VALUES["k2"])
-
-
-def module(losses: Iterator[Written] | list[Written]) -> str:
-    """Return a module with all of them."""
-    return "import torch\n\n\n" + "\n\n".join(each.source() for each in losses)
