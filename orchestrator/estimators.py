@@ -15,7 +15,7 @@ This module lies below settings and imports nothing but errors; NumPy is importe
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from orchestrator.errors import EnvironmentFault, did_you_mean
@@ -117,45 +117,41 @@ def weighted(
 ) -> EstimatorEntry:
     """Return `rho_<base>`, weighted by the importance ratio, or `sg_rho_<base>` without its
     gradient."""
-    return EstimatorEntry(
+    weight = "sg(w)" if detached else "w"
+    return replace(
+        base,
         name=f"sg_rho_{base.name}" if detached else f"rho_{base.name}",
-        formula=f"{'sg(w)' if detached else 'w'} ({base.formula})",
-        value=base.value,
-        slope=base.slope,
-        is_reverse_kl=base.is_reverse_kl,
+        formula=f"{weight} ({base.formula})",
         source=source or base.source,
+        descends="",
         form="ratio_detached" if detached else "ratio_attached",
-        base=base.name,
-        symbol=f"{'sg(w)' if detached else 'w'} {base.symbol}",
+        symbol=f"{weight} {base.symbol}",
         in_specs=in_specs,
     )
 
 
 def straight_through(base: EstimatorEntry, *, source: str = "") -> EstimatorEntry:
     """Return `<base>+`: the value of `base` with the gradient of k2."""
-    return EstimatorEntry(
+    return replace(
+        base,
         name=f"{base.name}+",
         formula=f"sg({base.formula}), with the gradient of (log r)^2 / 2",
-        value=base.value,
         slope=_K2.slope,
-        is_reverse_kl=base.is_reverse_kl,
         source=source or base.source,
+        descends="",
         form="straight_through",
-        base=base.name,
         symbol=f"{base.symbol}+",
     )
 
 
 def to_go(base: EstimatorEntry, *, source: str) -> EstimatorEntry:
     """Return `<base>_to_go`: in the reward, a token is charged its own estimate and later ones."""
-    return EstimatorEntry(
+    return replace(
+        base,
         name=f"{base.name}_to_go",
         formula=f"{base.formula}, in the reward summed from the token on",
-        value=base.value,
-        slope=base.slope,
-        is_reverse_kl=base.is_reverse_kl,
         source=source,
-        base=base.name,
+        descends="",
         symbol=f"{base.symbol} to go",
         credit="to_go",
     )
@@ -165,16 +161,10 @@ def over_vocabulary(
     name: str, base: EstimatorEntry, words: str, *, source: str, **how: Any
 ) -> EstimatorEntry:
     """Return an estimator that averages `base` over the policy's next-token distribution."""
-    return EstimatorEntry(
-        name=name,
-        formula=words,
-        value=base.value,
-        slope=base.slope,
-        is_reverse_kl=base.is_reverse_kl and how.get("top") is None,
-        source=source,
-        form="vocabulary",
-        **how,
-    )
+    is_reverse_kl = base.is_reverse_kl and how.get("top") is None
+    own: dict[str, Any] = {"base": "", "symbol": "", "descends": "", **how}
+    own |= {"source": source, "is_reverse_kl": is_reverse_kl, "form": "vocabulary"}
+    return replace(base, name=name, formula=words, **own)
 
 
 def elementwise(function: str, x: Array) -> Array:

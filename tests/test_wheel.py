@@ -187,7 +187,7 @@ def test_the_base_audits_explains_and_plans_in_an_empty_folder(base: Path, tmp_p
         (("show", "--help"), "ledger"),
         (("init", "--schema"), "$defs"),
         (("explain", "--libraries"), "verl"),
-        (("explain", "--libraries", "--library", "verl@0.9.1", "--corrections"), "tis_token"),
+        (("explain", "--libraries", "--library", "verl@0.9.1", "--json"), "tis_token"),
         (("init", "--from", "beta_sweep"), "wrote beta_sweep.yaml"),
         (("plan", "beta_sweep.yaml"), "beta"),
     ):

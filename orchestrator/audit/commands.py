@@ -13,7 +13,6 @@ from types import MappingProxyType
 from orchestrator.audit.bash.script import launches as shell_launches
 from orchestrator.audit.bash.syntax import Budget
 from orchestrator.audit.documents import (
-    container_scripts,
     scalars,
     toml_document,
     with_its_bases,
@@ -128,7 +127,7 @@ def _starts_as_yaml(text: str) -> bool:
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Yield the launches of the scripts and containers inside a YAML file.
+    """Yield the launches of the scripts inside a YAML file.
 
     If there are none, yield the first document itself as a configuration.
     """
@@ -136,21 +135,13 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
     budget = Budget()
     launches: list[Launch] = []
     for node in nodes:
-        for container in container_scripts(node):
-            if may_launch(container.text):
-                launches += _shell(
-                    container.text,
-                    files,
-                    container.first_line,
-                    container.environment,
-                    budget,
-                    container.unknown,
-                )
-        environment: dict[str, str] = {}
+        environment, unknown = dict[str, str](), dict[str, str]()
         scripts: list[tuple[str, int]] = []
         for path, scalar in scalars(node):
             head, _, rest = path.partition(".")
-            if head in ("envs", "env", "environment") and rest:
+            if path.endswith(".name"):  # of Kubernetes: a name and a value
+                unknown[scalar.value] = f"${scalar.value}, which a container may have"
+            elif head in ("envs", "env", "environment") and rest:
                 environment[rest] = scalar.value
             elif re.search(r"\s", scalar.value) and may_launch(scalar.value):
                 # Marks count lines from 0, and the text of a block begins in the line after its
@@ -159,11 +150,8 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
                 scripts.append((scalar.value, scalar.start_mark.line + block))
         if len(scripts) > MOST_SCRIPTS:
             raise UnreadableScript(f"this YAML holds more than {MOST_SCRIPTS} scripts")
-        # A container's script is among the scalars too, and is read once.
-        read = {launch.line for launch in launches}
         for script, line in scripts:
-            if read.isdisjoint(range(line, line + script.count("\n") + 1)):
-                launches += _shell(script, files, line, environment, budget)
+            launches += _shell(script, files, line, environment, budget, unknown)
     yield from launches
     if not launches and nodes:
         # `files` are looked up from the file's folder, so the document has no folder in its name.

@@ -1,10 +1,4 @@
-"""Read YAML and TOML as dotted keys with their values and lines, and the programs that YAML starts.
-
-Kubernetes gives a container's program as a list of words (`command`, `args`) and its environment as
-a list of names and values. Compose gives them as `entrypoint`, `command` and `environment`.
-https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
-`container_scripts` returns such a program as shell text.
-"""
+"""Read YAML, TOML and notebooks: dotted keys with their values and lines; cells as a program."""
 
 import json
 import posixpath
@@ -12,7 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -265,103 +259,6 @@ def _toml_lines(text: str) -> dict[str, int]:
             name = key[1].strip("\"'")
             lines.setdefault(f"{section}{name}".replace("-", "_"), number)
     return lines
-
-
-PROGRAM_KEYS = ("entrypoint", "command", "args")
-"""In the order in which their words make up the command line."""
-ENVIRONMENT_KEYS = ("env", "environment", "envs")
-FILLED_IN = "a template or the cluster sets it"
-_FILLED_LATER = re.compile(r"\$\(([A-Za-z_]\w*)\)|\$?\{\{.*?\}\}")
-"""Kubernetes' reference to a variable, or a place that a template fills."""
-
-
-@dataclass
-class ContainerScript:
-    """The command line of a container as shell text, each word on its own line of the file."""
-
-    text: str
-    first_line: int
-    environment: dict[str, str] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
-    """Variables whose values are not in the file, with the reason."""
-
-
-def container_scripts(root: Any) -> Iterator[ContainerScript]:
-    """Yield the command line of each mapping that has one as a list of words.
-
-    root: the node of a YAML document. Raise UnreadableScript if aliases make it too large.
-    """
-    nodes, visited = [root], 0
-    while nodes:
-        node = nodes.pop()
-        visited += 1
-        if visited > MOST_VALUES:
-            raise UnreadableScript(f"this file has more than {MOST_VALUES} values")
-        if isinstance(node, yaml.SequenceNode):
-            nodes += reversed(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            entries = _entries(node)
-            if script := _script(entries):
-                yield script
-            nodes += reversed(list(entries.values()))
-
-
-def _entries(mapping: yaml.MappingNode) -> dict[str, Any]:
-    return {key.value: value for key, value in mapping.value if isinstance(key, yaml.ScalarNode)}
-
-
-def _script(entries: Mapping[str, Any]) -> ContainerScript | None:
-    """Return the command line of one container, or None if it is not a list of words."""
-    programs = [entries[key] for key in PROGRAM_KEYS if key in entries]
-    if not any(isinstance(each, yaml.SequenceNode) for each in programs):
-        return None
-    words = [
-        word
-        for each in programs
-        for word in (each.value if isinstance(each, yaml.SequenceNode) else [each])
-    ]
-    if not words or not all(isinstance(word, yaml.ScalarNode) for word in words):
-        return None
-
-    script = ContainerScript("", words[0].start_mark.line + 1)
-    for name, value in _variables(entries):
-        if isinstance(value, yaml.ScalarNode):
-            script.environment[name] = value.value
-        else:
-            script.unknown[name] = FILLED_IN
-    line = script.first_line
-    for word in words:
-        quoted = _quoted(word.value, script)
-        if word.style in ("|", ">"):
-            quoted = f"\n{quoted}" if quoted[:1] != "'" else f"'\n{quoted[1:]}"
-        # Continued lines keep each word on its line of the file; messages name that line.
-        gap = max(word.start_mark.line + 1 - line, 0)
-        script.text += " \\\n" * gap + f" {quoted}" if script.text else quoted
-        line += gap + quoted.count("\n")
-    return script
-
-
-def _quoted(word: str, script: ContainerScript) -> str:
-    """Return a word for the shell, in which only what the cluster fills in is expanded."""
-    quoted, end = "", 0
-    for match in _FILLED_LATER.finditer(word):
-        name = match[1] or "filled_in"
-        if name not in script.environment:
-            script.unknown[name] = FILLED_IN
-        quoted += f'{shlex.quote(word[end : match.start()])}"${{{name}}}"'
-        end = match.end()
-    return quoted + shlex.quote(word[end:]) if end < len(word) or not word else quoted
-
-
-def _variables(entries: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield a container's variables with their nodes: a mapping, or names with values."""
-    for node in (entries[key] for key in ENVIRONMENT_KEYS if key in entries):
-        if isinstance(node, yaml.MappingNode):
-            yield from _entries(node).items()
-        for each in node.value if isinstance(node, yaml.SequenceNode) else ():
-            of_one = _entries(each) if isinstance(each, yaml.MappingNode) else {}
-            if isinstance(of_one.get("name"), yaml.ScalarNode):
-                yield of_one["name"].value, of_one.get("value")
 
 
 _OF_PYTHON = ("capture", "time", "timeit", "prun", "debug")

@@ -431,7 +431,7 @@ def _bias(measured: Judged | None) -> tuple[float | None, float | None] | None:
         return None
     if measured.by_prompt:
         return None, None
-    return measured.row.bias_near, measured.row.bias_far
+    return measured.row.near.bias, measured.row.far.bias
 
 
 def _order(measured: Judged | None) -> tuple[float, float] | None:

@@ -44,39 +44,26 @@ def _is_of_a_token(estimator: str) -> bool:
     return estimator in choices() and estimator != NONE and entry(estimator).is_of_a_token
 
 
-class EstimatorParameter(click.ParamType[str]):
-    """An estimator of the table, which is read when the command is called."""
+def _estimator(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Return the name of an estimator or policy loss; of a library's name for it, ours.
 
-    name = "estimator"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002  # click names them
-        """Return the word for it: the names are many."""
-        return "ESTIMATOR"
-
-    def convert(self, value: Any, _param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name of an estimator or policy loss; of a library's name for it, ours.
-
-        Raise click.BadParameter with the names there are.
-        """
-        if _policy_loss(str(value)) is not None:
-            return str(value)
-        name, dot, place = str(value).partition(".")
-        if dot and name in choices() and place in PLACEMENTS:  # `k3.loss`, as plans and pages say
-            return f"{name}.{place}"
-        if value in choices() or "@" in str(value):
-            return str(value)
-
-        theirs = plugins.estimator_names()
-        if value in theirs:
-            return theirs[value]
-        own = (*choices(), *POLICY_LOSSES)
-        near = did_you_mean(name, own) or did_you_mean(str(value), theirs)
-        listed = near or " (orch explain --all lists them)"
-        raise click.UsageError(f"'{value}' is no estimator and no policy loss{listed}", ctx)
+    Raise click.UsageError with the names there are.
+    """
+    if value is None or _policy_loss(value) is not None or value in choices() or "@" in value:
+        return value
+    name, _, place = value.partition(".")
+    if name in choices() and place in PLACEMENTS:  # `k3.loss`, as plans and pages say
+        return value
+    theirs = plugins.estimator_names()
+    if value in theirs:
+        return theirs[value]
+    near = did_you_mean(name, (*choices(), *POLICY_LOSSES)) or did_you_mean(value, theirs)
+    listed = near or " (orch explain --all lists them)"
+    raise click.UsageError(f"'{value}' is no estimator and no policy loss{listed}", ctx)
 
 
 @click.command(short_help="Say what a KL term or a policy loss really does, also in each library.")
-@click.argument("estimator", type=EstimatorParameter(), required=False)
+@click.argument("estimator", callback=_estimator, required=False)
 @click.argument(
     "placement", type=click.Choice(list(PLACEMENTS)), required=False, metavar="[PLACEMENT]"
 )
@@ -122,11 +109,6 @@ class EstimatorParameter(click.ParamType[str]):
     help="With --libraries: only this library, or this release. May be given several times.",
 )
 @click.option(
-    "--corrections",
-    is_flag=True,
-    help="With --libraries: the corrections of the engine's mismatch (TIS, MIS, IcePop, ...).",
-)
-@click.option(
     "--of",
     "own",
     metavar="PATH.py:FUNCTION",
@@ -155,7 +137,6 @@ def command(
     everything: bool,
     libraries: bool,
     wanted: tuple[str, ...],
-    corrections: bool,
     own: str | None,
     given: tuple[str, ...],
     python: str | None,
@@ -188,13 +169,10 @@ def command(
         print_own(own, given, python, as_json=as_json)
         return
     if libraries:
-        off = how["off_policy"]
-        print_libraries(wanted, as_json=as_json, off_policy=off, of_corrections=corrections)
+        print_libraries(wanted, as_json=as_json, off_policy=how["off_policy"])
         return
-    if wanted or corrections or given or python:
-        raise click.UsageError(
-            "--library and --corrections need --libraries; --call and --python, --of"
-        )
+    if wanted or given or python:
+        raise click.UsageError("--library needs --libraries; --call and --python need --of")
     if everything:
         _print_all(as_json, **how)
         return

@@ -7,12 +7,11 @@ import click
 
 from orchestrator.cli.common import print_json, print_table
 from orchestrator.evidence import only_read
-from orchestrator.evidence.capabilities import CapabilityRow, matrix
 from orchestrator.evidence.cells import Release, releases
 from orchestrator.evidence.matrix import (
-    CORRECTION_COLUMNS,
-    correction_rows,
+    CapabilityRow,
     document,
+    matrix,
     own_launches,
     table,
     unmeasured_differences,
@@ -27,16 +26,9 @@ LEGEND = (
 )
 
 
-def print_libraries(
-    wanted: Sequence[str], *, as_json: bool, off_policy: bool, of_corrections: bool
-) -> None:
+def print_libraries(wanted: Sequence[str], *, as_json: bool, off_policy: bool) -> None:
     """Print which objective each KL term optimises in each library and release."""
     chosen, read_only = _chosen(wanted)
-    if of_corrections and not as_json:
-        plain = [tuple(cell.replace("`", "") for cell in row) for row in correction_rows(chosen)]
-        print_table(tuple(name.replace("`", "") for name in CORRECTION_COLUMNS), plain)
-        return
-
     rows = matrix(chosen)
     if as_json:
         print_json(
@@ -57,10 +49,13 @@ def print_libraries(
 
 def _chosen(wanted: Sequence[str]) -> tuple[list[Release], list[Release]]:
     """Return the releases that orch drives and those that it only reads; all if none is named."""
-    alone_wanted = [each for each in wanted if each.partition("@")[0] in only_read.libraries()]
-    driven = [each for each in wanted if each not in alone_wanted]
-    chosen = releases(driven) if driven or not wanted else []
-    return chosen, only_read.chosen(alone_wanted) if alone_wanted or not wanted else []
+    known = only_read.libraries()
+    alone = [each for each in wanted if each.partition("@")[0] in known]
+    driven = [each for each in wanted if each not in alone]
+    return (
+        releases(driven) if driven or not wanted else [],
+        releases(alone, known) if alone or not wanted else [],
+    )
 
 
 def _table(rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy: bool) -> None:
@@ -75,7 +70,6 @@ def _table(rows: Sequence[CapabilityRow], chosen: Sequence[Release], off_policy:
 def _table_alone(read_only: Sequence[Release], off_policy: bool) -> None:
     """Print what libraries that are only read make of a KL, in their own functions."""
     click.echo("\nLibraries that are only read: their own functions, asked alone.")
-    at = 5 if off_policy else 4
-    rows = [(*row[:4], row[at]) for row in only_read.table(read_only)]
+    rows = only_read.table(read_only, "off_policy" if off_policy else "on_policy")
     objective = "objective on old samples" if off_policy else "objective on-policy"
     print_table(("library", "name", "KL in the", "computes", objective), rows)

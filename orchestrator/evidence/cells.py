@@ -1,6 +1,6 @@
 """The cells for measurements of libraries: one small run, with every KL term that it could have."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args
@@ -206,12 +206,14 @@ def libraries() -> dict[str, tuple[str, ...]]:
     }
 
 
-def releases(wanted: Sequence[str] = ()) -> list[Release]:
+def releases(
+    wanted: Sequence[str] = (), known: Mapping[str, Sequence[str]] | None = None
+) -> list[Release]:
     """Return the releases named (`verl`, `verl@0.9.1`), or all.
 
-    Raise SelectionError for another.
+    known: library -> its releases; None: those that orch drives. Raise SelectionError for another.
     """
-    known = libraries()
+    known = libraries() if known is None else known
     everything = [(name, version) for name, versions in known.items() for version in versions]
     if not wanted:
         return everything
@@ -225,7 +227,7 @@ def releases(wanted: Sequence[str] = ()) -> list[Release]:
             )
         if version and version not in known[library]:
             raise SelectionError(
-                f"orch does not drive {library} {version} (it drives: {', '.join(known[library])})"
+                f"orch does not know {library} {version} (it knows: {', '.join(known[library])})"
             )
         chosen += [(library, each) for each in known[library] if not version or each == version]
     return list(dict.fromkeys(chosen))

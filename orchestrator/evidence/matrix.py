@@ -4,23 +4,89 @@ A row of the matrix is the translation of one cell, beside the evidence on it. N
 imported: evidence is read, and cells are translated.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from orchestrator.errors import UnsupportedSetting
 from orchestrator.evidence import stored
-from orchestrator.evidence.capabilities import CapabilityRow
-from orchestrator.evidence.cells import Release
-from orchestrator.evidence.stored import (
-    ALL_TOKENS,
-    objective_text,
-)
+from orchestrator.evidence.cells import Release, fitting, terms, translated
+from orchestrator.evidence.stored import objective_text
 from orchestrator.kl.library_semantics import DIFFERENCES, PLAIN, describe, differing
-from orchestrator.settings import BackendRef
+from orchestrator.settings import BackendRef, Kl
 from orchestrator.spec.rehearse import semantics
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
+RANK = ("exact", "approximated", "extension")
+"""Statuses from the best to the worst. A KL term has the worst status of its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityRow:
+    """One KL term in one release of a library."""
+
+    library: str
+    version: str
+    estimator: str
+    placement: str
+    label: str
+    status: str
+    """exact, approximated, extension, or refused."""
+    notes: tuple[Mapping[str, str], ...]
+    """The ledger's entries on its KL: field, key, value, note."""
+    reason: str
+    """The reason of a refusal."""
+    on_policy: Mapping[str, Any] | None
+    """The measurement, or None if the term was not measured."""
+    off_policy: Mapping[str, Any] | None
+
+    @property
+    def release(self) -> str:
+        """Return `library@version`."""
+        return f"{self.library}@{self.version}"
+
+
+def matrix(chosen: Sequence[Release]) -> list[CapabilityRow]:
+    """Return every KL term in every chosen release."""
+    return [row(library, version, kl) for kl in terms() for library, version in chosen]
+
+
+def row(library: str, version: str, kl: Kl) -> CapabilityRow:
+    """Return one KL term in one release."""
+    status, notes, reason = _accounted(library, version, kl)
+    on, off = (measurement(library, version, kl, on_policy) for on_policy in (True, False))
+    return CapabilityRow(
+        library, version, kl.estimator, str(kl.placement), kl.label, status, notes, reason, on, off
+    )
+
+
+def measurement(library: str, version: str, kl: Kl, on_policy: bool) -> Mapping[str, Any] | None:
+    """Return the measurement of a term, or None if it was not measured.
+
+    Its keys are objective, terms, scale, agrees and deviation; or only `refused`; or `error`.
+    """
+    cells = (stored.read(library, version) or {"cells": ()})["cells"]
+    wanted = (kl.estimator, kl.placement, on_policy)
+    return next(
+        (c for c in cells if (c["estimator"], c["placement"], c["on_policy"]) == wanted), None
+    )
+
+
+def _accounted(
+    library: str, version: str, kl: Kl
+) -> tuple[str, tuple[Mapping[str, str], ...], str]:
+    """Return the status, the ledger's entries on the KL, and the reason of a refusal."""
+    try:
+        plan = translated(fitting(library, version, kl))
+    except UnsupportedSetting as error:
+        return "refused", (), str(error)
+    entries = [each for each in plan.ledger if each.field.startswith("kl.")]
+    status = max((RANK.index(each.status) for each in entries), default=0)
+    notes = tuple(
+        {"field": e.field, "status": e.status, "key": e.key, "value": e.value, "note": e.note}
+        for e in entries
+        if e.key or e.note
+    )
+    return RANK[status], notes, ""
 
 
 def own_launches(chosen: Sequence[Release], *, off_policy: bool) -> list[tuple[str, str, str]]:
@@ -89,86 +155,6 @@ def document(chosen: Sequence[Release], rows: Sequence[CapabilityRow]) -> dict[s
             for library, version in chosen
         },
     }
-
-
-CORRECTION_COLUMNS = (
-    "library",
-    "launch",
-    "`loss.correction.kind`",
-    "weight of a token in the policy loss",
-    "its ratio is of",
-    "KL in the loss",
-)
-RATIO_OF = {
-    "proximal": "proximal policy / engine",
-    "policy": "policy / engine",
-    "?": "?",
-    None: "-",
-}
-
-
-def _corrections(release: Release) -> Sequence[Mapping[str, Any]]:
-    """Return the measured corrections of a release: those of cells, then in its own words."""
-    measured = (stored.read(*release) or {}).get("corrections")
-    if measured is None:
-        return ()
-    cells = [
-        {**each, "name": f"loss.correction.kind={each['kind']}{_with_bounds(each)}"}
-        for each in measured["cells"]
-        if "refused" not in each
-    ]
-    return [*cells, *measured["own"]]
-
-
-def _with_bounds(cell: Mapping[str, Any]) -> str:
-    bounds = {name: cell[name] for name in ("least", "most") if cell[name]}
-    return "".join(f" {name}={value:g}" for name, value in bounds.items())
-
-
-def correction_rows(known: Sequence[Release]) -> list[tuple[str, ...]]:
-    """Return a row of CORRECTION_COLUMNS for each correction. Releases that agree share a row."""
-    versions = grouped(
-        ((library, *_correction_row(entry)), version)
-        for library, version in known
-        for entry in _corrections((library, version))
-    )
-    return [(f"{key[0]} {', '.join(of)}", *key[1:]) for key, of in versions.items()]
-
-
-def _correction_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    name = f"`{entry['name']}`" + (" (says nothing of it)" if entry.get("silent") else "")
-    if "error" in entry:
-        return (name, "-", f"raises {entry['error']}", "-", "-")
-    policy = entry["policy"]
-    ratio = RATIO_OF[policy.get("of")] if policy["weight"] != "1" else "-"
-    kind = policy.get("kind")
-    same = kind and policy["divisor"] == ALL_TOKENS and policy.get("of") == "proximal"
-    return (name, f"`{kind}`" if same else "-", weight_text(policy), ratio, _of_kl(entry))
-
-
-def weight_text(part: Mapping[str, Any]) -> str:
-    """Return a measured weight in words, with its divisor if that is not all tokens."""
-    if part["weight"] == "?":
-        return "none that orch knows"
-    divided = "" if part["divisor"] == ALL_TOKENS else f"; divided by {part['divisor']}"
-    return str(part["weight"]) + divided
-
-
-def _of_kl(entry: Mapping[str, Any]) -> str:
-    kl, policy = entry.get("kl"), entry["policy"]
-    if kl is None:
-        return "the launch has none"
-    if kl["weight"] == "1":
-        return "not weighted" + weight_text(kl).removeprefix("1")
-    return "the same" if weight_text(kl) == weight_text(policy) else weight_text(kl)
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return key -> its values, in the order of the pairs."""
-    groups: dict[K, list[V]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return groups
 
 
 # Mathematics of a release that was not measured: read in its source, or left out of rehearsals.

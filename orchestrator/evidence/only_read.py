@@ -5,17 +5,17 @@ of a checkout; the trainer did not run.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator import plugins
-from orchestrator.errors import EnvironmentFault
-from orchestrator.evidence.stored import curve_of, curve_text, objective_text
+from orchestrator.evidence.stored import curve_text, objective_text
 
 
-def libraries() -> tuple[str, ...]:
-    """Return the libraries that are only read and were measured."""
-    return tuple(name for name in plugins.only_read() if read(name))
+def libraries() -> dict[str, tuple[str, ...]]:
+    """Return the libraries that are only read and were measured -> their releases."""
+    measured = {name: tuple(read(name)) for name in plugins.only_read()}
+    return {name: versions for name, versions in measured.items() if versions}
 
 
 def read(library: str) -> Mapping[str, Any]:
@@ -25,41 +25,14 @@ def read(library: str) -> Mapping[str, Any]:
     return plain
 
 
-def chosen(wanted: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the chosen releases, each named as `slime` or `slime@0.3.1`; all if none is named.
-
-    Raise EnvironmentFault for a release that was not measured.
-    """
-    if not wanted:
-        return [(library, version) for library in libraries() for version in read(library)]
-    releases = []
-    for name in wanted:
-        library, _, version = name.partition("@")
-        if version and version not in read(library):
-            raise EnvironmentFault(
-                f"{library} {version} was not measured (there are: {', '.join(read(library))})"
-            )
-        releases += [(library, each) for each in ([version] if version else read(library))]
-    return releases
-
-
-def table(releases: Sequence[tuple[str, str]]) -> list[tuple[str, ...]]:
-    """Return rows of a table: release, name, place, estimator, objectives on- and off-policy."""
-    rows = []
+def table(releases: Sequence[tuple[str, str]], when: str) -> Iterator[tuple[str, ...]]:
+    """Yield rows of a table: release, name, place, estimator, and the objective `when`."""
     for library, version in releases:
         for row in read(library).get(version, {"rows": ()})["rows"]:
-            objectives = [
-                "not asked as a whole"
-                if when not in row
-                else "nothing: it is dropped"
-                if row[when].get("dropped")
-                else objective_text(row[when])
-                for when in ("on_policy", "off_policy")
-            ]
+            objective = "not asked as a whole"
+            if when in row:
+                dropped = row[when].get("dropped")
+                objective = "nothing: it is dropped" if dropped else objective_text(row[when])
             title = plugins.load_reader(library).title
-            place = (f"{title} {version}", row["name"], row["place"])
-            computed = row.get("error") or curve_text(curve_of(row["curve"])).replace(
-                "gradient of ?", "the gradient of another"
-            )
-            rows.append((*place, computed, *objectives))
-    return rows
+            computed = row.get("error") or curve_text(row["curve"])
+            yield f"{title} {version}", row["name"], row["place"], computed, objective

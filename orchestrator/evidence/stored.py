@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -113,26 +113,22 @@ class EstimatorCurve:
     """Largest difference of value and gradient from the closed form, within |x| <= 1.5."""
 
 
-def curve_of(name: Mapping[str, Any]) -> EstimatorCurve:
-    """Return the curve in the evidence on an estimator's name. What it does not list is None."""
-    listed: dict[str, Any] = {each.name: name.get(each.name) for each in fields(EstimatorCurve)}
-    return EstimatorCurve(**listed)
-
-
-def curve_text(curve: EstimatorCurve) -> str:
-    """Return the curve in a few words: `k3, held within ±10 (no gradient below x = -2.61)`."""
-    names = TABLE[curve.value].symbol if curve.value in TABLE else curve.value
-    words = [names if not curve.straight_through else f"{names}, gradient of {curve.gradient}"]
-    if curve.value_bound is not None:
-        words.append(f"held within ±{curve.value_bound:g}")
-    if curve.flat_below is not None or curve.flat_above is not None:
-        ends = [
-            f"x < {curve.flat_below:g}" if curve.flat_below is not None else "",
-            f"x > {curve.flat_above:g}" if curve.flat_above is not None else "",
-        ]
-        words.append(f"no gradient for {' or '.join(filter(None, ends))}")
-    if curve.weight_bound is not None:
-        words.append(f"weight at most {curve.weight_bound:g}")
+def curve_text(curve: Mapping[str, Any]) -> str:
+    """Return a curve in a few words: `k3, held within ±10, no gradient for x < -2.61`."""
+    value, below, above = curve["value"], curve.get("flat_below"), curve.get("flat_above")
+    names = TABLE[value].symbol if value in TABLE else value
+    if curve.get("straight_through"):
+        other = curve["gradient"]
+        names += ", the gradient of another" if other == "?" else f", gradient of {other}"
+    words = [names]
+    if curve.get("value_bound") is not None:
+        words.append(f"held within ±{curve['value_bound']:g}")
+    ends = [f"x < {below:g}"] if below is not None else []
+    ends += [f"x > {above:g}"] if above is not None else []
+    if ends:
+        words.append(f"no gradient for {' or '.join(ends)}")
+    if curve.get("weight_bound") is not None:
+        words.append(f"weight at most {curve['weight_bound']:g}")
     return ", ".join(words)
 
 

@@ -5,17 +5,11 @@ sigmoid(a + b c), where c counts the ones so far. Every quantity of a token depe
 so a table has shape [2, T]: token y, count c. For effects of the vocabulary's size, a `WidePolicy`
 has V tokens, c counts the odd ones, and tables are [V, T].
 
-The gradient of one sequence is W (F S + L) for every configuration. F is the KL summed over tokens,
-S the (weighted) score, L the sum of each token's own gradient, W the ratio of the sequence or 1. F,
-S and L are sums over tokens of tables f, s, l, so their joint moments follow by dynamic programming
-over the count. `moments` carries E[F^i S^j L^k; c] from token to token in O(T) each, for all rows
-(configurations and parameters) at once. `exact` combines them to a mean and a variance.
-
-If a token's score is multiplied by the KL of some tokens only, `credited` computes the moments. One
-sequence's gradient is then sum_t s_t R_t + l_t, with R_t = own k_t + later (k_{t+1} + ...). R_t is
-the KL to go (own = later = 1), the KL of later tokens (own = 0), or the token's own (later = 0).
-Let S be the sum of the scores so far. Then a token adds own s k + later k S + l to the gradient A.
-So the moments of (S, A) follow by dynamic programming over the count, too.
+A token has a charge f (its KL in the reward), a score s (weighted by its ratio) and a gradient l
+of its own (the KL in the loss). The gradient A of one sequence adds l, and over pairs of tokens the
+score of one times the charge of the other (`Credit`: which pairs count); W is the ratio of the
+sequence or 1. So a token is a linear map of z = (1, F, S, A), where F and S are the sums of f and s
+so far. `_second_moments` carries E[z z'; c] from token to token, for mean and variance of A.
 
 `Sequences` lists every sequence of the model as one batch, for functions of whole batches.
 """
@@ -28,14 +22,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.errors import LaboratoryError
-from orchestrator.estimators import Array, entry, plain_names
+from orchestrator.estimators import Array, Credit, entry, plain_names
 from orchestrator.kl.configuration import KlConfiguration
 from orchestrator.kl.estimators import clamped_value, slope, vocabulary_kl, vocabulary_slope
 
 FloatTable = np.ndarray[Any, np.dtype[Any]]
 
-PARTS = {"to_go": (1.0, 1.0), "later": (0.0, 1.0), "token": (1.0, 0.0)}
-"""Credit -> (own, later): the factors of a token's own KL and of later tokens' KL in R_t."""
+PAIRS = {
+    "sequence": (1.0, 1.0, 1.0),
+    "to_go": (1.0, 1.0, 0.0),
+    "later": (0.0, 1.0, 0.0),
+    "token": (1.0, 0.0, 0.0),
+}
+"""Credit -> which charges a token's score is multiplied by: its own, later ones, earlier ones."""
 
 
 PARAMETERS = ("a", "b")
@@ -171,78 +170,44 @@ def tables(setting: LabSetting) -> Tables:
     )
 
 
-class SequenceMoments(NamedTuple):
-    """Moments of (F, S, L) under one measure. The last axis of each array is [rows]."""
+def _second_moments(measure: FloatTable, step: FloatTable) -> FloatTable:
+    """Return E[z z'] of z = (1, F, S, A) at the end of a sequence, [rows, 4, 4].
 
-    fs: FloatTable
-    """[3, 3, rows]: E[F^i S^j]."""
-    fsl: FloatTable
-    """[2, 2, rows]: E[F^i S^j L]."""
-    ll: FloatTable
-    """[rows]: E[L^2]."""
-
-
-def moments(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
-    """Return the moments up to F^2 S^2, F S L and L^2.
-
-    All tables are [V, T, rows]: token, count, row. `measure` is the weight of a token: its
-    probability, times a power of its ratio for a weighted sum. It need not sum to 1. The walk has
-    moments divided by factorials, such as E[F^2] / 2: then those of a sum are a plain convolution.
-    Tokens after which the count is the same take one step together.
+    `measure`: the weight of a token, [V, T]: its probability, times a power of its ratio. It need
+    not sum to 1. `step`: the matrix by which a token changes z, [rows, V, T, 4, 4].
     """
-    num_tokens, rows = measure.shape[1:]
-    kind = measure.dtype
-    steps = [_added(measure[odd::2], f[odd::2], s[odd::2], l[odd::2]) for odd in (0, 1)]
-    walk = SequenceMoments(
-        np.zeros((3, 3, num_tokens + 1, rows), kind),
-        np.zeros((2, 2, num_tokens + 1, rows), kind),
-        np.zeros((num_tokens + 1, rows), kind),
-    )
-    # The empty sequence: E[1] is 1 at count 0, and every other moment is 0.
-    walk.fs[0, 0, 0] = measure[0, 0] * 0 + 1
-    for t in range(num_tokens):
-        reached = slice(0, t + 1)
-        old = SequenceMoments(*(part[..., reached, :].copy() for part in walk))
-        for part in walk:
-            part[..., : t + 2, :] = 0
+    rows, _, num_tokens = step.shape[:3]
+    # Tokens after which the count is the same take one step together, of all 16 moments.
+    steps = [
+        np.einsum("vt,rvtij,rvtkl->rtikjl", measure[odd::2], step[:, odd::2], step[:, odd::2])
+        for odd in (0, 1)
+    ]
+    moments = np.zeros((rows, num_tokens + 1, 16, 1), step.dtype)
+    moments[:, 0, 0] = 1
+    for n in range(1, num_tokens + 1):
+        before, moments = moments, np.zeros_like(moments)
         # An odd token raises the count by one, so its moments move one place up.
-        for odd, step in enumerate(steps):
-            to = slice(odd, t + 1 + odd)
-            fs, fsl = walk.fs[:, :, to], walk.fsl[:, :, to]
-            for i, j in product(range(3), repeat=2):
-                fs[i:, j:] += old.fs[: 3 - i, : 3 - j] * step.fs[i, j, reached]
-            for i, j in product(range(2), repeat=2):
-                fsl[i:, j:] += old.fsl[: 2 - i, : 2 - j] * step.fs[i, j, reached]
-                fsl[i:, j:] += old.fs[: 2 - i, : 2 - j] * step.fsl[i, j, reached]
-            walk.ll[to] += (
-                old.ll * step.fs[0, 0, reached]
-                + old.fsl[0, 0] * step.fsl[0, 0, reached]
-                + old.fs[0, 0] * step.ll[reached]
-            )
-    factorials = np.array([1, 1, 2])[:, None, None]
-    whole = walk.fs.sum(2) * factorials * factorials[:, 0]
-    return SequenceMoments(whole, walk.fsl.sum(2), walk.ll.sum(0) * 2)
-
-
-def _added(measure: FloatTable, f: FloatTable, s: FloatTable, l: FloatTable) -> SequenceMoments:  # noqa: E741  (f, s and l: the three tables of a configuration)
-    """Return the moments of one token's f, s and l, divided by factorials. Last axes: [T, rows]."""
-    of_f = (1, f, f * f / 2)
-    of_s = (1, s, s * s / 2)
-    return SequenceMoments(
-        np.stack([np.stack([(measure * a * b).sum(0) for b in of_s]) for a in of_f]),
-        np.stack([np.stack([(measure * a * b * l).sum(0) for b in of_s[:2]]) for a in of_f[:2]]),
-        (measure * l * l / 2).sum(0),
-    )
+        for odd, each in enumerate(steps):
+            by = each[:, :n].reshape(rows, n, 16, 16)
+            moments[:, odd : n + odd] += by @ before[:, :n]
+    return np.asarray(moments.sum(1).reshape(rows, 4, 4))
 
 
 class ConfigurationSums(NamedTuple):
-    """The tables of W (F S + L) for one configuration: f, l and s are [parameters, V, T]."""
+    """The tables of one configuration: f, s and l are [parameters, V, T]."""
 
     f: FloatTable
     s: FloatTable
     l: FloatTable  # noqa: E741  (f, s and l: the three tables of a configuration)
     weighted: float
     """The exponent of the sequence's ratio in W: 1, 1/T for the geometric mean, or 0."""
+
+    def steps(self, credit: Credit) -> FloatTable:
+        """Return the matrix by which a token changes (1, F, S, A), [parameters, V, T, 4, 4]."""
+        own, later, earlier = PAIRS[credit]
+        f, s, adds = self.f, self.s, own * self.f * self.s + self.l
+        rows = ((1, 0, 0, 0), (f, 1, 0, 0), (s, 0, 1, 0), (adds, earlier * s, later * f, 1))
+        return np.stack([np.stack([x + 0 * f for x in row], -1) for row in rows], -2)
 
 
 class Exact(NamedTuple):
@@ -262,17 +227,9 @@ def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exa
     Raise LaboratoryError if a variance overflows: the rollout policy differs too much.
     """
     table = tables(setting)
-    sums = [sums_of(configuration, table) for configuration in configurations]
     # an overflow becomes inf or nan, which is reported below with its configuration
     with np.errstate(over="ignore", invalid="ignore"):
-        whole = [i for i, c in enumerate(configurations) if c.credit == "sequence"]
-        powers = [_moments([sums[i] for i in whole], table, power) for power in (0, 1, 2)]
-        columns = [
-            _credited(c, s, table) if c.credit != "sequence" else ()
-            for c, s in zip(configurations, sums, strict=True)
-        ]
-        for at, i in enumerate(whole):
-            columns[i] = _statistics(configurations[i], *(p[at] for p in powers))
+        columns = [_statistics(each, table) for each in configurations]
     result = Exact(*(np.array(part) for part in zip(*columns, strict=True)))
     if not all(np.isfinite(part).all() for part in result):
         worst = next(
@@ -290,14 +247,12 @@ def exact(setting: LabSetting, configurations: Sequence[KlConfiguration]) -> Exa
 def estimates(setting: LabSetting) -> dict[str, tuple[float, float]]:
     """Return mean (nats) and variance of each plain estimate, summed over a sequence's tokens."""
     table, plain = tables(setting), plain_names()
-    f = np.stack([clamped_value(name, table.x) for name in plain], axis=-1)
-    nothing = np.zeros_like(f)
-    measure = np.repeat(np.exp(table.logp_rollout)[..., None], len(plain), axis=-1)
-    fs = moments(measure, f, nothing, nothing).fs
-    means, squares = fs[1, 0], fs[2, 0]
+    f = np.stack([clamped_value(name, table.x) for name in plain])
+    steps = ConfigurationSums(f, 0 * f, 0 * f, 0.0).steps("sequence")
+    found = _second_moments(np.exp(table.logp_rollout), steps)
     return {
         k: (float(mean), float(square - mean**2))
-        for k, mean, square in zip(plain, means, squares, strict=True)
+        for k, mean, square in zip(plain, found[:, 0, 1], found[:, 1, 1], strict=True)
     }
 
 
@@ -349,58 +304,16 @@ def averaged(estimator: str, table: Tables) -> FloatTable:
     return np.asarray((np.exp(table.logp) * inner * table.score).sum(1, keepdims=True))
 
 
-def _moments(sums: Sequence[ConfigurationSums], table: Tables, power: int) -> list[SequenceMoments]:
-    """Return the moments of each configuration's (F, S, L), weighted by W^power.
-
-    For configurations without a sequence ratio W is 1: compute them at power 0 only.
-    """
-    rows = [i for i, each in enumerate(sums) if each.weighted or power == 0]
-    if not rows:
-        return [_NONE] * len(sums)
-    width = len(table.score)
-    measure = np.concatenate(
-        [
-            np.repeat(
-                (np.exp(table.logp_rollout) * table.w ** (power * sums[i].weighted))[..., None],
-                width,
-                axis=-1,
-            )
-            for i in rows
-        ],
-        axis=-1,
-    )
-    stacked = (_stack([sums[i][part] for i in rows]) for part in range(3))
-    stacked_moments = moments(measure, *stacked)
-    result: list[SequenceMoments] = [_NONE] * len(sums)
-    for at, i in enumerate(rows):
-        part_of = slice(width * at, width * (at + 1))
-        result[i] = SequenceMoments(*(part[..., part_of] for part in stacked_moments))
-    return result
-
-
-_NONE = SequenceMoments(np.empty(0), np.empty(0), np.empty(0))
-
-
-def _stack(parts: list[Any]) -> FloatTable:
-    """Stack n tables of [P, V, T] to one array [V, T, n P], with the P parameters innermost."""
-    stacked = np.stack(parts)
-    return np.ascontiguousarray(
-        np.moveaxis(stacked, (2, 3), (0, 1)).reshape(*stacked.shape[2:], -1)
-    )
-
-
 def _statistics(
-    configuration: KlConfiguration,
-    at_0: SequenceMoments,
-    at_1: SequenceMoments,
-    at_2: SequenceMoments,
+    configuration: KlConfiguration, table: Tables
 ) -> tuple[FloatTable, FloatTable, FloatTable]:
     """Return mean, variance and root mean square of one configuration's gradient."""
-    if not configuration.ratio.startswith("sequence"):
-        at_1 = at_2 = at_0
-    # E[W (F S + L)] and E[W^2 (F S + L)^2], multiplied out.
-    mean = at_1.fs[1, 1] + at_1.fsl[0, 0]
-    square = at_2.fs[2, 2] + 2 * at_2.fsl[1, 1] + at_2.ll
+    sums = sums_of(configuration, table)
+    steps, chance = sums.steps(configuration.credit), np.exp(table.logp_rollout)
+    once = twice = _second_moments(chance * table.w**sums.weighted, steps)
+    if sums.weighted:
+        twice = _second_moments(chance * table.w ** (2 * sums.weighted), steps)
+    mean, square = once[:, 0, 3], twice[:, 3, 3]
     return mean, square - mean**2, np.sqrt(square)
 
 
@@ -427,41 +340,3 @@ class Sequences:
     def taken(self, table: Array) -> Array:
         """Return the values of a table [..., 2, T] at each sequence's tokens, [..., N, T]."""
         return table[..., self.tokens, self.counts]
-
-
-def _credited(
-    configuration: KlConfiguration, sums: ConfigurationSums, table: Tables
-) -> tuple[FloatTable, FloatTable, FloatTable]:
-    """Return mean, variance and root mean square for a credit other than `sequence`."""
-    of_own, of_later = PARTS[configuration.credit]
-    chance, score = np.exp(table.logp_rollout), sums.s
-    # What a token adds that depends on no other token, and what multiplies the scores before it.
-    own = sums.l + of_own * sums.f[0] * score
-    kl = of_later * sums.f[0]
-    rows, num_tokens = len(score), chance.shape[1]
-    m = np.zeros((6, rows, num_tokens + 1))  # E of 1, S, S^2, A, S A, A^2, for each count
-    m[0, :, 0] = 1
-    for t in range(num_tokens):
-        n = t + 1
-        one, s1, s2, a1, sa, a2 = m[:, :, :n]
-        new = np.zeros_like(m)
-        for y, weight in enumerate(chance[:, :n]):
-            s = score[:, y, :n]
-            k = kl[y, :n]
-            o = own[:, y, :n]
-            added = k * s1 + o * one  # E of k S + o
-            both = k * s2 + o * s1
-            # The moments of S + s and of A + k S + o, multiplied out.
-            step = (
-                one,
-                s1 + s * one,
-                s2 + 2 * s * s1 + s * s * one,
-                a1 + added,
-                sa + both + s * (a1 + added),
-                a2 + 2 * (k * sa + o * a1) + k * both + o * added,
-            )
-            # An odd token raises the count by one, so its moments move one place up.
-            new[:, :, y % 2 : n + y % 2] += np.stack(step) * weight
-        m = new
-    mean, square = m.sum(-1)[[3, 5]]
-    return mean, square - mean**2, np.sqrt(square)

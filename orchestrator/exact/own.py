@@ -304,8 +304,6 @@ CENTRES: dict[str, Centre] = {
     },
 }
 """An advantage in words -> its calculation."""
-LINEAR = tuple(CENTRES)[:3]
-"""Those in which a KL that is taken off the reward keeps its weight."""
 
 
 Credit = Literal["", "_token", "_to_go", "_later"]
@@ -346,8 +344,6 @@ class _Term(NamedTuple):
     direct: Callable[[OwnBatch], FloatTable] | None = None
     """The gradient of a KL in the loss, by token of a batch, before the average."""
     loss: tuple[PolicyLossEntry, Bounds] | None = None
-    centre: str = ""
-    """What turns rewards into advantages; empty where advantages are given."""
     charge: Charge | None = None
     beta: float = 0.0
     """The weight of the charge in the advantage."""
@@ -367,9 +363,6 @@ class _Term(NamedTuple):
         if self.charge is not None:
             charged = self.beta * self.charge.by_token(batch)
         advantage = batch.advantages - charged
-        if self.centre:
-            rewards = batch.rewards.sum(1) - charged[:, 0]
-            advantage = CENTRES[self.centre](rewards, batch.group)[:, None] + 0 * charged
         entry, bounds = self.loss
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             tokens = Tokens(batch.log_prob, batch.old_log_prob, advantage, batch.mask, bounds)
@@ -411,7 +404,7 @@ def _in_reward(losses: Sequence[_Term]) -> Iterator[_Term]:
     """Yield the KLs in the reward, in each policy loss."""
     for loss in losses:
         for name, of_policy in product(PLAIN, (True, False)):
-            for credit in get_args(Credit) if not loss.centre else ("",):
+            for credit in get_args(Credit):
                 charge = Charge(name, of_policy, credit)
                 yield loss._replace(name=charge.name, charge=charge, beta=1.0)
 
@@ -516,16 +509,13 @@ class Findings:
         added = [self.added(each, f"{each}_zero") for each in _OLD_P]
         (up, down), (_, likely) = ((rows[::2, 0], rows[1::2, 0]) for rows in np.abs(added))
         slack = 0.01 if self.about["bits"] == 16 else 0.0
-        taken = self.about["enters"]
-        by_reward = "rewards" in taken and "advantages" not in taken
         fit = []
         for entry in POLICY_LOSSES.values():
             bounds = _bounds(entry, (up, down, likely), slack)
-            for centre in CENTRES if by_reward else ("",):
-                term = _Term(_named(entry, bounds), None, (entry, bounds), centre)
-                slopes = [term.slopes(calls()[each]) for each in _OLD_P]
-                if bounds.dual > 1 and fitted(added, slopes)[1] <= max(self.tolerance, 1e-6):
-                    fit.append(term)
+            term = _Term(_named(entry, bounds), None, (entry, bounds))
+            slopes = [term.slopes(calls()[each]) for each in _OLD_P]
+            if bounds.dual > 1 and fitted(added, slopes)[1] <= max(self.tolerance, 1e-6):
+                fit.append(term)
         return fit
 
     @cached_property
@@ -536,20 +526,7 @@ class Findings:
         most = max(float(np.abs(each).max()) for each in whole)
         if max(float(np.abs(each).max()) for each in rest) <= 1e-10 * most:
             return None, False
-        return self._first(rest, [*_in_loss(), *_in_reward(self.losses)], _ZERO), True
-
-    def _first(
-        self, target: Sequence[FloatTable], terms: Sequence[_Term], draws: Sequence[OwnBatch]
-    ) -> _Fit | None:
-        """Return the fit with the first advantage whose average is one of the table, else the
-        nearest: groups of one size do not tell their mean from that of the others."""
-        fits: list[_Fit] = []
-        for centre in dict.fromkeys(term.centre for term in terms):
-            fit = self._best(target, [each for each in terms if each.centre == centre], draws)
-            if fit.difference <= self.tolerance and self.average(fit, of_kl=draws is _ZERO)[2]:
-                return fit
-            fits.append(fit)
-        return min(fits, key=lambda fit: fit.difference, default=None)
+        return self._best(rest, [*_in_loss(), *_in_reward(self.losses)], _ZERO), True
 
     def _best(
         self, target: Sequence[FloatTable], terms: Sequence[_Term], draws: Sequence[OwnBatch]
@@ -609,13 +586,12 @@ class Findings:
             return None, False
         if fit is not None and fit.difference <= self.tolerance and fit.charged:
             return self._charged_policy(fit, fit.term[0]), True
-        return self._first(added, self.losses, _DRAWS), True
+        return (self._best(added, self.losses, _DRAWS) if self.losses else None), True
 
     def _charged_policy(self, fit: _Fit, charged: _Term) -> _Fit:
         """Return the fit of a policy loss whose advantage has the KL in it.
 
-        Its scale is first that of large advantages, beside which the KL is small. A deviation by
-        which the advantage is divided hides β: then it is the one that the function was given.
+        Its scale is first that of large advantages, beside which the KL is small.
         """
         draws = range(len(_DRAWS))
         large = [self.gradient(f"large{i}") / 1e4 for i in draws]
@@ -628,8 +604,6 @@ class Findings:
             if off <= self.tolerance and wanted is whole:
                 break
             beta = fit.weights[0] / factor if factor else 0.0
-            if charged.centre not in ("", *LINEAR):
-                beta = float(self.about["beta"])
             term, wanted = charged._replace(beta=beta), whole
         name = "" if charged.loss is None else _named(*charged.loss)
         return _Fit((term._replace(name=name),), fit.pattern, (factor,), off)
@@ -648,8 +622,8 @@ class Findings:
                 return False
         return True
 
-    def average(self, fit: _Fit, of_kl: bool) -> tuple[str, float, bool]:
-        """Return the average of a part, the factor beside it, and True if the table has it."""
+    def average(self, fit: _Fit, of_kl: bool) -> tuple[str, float]:
+        """Return the average of a part, and the factor beside it."""
         first, shape = fit.weights[0], _OTHER_SHAPE
         if of_kl:
             shape, target = _without_reward(shape), self.gradient("shape_zero")
@@ -669,8 +643,8 @@ class Findings:
             if abs(scale - second) > 1e-12 * scale:
                 continue
             if abs(first / scale - factor / other) <= 4 * self.tolerance * abs(first / scale):
-                return each.name, first / scale, True
-        return f"a scale of its own (by {fit.pattern})", first, False
+                return each.name, first / scale
+        return f"a scale of its own (by {fit.pattern})", first
 
 
 def _may_pair(term: _Term) -> bool:

@@ -11,19 +11,14 @@ from orchestrator.estimators import TABLE
 from orchestrator.exact.laboratory import FloatTable, tables
 from orchestrator.exact.objectives import gradients
 from orchestrator.exact.own import (
-    BETA,
     CENTRES,
     PLAIN,
     Findings,
-    OwnBatch,
-    calls,
     draws,
     fitted,
     settings,
 )
 from orchestrator.kl.catalogue import Naming, ObjectiveKind
-from orchestrator.kl.estimators import EngineWeight, weights
-from orchestrator.settings import CorrectionKind
 
 Sampling = Literal["on", "off"]
 
@@ -43,8 +38,8 @@ class OwnAnswer:
     """What a function optimises."""
 
     parts: tuple[str, ...] = ()
-    """The policy loss with its average, the KL terms with their weights, the correction; or what
-    the values of a function without a gradient are."""
+    """The policy loss with its average, and the KL terms with their weights; or what the values are
+    of a function without a gradient."""
     faults: tuple[str, ...] = ()
     """Of each unknown part: what it is nearest to, and how far; none: every part is named."""
     objectives: tuple[tuple[Sampling, OwnObjective], ...] = ()
@@ -85,25 +80,25 @@ def _of_gradient(of: Findings) -> OwnAnswer:
     off = [each.difference for each in (fit, added) if each is not None]
     parts, faults, keeps = [], [], ""
     if has_policy and added is not None and added.difference <= of.tolerance:
-        average, factor, _ = of.average(added, of_kl=False)
-        loss, centre = added.term[0].loss, added.term[0].centre
+        average, factor = of.average(added, of_kl=False)
+        loss = added.term[0].loss
         keeps = loss[0].keeps if loss else ""
-        named = f"{_number(factor)}{added.name}, {average}"
-        parts.append(f"{named}, of {centre}" if centre else named)
+        parts.append(f"{_number(factor)}{added.name}, {average}")
     elif has_policy:
         what = "what the advantages add"
         faults.append(_near(what, added) if added else f"{what} is no policy loss that orch knows")
     if has_rest and fit is not None and fit.difference <= of.tolerance:
-        average, factor, _ = of.average(fit, of_kl=True)
+        average, factor = of.average(fit, of_kl=True)
         names = [term.name for term in fit.term] if len(fit.term) > 1 else [fit.name]
         for name, weight in zip(names, fit.weights, strict=True):
             parts.append(f"{_beta(factor * weight / fit.weights[0])} {name}, {average}")
     elif has_rest:
         what = "what is left at advantage 0"
         faults.append(_near(what, fit) if fit else f"{what} is no KL that orch knows")
-    correction, wrong = _correction(of)
-    parts += [correction] if correction else []
-    faults += [wrong] if wrong else []
+    if of.enters("engine") and not of.to_engine:
+        faults.append(
+            "its gradient is weighted by the engine's probabilities: ask for it without that weight"
+        )
     if of.about["random"]:
         faults.append("two runs of one batch differ: it draws random numbers")
     notes = [*_notes(of, has_policy, has_rest)]
@@ -211,46 +206,6 @@ def _objective(
     return OwnObjective("", f"none known: nearest to {words}, {100 * min(off, 9.99):.2g}% off", off)
 
 
-# -------------------------------------------------------------------------- the engine's correction
-
-
-def _correction(of: Findings) -> tuple[str, str]:
-    """Return the weight against the engine's probabilities in words, and a fault; or nothing."""
-    taken = "rollout_log_prob" in of.about["enters"] and of.enters("engine")
-    if not taken or of.to_engine:
-        return "", ""
-    ratios, factors = [], []
-    for i in range(len(draws())):
-        base = of.added(f"base{i}", f"zero{i}")
-        other = of.added(f"engine{i}", f"engine_zero{i}")
-        kept = np.abs(base) > 1e-12 * np.abs(base).max()
-        factors.append(np.where(kept, other / np.where(kept, base, 1.0), np.nan))
-        batch: OwnBatch = calls()[f"engine{i}"]
-        ratios.append((batch.old_log_prob - batch.rollout_log_prob, batch.mask))
-    observed = np.concatenate([each[~np.isnan(each)] for each in factors])
-    most = (np.inf, 2.0, 3.0, 5.0, float(f"{observed.max():.4g}"))
-    least = (0.0, 0.5, 0.1, float(f"{max(observed.min(), 0.0):.4g}"))
-    for kind, high, low in product(get_args(CorrectionKind), most, least):
-        if low >= high:
-            continue
-        weight = EngineWeight(kind, low, high)
-        off = 0.0
-        for factor, (log_ratio, mask) in zip(factors, ratios, strict=True):
-            expected = weights(weight, log_ratio, mask) * np.ones_like(factor)
-            off = max(off, float(np.nanmax(np.abs(factor - expected))))
-        if off <= 10 * of.tolerance:
-            bounds = f" up to {high:g}" if high < np.inf else ""
-            bounds += f" from {low:g}" if low else ""
-            return f"weights {kind}{bounds} against the engine{_on_kl(of)}", ""
-    return "", "its weight against the engine's probabilities is none that orch knows"
-
-
-def _on_kl(of: Findings) -> str:
-    kept = [(of.gradient(f"zero{i}"), of.gradient(f"engine_zero{i}")) for i in range(len(draws()))]
-    same = all(np.allclose(one, other) for one, other in kept)
-    return "" if same else ", which multiply the KL, too"
-
-
 # --------------------------------------------------------------------------------- values alone
 
 
@@ -337,15 +292,6 @@ def _value_terms(dimensions: int) -> Iterator[tuple[str, list[FloatTable]]]:
     for name, centre in CENTRES.items():
         centred = [centre(draw.rewards.sum(1), draw.group) for draw in draws()]
         yield f"{{}} × {name}", [_column(centred, dimensions)]
-        for estimator, of in product(PLAIN, ("log_prob", "old_log_prob")):
-            charged = [
-                centre(draw.rewards.sum(1) - BETA * (kl * draw.mask).sum(1), draw.group)
-                for kl, draw in zip(_kl_of_draws(estimator, of), draws(), strict=True)
-            ]
-            yield (
-                f"{{}} × {name}, of the reward less {BETA:g} {estimator} of the response",
-                [_column(charged, dimensions)],
-            )
 
 
 def _kl_of_draws(estimator: str, of: str) -> list[FloatTable]:

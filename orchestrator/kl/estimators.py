@@ -71,7 +71,7 @@ def token_kl(
 
 def vocabulary_kl(estimator: str, logps: Array, logps_ref: Array) -> Array:
     """Return the KL estimate of each state in nats, [...]. The log-probabilities are [..., V]."""
-    form, chance = entry(estimator), _exp(logps)
+    form, chance = entry(estimator), elementwise("exp", logps)
     kept = _kept(form, logps, logps_ref)
     total = (chance * form.value(logps - logps_ref) * kept).sum(-1)
     if form.tail:
@@ -125,8 +125,8 @@ def _tail(logps: Array, logps_ref: Array, kept: Array) -> Array:
 
     Return 0 if all are kept.
     """
-    own, theirs = ((_exp(each) * (1.0 - kept)).sum(-1) for each in (logps, logps_ref))
-    return _log(own.clip(_LEAST)) - _log(theirs.clip(_LEAST))
+    own, theirs = ((elementwise("exp", each) * (1.0 - kept)).sum(-1) for each in (logps, logps_ref))
+    return elementwise("log", own.clip(_LEAST)) - elementwise("log", theirs.clip(_LEAST))
 
 
 _LEAST = 1e-37
@@ -142,16 +142,21 @@ def importance_ratio(
     It is differentiable in `logp`. It is 1 for the ratio `none`.
     """
     log_ratio = logp - detach(logp_rollout)
-    if mask is not None:
-        log_ratio = log_ratio * mask
     if ratio == "none":
         # exp(0) = 1, in the right shape and without a gradient.
         log_ratio = 0.0 * detach(log_ratio)
-    elif ratio != "token":
-        lengths = log_ratio.shape[-1] if mask is None else mask.sum(-1)
-        log_ratio = log_ratio.sum(-1) / (lengths if ratio == "sequence_mean" else 1)
-        log_ratio = log_ratio[..., None]
-    return _exp(log_ratio)
+    return _ratio_of(ratio.startswith("sequence"), ratio == "sequence_mean", log_ratio, mask)
+
+
+def _ratio_of(whole: bool, mean: bool, log_ratio: Array, mask: Array | None) -> Array:
+    """Return the ratio of each token, or of a whole sequence: its tokens' product or geometric
+    mean."""
+    if mask is not None:
+        log_ratio = log_ratio * mask
+    if whole:
+        length = log_ratio.shape[-1] if mask is None else mask.sum(-1)
+        log_ratio = (log_ratio.sum(-1) / (length if mean else 1))[..., None]
+    return elementwise("exp", log_ratio)
 
 
 def clamped_value(plain: str, x: Array, clamp: Clamp = UNCLAMPED) -> Array:
@@ -180,22 +185,6 @@ def detach(x: Array) -> Array:
 
 def _bounded(x: Array, bound: float | None) -> Array:
     return x if bound is None else x.clip(-bound, bound)
-
-
-def _exp(x: Array) -> Array:
-    if hasattr(x, "detach"):
-        return x.exp()
-    import numpy as np
-
-    return np.exp(x)
-
-
-def _log(x: Array) -> Array:
-    if hasattr(x, "detach"):
-        return x.log()
-    import numpy as np
-
-    return np.log(x)
 
 
 def where(condition: Array, x: Array) -> Array:
@@ -231,13 +220,8 @@ def ratio_of_unit(kind: Correction, log_ratio: Array, mask: Array | None = None)
     log_ratio: [..., T], the log of proximal policy / engine. mask: [..., T], 1 for response tokens
     and 0 for others; None: all tokens are response tokens.
     """
-    if mask is not None:
-        log_ratio = log_ratio * mask
-    if kind == "geometric" or kind.endswith("sequence"):
-        length = log_ratio.shape[-1] if mask is None else mask.sum(-1)
-        log_ratio = log_ratio.sum(-1) / (length if kind == "geometric" else 1)
-        log_ratio = log_ratio[..., None]
-    return elementwise("exp", log_ratio)
+    is_mean = kind == "geometric"
+    return _ratio_of(is_mean or kind.endswith("sequence"), is_mean, log_ratio, mask)
 
 
 def weights(weight: EngineWeight, log_ratio: Array, mask: Array | None = None) -> Array:

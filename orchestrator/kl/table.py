@@ -46,6 +46,27 @@ class Case(NamedTuple):
         return 1 - 1 / (self.group_size or GROUP_SIZE)
 
 
+class Frame(tuple[float, ...]):
+    """An expected gradient in a frame whose first axis is the true gradient, which is (1, 0)."""
+
+    __slots__ = ()
+
+    @property
+    def bias(self) -> float:
+        """Return the distance from the true gradient."""
+        return math.hypot(self[0] - 1, *self[1:])
+
+    @property
+    def pull(self) -> float:
+        """Return the part along the true gradient; below 0: away from the reference policy."""
+        return self[0]
+
+    @property
+    def across(self) -> float:
+        """Return the part beside the true gradient's direction."""
+        return math.hypot(*self[1:])
+
+
 @dataclass(frozen=True, slots=True)
 class TermRow:
     """The expected gradient of a KL term in the laboratory, its name and its noise.
@@ -62,9 +83,8 @@ class TermRow:
     objective: ObjectiveKind
     terms: tuple[tuple[int, str], ...]
     """The signed candidates (catalogue.py) whose sum is the expected gradient."""
-    near: tuple[float, ...]
-    """The expected gradient in a frame whose first axis is the true gradient, which is (1, 0)."""
-    far: tuple[float, ...]
+    near: Frame
+    far: Frame
     noise_near: float
     """Standard deviation of one sequence's gradient near the reference, without a baseline."""
 
@@ -74,36 +94,6 @@ class TermRow:
         return f"{self.estimator}.{self.placement.replace('reward_and_loss', 'both')}"
 
     @property
-    def bias_near(self) -> float:
-        """Return the distance from the true gradient, near the reference policy."""
-        return _from_true(self.near)
-
-    @property
-    def bias_far(self) -> float:
-        """Return the distance from the true gradient, far from the reference policy."""
-        return _from_true(self.far)
-
-    @property
-    def pull_near(self) -> float:
-        """Return the part along the true gradient near the reference policy; below 0: away."""
-        return self.near[0]
-
-    @property
-    def pull_far(self) -> float:
-        """Return the part along the true gradient far from the reference policy."""
-        return self.far[0]
-
-    @property
-    def across_near(self) -> float:
-        """Return the part beside the true gradient's direction near the reference policy."""
-        return math.hypot(*self.near[1:])
-
-    @property
-    def across_far(self) -> float:
-        """Return the part beside the true gradient's direction far from the reference policy."""
-        return math.hypot(*self.far[1:])
-
-    @property
     def naming(self) -> Naming:
         """Return the name of the expected gradient."""
         return Naming(self.objective, self.terms)
@@ -111,7 +101,7 @@ class TermRow:
     @property
     def is_unbiased(self) -> bool:
         """Return True if the expected gradient is that of the sequence-level reverse KL."""
-        return self.bias_near == self.bias_far == 0
+        return self.near.bias == self.far.bias == 0
 
     @property
     def is_noise(self) -> bool:
@@ -126,14 +116,10 @@ def row_of(data: Mapping[str, Any]) -> TermRow:
             **data,
             "objective": ObjectiveKind(data["objective"]),
             "terms": tuple((sign, key) for sign, key in data["terms"]),
-            "near": tuple(data["near"]),
-            "far": tuple(data["far"]),
+            "near": Frame(data["near"]),
+            "far": Frame(data["far"]),
         }
     )
-
-
-def _from_true(gradient: Sequence[float]) -> float:
-    return math.hypot(gradient[0] - 1, *gradient[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +154,7 @@ class Judged:
     def off(self, *, over_models: bool = True) -> tuple[float, float]:
         """Return the bias near and far: medians over random models, or the laboratory's if
         `over_models` is False or the ensemble does not have the term."""
-        of_laboratory = self.row.bias_near, self.row.bias_far
+        of_laboratory = self.row.near.bias, self.row.far.bias
         return (self.over_models if over_models else None) or of_laboratory
 
     def order(self, *, over_models: bool = True) -> tuple[float, float, float]:
@@ -214,8 +200,8 @@ def judged(estimator: str, placement: Placement, case: Case) -> Judged:
     return Judged(case, scaled, words, formula, is_mixed=True, by_prompt=divided)
 
 
-def _weighted_sum(a: float, one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
-    return tuple(a * x + y for x, y in zip(one, other, strict=True))
+def _weighted_sum(a: float, one: Frame, other: Frame) -> Frame:
+    return Frame(a * x + y for x, y in zip(one, other, strict=True))
 
 
 def _weighted_noise(a: float, reward: float, loss: float, both: float) -> float:
@@ -311,7 +297,7 @@ def best(offered: Iterable[tuple[str, Placement]], case: Case) -> Judged | None:
             rows.append(judged(estimator, placement, case))
         except (LaboratoryError, LookupError):
             continue
-    sound = [each for each in rows if max(each.row.bias_near, each.row.bias_far) < 1]
+    sound = [each for each in rows if max(each.row.near.bias, each.row.far.bias) < 1]
     over = all(each.over_models for each in sound)
     return min(sound, key=lambda each: each.order(over_models=over), default=None)
 

@@ -159,7 +159,7 @@ def verdict(
         notes=tuple(notes),
         terms=row.terms,
         plain=_plain(term),
-        pull=row.pull_near,
+        pull=row.near.pull,
         noise=row.noise_near,
     )
 
@@ -270,9 +270,9 @@ def _headline(term: Judged) -> str:
         text += ", unbiased"
     else:
         text += (
-            f"; biased: on the paper's small model {row.pull_near:.2g} × the reverse KL's gradient "
-            f"near the reference policy (and {percent(row.across_near)} across it), "
-            f"{row.pull_far:.2g} × far from it (and {percent(row.across_far)} across it)"
+            f"; biased: on the paper's small model {row.near.pull:.2g} × the reverse KL's gradient "
+            f"near the reference policy (and {percent(row.near.across)} across it), "
+            f"{row.far.pull:.2g} × far from it (and {percent(row.far.across)} across it)"
         )
     if case.kept == 1 or term.is_mixed:
         return text
@@ -289,14 +289,14 @@ def _bias(term: Judged) -> Bias:
     if row.is_unbiased:
         text = "unbiased: in expectation it is the gradient of the sequence-level reverse KL"
     else:
-        near, far = percent(row.bias_near), percent(row.bias_far)
+        near, far = percent(row.near.bias), percent(row.far.bias)
         text = f"off by {near} of that gradient's length near the reference policy and {far} far"
         if (medians := term.over_models) is not None:
             near, far = map(percent, medians)
             text += f"; over {table.models():,} random models by {near} and {far} (medians)"
     if term.by_prompt:
         return Bias(f"before the group's deviation divides it: {text}", None, None)
-    return Bias(text, row.bias_near, row.bias_far)
+    return Bias(text, row.near.bias, row.far.bias)
 
 
 MOST = 0.9
@@ -316,14 +316,14 @@ def _plain(term: Judged) -> str:
     if row.is_unbiased:
         text = "Pulls as the true KL does, near the reference policy and far from it."
     elif shares is None:
-        near, far = percent(row.pull_near), percent(row.pull_far)
+        near, far = percent(row.near.pull), percent(row.far.pull)
         text = (
             f"On the paper's model of two parameters it has {near} of the true pull near the "
             f"reference policy and {far} far from it."
         )
     else:
         (near, of_near), (far, of_far) = (
-            _sign(shares[at], getattr(row, f"pull_{at}")) for at in ("near", "far")
+            _sign(shares[at], getattr(row, at).pull) for at in ("near", "far")
         )
         of = f"{of_near} of {table.models():,} random models of 2 to 5 words"
         text = f"Near the reference policy {near} ({of}). Far from it, {far} ({of_far})."

@@ -52,7 +52,7 @@ def printed_section(
 def _term_row(term: PublishedTerm, comparison: Comparison) -> tuple[str, ...]:
     estimator, _, place = term.kl.partition(".")
     row = judged(estimator, PLACES[place], Case()).row
-    bias = f"{row.bias_near:.2g} near, {row.bias_far:.2g} far"
+    bias = f"{row.near.bias:.2g} near, {row.far.bias:.2g} far"
     runs = [
         run
         for c in comparison.configurations

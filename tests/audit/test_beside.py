@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from audit.scripts import COEFFICIENT, IN_REWARD, ON_POLICY, OPENRLHF, TYPE, USE_LOSS, only
 from audit.scripts import GRPO as VERL
 from backends.prime_rl.releases import TAU_DEFAULT
 from orchestrator.audit import AuditFinding, audit
-from orchestrator.audit.documents import container_scripts
 from orchestrator.audit.libraries import NeighbourFiles, Projects, pins
 from orchestrator.audit.render import headline
 from orchestrator.audit.summary import instead, summary
@@ -254,22 +252,6 @@ def test_bash_does_what_is_told_of_windows_line_ends(tmp_path: Path) -> None:
     assert arguments("./program a \\\n  b=1\n") == b"[a][b=1]"
     assert arguments("./program a \\\r\n  b=1\r\n") == b"[a][\r]"
     assert arguments("./program a b=1\r\n") == b"[a][b=1\r]"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "command: []",
-        "command: [[a, b], c]",
-        "command: {a: b}",
-        "args: [1, 2.5, null, true]",
-        "env: [a, {name: [x]}, {value: 3}, null]\ncommand: [x]",
-        "command: ['a\x00b', '$$(X)', '$()', '$(', '{{']",
-    ],
-)
-def test_nothing_in_a_yaml_breaks_the_reader(text: str) -> None:
-    for script in container_scripts(yaml.compose(text.replace("\x00", ""))):
-        assert isinstance(script.text, str)
 
 
 VERL_LOSS = f"{VERL} {ON_POLICY} {IN_REWARD}=False {USE_LOSS}=True"

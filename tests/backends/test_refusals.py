@@ -75,7 +75,7 @@ def test_no_refusal_advises_noise_or_a_push_away(library: str, new_estimator: st
                     refusals += refused.field.startswith("kl.")
                     for name, where in advised(refused.advice, estimator, placement):
                         row = None if name == "none" else judged(name, where, case).row
-                        if row is None or max(row.bias_near, row.bias_far) >= 1:
+                        if row is None or max(row.near.bias, row.far.bias) >= 1:
                             asked = f"{estimator} in {placement}"
                             wrong.add(f"{asked} -> {name} in {where}: {refused.advice}")
     assert refusals

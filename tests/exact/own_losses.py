@@ -140,21 +140,6 @@ def known() -> list[Written]:
             named = (f"0.1 × {form}.loss, mean over tokens", "ppo without a clip")
             name = f"cast_{cast}_{form}"
             found.append(Written(name, named, "-r * a", VALUES[form], cast=cast))
-    weights = {
-        "tis_token up to 2": "torch.exp(d).clamp(max=2.0)",
-        "mis_token up to 2 from 0.5": "torch.where((d.exp() >= .5) & (d.exp() <= 2), d.exp(), 0.0)",
-        "tis_sequence up to 2": "(d * m).sum(-1, keepdim=True).exp().clamp(max=2.0)",
-    }
-    for i, (name, weight) in enumerate(weights.items()):
-        found.append(
-            Written(
-                f"correction_{i}",
-                (f"weights {name}", "0.1 × k3.loss"),
-                clip,
-                VALUES["k3"],
-                weight=weight,
-            )
-        )
     return found
 
 
@@ -213,13 +198,8 @@ def others() -> Iterator[Written]:
     )
     for i, policy in enumerate(losses):
         yield Written(f"policy_other_{i}", (), policy, VALUES["k3"])
-    weights = ("torch.sqrt(torch.exp(d))", "torch.sigmoid(d)", "(1 + d)")
+    weights = ("torch.exp(d).clamp(max=2.0)", "torch.sigmoid(d)", "(1 + d)")
     for i, weight in enumerate(weights):
         yield Written(f"weight_{i}", (), "-r * a", weight=weight)
     yield Written("length", (), "-r * a / m.sum(-1, keepdim=True) ** .5", VALUES["k2"])
     yield Written("drawn", (), "-r * a * torch.rand_like(r)", VALUES["k2"])
-
-
-def module(losses: Iterator[Written] | list[Written]) -> str:
-    """Return a module with all of them."""
-    return "import torch\n\n\n" + "\n\n".join(each.source() for each in losses)

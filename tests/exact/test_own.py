@@ -104,23 +104,6 @@ def returned(token_level_rewards, old_log_probs, ref_log_probs, response_mask, b
     return each.flip(1).cumsum(1).flip(1) * response_mask
 
 
-def whole(logps, old_logps, ref_logps, rewards, mask, num_generations, beta=0.1):
-    groups = rewards.view(-1, num_generations)
-    centred = groups - groups.mean(1, keepdim=True)
-    a = (centred / (groups.std(1, keepdim=True) + 1e-4)).view(-1, 1)
-    r, x = torch.exp(logps - old_logps), ref_logps - logps
-    each = -torch.min(r * a, r.clamp(0.8, 1.2) * a) + beta * (x.exp() - x - 1)
-    return ((each * mask).sum(1) / mask.sum(1)).mean()
-
-
-def centred(logps, old_logps, ref_logps, rewards, mask, num_generations):
-    kl = ((old_logps - ref_logps) * mask).sum(-1)
-    g = (rewards - 0.05 * kl).view(-1, num_generations)
-    a = ((g * num_generations - g.sum(1, keepdim=True)) / (num_generations - 1)).view(-1, 1)
-    r = torch.exp(logps - old_logps)
-    return -(torch.min(r * a, r.clamp(0.8, 1.2) * a) * mask).sum() / mask.sum()
-
-
 def detached(trainer_logprobs, inference_logprobs, teacher_logprobs, advantages, loss_mask):
     a = advantages - 0.1 * (trainer_logprobs.detach() - teacher_logprobs)
     r = torch.exp(trainer_logprobs - inference_logprobs)
@@ -189,10 +172,6 @@ def test_advantages_rewards_penalties_classes_and_batches_are_named(file: Path) 
         "of_a_batch": "ppo (low 0.2, high 0.2), mean over tokens",
         "configured": "ppo (low 0.2, high 0.2), mean over tokens",
         "returned": "the rewards to go -0.2 × k1 of the policy that sampled to go",
-        "whole": "ppo (low 0.2, high 0.2), mean over responses of their means, of the group's mean "
-        "and deviation (grpo; of n-1, 0.0001 added) + β 0.1 × k3.loss, mean over responses",
-        "centred": "ppo (low 0.2, high 0.2), mean over tokens, of the reward less the mean of the "
-        "others (rloo) + β 0.05 × k1.reward, mean over tokens",
         "detached": "ppo without a clip, mean over tokens + β 0.1 × sg_rho_k2.loss = rho_k3.loss = "
         "k1_token.reward, of the policy as it is, mean over tokens",
         "one_sided": "none known",

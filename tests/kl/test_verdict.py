@@ -152,7 +152,7 @@ def test_advice_among_what_is_offered_never_leads_to_noise() -> None:
     found = best(offered, Case())
     assert found is not None
     assert found.row.label == "k2.loss"
-    assert percent(found.row.bias_far) == "33%"
+    assert percent(found.row.far.bias) == "33%"
     assert best([("k1", "loss"), ("k3", "reward"), ("no such", "loss")], Case()) is None
 
 
@@ -178,7 +178,7 @@ def test_advice_stands_on_no_cancellation_of_one_model() -> None:
     """k1 in the reward off-policy is 1.6 % off far away in the laboratory, where the lag of its KL
     and the token ratio cancel (-12 % and +15 %), and 15 % off in the median of random models."""
     k1 = judged("k1", "reward", Case(on_policy=False))
-    assert percent(k1.row.bias_far) == "1.6%"
+    assert percent(k1.row.far.bias) == "1.6%"
     assert k1.over_models is not None
     assert 0.1 < k1.over_models[1] < 0.2
     assert advised(Case(on_policy=False))[0][0].row.label == "rb.both"

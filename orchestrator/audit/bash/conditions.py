@@ -2,16 +2,11 @@
 
 import re
 from collections.abc import Callable
-from itertools import product
 
 from orchestrator.audit.bash import expansion
 from orchestrator.audit.bash.expansion import Expander
 from orchestrator.audit.bash.syntax import ShellSource, SyntaxNode
-from orchestrator.audit.bash.values import (
-    Hole,
-    ShellValue,
-    known_text,
-)
+from orchestrator.audit.bash.values import ShellValue, known_text
 
 Truth = bool | None
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
@@ -86,12 +81,7 @@ def _compared(
 
     def equal(texts: list[str]) -> Truth:
         # Only `[[` has patterns, in what is not quoted.
-        if not is_pattern:
-            known: Truth = texts[0] == texts[1]
-        elif known_text(values[1]) is None:
-            known = True if texts[0] == texts[1] else None
-        else:
-            known = expander.matches(texts[0], [pattern])
+        known = expander.matches(texts[0], [pattern]) if is_pattern else texts[0] == texts[1]
         return None if known is None else known == (operator != "!=")
 
     def ordered(texts: list[str]) -> Truth:
@@ -145,18 +135,6 @@ def _arithmetic(expander: Expander, text: str, line: int) -> Truth:
 
 
 def _of_texts(values: tuple[ShellValue, ...], test: Callable[[list[str]], Truth]) -> Truth:
-    """Return the truth of a test of texts. It is unknown if one of the texts is unknown, or if the
-    arms of an earlier condition give it different values."""
-    outcomes = set()
-    for chosen in product(*map(_possible, values)):
-        texts = [known_text(value) for value in chosen]
-        outcomes.add(None if None in texts else test([text or "" for text in texts]))
-    return outcomes.pop() if len(outcomes) == 1 else None
-
-
-def _possible(value: ShellValue) -> list[ShellValue]:
-    """Return the values that a value may have: those of the arms of a hole, or itself."""
-    only = value[0] if len(value) == 1 else None
-    if not isinstance(only, Hole) or not only.arms or only.several:
-        return [value]
-    return [word for arm in only.arms for word in arm.words]
+    """Return the truth of a test of texts; unknown if one of them is."""
+    texts = [text for value in values if (text := known_text(value)) is not None]
+    return test(texts) if len(texts) == len(values) else None

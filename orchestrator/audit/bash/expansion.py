@@ -282,7 +282,9 @@ class Expander:
             return self._operated_each(arguments, operation, source)
         else:
             name, base = text, self.variable(text, line)
-        return self._operated(name, base, operation, source, line) if operation else base
+        if operation and source.text(operation[0]) in _DEFAULTS:
+            return self._defaulted(name, base, operation, source)
+        return (Hole(f"a part of ${name}", line),) if operation else base
 
     def _all_elements(self, name: str, line: int) -> list[ShellValue]:
         value = self.scope.variables.get(name)
@@ -319,20 +321,6 @@ class Expander:
             return [tuple(p for node in operation[1:] for p in self.value(node, source))]
         return elements
 
-    def _operated(
-        self,
-        name: str,
-        base: ShellValue,
-        operation: list[SyntaxNode],
-        source: ShellSource,
-        line: int,
-    ) -> ShellValue:
-        """Return the value of `${x:-d}` and the like; a Hole for `${x%pattern}`, `${x/a/b}`."""
-        operator = source.text(operation[0])
-        if operator in _DEFAULTS:
-            return self._defaulted(name, base, operator, operation[1:], source)
-        return (Hole(f"a part of ${name}", line),)
-
     def matches(self, text: str, patterns: Iterable[str | None]) -> bool | None:
         """Return whether one of the patterns matches, or None if an unknown one may."""
         known = [None if each is None else fnmatch.fnmatchcase(text, each) for each in patterns]
@@ -360,18 +348,14 @@ class Expander:
         return text.replace("[^", "[!")
 
     def _defaulted(
-        self,
-        name: str,
-        base: ShellValue,
-        operator: str,
-        operands: list[SyntaxNode],
-        source: ShellSource,
+        self, name: str, base: ShellValue, operation: list[SyntaxNode], source: ShellSource
     ) -> ShellValue:
         """Return the value of `${x:-d}` and the like. `:=` also assigns the default.
 
         A variable that only an argument or the environment can set counts as unset.
         """
-        default = tuple(piece for node in operands for piece in self.value(node, source))
+        operator = source.text(operation[0])
+        default = tuple(piece for node in operation[1:] for piece in self.value(node, source))
         if _is_unset(base) and not operator.endswith("+"):
             default = default_of(name, default)
         only = base[0] if len(base) == 1 else None
@@ -560,9 +544,8 @@ LONGEST_ARITHMETIC = 400
 
 def arithmetic_value(text: str) -> int | None:
     """Return the value of an arithmetic expression of numbers, or None for any other text."""
-    if len(text) > LONGEST_ARITHMETIC or not re.fullmatch(r"[\d\s()+\-*/%<>=!&|]+", text):
+    if len(text) > LONGEST_ARITHMETIC or not re.fullmatch(r"[\d\s()+\-*/%<>=!]+", text):
         return None
-    text = text.replace("&&", " and ").replace("||", " or ").replace("//", "?")
     try:
         value = _number(ast.parse(text.strip(), mode="eval").body)
     except (KeyError, SyntaxError, ValueError, ZeroDivisionError, RecursionError, OverflowError):
@@ -577,11 +560,8 @@ def _number(node: ast.expr) -> int:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_number(node.operand)
     if isinstance(node, ast.BinOp):
-        return int(_OPERATIONS[type(node.op)](_number(node.left), _number(node.right)))
+        return _OPERATIONS[type(node.op)](_number(node.left), _number(node.right))
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         right = _number(node.comparators[0])
         return int(_OPERATIONS[type(node.ops[0])](_number(node.left), right))
-    if isinstance(node, ast.BoolOp):
-        truths = [bool(_number(each)) for each in node.values]
-        return int(all(truths) if isinstance(node.op, ast.And) else any(truths))
     raise KeyError(node)

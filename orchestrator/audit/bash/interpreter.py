@@ -11,7 +11,7 @@ Reading a statement returns a Flow: None, or the kind of jump that leaves the bl
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from typing import ClassVar, Literal
 
@@ -65,7 +65,6 @@ _NO_LAUNCH = re.compile(
     r"|which|(?:log|print|info|warn|warning|debug|error|fail|say|msg|banner|section)(?:_\w+)?"
 )
 """Commands that start no trainer."""
-_FILTER = re.compile(r"(?:tr|cat|tee)\b")
 _KEY = re.compile(r"\[[^\]]+\]=")
 """The key of an element of an array: `[key]=value`."""
 _SUBSCRIPT = re.compile(r"([A-Za-z_]\w*)\[([^\]]+)\]")
@@ -77,8 +76,10 @@ _FRESH = (
 """Programs that start others in an environment that is not, or not all, the script's."""
 _CHANGES_ENVIRONMENT = ("--export", "--cleanenv", "--runtime-env", "--env")
 """Begins of options that do so."""
-_CHANGES_READING = ("lastpipe", "nocasematch", "extglob")
-"""Options of `shopt` that change what a script means."""
+_UNFOLLOWED = re.compile(
+    r"trap .*=|shopt .*\b(lastpipe|nocasematch|extglob)\b|(break|continue) (?!1$)", re.DOTALL
+)
+"""Commands that change what a script means, in a way that is not followed."""
 _EXPANDED = ("string", "concatenation", "simple_expansion", "expansion")
 """Words of `declare` with an expansion: `declare "$NAME=1"`."""
 _IMPLIED = ("REPLY", "MAPFILE", "OPTARG", "OPTIND")
@@ -137,7 +138,7 @@ class Interpreter(Expander):
         """Read statements until one of them leaves the block."""
         for i, node in enumerate(nodes):
             if i + 1 < len(nodes) and nodes[i + 1].type == "&":
-                self._apart(node, source)
+                self._apart([node], source)
                 continue
             flow = self.statement(node, source)
             if flow is not None:
@@ -157,41 +158,21 @@ class Interpreter(Expander):
             self.scope.variables["".join(names)] = (Hole("arithmetic", line),)
 
     def _subshell(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        before, self.scope = self.scope, self.scope.copy()
-        self.statements(node.children, source)
-        self.scope = before
+        self._apart(node.children, source)
         return None
 
-    def _apart(self, node: SyntaxNode, source: ShellSource) -> None:
-        """Read a statement of another process: in the background, or in a pipe."""
+    def _apart(self, nodes: Sequence[SyntaxNode], source: ShellSource) -> None:
+        """Read statements of another process: in parentheses, in the background, or in a pipe."""
         before, self.scope = self.scope, self.scope.copy()
-        self.statement(node, source)
+        self.statements(nodes, source)
         self.scope = before
 
     def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
-        *before, last = node.children
-        text = self._echoed(before[0], source) if last.type == "command" else None
-        # `echo "..." | tr -d '\r' | bash`: what only filters leaves the script as it is.
-        if text is not None and all(_FILTER.match(source.text(each)) for each in before[2::2]):
-            scope, self.scope = self.scope, self.scope.copy()
-            self._command(last, source, stdin=text)
-            self.scope = scope
-            return None
-        for child in before:
-            self._apart(child, source)
-        self._apart(last, source)
+        for child in node.children:
+            self._apart([child], source)
         return None
-
-    def _echoed(self, node: SyntaxNode, source: ShellSource) -> ShellValue | None:
-        """Return the text of `echo "..."`, if it may hold a launch."""
-        terms = [t for child in node.children if child.is_named for t in self.terms(child, source)]
-        words = [each for term in terms for each in self.elements(term)]
-        if node.type != "command" or not words or known_text(words[0]) != "echo":
-            return None
-        text = self.joined(words[1:], source.line(node))
-        return text if may_launch(readable_text(text)) else None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -209,7 +190,7 @@ class Interpreter(Expander):
         before = self.scope.variables.get(name)
         value: ShellValue | ShellArray
         if given is not None and given.type == "array":
-            value = ShellArray(tuple(self._array(given, source)))
+            value = ShellArray(tuple(self._words(given.children, source)))
         else:
             value = EMPTY if given is None else self._captured(given, source)
         appends = any(c.type == "+=" for c in node.children)
@@ -236,11 +217,11 @@ class Interpreter(Expander):
                 self._subshell(each, source)
         return value
 
-    def _array(self, node: SyntaxNode, source: ShellSource) -> Iterable[ShellValue]:
-        """Yield the elements of `( ... )`. Split its unquoted words at blanks."""
-        for child in node.children:
-            if child.is_named and child.type != "comment":
-                for term in self.terms(child, source):
+    def _words(self, nodes: Iterable[SyntaxNode], source: ShellSource) -> Iterator[ShellValue]:
+        """Yield the elements of `( ... )`, or the words after `in`; unquoted ones are split."""
+        for node in nodes:
+            if node.is_named and node.type not in ("comment", "do_group"):
+                for term in self.terms(node, source):
                     yield from self.elements(term)
 
     def _declaration(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -301,15 +282,20 @@ class Interpreter(Expander):
         subject = node.child_by_field_name("value")
         if subject is None:
             return None
-        word = self.value(subject, source)
-        items = [c for c in node.children if c.type == "case_item"]
-        shown = " ".join(source.text(subject).split())
-        labels = [f"{shown} is {_written(item, source)}"[:LONGEST_LABEL] for item in items]
-        tests = [self._matched(word, self._patterns(item, source)) for item in items]
+        word, shown = self.value(subject, source), " ".join(source.text(subject).split())
+        labels, tests, bodies = list[str](), list[Truth](), list[Sequence[SyntaxNode]]()
+        for item in (c for c in node.children if c.type == "case_item"):
+            closed = next((i for i, c in enumerate(item.children) if c.type == ")"), 0)
+            heads = [each for each in item.children[:closed] if each.is_named]
+            patterns = [self.pattern(each, source) for each in heads]
+            written = " or ".join(source.text(each).strip("\"'") for each in heads)
+            labels.append(f"{shown} is {written}"[:LONGEST_LABEL])
+            tests.append(self._matched(word, patterns))
+            bodies.append(item.children[closed + 1 :])
         # `;&` goes on with the next body, and `;;&` with the next pattern: no text decides them.
-        if any(source.text(item.children[-1]) in (";&", ";;&") for item in items):
-            tests = [None] * len(items)
-        bodies = [*map(_case_body, items), []]
+        if any(each and source.text(each[-1]) in (";&", ";;&") for each in bodies):
+            tests = [None] * len(tests)
+        bodies.append([])
         labels.append(f"{shown} is something else")
         return self._fork(bodies, labels, tests, source)
 
@@ -318,15 +304,6 @@ class Interpreter(Expander):
         if text is None or "*" in patterns:
             return True if "*" in patterns else None
         return self.matches(text, patterns)
-
-    def _patterns(self, item: SyntaxNode, source: ShellSource) -> list[str | None]:
-        patterns = []
-        for child in item.children:
-            if child.type == ")":
-                break
-            if child.is_named:
-                patterns.append(self.pattern(child, source))
-        return patterns
 
     def _list(self, node: SyntaxNode, source: ShellSource) -> Flow:
         """Read `a && b` and `a || b`. Fork if `a` is a test; otherwise read both sides in turn.
@@ -440,17 +417,9 @@ class Interpreter(Expander):
 
     def _listed(self, node: SyntaxNode, source: ShellSource) -> list[ShellValue]:
         """Return the words after `in`; the arguments where there is no `in`."""
-        items: list[ShellValue] = []
-        listed = False
-        for child in node.children:
-            if child.type == "in":
-                listed = True
-            elif listed and child.is_named and child.type not in ("do_group", "comment"):
-                items += (
-                    each for term in self.terms(child, source) for each in self.elements(term)
-                )
-        if listed or re.match(r"for\s+\w+\s+in\b", source.text(node)):
-            return items
+        at = next((i for i, each in enumerate(node.children) if each.type == "in"), None)
+        if at is not None or re.match(r"for\s+\w+\s+in\b", source.text(node)):
+            return [*self._words(node.children[at:] if at else (), source)]
         return list(self.scope.arguments)
 
     def _c_style_for(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -563,7 +532,10 @@ class Interpreter(Expander):
             if child.type == "variable_assignment":
                 if next_child is not None and next_child.start_byte == child.end_byte:
                     # The grammar ends `X=0.$1$2` too early: what follows is more of the value.
-                    return self._unread_assignment(child, source)
+                    name = re.split(r"[+=\[]", source.text(child))[0]
+                    hole = Hole(f"the value of ${name}", source.line(child))
+                    self.scope.variables[name] = (hole,)
+                    return None
                 target = child.child_by_field_name("name")
                 if target is not None:
                     own.setdefault(name := source.text(target), self.scope.variables.get(name))
@@ -598,14 +570,6 @@ class Interpreter(Expander):
             if value is not None and not isinstance(value, ShellArray) and _is_command(value):
                 self._run_in_child(value, ())
 
-    def _unread_assignment(self, node: SyntaxNode, source: ShellSource) -> Flow:
-        """Read an assignment whose value has parts that the grammar does not give."""
-        target = node.child_by_field_name("name")
-        if target is not None:
-            name = source.text(target).partition("[")[0]
-            self.scope.variables[name] = (Hole(f"the value of ${name}", source.line(node)),)
-        return None
-
     def _invoke(
         self,
         terms: tuple[WordTerm, ...],
@@ -628,6 +592,8 @@ class Interpreter(Expander):
         if name == "read" and stdin is not None and _reads_all(words):
             self.scope.variables[readable_text(words[-1])] = stdin
             return None
+        if _UNFOLLOWED.match(shown := " ".join(map(readable_text, words))):
+            raise TooDeep(f"it uses {shown[:LONGEST_LABEL]}")
         if name in self._BUILTINS:
             return self._BUILTINS[name](self, arguments, line)
         if name in ("cat", "tee"):
@@ -856,10 +822,9 @@ class Interpreter(Expander):
         texts = [known_text(each) or "" for each in arguments]
         if "--" in texts:
             self.scope.arguments = arguments[texts.index("--") + 1 :]
-        for i, text in enumerate(texts):
-            named = text[1:] == "o" and texts[i + 1 : i + 2] == ["allexport"]
-            if named or re.fullmatch(r"[-+]\w*a\w*", text):
-                self.scope.exports_all = text.startswith("-")
+        options = " ".join(texts).partition("--")[0]
+        if named := re.search(r"([-+])(?:\w*a|o allexport)", options):
+            self.scope.exports_all = named[1] == "-"
         return None
 
     def _shift(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
@@ -906,23 +871,6 @@ class Interpreter(Expander):
     def _printf(self, arguments: tuple[ShellValue, ...], line: int) -> Flow:
         is_set = [known_text(each) for each in arguments[:1]] == ["-v"]
         return self._set_names(arguments[1:2], line) if is_set else None
-
-    def _trap(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        if arguments and "=" in readable_text(arguments[0]):
-            raise TooDeep("its trap sets a variable")
-        return None
-
-    def _shopt(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
-        named = [text for each in arguments if (text := readable_text(each)) in _CHANGES_READING]
-        if named:
-            raise TooDeep(f"it uses shopt {named[0]}")
-        return None
-
-    def leave_loop(self, arguments: tuple[ShellValue, ...], flow: Flow) -> Flow:
-        """Return the Flow of `break` or `continue`."""
-        if arguments and known_text(arguments[0]) != "1":
-            raise TooDeep(f"it uses {flow} {readable_text(arguments[0])}")
-        return flow
 
     def _unset(self, arguments: tuple[ShellValue, ...], _line: int) -> Flow:
         for name in map(readable_text, arguments):
@@ -982,11 +930,9 @@ class Interpreter(Expander):
         "exec": _exec,
         "exit": lambda _run, _arguments, _line: "exit",
         "return": lambda _run, _arguments, _line: "return",
-        "break": lambda run, arguments, _line: run.leave_loop(arguments, "break"),
-        "continue": lambda run, arguments, _line: run.leave_loop(arguments, "continue"),
+        "break": lambda _run, _arguments, _line: "break",
+        "continue": lambda _run, _arguments, _line: "continue",
         "printf": _printf,
-        "trap": _trap,
-        "shopt": _shopt,
     }
 
 
@@ -1002,17 +948,6 @@ def _appended(
         return (*before, *more)
     head: tuple[ShellValue, ...] = before.elements if isinstance(before, ShellArray) else (before,)
     return ShellArray((*head, *(more.elements if isinstance(more, ShellArray) else (more,))))
-
-
-def _written(item: SyntaxNode, source: ShellSource) -> str:
-    """Return the patterns of an arm of `case`, in words."""
-    heads = [child for child in item.children if child.start_byte < _closing(item)]
-    return " or ".join(source.text(child).strip("\"'") for child in heads if child.is_named)
-
-
-def _closing(item: SyntaxNode) -> int:
-    closing = next((c for c in item.children if c.type == ")"), item)
-    return int(closing.start_byte if closing is not item else item.end_byte)
 
 
 def _choice(node: SyntaxNode, source: ShellSource) -> tuple[SyntaxNode, SyntaxNode] | None:
@@ -1038,12 +973,6 @@ def _clause(node: SyntaxNode) -> tuple[list[SyntaxNode], list[SyntaxNode]]:
         elif child.type == "&" or (child.is_named and child.type != "comment"):
             part.append(child)
     return tests, body
-
-
-def _case_body(item: SyntaxNode) -> list[SyntaxNode]:
-    children = list(item.children)
-    closed = next((i for i, c in enumerate(children) if c.type == ")"), len(children))
-    return children[closed + 1 :]
 
 
 def _possible(known: Sequence[bool | None]) -> list[int]:

@@ -1,7 +1,6 @@
 """Find the command lines that a shell script would start."""
 
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -39,9 +38,6 @@ MOST_BEFORE = 40
 """Maximum number of words before a Python file that is looked up."""
 MOST_BEFORE_A_NAME = 8
 """Maximum number of words before a program whose name is one of `_SHORT_NAMES`."""
-MOST_RESTARTS, LONGEST_RECOVERED = 6, 60_000
-"""Maximum number of restarts after syntax errors, and of characters read after one."""
-_OPENS = frozenset({'"', "`", "(", "((", "{", "$(", "${", "<(", "[[", "if", "then", "do", "case"})
 _COMMENT_IN_COMMAND = re.compile(r"(?<=\s)`#[^`\n]*`(?=\s)")
 """A comment between the words of a command, for which the grammar takes the rest of its line."""
 _SHORT_NAMES = ("rl", "trainer", "orchestrator")
@@ -86,11 +82,11 @@ def launches(
         **{name: ShellText(value, first_line) for name, value in (environment or {}).items()},
         **{name: Hole(why, first_line) for name, why in unknown.items()},
     }
-    run, stopped = _read(text, source, tree, scope, files, budget, every_way=False)
+    run, stopped = _read(source, tree, scope, files, budget, every_way=False)
     if not any(c.promising for c in run.commands) and may_launch(text):
         # Its known conditions may skip the launch: without arguments, many scripts only print their
         # usage. So read it again with every condition open.
-        again, _ = _read(text, source, tree, scope, files, budget, every_way=True)
+        again, _ = _read(source, tree, scope, files, budget, every_way=True)
         if any(c.promising for c in again.commands):
             run = again
         elif stopped:
@@ -119,7 +115,6 @@ def _refused(launch: Launch, places: Sequence[re.Match[bytes]], first_line: int)
 
 
 def _read(
-    text: str,
     source: ShellSource,
     tree: SyntaxNode,
     scope: Mapping[str, ShellText | Hole],
@@ -136,46 +131,12 @@ def _read(
     stopped = ""
     try:
         run.statement(tree, source)
-        _read_on(run, text, tree, source.first_line)
         _read_leftovers(run)
     except (TooDeep, RecursionError) as error:
         deep = "it is nested deeper than any launch"
         stopped = str(error) if isinstance(error, TooDeep) else deep
         run.caveats.add(f"what came before was looked at; then the script is left: {stopped}")
     return run, stopped
-
-
-def _read_on(run: Interpreter, text: str, tree: SyntaxNode, first_line: int) -> None:
-    """Continue after a syntax error that hides a launch.
-
-    Read the lines after the first line of the error as another script, in the current scope.
-    """
-    for _ in range(MOST_RESTARTS):
-        row = _error_row(tree) if tree.has_error else None
-        lines = text.split("\n")
-        if row is None or row + 1 >= len(lines):
-            return
-        text = "\n".join(lines[row + 1 :])
-        first_line += row + 1
-        if len(text) > LONGEST_RECOVERED or not may_launch(text):
-            return
-        if any(c.line >= first_line and c.promising for c in run.commands):
-            return
-        source = ShellSource(text.encode("utf-8", "replace"), first_line=first_line)
-        tree = run.budget.parse(source.data)
-        run.statement(tree, source)
-
-
-def _error_row(tree: SyntaxNode) -> int | None:
-    """Return the first row of the outermost syntax error that spans several rows, or None."""
-    todo = deque([tree])
-    while todo:
-        node = todo.popleft()
-        if node.type == "ERROR" and node.end_point[0] > node.start_point[0]:
-            opened = [c.start_point[0] for c in node.children if c.type in _OPENS]
-            return int(max(opened, default=node.start_point[0]))
-        todo.extend(c for c in node.children if c.has_error)
-    return None
 
 
 def _read_leftovers(run: Interpreter) -> None:

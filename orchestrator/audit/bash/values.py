@@ -6,7 +6,7 @@ give a variable different values, it is a Hole that has the value of each arm.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from orchestrator.audit.bash.syntax import ShellSource, SyntaxNode
@@ -86,13 +86,11 @@ class Scope:
 
     def copy(self) -> "Scope":
         """Return an independent copy of the scope."""
-        return Scope(
-            dict(self.variables),
-            dict(self.functions),
-            self.arguments,
-            self.in_function,
-            set(self.exported),
-            self.exports_all,
+        return replace(
+            self,
+            variables={**self.variables},
+            functions={**self.functions},
+            exported={*self.exported},
         )
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import SelectionError
-from orchestrator.evidence.capabilities import row
 from orchestrator.evidence.cells import releases, term, terms
-from orchestrator.evidence.matrix import short
+from orchestrator.evidence.matrix import row, short
 from orchestrator.evidence.stored import objective_text
 from tests.command_line import ROOT, orch
 from tests.lab.commands import lab

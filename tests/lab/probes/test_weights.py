@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from lab.probes.protocol import LEAST, MOST, probes_of
 from lab.probes.surroundings import (
@@ -18,10 +17,8 @@ from lab.probes.surroundings import (
     corrected,
     rollouts,
 )
-from orchestrator.cli.explain import command
 from orchestrator.evidence import stored
 from orchestrator.evidence.cells import releases
-from orchestrator.evidence.matrix import correction_rows
 from orchestrator.kl.estimators import EngineWeight, weights
 from orchestrator.settings import EngineCorrection
 
@@ -76,13 +73,3 @@ def test_every_release_has_its_corrections_measured(release: tuple[str, str]) ->
         assert cell.get("refused", wanted) == wanted, cell
         assert ("refused" in cell) == isinstance(wanted, str), cell
         assert "refused" in cell or cell["agrees"] is True, cell
-
-
-def test_the_command_prints_them() -> None:
-    done = CliRunner().invoke(command, ["--libraries", "--corrections", "--library", "verl@0.9.1"])
-    assert done.exit_code == 0, done.output
-    assert "rollout_rs=token_k1" in done.output
-    assert "the inverse of the token's ratio" in done.output
-    rows = correction_rows([("trl", "1.16.0")])
-    (silent,) = [row for row in rows if "says nothing of it" in row[1]]
-    assert silent[2] == "`mis_sequence`"
