@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
@@ -142,8 +141,6 @@ class EvaluationEvent(NamedTuple):
 
     done: int
     total: int
-    ended: str = ""
-    """The id of a cell of which nothing is left to score now."""
 
 
 class UnscoredError(CheckpointError):
@@ -225,11 +222,9 @@ def _work(
     faults: list[str],
     on_event: Callable[[EvaluationEvent], None],
 ) -> None:
-    left = Counter(each.cell.id for each in todo)
     with closing(work([each.job for each in todo], workers)) as answers:
         for done, (place, fault) in enumerate(answers, start=1):
             survey, cell, job = todo[place]
             survey.take(job)
             faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
-            left[cell.id] -= 1
-            on_event(EvaluationEvent(done, len(todo), "" if left[cell.id] else cell.id))
+            on_event(EvaluationEvent(done, len(todo)))

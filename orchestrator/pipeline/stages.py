@@ -4,9 +4,8 @@ them all."""
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,9 +48,6 @@ from orchestrator.spec.claims import digests
 from orchestrator.tracking import MirrorReport
 from orchestrator.tracking.store import store_of
 
-FEWEST_AT_ONCE = 20
-"""Cells mirrored at once while others are evaluated: each mirror reads all of MLflow's runs."""
-
 
 def collect_records(experiment: Experiment) -> list[Record]:
     """Return the records of the chosen cells. Each record names the files that could not be
@@ -89,22 +85,14 @@ def read_baselines(experiment: Experiment) -> list[ScoredBaseline]:
     )
 
 
-def evaluate_missing(
-    experiment: Experiment,
-    records: Sequence[Record],
-    mirror_cells: Callable[[Collection[str]], None] | None = None,
-) -> int:
+def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
     """Make every missing score of these records and of the baselines of their models.
 
-    Return 1 if something could not be scored. mirror_cells: called at the start, and as often as
-    more cells have all their scores since the last time than are left, with their ids; no more
-    after an EnvironmentFault.
+    Return 1 if something could not be scored.
     """
     spec, began = experiment.spec, time.monotonic()
-    scored: set[str] = set()
 
     def show(event: EvaluationEvent) -> None:
-        nonlocal mirror_cells
         if not event.done:
             if engines.is_greedy(spec.evaluation.sampling):
                 say(engines.GREEDY)
@@ -113,15 +101,6 @@ def evaluate_missing(
             left = (time.monotonic() - began) / event.done * (event.total - event.done)
             eta = f", about {duration(left)} left" if left > 5 else ""
             say(f"evaluated {event.done} of {event.total}{eta}")
-        if event.ended:
-            scored.add(event.ended)
-        enough = max(FEWEST_AT_ONCE, event.total - event.done)
-        if mirror_cells and (not event.done or len(scored) >= enough):
-            try:
-                mirror_cells(scored)
-            except EnvironmentFault:  # the mirror of all cells will say so
-                mirror_cells = None
-            scored.clear()
 
     untrained, code = _untrained(experiment)
     try:
@@ -189,15 +168,6 @@ def mirror(
         gone = f", {done.deleted} of pruned cells deleted" if done.deleted else ""
         say(f"MLflow experiment {done.experiment}: {count} runs{gone}\n  {done.view}")
     return done
-
-
-def _mirror_cells(experiment: Experiment, records: Sequence[Record], ids: Collection[str]) -> None:
-    """Mirror some cells while others are evaluated: a rehearsal's mirror takes a minute of one
-    core, and this process has nothing else to do. Without a cell, open the store."""
-    spec, folder = experiment.spec, experiment.folder
-    cells = [cell for cell in experiment.cells if cell.id in ids]
-    scores = score_index(cells, spec.evaluation, folder).scores
-    tracking.mirror(records, scores, spec, folder, only=ids)
 
 
 def compare_records(
@@ -384,9 +354,7 @@ def review(experiment: Experiment, chosen: Experiment) -> Review:
                 "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
                 "scores where it is called what those left out"
             )
-    code = max(
-        code, evaluate_missing(chosen, of_cells, partial(_mirror_cells, experiment, records))
-    )
+    code = max(code, evaluate_missing(chosen, of_cells))
     index = scores_and_faults(experiment)
     comparison = compare_records(experiment, records, index.scores, index.items)
     page = write_report(experiment, comparison, records, index.scores, faults=index.faults)
