@@ -32,7 +32,6 @@ from orchestrator.tracking.content import (
     safe_params,
     safe_tags,
 )
-from orchestrator.tracking.names import configuration_names, run_names
 
 MICRO_NOTE = (
     "**Micro scale**: trained by the embedded trainer on this machine as a rehearsal. Its numbers "
@@ -74,8 +73,6 @@ def runs(
     if not begun:
         return []
     first = _first_event(folder) or min(started for _, started in begun)
-    every = [record.cell for record in records]
-    names, configurations = run_names(every), configuration_names(every)
     named_metrics = _asked_metrics(spec)
     of_cells = [
         _cell(
@@ -83,8 +80,6 @@ def runs(
             started,
             of_cell[record.cell.id],
             studies,
-            names[record.cell.id],
-            configurations[record.cell.id],
             named_metrics,
         )
         for record, started in begun
@@ -127,8 +122,6 @@ def _cell(
     started: float,
     scores: Sequence[Score],
     studies: Mapping[str, Study],
-    name: str,
-    configuration: str,
     named_metrics: frozenset[str] | None,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
@@ -145,7 +138,8 @@ def _cell(
         "kl.estimator": settings.kl.estimator,
         "kl.placement": text_of(settings.kl.placement),
         "kl.beta": text_of(settings.kl.beta),
-        "configuration": configuration,
+        # its seeds share it, so that MLflow can group them
+        "configuration": cell.slug.removesuffix(f"-s{settings.seed}"),
         "scale": cell.scale,
         "state": record.state,
         "outcome": record.outcome.word if record.outcome else "",
@@ -168,7 +162,7 @@ def _cell(
     }
     return Content(
         key=f"cell/{cell.id}",
-        name=name,
+        name=cell.slug,
         status=STATUS[record.state],
         started=milliseconds(started),
         ended=milliseconds(_ended(record, started)) if record.state in ENDED else None,

@@ -27,7 +27,7 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
     assert (report.created, report.updated, report.unchanged) == (4, 0, 0)
     assert f"cell/{fourth.id}" not in held_now
     run = held_now[f"cell/{first.id}"]
-    assert run["name"] == "k1.reward β0.1 s0 micro"
+    assert run["name"] == first.slug
     assert (run["status"], run["start"], run["end"]) == (
         "FINISHED",
         round(T0 * 1000),

@@ -1,13 +1,11 @@
 """Names in MLflow, and what leaves it with a cell."""
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 from tracking_house import House
 
 from orchestrator.runs.operations import prune
-from orchestrator.tracking.names import allowed_name, run_names
+from orchestrator.tracking.names import allowed_name
 
 
 def test_a_pruned_cell_takes_its_run_along(house: House) -> None:
@@ -45,13 +43,3 @@ def test_mlflow_takes_every_name(name: str) -> None:
 
 def test_long_names_stay_different() -> None:
     assert allowed_name("x" * 300) != allowed_name("x" * 301)
-
-
-def test_names_of_runs_fit_mlflows_column(synthetic: Any) -> None:
-    records = synthetic.grid({"k1.reward": [0.5] * 2}).records
-    cells = [
-        r.cell.model_copy(update={"axes": {"note": f"{'x' * 300}{r.cell.id}"}}) for r in records
-    ]
-    names = run_names(cells)
-    assert all(len(name) <= 250 for name in names.values())
-    assert len(set(names.values())) == len(cells)
