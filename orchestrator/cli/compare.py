@@ -88,9 +88,7 @@ def command(
         return 0
     if against:
         raise SelectionError("--against needs --by backend")
-    experiment = choice.chosen()
-    records = stages.collect_records(experiment)
-    comparison = stages.compare_records(experiment, records, stages.read_scores(experiment))
+    comparison = stages.read_results(choice.chosen()).comparison
     if metric is not None:
         check_metric(comparison, metric)
     if axis is not None:

@@ -14,6 +14,7 @@ from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.training import refuse_over_budget, scripts_of
+from orchestrator.runs.collect import collect
 from orchestrator.runs.doubts import Doubt, doubts, refuse_faults
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.logs import unsent_runs
@@ -125,7 +126,7 @@ def _end_pilot(
     code."""
     code = result.code
     if pilot.where == "local" and code == 0:
-        code = stages.evaluate_missing(pilot, stages.collect_records(pilot))
+        code = stages.evaluate_missing(pilot, collect(pilot.cells, pilot.folder))
     if code:
         set_next("orch logs --failed {spec} --pilot")
     lines = pilot_lines(pilot.folder)

@@ -5,7 +5,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from orchestrator.analysis.runs import ItemScores
 from orchestrator.errors import EnvironmentFault
 from orchestrator.evaluate import (
     EvaluationEvent,
-    ScoredBaseline,
     ScoreIndex,
     UnscoredError,
     baselines,
@@ -35,7 +35,6 @@ from orchestrator.records import (
     Score,
 )
 from orchestrator.report import Report, answer, markdown, report
-from orchestrator.report.model import Section
 from orchestrator.report.provenance import last_lines, newest_result, read_context
 from orchestrator.runs.collect import collect
 from orchestrator.runs.completion import is_up_to_date, mark_complete
@@ -49,10 +48,30 @@ from orchestrator.tracking import MirrorReport
 from orchestrator.tracking.store import store_of
 
 
-def collect_records(experiment: Experiment) -> list[Record]:
-    """Return the records of the chosen cells. Each record names the files that could not be
-    read."""
-    return collect(experiment.cells, experiment.folder)
+@dataclass(frozen=True)
+class Results:
+    """What is on disk of the chosen cells of an experiment."""
+
+    experiment: Experiment
+    records: Sequence[Record]
+    index: ScoreIndex
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The statistics of these results."""
+        return compare_records(self.experiment, self.records, self.index.scores, self.index.items)
+
+
+def read_results(experiment: Experiment, records: Sequence[Record] | None = None) -> Results:
+    """Return the results on disk. Print why some scores cannot be averaged or compared.
+
+    records: those of the experiment, if they were read already.
+    """
+    if records is None:
+        records = collect(experiment.cells, experiment.folder)
+    index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
+    _print_all(index.faults)
+    return Results(experiment, records, index)
 
 
 def print_faults(records: Sequence[Record]) -> int:
@@ -64,25 +83,6 @@ def _print_all(faults: Sequence[str]) -> int:
     for fault in faults:
         say(fault)
     return int(bool(faults))
-
-
-def scores_and_faults(experiment: Experiment) -> ScoreIndex:
-    """Return the scores on disk. Print why some of them cannot be averaged or compared."""
-    index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
-    _print_all(index.faults)
-    return index
-
-
-def read_scores(experiment: Experiment) -> list[Score]:
-    """Return the scores that are on disk, with the means over each domain's tasks."""
-    return scores_and_faults(experiment).scores
-
-
-def read_baselines(experiment: Experiment) -> list[ScoredBaseline]:
-    """Return the baselines that the spec declares for these cells, with their scores on disk."""
-    return baselines.scored_baselines(
-        experiment.spec.evaluation, experiment.cells, experiment.folder
-    )
 
 
 def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
@@ -171,15 +171,9 @@ def mirror(
 
 
 def compare_records(
-    experiment: Experiment,
-    records: Sequence[Record],
-    scores: Sequence[Score],
-    items: ItemScores | None = None,
+    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score], items: ItemScores
 ) -> Comparison:
-    """Return the statistics of the results on disk. items: from the score index; None: read them
-    here."""
-    if items is None:
-        items = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder).items
+    """Return the statistics of results, with a word on claims that changed."""
     compared = compare(experiment.spec, records, scores, items)
     return replace(compared, claims_changed=_changed_claims(experiment, records))
 
@@ -195,13 +189,9 @@ def _changed_claims(experiment: Experiment, records: Sequence[Record]) -> str:
 
 
 def write_report(
-    experiment: Experiment,
-    comparison: Comparison,
-    records: Sequence[Record],
-    scores: Sequence[Score],
+    results: Results,
     target: Path | None = None,
     *,
-    faults: Sequence[str] = (),
     figures: bool = False,
     on_page: Callable[[Path], None] = lambda _page: None,
 ) -> Path:
@@ -209,18 +199,11 @@ def write_report(
 
     on_page: called as soon as the page can be read, before figures are drawn. figures: also write
     each figure as PNG and PDF. Without it, remove the figures of an earlier page, because they
-    would differ from this page. faults: sentences about scores. The page has the date of the newest
-    result, so that the same results give the same page.
+    would differ from this page. The page has the date of the newest result, so that the same
+    results give the same page.
     """
-    folder = target or experiment.folder.report
-    built = build_report(
-        experiment,
-        comparison,
-        records,
-        scores,
-        home=folder,
-        faults=faults,
-    )
+    folder = target or results.experiment.folder.report
+    built = build_report(results, folder)
     page = folder / "index.html"
     write_text(page, dashboards.html(built, dashboards.picture_names(built) if figures else None))
     write_text(folder / "report.md", markdown(built))
@@ -229,36 +212,21 @@ def write_report(
     return page
 
 
-def build_report(
-    experiment: Experiment,
-    comparison: Comparison,
-    records: Sequence[Record],
-    scores: Sequence[Score],
-    *,
-    home: Path | None = None,
-    faults: Sequence[str] = (),
-) -> Report:
-    """Return the report as plain data, dated by the newest result."""
-    target = home or experiment.folder.report
+def build_report(results: Results, home: Path) -> Report:
+    """Return the report as plain data, dated by the newest result. home: the page's folder."""
+    experiment, records, (scores, faults, _) = results.experiment, results.records, results.index
+    sections, unshown = experiment_sections(experiment)
+    _print_all(unshown)
     return report(
-        comparison,
+        results.comparison,
         records,
         scores,
         experiment.spec,
         last_lines=last_lines(records),
         created=newest_result(records),
-        context=read_context(experiment, records, scores, target, faults, say),
-        sections=_searches(experiment),
+        context=read_context(experiment, records, scores, home, faults, say),
+        sections=sections,
     )
-
-
-def _searches(experiment: Experiment) -> list[Section]:
-    """Return the report's sections on searches."""
-    if not any((experiment.folder.path / "tune").glob("*/journal.log")):
-        return []
-    sections, faults = experiment_sections(experiment)
-    _print_all(faults)
-    return sections
 
 
 # ---------------------------------------------------------------- all of them, in order
@@ -341,7 +309,7 @@ def _after_training(
 def review(experiment: Experiment, chosen: Experiment) -> Review:
     """Do all stages after training, from disk: score the chosen cells, then report and mirror all
     cells."""
-    records = collect_records(experiment)
+    records = collect(experiment.cells, experiment.folder)
     code = print_faults(records)
     ids = {cell.id for cell in chosen.cells}
     of_cells = [record for record in records if record.cell.id in ids]
@@ -355,15 +323,14 @@ def review(experiment: Experiment, chosen: Experiment) -> Review:
                 "scores where it is called what those left out"
             )
     code = max(code, evaluate_missing(chosen, of_cells))
-    index = scores_and_faults(experiment)
-    comparison = compare_records(experiment, records, index.scores, index.items)
-    page = write_report(experiment, comparison, records, index.scores, faults=index.faults)
+    results = read_results(experiment, records)
+    page = write_report(results)
     try:
-        mirror(experiment, records, index.scores)
+        mirror(experiment, records, results.index.scores)
     except EnvironmentFault as fault:
         say(str(fault))
         code = 1
-    return Review(comparison, page, code)
+    return Review(results.comparison, page, code)
 
 
 def run_data(
