@@ -91,16 +91,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def compact(point: MetricPoint) -> MetricPoint:
-    """Return the same point with packed values; unchanged if a value is not a number."""
-    if isinstance(point.values, PointValues):
-        return point
-    try:
-        return MetricPoint(point.step, point.time, PointValues(point.values))
-    except (TypeError, OverflowError):
-        return point
-
-
 def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
     """Return the metrics of a cell over its attempts, oldest attempt first: each step once.
 
@@ -122,8 +112,8 @@ def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
         for point in points:
             known = merged.get(point.step)
             merged[point.step] = point if known is None else _joined(known, point)
-    return tuple(compact(merged[step]) for step in sorted(merged))
+    return tuple(merged[step] for step in sorted(merged))
 
 
 def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
-    return MetricPoint(one.step, one.time, {**one.values, **other.values})
+    return MetricPoint(one.step, one.time, PointValues({**one.values, **other.values}))

@@ -16,7 +16,7 @@ from orchestrator.launch.slurm.submit import preview, submission_lock
 from orchestrator.pipeline.messages import say
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
-from orchestrator.runs.cost import evaluation_hours, price, total_left, used_gpu_hours
+from orchestrator.runs.cost import evaluation_hours, price, total_left, used
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan as read_plan
@@ -123,7 +123,9 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
             "(site.options.max_submit_jobs): run again, or with --wait"
         )
     if not wait:
-        return _print_what_is_left(chosen, source)
+        with one_look(chosen.folder):
+            looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
+        return (0, False) if _is_left(chosen, source, looks) else (_ended(chosen, looks), True)
     with watch(chosen.cells, chosen.folder, local=False) as show:
         done = cluster.wait(request._replace(on_event=show))
     if done.interrupted:
@@ -132,10 +134,7 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
             f"`orch cancel {source}` stops them"
         )
         return 130, False
-    code = _print_failed_and_cancelled(
-        chosen, done.count("failed", "unknown"), done.count("cancelled")
-    )
-    return max(code, _print_failed_evaluations(chosen, done.states)), True
+    return _ended(chosen, done.states), True
 
 
 _AT_WORK: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
@@ -148,7 +147,7 @@ def refuse_over_budget(budget: float, wanted: "Plan", whole: "Plan", folder: "Ru
     SelectionError if the budget is too little, or if the price of a cell is not known.
     """
     rates = known_rates(whole.rows, folder)
-    spent = used_gpu_hours(whole.rows) + evaluation_hours(folder)
+    spent = used(whole.rows)[0] + evaluation_hours(folder)
     busy = total_left([row for row in whole.rows if row.state in _AT_WORK], rates).gpu_hours
     rest = total_left(wanted.pending, rates)
     sentence = (
@@ -215,48 +214,42 @@ def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
         raise
 
 
-def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
-    """Return the exit code without --wait, and True only if nothing is left to train."""
-    with one_look(chosen.folder):
-        looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
-    states = [state.state for _, state in looks]
-    busy = sum(
-        s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")
-        for s in states
-    )
-    failed, cancelled = states.count("failed"), states.count("cancelled")
-    unknown = states.count("unknown")
-    if unknown:
-        say(f"{unknown} cells have an unknown state now: `orch status {source}`")
-    if busy or unknown:
+def _is_left(chosen: Experiment, source: str, looks: "Sequence[tuple[Cell, CellState]]") -> bool:
+    """Return True if the scheduler has something, and say what."""
+    states = Counter(state.state for _, state in looks)
+    busy = len(looks) - sum(states[s] for s in ("succeeded", "failed", "cancelled", "unknown"))
+    if states["unknown"]:
+        say(f"{states['unknown']} cells have an unknown state now: `orch status {source}`")
+    if busy or states["unknown"]:
         say(
             f"{counted(busy, 'cell')} with the scheduler, or waiting: `orch status {source}` tells "
             f"how, `orch run {source} --wait` stays until all are done and reports"
         )
-        return 0, False
+        return True
     if num_left := num_waiting(evaluation_states(chosen.folder, looks)[1]):
         say(
             f"{counted(num_left, 'evaluation')} with the scheduler: "
             f"`orch run {source} --wait` stays"
         )
-        return 0, False
-    return max(
-        _print_failed_and_cancelled(chosen, failed, cancelled),
-        _print_failed_evaluations(chosen, looks),
-    ), True
+    return bool(num_left)
 
 
-def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
-    """Print failed evaluations that are not tried again. Return 1 if there are any."""
-    failed = [e for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit is not None]
+def _ended(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
+    """Print what failed, of training and of evaluations that are not tried again. Return 1 if
+    anything did."""
+    states = Counter(state.state for _, state in looks)
+    code = _print_failed_and_cancelled(
+        chosen, states["failed"] + states["unknown"], states["cancelled"]
+    )
+    failed = [e.exit for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit]
     if failed:
-        classes = sorted({e.exit.failure for e in failed if e.exit})
+        classes = sorted({end.failure for end in failed})
         source = chosen.spec.source or chosen.spec.name
         say(
             f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
             f"not: `orch logs --failed {source}` says why; `orch eval {source}` scores here"
         )
-    return int(bool(failed))
+    return max(code, int(bool(failed)))
 
 
 def keep_spec(experiment: Experiment) -> None:

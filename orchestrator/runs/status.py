@@ -8,8 +8,7 @@ from orchestrator.runs.cost import (
     Total,
     evaluation_hours,
     total_left,
-    used_cpu_seconds,
-    used_gpu_hours,
+    used,
 )
 from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentences
 from orchestrator.runs.experiment import Experiment
@@ -31,9 +30,11 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     whole = f"{experiment.folder.experiment}: {done} of {len(plan.rows)} cells done"
     yield ", ".join([whole, *states])
     left = _left(experiment, plan)
+    gpu_hours, cpu_seconds = used(plan.rows)
+    gpu_hours += evaluation_hours(experiment.folder)
     parts = [
-        f"{_number(used_cpu_seconds(plan.rows))} CPU-seconds used",
-        *([f"{hours:.3g} GPU-hours used"] if (hours := _used_hours(experiment, plan)) else []),
+        f"{_number(cpu_seconds)} CPU-seconds used",
+        *([f"{gpu_hours:.3g} GPU-hours used"] if gpu_hours else []),
         *([f"{left} still to spend"] if left.cells else []),
     ]
     if collapsed := sum(map(_is_collapsed, plan.rows)):
@@ -83,10 +84,6 @@ def _left(experiment: Experiment, plan: Plan) -> Total:
     return total_left(rows, known_rates(plan.rows, experiment.folder))
 
 
-def _used_hours(experiment: Experiment, plan: Plan) -> float:
-    return used_gpu_hours(plan.rows) + evaluation_hours(experiment.folder)
-
-
 def _states(plan: Plan) -> dict[str, int]:
     return dict(Counter(row.state for row in plan.rows))
 
@@ -105,7 +102,7 @@ def status_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "collapsed": sum(map(_is_collapsed, plan.rows)),
         "cluster": cluster_standing(experiment, plan),
         "gpu_hours": {
-            "used": _used_hours(experiment, plan),
+            "used": used(plan.rows)[0] + evaluation_hours(experiment.folder),
             "remaining": _left(experiment, plan).gpu_hours,
         },
         "cells": [

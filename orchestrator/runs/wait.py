@@ -16,8 +16,9 @@ from orchestrator.launch.slurm.submit import Submitted, bad_node
 from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
-from orchestrator.runs.evaluation_jobs import EvaluationState
+from orchestrator.runs.evaluation_jobs import EvaluationState, may_repeat
 from orchestrator.runs.state import may_retry, one_look, read_state
+from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import RayOptions, SlurmOptions
 
 POLL_SECONDS = 2.0
@@ -106,45 +107,38 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
     again: dict[tuple[ArrayResources, tuple[str, ...]], list[Cell]] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, ExitRecord] = {}
     for cell, state in looks:
-        submission = known.get(request.folder.cell(cell).path.name)
-        never = submission is None and cell.scale == "full"  # small ones are scored by `orch run`
-        repeat = submission is not None and evaluation_jobs.may_repeat(submission, request.options)
-        if state.state == "succeeded" and (never or repeat):
-            exclude = (
-                bad_node(submission.exit)
-                if submission is not None and submission.exit is not None
-                else ()
-            )
-            if submission is not None and submission.exit is not None:
-                failed[cell.id] = (
-                    f"{cell.slug}: its evaluation failed ({_reason(submission.exit)}); it is tried "
-                    "again"
-                )
-            # An array has one shape of job and one list of excluded nodes.
-            again.setdefault((array_resources(cell), exclude), []).append(cell)
+        last = known.get(request.folder.cell(cell).path.name)
+        # small ones are scored by `orch run`
+        wanted = may_repeat(last, request.options) if last else cell.scale == "full"
+        if state.state != "succeeded" or not wanted:
+            continue
+        exclude: tuple[str, ...] = ()
+        if last is not None and last.exit is not None:
+            failed[cell.id], exclude = last.exit, bad_node(last.exit)
+        # An array has one shape of job and one list of excluded nodes.
+        again.setdefault((array_resources(cell), exclude), []).append(cell)
     for (_, exclude), cells in again.items():
         if isinstance(request.options, RayOptions):
-            if jobs := ray.submit_evaluation(cells, request.folder, request.options, request.tell):
-                for cell in cells:
-                    if cell.id in failed and cell.id in jobs:  # the others had no room
-                        request.tell(failed[cell.id])
-                request.tell(f"submitted {jobs}: evaluations of trained cells, a Ray job each")
-            continue
-        array = slurm.submit_evaluation(
-            cells, request.folder, request.options, request.tell, exclude=exclude
-        )
+            jobs = ray.submit_evaluation(cells, request.folder, request.options, request.tell)
+            cells = [cell for cell in cells if cell.id in jobs]  # the others had no room
+            as_ = f"as Ray jobs {jobs}"
+        else:
+            jobs = slurm.submit_evaluation(
+                cells, request.folder, request.options, request.tell, exclude=exclude
+            )
+            as_ = f"as job array {jobs}"
+            if gpus := evaluation_gpus(cells, request.options):
+                as_ += f", on {counted(gpus, 'GPU')}"
+            as_ += f", without node {exclude[0]}" if exclude else ""
         for cell in cells:
             if cell.id in failed:
-                request.tell(failed[cell.id])
-        gpus = evaluation_gpus(cells, request.options)
-        why = f", on {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
-        why += f", without node {exclude[0]}" if exclude else ""
-        request.tell(
-            f"submitted the evaluation of {len(cells)} trained cell{'s' if len(cells) > 1 else ''} "
-            f"as job array {array}{why}"
-        )
+                why = _reason(failed[cell.id])
+                request.tell(f"{cell.slug}: its evaluation failed ({why}); it is tried again")
+        if cells:
+            trained = counted(len(cells), "trained cell")
+            request.tell(f"submitted the evaluation of {trained} {as_}")
 
 
 def evaluation_states(
@@ -184,7 +178,7 @@ def wait(request: SubmitRequest) -> Launched:
             if any(_goes_again(request, cell, state) for cell, state in looks) or (
                 request.evaluate
                 and (
-                    any(evaluation_jobs.may_repeat(s, request.options) for s in scores.values())
+                    any(may_repeat(s, request.options) for s in scores.values())
                     or _has_unscored_cell(request, looks, scores)
                 )
             ):
