@@ -1,7 +1,5 @@
 """orch tune: search for the best beta of each configuration of a study, with Optuna."""
 
-import shlex
-
 import click
 
 from orchestrator.cli import common as options
@@ -89,5 +87,4 @@ def command(
     else:
         table = section.best_table(results)
         print_table(table.columns, table.rows)
-    say(f"live: optuna-dashboard {shlex.quote(str(journal.log))}")
     return code

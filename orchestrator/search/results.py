@@ -230,11 +230,14 @@ def read_searches(experiment: Experiment) -> tuple[list[SearchOutcome], list[str
         studies = journal.studies()
     except OrchError as error:
         return [], [f"the search in {journal.path} cannot be shown: {error}"]
-    fitting = [n for n in studies if n in searches and is_of(studies[n], searches[n])]
-    faults = [
-        f"{journal.path}: the spec has changed since search {name} began, so the search is not "
-        "shown; `orch tune` with another tune.name begins a new one"
-        for name in studies
-        if name not in fitting
-    ]
-    return [outcome(searches[name], studies[name]) for name in fitting], faults
+    shown, faults = [], []
+    for name, study in studies.items():
+        search = searches.get(name)
+        if search is not None and is_of(study, search):
+            shown.append(outcome(search, study))
+        else:
+            faults.append(
+                f"{journal.path}: the spec has changed since search {name} began, so the search is "
+                "not shown; `orch tune` with another tune.name begins a new one"
+            )
+    return shown, faults
