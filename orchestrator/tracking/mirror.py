@@ -13,7 +13,6 @@ Artifacts of the default store have addresses without a folder (`mlflow-artifact
 they stay right if the runs folder is moved, copied, or reached by another path.
 """
 
-import shlex
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
@@ -48,7 +47,8 @@ LOCK = "mirror.lock"
 
 @dataclass
 class MirrorReport:
-    """The result of a mirror. `view` is the page to open, or the command that serves it."""
+    """The result of a mirror. `view` is the page of a server; for other stores `orch dashboard`
+    starts one."""
 
     experiment: str
     store: str
@@ -80,7 +80,7 @@ def mirror(
     answer, and RunFolderError if the folder cannot be written.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
-    report = MirrorReport(folder.experiment, store.shown, _command(store))
+    report = MirrorReport(folder.experiment, store.shown)
     every_run = runs(records, scores, spec, folder)
     if not every_run:
         return report
@@ -138,12 +138,9 @@ class _Writer:
         for key, value in tags.items():
             if experiment.tags.get(key) != value:
                 self.client.set_experiment_tag(experiment.experiment_id, key, value)
-        page = runs_page(experiment.experiment_id)
         self._experiment = experiment
         if self.store.is_server:
-            self.report.view = f"{self.store.address}/{page}"
-        else:
-            self.report.view += f"\n  then open http://127.0.0.1:5000/{page}"
+            self.report.view = f"{self.store.address}/{runs_page(experiment.experiment_id)}"
 
     # -------------------------------------------------------------- the runs that are there
 
@@ -253,12 +250,3 @@ def _below(root: Path, name: str) -> Path:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _command(store: Store) -> str:
-    if store.is_server:
-        return store.address
-    command = f"mlflow server --backend-store-uri {shlex.quote(store.shown)}"
-    if store.ours and store.artifacts is not None:
-        command += f" --artifacts-destination {shlex.quote(str(store.artifacts.parent))}"
-    return command
