@@ -103,5 +103,5 @@ def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:
         say(sentence)
     if (experiment.folder.path / "tune").is_dir():
         say(f"trials of its searches: orch tune {experiment.spec.source} --report-only")
-    if rows := cell_rows(experiment, plan, everything):
+    if rows := list(cell_rows(experiment, plan, everything)):
         print_table(COLUMNS, rows)

@@ -183,25 +183,25 @@ def scoring_line(cells: Iterable[Cell], evaluation: EvaluationSpec) -> str:
 
     2N FLOPs for each token of a prompt and a response, at the utilisation of training.
     """
-    scored = [(cell, tasks) for cell in cells if (tasks := tasks_of(cell, evaluation))]
-    small = sum(cell.scale == "micro" for cell, _ in scored)
+    small, hours, unknown = 0, 0.0, dict[str, None]()
+    for cell in cells:
+        tasks = tasks_of(cell, evaluation)
+        small += bool(tasks) and cell.scale == "micro"
+        checkpoints = saves(cell.cadence, cell.settings.num_train_steps)
+        draws = len(seeds_of(evaluation)) * (checkpoints if evaluation.checkpoints == "all" else 1)
+        for task in tasks if cell.scale == "full" else ():
+            declared = task_items(task.name)
+            items = min(filter(None, (declared, task.max_items)), default=0)
+            passes = 2.0 * items * task.repeats * draws
+            one = _estimated(cell, passes, evaluation.sampling.max_response_tokens)
+            if one and items:
+                hours += one
+            else:
+                unknown[task.name] = None
     parts = []
     if small:
         seconds = SCORING_START_SECONDS + SCORING_SECONDS * small
         parts.append(f"about {_rounded(seconds)} CPU-seconds with MLflow and the report")
-    hours, unknown = 0.0, dict[str, None]()
-    for cell, tasks in scored if len(scored) > small else ():
-        checkpoints = saves(cell.cadence, cell.settings.num_train_steps)
-        draws = len(seeds_of(evaluation)) * (checkpoints if evaluation.checkpoints == "all" else 1)
-        for task in tasks:
-            items = task_items(task.name)
-            items = task.max_items if items is None else min(items, task.max_items or items)
-            passes = 2.0 * (items or 0) * task.repeats * draws
-            length = evaluation.sampling.max_response_tokens
-            one_gpu = _estimated(cell, passes, length) if cell.scale == "full" else 0.0
-            if items is None or one_gpu is None:
-                unknown[task.name] = None
-            hours += one_gpu or 0.0
     if hours:
         parts.append(f"{_rounded(hours)} GPU-hours estimated")
     if unknown:

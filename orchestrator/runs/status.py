@@ -14,7 +14,7 @@ from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentenc
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import Plan, PlanRow
-from orchestrator.runs.watch import LISTED, latest_metrics
+from orchestrator.runs.watch import LISTED, LatestMetrics, latest_metrics
 
 _LEFT = ("planned", "submitted", "pending", "running", "unknown", "preempted", "timed_out")
 """States of cells that are still to be trained, wholly or from where they are."""
@@ -52,26 +52,21 @@ def counted_faults(plan: Plan) -> list[str]:
     ]
 
 
-def cell_rows(experiment: Experiment, plan: Plan, everything: bool) -> list[tuple[str, ...]]:
-    """Return a row for each cell that is not simply planned or done, or for every cell."""
-    return [_cell_row(row, experiment.where) for row in _listed(plan, everything)]
-
-
-def _listed(plan: Plan, everything: bool) -> list[PlanRow]:
-    return [row for row in plan.rows if everything or row.state in LISTED]
-
-
-def _cell_row(row: PlanRow, where: str) -> tuple[str, ...]:
-    attempts = row.directory.attempts()
-    now = latest_metrics(attempts[-1].path) if attempts else None
-    total = row.cell.settings.num_train_steps if row.cell else "?"
-    return (
-        row.directory.path.name,
-        named(row.state, where),
-        f"{now.step if now else 0}/{total}",
-        _number(now.reward if now else None),
-        row.detail.partition("\n")[0],
-    )
+def cell_rows(experiment: Experiment, plan: Plan, everything: bool) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each cell that is not simply planned or done, or for every cell."""
+    for row in plan.rows:
+        if not (everything or row.state in LISTED):
+            continue
+        attempts = row.directory.attempts()
+        now = latest_metrics(attempts[-1].path) if attempts else LatestMetrics()
+        total = row.cell.settings.num_train_steps if row.cell else "?"
+        yield (
+            row.directory.path.name,
+            named(row.state, experiment.where),
+            f"{now.step}/{total}",
+            _number(now.reward),
+            row.detail.partition("\n")[0],
+        )
 
 
 def named(state: str, where: str) -> str:
