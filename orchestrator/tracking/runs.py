@@ -13,11 +13,11 @@ from typing import Any
 
 from orchestrator.errors import RunFolderError
 from orchestrator.evaluate.scores import TASK, aggregate
-from orchestrator.files import read_json, read_lines
+from orchestrator.files import read_json
 from orchestrator.identity import flatten
 from orchestrator.library.neighbour import UNVERIFIED
 from orchestrator.metrics.names import in_mlflow
-from orchestrator.records import ENDED, MetricPoint, Record, Score, Spec, State, Study
+from orchestrator.records import ENDED, MetricPoint, Record, Score, Spec, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.spec.fields import text_of
 from orchestrator.spec.redaction import hide
@@ -68,18 +68,16 @@ def runs(
     of_cell: dict[str, list[Score]] = defaultdict(list)
     for score in scores:
         of_cell[score.cell_id].append(score)
-    studies = {study.name: study for study in spec.studies}
     begun = [(record, started) for record in records if (started := _started(record)) is not None]
     if not begun:
         return []
-    first = _first_event(folder) or min(started for _, started in begun)
+    first = min(started for _, started in begun)
     named_metrics = _asked_metrics(spec)
     of_cells = [
         _cell(
             record,
             started,
             of_cell[record.cell.id],
-            studies,
             named_metrics,
         )
         for record, started in begun
@@ -121,7 +119,6 @@ def _cell(
     record: Record,
     started: float,
     scores: Sequence[Score],
-    studies: Mapping[str, Study],
     named_metrics: frozenset[str] | None,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
@@ -144,7 +141,8 @@ def _cell(
         "state": record.state,
         "outcome": record.outcome.word if record.outcome else "",
         "collapse": record.outcome.cause if record.outcome else "",
-        **_study_tags(cell.studies, studies),
+        "study": cell.studies[0] if cell.studies else "",
+        "studies": ", ".join(cell.studies),
         **{f"study.{name}": "yes" for name in cell.studies},
         "orch.key": f"cell/{cell.id}",
         "orch.kind": "cell",
@@ -208,15 +206,6 @@ def _summary(
         texts=texts,
         files=files,
     )
-
-
-def _study_tags(names: Sequence[str], studies: Mapping[str, Study]) -> dict[str, str]:
-    figures = [studies[name].figure for name in names if name in studies and studies[name].figure]
-    return {
-        "study": names[0] if names else "",
-        "studies": ", ".join(names),
-        "figure": ", ".join(dict.fromkeys(figures)),
-    }
 
 
 def _points(record: Record, logged: Collection[str], scores: Iterable[MetricPoint]) -> Points:
@@ -300,15 +289,6 @@ def _ended(record: Record, started: float) -> float:
     if record.last is not None:
         return record.last.ended
     return record.metrics[-1].time if record.metrics else started
-
-
-def _first_event(folder: RunFolder) -> float | None:
-    """Return the start of the experiment, by its ledger. It does not depend on the mirrored
-    cells."""
-    try:
-        return next((float(event["time"]) for event in read_lines(folder.ledger)), None)
-    except (RunFolderError, KeyError, TypeError, ValueError):
-        return None
 
 
 def _json(plain: Any) -> str:

@@ -44,7 +44,6 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
         "backend": "verl",
         "scale": "micro",
         "study": "onpolicy",
-        "figure": "Fig. 2",
         "orch.cell_id": first.id,
         "state": "succeeded",
         "outcome": "cannot tell",
