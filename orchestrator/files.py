@@ -228,7 +228,6 @@ def read_tail(path: Path, max_bytes: int) -> bytes:
 
 def remove_tree(path: Path) -> None:
     """Delete a directory of ours. It is renamed first, so that a kill leaves no half."""
-    # The pid at the end lets RunFolder.leftovers see if the maker is dead.
     doomed = path.with_name(f".removed-{path.name}-{os.getpid()}")
     with telling(path):
         path.replace(doomed)
