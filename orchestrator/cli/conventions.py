@@ -126,7 +126,8 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
             options.get(key) in _FORMATS for key in ("output", "kind", "form")
         )
         if text and not shows_data:
-            messages.say(f"Next: {text.format_map(_Words(typed, _as_typed(context, folder)))}")
+            named = ("--runs-dir", str(folder)) if own is ParameterSource.COMMANDLINE else ()
+            messages.say(f"Next: {text.format_map(_Words(typed, named if folder else ()))}")
         if messages.is_verbose():
             wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
             messages.say(f"orch {name}: {wall:.1f} s, {cpu:.1f} CPU s")
@@ -135,12 +136,6 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
     vars(callback)["with_conventions"] = True
     callback.__doc__ = inner.__doc__
     return callback
-
-
-def _as_typed(context: click.Context, folder: Path | None) -> tuple[str, ...]:
-    """Return the option of the runs folder if it was typed; an environment variable stays set."""
-    typed = context.get_parameter_source("runs_dir") is ParameterSource.COMMANDLINE
-    return ("--runs-dir", str(folder)) if typed and folder is not None else ()
 
 
 class _Words(dict[str, Any]):

@@ -18,7 +18,7 @@ from orchestrator.tracking.server import LocalServer, serving
 from orchestrator.tracking.store import store_of
 
 
-@click.command(short_help="Write the report's page, and serve it and MLflow.")
+@click.command()
 @common.cells
 @click.option(
     "--port",

@@ -17,7 +17,7 @@ from orchestrator.runs.logs import evaluation_errors, follow
 from orchestrator.runs.plan import plan as plan_of
 
 
-@click.command(short_help="Show the output of one cell, or why cells failed.")
+@click.command()
 @click.argument(
     "target",
     nargs=-1,

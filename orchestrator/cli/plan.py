@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.plan import Plan, PlanRow
 
 
-@click.command(short_help="Show what would run, why, and what its KL term really optimises.")
+@click.command()
 @common.cells
 @click.option(
     "--try",

@@ -29,7 +29,7 @@ class _Offer(NamedTuple):
     """Returns what was removed, as in `data`, and why the others were not."""
 
 
-@click.command(short_help="Remove cells that left the spec, or evaluated checkpoints.")
+@click.command()
 @click.option(
     "--checkpoints",
     is_flag=True,

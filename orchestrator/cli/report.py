@@ -16,7 +16,7 @@ from orchestrator.pipeline import stages
 from orchestrator.report import markdown as as_markdown
 
 
-@click.command(short_help="Write the report, copy results to MLflow, or write them as tables.")
+@click.command()
 @common.cells
 @click.option(
     "-o",

@@ -17,9 +17,7 @@ from orchestrator.runs.shown import of_runs, of_spec
 from orchestrator.spec.rehearse import verdict_on
 
 
-@click.command(
-    short_help="Show one cell: settings, launch, files, and how each setting reached it."
-)
+@click.command()
 @click.argument(
     "target",
     nargs=-1,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.plan import Plan
 
 
-@click.command(short_help="Show the states of cells, their progress and cost.")
+@click.command()
 @click.argument("spec", metavar="[SPEC]", required=False)
 @common.overrides
 @common.where

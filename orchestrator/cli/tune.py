@@ -13,7 +13,7 @@ from orchestrator.search.design import chosen, design
 from orchestrator.search.journal import SearchJournal
 
 
-@click.command(short_help="Search the best beta of each configuration, with Optuna.")
+@click.command()
 @options.spec
 @options.overrides
 @options.where

@@ -33,7 +33,6 @@ from orchestrator.pipeline.messages import say
 from orchestrator.records import (
     DivergenceRequest,
     DivergenceTask,
-    EvaluationSpec,
     Record,
     Score,
 )
@@ -130,27 +129,20 @@ def _untrained(experiment: Experiment) -> tuple[list[Record], int]:
 
 def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:
     """Return the experiment, with the KL to the reference policy to evaluate if its spec does not
-    ask for it."""
+    ask for it: on the prompts of the first task of each domain and condition."""
     evaluation = experiment.spec.evaluation
     if not divergence or evaluation.divergence is not None:
         return experiment
-    wider = evaluation.model_copy(update={"divergence": _divergence_of(evaluation)})
+    first = {
+        (task.domain, task.when): task.model_dump(include={*DivergenceTask.model_fields})
+        for task in reversed(evaluation.tasks)
+        if task.domain and task.name in plugins.task_names()
+    }
+    # else the backend's own stand for one of each domain
+    tasks = [*first.values()] or [{"name": domain, "domain": domain} for domain in ("in", "out")]
+    asked = DivergenceRequest.model_validate({"tasks": tasks})
+    wider = evaluation.model_copy(update={"divergence": asked})
     return replace(experiment, spec=experiment.spec.model_copy(update={"evaluation": wider}))
-
-
-def _divergence_of(evaluation: EvaluationSpec) -> DivergenceRequest:
-    """Return a request on the prompts of the first task of each domain and condition."""
-    ours = [task for task in evaluation.tasks if task.domain and task.name in plugins.task_names()]
-    first = {(task.domain, task.when): task for task in reversed(ours)}
-    tasks = [
-        DivergenceTask.model_validate(
-            task.model_dump(include={"name", "domain", "chat_template", "when"})
-        )
-        for task in first.values()
-    ]
-    if not tasks:  # the backend's own stand for one of each domain
-        tasks = [DivergenceTask(name=domain, domain=domain) for domain in ("in", "out")]
-    return DivergenceRequest(tasks=tuple(tasks))
 
 
 def mirror(

@@ -112,15 +112,11 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
         jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
         as_ = "Ray jobs" if on_ray else f"{jobs} {', '.join(sent.jobs)}"
         say(f"submitted {counted(len(sent.cells), 'cell')} as {as_}")
-    if sent.no_room and chosen.where == "ray":
+    if sent.no_room:
+        limits = "max_running, and its GPUs" if chosen.where == "ray" else "max_submit_jobs"
         say(
-            f"{counted(len(sent.no_room), 'cell')} not sent yet: the Ray has no room beside what "
-            "is there (site.options.max_running, and its GPUs). Run again, or with --wait"
-        )
-    elif sent.no_room:
-        say(
-            f"no room in the queue for {counted(len(sent.no_room), 'cell')} "
-            "(site.options.max_submit_jobs): run again, or with --wait"
+            f"{counted(len(sent.no_room), 'cell')} not sent yet, for want of room "
+            f"(site.options.{limits}): run again, or with --wait"
         )
     if not wait:
         with one_look(chosen.folder):

@@ -169,9 +169,7 @@ def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
         or name in (cell_dir.name, cell_dir.name.rpartition("-")[0])
     ]
     if not hits:
-        slugs = sorted({path.name for path in runs_dir.glob("*/cells/*")})
-        alike = [slug for slug in slugs if name in slug][:5]
-        near = f" (it is a part of: {', '.join(alike)})" if alike else did_you_mean(name, slugs)
+        near = did_you_mean(name, {path.name for path in runs_dir.glob("*/cells/*")})
         raise SelectionError(
             f"no launched cell is called '{name}' below {runs_dir}{near}; `orch plan SPEC -v` "
             "lists those of a spec, and `orch show SPEC CELL` shows one that is not launched yet"

@@ -37,34 +37,29 @@ class SubmitRequest(NamedTuple):
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
 
 
-def _submit(request: SubmitRequest, cells: Sequence[Cell]) -> Submitted:
-    """Submit cells to the engine whose options the request has."""
-    folder, options, tell = request.folder, request.options, request.tell
-    if isinstance(options, RayOptions):
-        return ray.submit(cells, folder, options, tell=tell)
-    return slurm.submit(cells, folder, options, evaluate=request.evaluate, tell=tell)
-
-
 def start(request: SubmitRequest) -> Submitted:
     """Submit the cells to train. Include failed cells if their class of failure allows a retry."""
     folder, options = request.folder, request.options
     folder.open()
-    busy, wanted = [], []
+    busy, wanted = [], list[Cell]()
     with one_look(folder):
         states = [(cell, read_state(folder.cell(cell))) for cell in request.cells]
     for cell, state in states:
         cell_dir = folder.cell(cell)
         if state.state in RESUMABLE or state.state == "failed":
             if may_retry(cell_dir, state, options):
-                wanted.append((cell, state))
+                if state.state == "failed":
+                    _begin_again(folder, cell, state)
+                wanted.append(cell)
             elif state.state in RESUMABLE:
                 request.tell(f"{cell.slug}: {state.state} too often; see `orch logs`, then retry")
         elif state.state in _BUSY:
             busy.append(cell)  # an intent that was cut short is among these
-    for cell, state in wanted:
-        if state.state == "failed":
-            _begin_again(folder, cell, state)
-    sent = _submit(request, [*busy, *(cell for cell, _ in wanted)])
+    cells, tell = [*busy, *wanted], request.tell
+    if isinstance(options, RayOptions):
+        sent = ray.submit(cells, folder, options, tell=tell)
+    else:
+        sent = slurm.submit(cells, folder, options, evaluate=request.evaluate, tell=tell)
     _evaluate_again(request, {c.id for c in sent.cells})
     return sent
 
@@ -139,6 +134,9 @@ def wait(request: SubmitRequest) -> Launched:
     Ctrl-C ends only the waiting: jobs continue.
     """
     seen_before: dict[str, str] = {}
+    launcher: ClusterLauncher = slurm.SlurmLauncher(request.folder)
+    if isinstance(request.options, RayOptions):
+        launcher = ray.RayLauncher(request.folder, request.options)
     full_until = 0.0
     with processes.Stop().listening() as stop:
         while True:
@@ -153,7 +151,7 @@ def wait(request: SubmitRequest) -> Launched:
                 return Launched(tuple(looks), interrupted=True)
             frozen = [(c, state) for c, state in looks if state.state == "running" and state.fault]
             if frozen:
-                for sentence in _launcher(request).end_frozen(frozen):
+                for sentence in launcher.end_frozen(frozen):
                     request.tell(sentence)
                 # Their states are others now: look again before anything is submitted.
                 continue
@@ -163,40 +161,24 @@ def wait(request: SubmitRequest) -> Launched:
                 request.evaluate
                 and (
                     any(may_repeat(s, request.options) for s in scores.values())
-                    or _has_unscored_cell(request, looks, scores)
+                    # SLURM's are submitted with the cells, as far as the queue had room; a Ray
+                    # has no queue for them.
+                    or any(
+                        state.state == "succeeded"
+                        and cell.scale == "full"
+                        and request.folder.cell(cell).path.name not in scores
+                        for cell, state in looks
+                    )
                 )
             ):
                 if time.monotonic() > full_until:
                     sent = start(request)
                     full_until = time.monotonic() + FULL_SECONDS if sent.no_room else 0.0
-            elif not (any(_is_busy(state) for _, state in looks) or num_waiting(scores)):
+            elif not num_waiting(scores) and not any(
+                state.state in _BUSY and not state.cut for _, state in looks
+            ):
                 return Launched(tuple(looks))
             _pause(request, stop)
-
-
-def _is_busy(state: CellState) -> bool:
-    return state.state in _BUSY and not state.cut
-
-
-def _has_unscored_cell(
-    request: SubmitRequest,
-    looks: Sequence[tuple[Cell, CellState]],
-    scores: Mapping[str, EvaluationState],
-) -> bool:
-    """Return True if a trained cell has no evaluation yet: SLURM's are submitted with the cells,
-    as far as the queue had room, and a Ray has no queue for them."""
-    return any(
-        state.state == "succeeded"
-        and cell.scale == "full"
-        and request.folder.cell(cell).path.name not in scores
-        for cell, state in looks
-    )
-
-
-def _launcher(request: SubmitRequest) -> ClusterLauncher:
-    if isinstance(request.options, RayOptions):
-        return ray.RayLauncher(request.folder, request.options)
-    return slurm.SlurmLauncher(request.folder, request.options)
 
 
 def num_waiting(scores: Mapping[str, EvaluationState]) -> int:
