@@ -7,10 +7,7 @@ from typing import Any
 from orchestrator.analysis.stats import estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
 from orchestrator.report.model import ReportTable, Section
-from orchestrator.runs.cost import total
 from orchestrator.runs.experiment import Experiment
-from orchestrator.search.block import FIELD
-from orchestrator.search.design import Search
 from orchestrator.search.results import (
     SearchOutcome,
     beta_text,
@@ -47,19 +44,6 @@ def section(outcomes: Sequence[SearchOutcome]) -> Section:
         points=tuple(points),
         tables=tuple(table for table in tables if table.rows),
     )
-
-
-def plan_table(searches: Sequence[Search]) -> ReportTable:
-    """Return a table of what would be searched, and what a trial is expected to cost."""
-    rows = []
-    for search in searches:
-        low, high = search.block.beta
-        space = f"{FIELD} in log({low:g}, {high:g})"
-        price = total(search.cells(low, search.block.seeds))
-        trials = str(search.block.trials)
-        rows.append((search.name, space, search.block.objective, trials, str(price)))
-    columns = ("search", "space", "objective", "trials", "a trial costs")
-    return ReportTable("", columns, tuple(rows))
 
 
 def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:
