@@ -8,12 +8,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunFolderError
 from orchestrator.evaluate.scores import TASK, aggregate
-from orchestrator.files import read_json
+from orchestrator.files import read_json, read_lines
 from orchestrator.identity import flatten
 from orchestrator.library.neighbour import UNVERIFIED
 from orchestrator.metrics.names import in_mlflow
@@ -29,9 +30,9 @@ from orchestrator.tracking.content import (
     Points,
     add_points,
     milliseconds,
-    safe_params,
-    safe_tags,
+    safe,
 )
+from orchestrator.tracking.names import MAX_PARAM, MAX_TAG
 
 MICRO_NOTE = (
     "**Micro scale**: trained by the embedded trainer on this machine as a rehearsal. Its numbers "
@@ -72,6 +73,9 @@ def runs(
     if not begun:
         return []
     first = min(started for _, started in begun)
+    with suppress(RunFolderError, KeyError, TypeError, ValueError):
+        # the ledger's, which does not depend on the mirrored cells
+        first = next((float(event["time"]) for event in read_lines(folder.ledger)), first)
     named_metrics = _asked_metrics(spec)
     of_cells = [
         _cell(
@@ -122,6 +126,8 @@ def _cell(
     named_metrics: frozenset[str] | None,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
+    # A cell whose name another one has too has a part of its id behind its seed.
+    configuration, _, twin = cell.slug.rpartition(f"-s{settings.seed}")
     plan, fault = _plan(record.directory)
     tags = {
         "model": settings.model.name,
@@ -136,7 +142,7 @@ def _cell(
         "kl.placement": text_of(settings.kl.placement),
         "kl.beta": text_of(settings.kl.beta),
         # its seeds share it, so that MLflow can group them
-        "configuration": cell.slug.removesuffix(f"-s{settings.seed}"),
+        "configuration": f"{configuration} {cell.studies[0]}" if twin else configuration,
         "scale": cell.scale,
         "state": record.state,
         "outcome": record.outcome.word if record.outcome else "",
@@ -164,9 +170,9 @@ def _cell(
         status=STATUS[record.state],
         started=milliseconds(started),
         ended=milliseconds(_ended(record, started)) if record.state in ENDED else None,
-        tags=safe_tags(tags),
-        params=safe_params(
-            {name: text_of(value) for name, value in flatten(settings.model_dump())}
+        tags=safe(tags, MAX_TAG),
+        params=safe(
+            {name: text_of(value) for name, value in flatten(settings.model_dump())}, MAX_PARAM
         ),
         points=_points(
             record,
@@ -202,7 +208,7 @@ def _summary(
         status="RUNNING" if ended is None else "FINISHED",
         started=milliseconds(first),
         ended=ended,
-        tags=safe_tags(tags),
+        tags=safe(tags, MAX_TAG),
         texts=texts,
         files=files,
     )
