@@ -102,13 +102,16 @@ def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
             eta = f", about {duration(left)} left" if left > 5 else ""
             say(f"evaluated {event.done} of {event.total}{eta}")
 
-    untrained, code = _untrained(experiment)
+    declared, faults = baselines.declared_baselines(
+        spec.evaluation, experiment.cells, experiment.folder
+    )
+    code = _print_all(faults)
     try:
         evaluate(
             records,
             spec.evaluation,
             experiment.folder,
-            baselines=untrained,
+            baselines=baselines.records(declared),
             site=spec.site,
             workers=spec.site.workers,
             on_event=show,
@@ -117,14 +120,6 @@ def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
         say(str(error))
         return 1
     return code
-
-
-def _untrained(experiment: Experiment) -> tuple[list[Record], int]:
-    """Return the models before training that can be scored, and 1 if there is a fault, else 0."""
-    declared, faults = baselines.declared_baselines(
-        experiment.spec.evaluation, experiment.cells, experiment.folder
-    )
-    return baselines.records(declared), _print_all(faults)
 
 
 def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:
@@ -273,16 +268,16 @@ def run(
     cells. wait: on a cluster, return only when all jobs have ended. budget: the limit of
     GPU-hours of training.
     """
-    code, over = training.train(experiment, chosen, plan, wait=wait, budget=budget)
+    if budget is not None:
+        whole = plan_cells(experiment.cells, experiment.folder)
+        say(training.refuse_over_budget(budget, plan, whole, experiment.folder))
+    over = True
+    if chosen.where == "local":
+        code = training.on_this_machine(chosen, plan)
+    else:
+        code, over = training.on_cluster(chosen, plan, wait=wait)
     if train_only or code == 130 or not over:
         return PipelineResult(code)
-    return _after_training(experiment, chosen, plan, code)
-
-
-def _after_training(
-    experiment: Experiment, chosen: Experiment, plan: Plan, code: int
-) -> PipelineResult:
-    """Do the later stages, unless nothing has changed since they were done. code: of training."""
     is_everything = len(chosen.cells) == len(experiment.cells)
     begun = any(training.may_run(row) for row in plan.rows if row.cell is not None)
     after = plan

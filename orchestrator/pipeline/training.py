@@ -19,7 +19,6 @@ from orchestrator.runs import wait as cluster
 from orchestrator.runs.cost import evaluation_hours, price, total_left, used
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
-from orchestrator.runs.plan import plan as read_plan
 from orchestrator.runs.state import one_look, read_state
 from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
@@ -64,26 +63,6 @@ def on_this_machine(experiment: Experiment, plan: "Plan") -> int:
 def may_run(row: "PlanRow") -> bool:
     """Return True for a cell that a launch on this machine may start or wait for."""
     return row.state == "running" or row.state in RESUMABLE or row.state in ON_CLUSTER
-
-
-def train(
-    experiment: Experiment,
-    chosen: Experiment,
-    plan: "Plan",
-    *,
-    wait: bool,
-    budget: float | None = None,
-) -> tuple[int, bool]:
-    """Train the chosen cells that are missing, where the site says.
-
-    See `on_this_machine` and `on_cluster`. budget: the most GPU-hours of the whole experiment.
-    """
-    if budget is not None:
-        whole = read_plan(experiment.cells, experiment.folder)
-        say(refuse_over_budget(budget, plan, whole, experiment.folder))
-    if chosen.where != "local":
-        return on_cluster(chosen, plan, wait=wait)
-    return on_this_machine(chosen, plan), True
 
 
 def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bool]:

@@ -206,10 +206,10 @@ def watch(
 
     Yield what takes the events of `launch`. local: no scheduler has to be asked.
     """
-    done = 0
+    done, stream = 0, stream or sys.stderr
     seconds = LOOK_SECONDS if local else QUIET_SECONDS
-    with _shown([("", cells, folder)], stream or sys.stderr, seconds, transient=True) as progress:
-        if not (stream or sys.stderr).isatty():
+    with _shown([("", cells, folder)], stream, seconds, transient=True) as progress:
+        if not stream.isatty():
             progress.due = time.monotonic() + QUIET_SECONDS
 
         def show(event: LaunchEvent) -> None:
