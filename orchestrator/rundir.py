@@ -36,12 +36,16 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from orchestrator.errors import NoLocksError, RunFolderError
-from orchestrator.files import append_line as append_line
-from orchestrator.files import parsed as parsed
-from orchestrator.files import read_json, read_object, take_lock, write_changed_text, write_text
-from orchestrator.files import read_lines as read_lines
-from orchestrator.files import remove_tree as remove_tree
-from orchestrator.files import telling as telling
+from orchestrator.files import (
+    append_line,
+    read_json,
+    read_lines,
+    read_object,
+    take_lock,
+    telling,
+    write_changed_text,
+    write_text,
+)
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, State
 from orchestrator.settings import System
 from orchestrator.version import __version__
@@ -175,6 +179,8 @@ class CellDir:
     """The folder of checkpoints converted to Hugging Face directories."""
     evaluations = Below("eval")
     """The folder of scores."""
+    system = Below("system.json")
+    """The file of settings of the machine that `orch retry` gave, over the spec's."""
 
     @property
     def id(self) -> str:
@@ -212,11 +218,6 @@ class CellDir:
                     raise
         if not self.cell.exists():  # the directory existed without it
             self._write_cell(cell)
-
-    @property
-    def system(self) -> Path:
-        """system.json: settings of the machine that `orch retry` gave, over the spec's."""
-        return self.path / "system.json"
 
     def with_system(self, cell: Cell) -> Cell:
         """Return the cell with the settings of the machine that `orch retry` gave it."""

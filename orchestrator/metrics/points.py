@@ -14,13 +14,6 @@ _NAMES: dict[tuple[str, ...], dict[str, int]] = {}
 """Names in order -> name -> index; one entry for each set of names that any step has."""
 
 
-def places_of(names: tuple[str, ...]) -> dict[str, int]:
-    """Return name -> index, one and the same object for the same names."""
-    if names not in _NAMES:
-        _NAMES[names] = {name: i for i, name in enumerate(names)}
-    return _NAMES[names]
-
-
 class PointValues(Mapping[str, float]):
     """A mapping from name to value, in the given order."""
 
@@ -28,7 +21,10 @@ class PointValues(Mapping[str, float]):
 
     def __init__(self, values: Mapping[str, float]):
         """Raise TypeError for a value that is not a number."""
-        self.places = places_of(tuple(values))
+        names = tuple(values)
+        if names not in _NAMES:
+            _NAMES[names] = {name: i for i, name in enumerate(names)}
+        self.places = _NAMES[names]
         self.numbers = array("d", values.values())
 
     def __getitem__(self, name: str) -> float:
