@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -181,15 +181,15 @@ def read_object(kind: type[Parsed], path: Path) -> Parsed | None:
     try:
         return kind.model_validate_json(raw)
     except ValidationError as error:
-        raise _first_fault(error, path) from error
-
-
-def parsed(kind: type[Parsed], plain: Mapping[str, Any], path: Path) -> Parsed:
-    """Return a typed object from data of `path`. Raise RunFolderError with the first fault."""
-    try:
-        return kind.model_validate_json(json.dumps(plain))
-    except ValidationError as error:
-        raise _first_fault(error, path) from error
+        first = error.errors()[0]
+        what = _not_an_object(path)
+        if first["type"] != "json_invalid" and first["loc"]:
+            where = ".".join(map(str, first["loc"]))
+            what = (
+                f"{path}: {first['msg']} @ $.{where}. It was changed by hand or written by another "
+                "orch; restore it, or remove it to have it made again"
+            )
+        raise RunFolderError(what) from error
 
 
 def read_lines(path: Path, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -228,7 +228,6 @@ def read_tail(path: Path, max_bytes: int) -> bytes:
 
 def remove_tree(path: Path) -> None:
     """Delete a directory of ours. It is renamed first, so that a kill leaves no half."""
-    # The pid at the end lets RunFolder.leftovers see if the maker is dead.
     doomed = path.with_name(f".removed-{path.name}-{os.getpid()}")
     with telling(path):
         path.replace(doomed)
@@ -268,14 +267,3 @@ def is_kept(file: Path) -> bool:
 
 def _not_an_object(path: Path) -> str:
     return f"{path} is not a JSON object (cut or overwritten?); restore or remove it"
-
-
-def _first_fault(error: ValidationError, path: Path) -> RunFolderError:
-    first = error.errors()[0]
-    if first["type"] == "json_invalid" or not first["loc"]:
-        return RunFolderError(_not_an_object(path))
-    where = ".".join(map(str, first["loc"]))
-    return RunFolderError(
-        f"{path}: {first['msg']} @ $.{where}. It was changed by hand or written by another "
-        "orch; restore it, or remove it to have it made again"
-    )

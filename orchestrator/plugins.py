@@ -78,12 +78,14 @@ def readers() -> tuple[str, ...]:
 
     They are the backends, and the libraries that are only read.
     """
-    return tuple(sorted({*names(), *_only_read()}))
+    return tuple(sorted({*names(), *only_read()}))
 
 
+@cache
 def only_read() -> tuple[str, ...]:
     """Return the names of this tree's libraries that are read and not trained with, sorted."""
-    return tuple(sorted(_only_read()))
+    folders = {path.parents[1].name for path in _root().glob("*/audit/reader.py")}
+    return tuple(sorted(folders - _own()))
 
 
 def reader_folder(name: str) -> Path:
@@ -97,7 +99,7 @@ def load_reader(name: str) -> LaunchReader:
 
     Raise EnvironmentFault if there is nothing of that name.
     """
-    if name in _only_read():
+    if name in only_read():
         reader: LaunchReader = import_module(f"backends.{name}.audit.reader").READER
         return reader
     return load(name)
@@ -124,11 +126,6 @@ def logged_metrics(name: str) -> LoggedMetrics | None:
     if name in readers():
         table = getattr(load_reader(name), "logged_metrics", None)
     return table
-
-
-def exists(name: str) -> bool:
-    """Return whether a backend has this name. Read other distributions only if it is not ours."""
-    return name in _own() or name in _entry_points(BACKENDS)
 
 
 def folder(name: str) -> Path:
@@ -240,12 +237,6 @@ def _no_backend(name: str) -> EnvironmentFault:
 def _own() -> frozenset[str]:
     """Return the folders of `backends/` that train cells."""
     return frozenset(path.parent.name for path in _root().glob("*/__init__.py"))
-
-
-@cache
-def _only_read() -> frozenset[str]:
-    """Return the folders of `backends/` whose library is only read."""
-    return frozenset(path.parents[1].name for path in _root().glob("*/audit/reader.py")) - _own()
 
 
 def _root() -> Path:

@@ -36,12 +36,16 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from orchestrator.errors import NoLocksError, RunFolderError
-from orchestrator.files import append_line as append_line
-from orchestrator.files import parsed as parsed
-from orchestrator.files import read_json, read_object, take_lock, write_changed_text, write_text
-from orchestrator.files import read_lines as read_lines
-from orchestrator.files import remove_tree as remove_tree
-from orchestrator.files import telling as telling
+from orchestrator.files import (
+    append_line,
+    read_json,
+    read_lines,
+    read_object,
+    take_lock,
+    telling,
+    write_changed_text,
+    write_text,
+)
 from orchestrator.records import AttemptPaths, Cell, ExitRecord, LaunchPlan, State
 from orchestrator.settings import System
 from orchestrator.version import __version__
@@ -175,6 +179,8 @@ class CellDir:
     """The folder of checkpoints converted to Hugging Face directories."""
     evaluations = Below("eval")
     """The folder of scores."""
+    system = Below("system.json")
+    """The file of settings of the machine that `orch retry` gave, over the spec's."""
 
     @property
     def id(self) -> str:
@@ -213,11 +219,6 @@ class CellDir:
         if not self.cell.exists():  # the directory existed without it
             self._write_cell(cell)
 
-    @property
-    def system(self) -> Path:
-        """system.json: settings of the machine that `orch retry` gave, over the spec's."""
-        return self.path / "system.json"
-
     def with_system(self, cell: Cell) -> Cell:
         """Return the cell with the settings of the machine that `orch retry` gave it."""
         given = read_json(self.system)
@@ -230,7 +231,10 @@ class CellDir:
     def write(self, cell: Cell, plan: LaunchPlan) -> None:
         """Write cell.json and plan/, before a launch."""
         for name, text in plan.files.items():
-            write_text(self._inside(self.plan, name), text)
+            target = Path(os.path.normpath(self.plan / name))
+            if not target.is_relative_to(self.plan):
+                raise RunFolderError(f"a plan may only write below {self.plan}, not to {name!r}")
+            write_text(target, text)
         write_text(self.plan / "plan.json", plan.model_dump_json(indent=1) + "\n")
         self._write_cell(cell)
 
@@ -398,13 +402,6 @@ class CellDir:
         except FileNotFoundError:
             return False
 
-    @staticmethod
-    def _inside(root: Path, name: str) -> Path:
-        target = Path(os.path.normpath(root / name))
-        if not target.is_relative_to(root):
-            raise RunFolderError(f"a plan may only write below {root}, not to {name!r}")
-        return target
-
 
 Poll = Callable[[CellDir, AttemptDir, ExitRecord | None], SchedulerReport | None]
 """A function that asks a scheduler about an attempt. Arguments: its folder, and its exit record if
@@ -464,11 +461,6 @@ class RunFolder:
                 return _directories(str(self.cells_path), changed)
             except FileNotFoundError:
                 return {}
-
-    def leftovers(self) -> list[Path]:
-        """Return directories left by a process that died while it made or removed them."""
-        paths = [*self.cells_path.glob(".removed-*"), *self.cells_path.glob(".new-*")]
-        return sorted(path for path in paths if not _is_alive(path.name.rpartition("-")[2]))
 
     def open(self) -> None:
         """Make the folder, or check that orch made it in a format this orch reads."""
@@ -530,13 +522,3 @@ def _directories(cells: str, _changed: int) -> dict[str, str]:
     with os.scandir(cells) as entries:
         names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
     return {name.rpartition("-")[2]: name for name in names}
-
-
-def _is_alive(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -6,16 +6,14 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.metrics.points import PointValues, compact
-from orchestrator.records import MetricPoint
+from orchestrator.metrics.points import PointValues
 
 mappings = st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False) | st.integers(-9, 9))
 
 
 @given(mappings)
 def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
-    found = compact(MetricPoint(1, 2.0, plain)).values
-    assert isinstance(found, PointValues)
+    found = PointValues(plain)
     assert found == plain
     assert plain == found
     assert (list(found), list(found.values())) == (list(plain), list(plain.values()))
@@ -27,9 +25,3 @@ def test_it_is_the_mapping_it_was_made_of(plain: dict[str, float]) -> None:
     assert json.dumps(dict(found), sort_keys=True) == json.dumps(
         {name: float(value) for name, value in plain.items()}, sort_keys=True
     )
-
-
-def test_what_is_no_number_is_left_as_it_is() -> None:
-    for values in ({"a": None}, {"a": "1"}, {"a": 10**400}):
-        point = MetricPoint(1, 2.0, values)  # type: ignore[arg-type]  # values of no number, on purpose
-        assert compact(point) is point

@@ -92,12 +92,6 @@ def orch() -> None:
     """
 
 
-def _wants_more() -> bool:
-    from orchestrator.pipeline.messages import is_verbose
-
-    return is_verbose()
-
-
 def _refuse(sentence: str, arguments: Sequence[str] | None) -> None:
     """Say why nothing was done: on stderr, and to who asked for JSON also as a document."""
     click.echo(sentence, err=True)
@@ -135,7 +129,9 @@ def answer(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         code = 130
     except OrchError as error:
-        if _wants_more():
+        from orchestrator.pipeline.messages import is_verbose
+
+        if is_verbose():
             traceback.print_exc()
         _refuse(str(error), arguments)
         code = 1

@@ -7,7 +7,7 @@ from orchestrator.cli.common import CellChoice, CellOperation, change
 from orchestrator.runs.operations import cancel
 
 
-@click.command(short_help="Stop cells, and leave them alone until a retry.")
+@click.command()
 @common.cells
 @common.pilot
 @common.dry_run

@@ -3,6 +3,7 @@
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,9 +42,12 @@ if TYPE_CHECKING:
 MOST_LINES = 22
 """Lines of the answer and of the claims at the end of a run, before their number is cut."""
 WIDEST = 100
+_wrapped = partial(
+    textwrap.wrap, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+)
 
 
-@click.command(short_help="Compare configurations, with intervals.")
+@click.command()
 @common.cells
 @click.option(
     "--by",
@@ -88,9 +92,7 @@ def command(
         return 0
     if against:
         raise SelectionError("--against needs --by backend")
-    experiment = choice.chosen()
-    records = stages.collect_records(experiment)
-    comparison = stages.compare_records(experiment, records, stages.read_scores(experiment))
+    comparison = stages.read_results(choice.chosen()).comparison
     if metric is not None:
         check_metric(comparison, metric)
     if axis is not None:
@@ -183,9 +185,10 @@ def print_review(review: stages.Review, question: str = "") -> None:
     if is_verbose():
         print_claims(review.comparison)
     width = min(shutil.get_terminal_size().columns, WIDEST)
-    lines = textwrap.wrap(question, width, break_long_words=False)
+    lines = _wrapped(question, width)
     for label, text in findings(review.comparison):
-        lines += wrapped(f"{label}: {text}." if label else f"{text[:1].upper()}{text[1:]}.", width)
+        said = f"{label}: {text}." if label else f"{text[:1].upper()}{text[1:]}."
+        lines += _wrapped(said, width)
     claims = list(claim_lines(review.comparison, width))
     room = max(1, MOST_LINES - len(lines))
     lines += claims[:room]
@@ -195,13 +198,6 @@ def print_review(review: stages.Review, question: str = "") -> None:
     say(f"report: {review.page}")
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """Return a text in lines that break between words, all but the first indented."""
-    return textwrap.wrap(
-        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
-
-
 def claim_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     """Yield what the marks mean, then a line for each claim: its mark, its name and its result."""
     claims = comparison.claims
@@ -209,7 +205,7 @@ def claim_lines(comparison: "Comparison", width: int) -> Iterator[str]:
         return
     legend = dict.fromkeys(f"{MARKS[each.verdict]} {verdict_text(each)}" for each in claims)
     if comparison.claims_changed:
-        yield from wrapped(comparison.claims_changed, width)
+        yield from _wrapped(comparison.claims_changed, width)
     yield ", ".join(legend)
     longest = max(len(each.name) for each in claims)
     for each in claims:

@@ -63,31 +63,20 @@ def set_next(text: str) -> None:
     click.get_current_context().meta[_KEY] = text
 
 
-def _quiet(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    messages.set_quiet(value)
-
-
-def _verbose(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    messages.set_verbose(value)
-
-
 def _options(command: click.Command) -> list[click.Option]:
-    """Return the common options that the command does not define itself."""
-    taken = {name for param in command.params for name in param.opts} | {
-        param.name for param in command.params
-    }
+    """Return the common options of a command: none that it defines itself."""
     quiet = click.Option(
         ["-q", "--quiet"],
         is_flag=True,
         expose_value=False,
-        callback=_quiet,
+        callback=lambda _ctx, _param, value: messages.set_quiet(value),
         help="Print only results and errors, no messages.",
     )
     verbose = click.Option(
         ["-v", "--verbose"],
         is_flag=True,
         expose_value=False,
-        callback=_verbose,
+        callback=lambda _ctx, _param, value: messages.set_verbose(value),
         help="Print also the time used, and the cause of an error.",
     )
     runs = click.Option(
@@ -96,10 +85,9 @@ def _options(command: click.Command) -> list[click.Option]:
         envvar="ORCH_RUNS_DIR",
         help="The folder of the experiments; short for site.runs_dir=FOLDER.",
     )
-    options = [each for each in (quiet, verbose) if not taken & {*each.opts, each.name}]
-    if {"spec", "overrides"} <= taken and "runs_dir" not in taken:
-        options.append(runs)
-    return options
+    taken = {param.name for param in command.params}
+    of_spec = [runs] if {"spec", "overrides"} <= taken else []
+    return [each for each in (quiet, verbose, *of_spec) if each.name not in taken]
 
 
 def with_conventions(name: str, command: click.Command) -> click.Command:
@@ -138,7 +126,8 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
             options.get(key) in _FORMATS for key in ("output", "kind", "form")
         )
         if text and not shows_data:
-            messages.say(f"Next: {text.format_map(_Words(typed, _as_typed(context, folder)))}")
+            named = ("--runs-dir", str(folder)) if own is ParameterSource.COMMANDLINE else ()
+            messages.say(f"Next: {text.format_map(_Words(typed, named if folder else ()))}")
         if messages.is_verbose():
             wall, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
             messages.say(f"orch {name}: {wall:.1f} s, {cpu:.1f} CPU s")
@@ -147,12 +136,6 @@ def _with_next(name: str, inner: Callable[..., Any], redirected: bool) -> Callab
     vars(callback)["with_conventions"] = True
     callback.__doc__ = inner.__doc__
     return callback
-
-
-def _as_typed(context: click.Context, folder: Path | None) -> tuple[str, ...]:
-    """Return the option of the runs folder if it was typed; an environment variable stays set."""
-    typed = context.get_parameter_source("runs_dir") is ParameterSource.COMMANDLINE
-    return ("--runs-dir", str(folder)) if typed and folder is not None else ()
 
 
 class _Words(dict[str, Any]):

@@ -18,7 +18,7 @@ from orchestrator.tracking.server import LocalServer, serving
 from orchestrator.tracking.store import store_of
 
 
-@click.command(short_help="Write the report's page, and serve it and MLflow.")
+@click.command()
 @common.cells
 @click.option(
     "--port",
@@ -37,12 +37,7 @@ def command(choice: CellChoice, port: int, as_json: bool) -> int:
     """
     experiment = choice.chosen()
     folder = experiment.folder.report
-    records = stages.collect_records(experiment)
-    known = stages.scores_and_faults(experiment)
-    comparison = stages.compare_records(experiment, records, known.scores, known.items)
-    pictures = (folder / "figures").is_dir()
-    parts = (experiment, comparison, records, known.scores)
-    stages.write_report(*parts, faults=known.faults, figures=pictures)
+    stages.write_report(stages.read_results(experiment), figures=(folder / "figures").is_dir())
     with _ended_by_signals(), ExitStack() as ends, listen(folder, port) as page:
         threading.Thread(target=page.serve_forever, daemon=True).start()
         ends.callback(page.shutdown)

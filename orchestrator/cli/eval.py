@@ -6,7 +6,9 @@ import click
 
 from orchestrator.cli import common
 from orchestrator.cli.common import CellChoice, number, print_json, print_table, say
+from orchestrator.evaluate.baselines import scored_baselines
 from orchestrator.pipeline import stages
+from orchestrator.runs.collect import collect
 
 if TYPE_CHECKING:
     from orchestrator.records import Score
@@ -36,13 +38,14 @@ def command(
     """
     experiment = stages.with_evaluation(choice.chosen(), divergence=divergence)
     try:
-        records = stages.collect_records(experiment)
+        records = collect(experiment.cells, experiment.folder)
         faults = stages.print_faults(records)
         code = max(faults, stages.evaluate_missing(experiment, records))
     except KeyboardInterrupt:
         say("stopped; what is scored stays scored. Go on with the same command.")
         code = STOPPED
-    scores, baselines = stages.read_scores(experiment), stages.read_baselines(experiment)
+    scores = stages.read_results(experiment, ()).index.scores
+    baselines = scored_baselines(experiment.spec.evaluation, experiment.cells, experiment.folder)
     slugs = {cell.id: cell.slug for cell in experiment.cells}
     of_baselines = [(baseline.name, score) for baseline in baselines for score in baseline.scores]
     if as_json:

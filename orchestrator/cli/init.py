@@ -18,7 +18,7 @@ from orchestrator.spec.starter import WrittenFile, copy_shipped, write_starter
 from orchestrator.spec.yaml_file import read
 
 
-@click.command(short_help="Write a starter experiment, or a shipped one to change.")
+@click.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--site-only", is_flag=True, help="On a cluster: write the site file alone.")
 @click.option(

@@ -17,7 +17,7 @@ from orchestrator.runs.logs import evaluation_errors, follow
 from orchestrator.runs.plan import plan as plan_of
 
 
-@click.command(short_help="Show the output of one cell, or why cells failed.")
+@click.command()
 @click.argument(
     "target",
     nargs=-1,
@@ -113,20 +113,10 @@ def _failed(choice: CellChoice, lines: int, as_json: bool) -> int:
     evaluations = evaluation_errors(experiment.folder, chosen.rows, lines=lines)
     failures = [*cells, *evaluations]
     if as_json:
-        print_json(
-            [
-                {
-                    "cell": e.directory.path.name,
-                    "failure": e.failure,
-                    "message": e.message,
-                    "last_lines": e.last_lines,
-                }
-                for e in failures
-            ]
-        )
+        print_json([error._asdict() for error in failures])
         return int(bool(failures))
     for error in failures:
-        click.secho(f"{error.directory.path.name}: {error.failure}", bold=True)
+        click.secho(f"{error.cell}: {error.failure}", bold=True)
         click.echo(f"  {error.message}".rstrip())
         click.echo("".join(f"  | {line}\n" for line in error.last_lines.splitlines()), nl=False)
     more = f", {len(evaluations)} failed evaluations" if evaluations else ""

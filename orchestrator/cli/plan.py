@@ -19,13 +19,12 @@ from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.runs.cost import scoring_line, total
-from orchestrator.runs.doubts import Doubt, doubts
+from orchestrator.runs.doubts import doubts
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import plan as plan_of
 from orchestrator.runs.planned import (
     PlannedGroup,
-    common_training,
     differing_libraries,
     effective_betas,
     evaluation_lines,
@@ -34,8 +33,6 @@ from orchestrator.runs.planned import (
     plan_data,
     planned_groups,
     refuse,
-    rehearsed_values,
-    unverified_releases,
 )
 from orchestrator.runs.status import counted_faults
 from orchestrator.site.forecast import ray_shortages, time_limit_warnings, unprepared_cells
@@ -44,11 +41,11 @@ from orchestrator.spec.site_options import slurm_options
 
 if TYPE_CHECKING:
     from orchestrator.analysis.power import ClaimPower
-    from orchestrator.records import Cell, Site
+    from orchestrator.records import Cell
     from orchestrator.runs.plan import Plan, PlanRow
 
 
-@click.command(short_help="Show what would run, why, and what its KL term really optimises.")
+@click.command()
 @common.cells
 @click.option(
     "--try",
@@ -86,7 +83,8 @@ def command(
         claims = [asdict(each) for each in _power(experiment)]
         print_json({**plan_data(experiment, run_plan, all_doubts), "claims": claims})
     else:
-        _print_doubts(all_doubts)
+        for doubt in all_doubts:
+            say(_filled(f"{'CANNOT WORK' if doubt.fault else 'DOUBTFUL'}  {doubt}"))
         if experiment.scale == "micro":
             say(MICRO_BANNER)
         print_plan(experiment, run_plan)
@@ -123,26 +121,8 @@ def _power(experiment: Experiment) -> "list[ClaimPower]":
     return power_of_claims(claims, spec.families, experiment.cells)
 
 
-def _print_power(experiment: Experiment) -> None:
-    """Print which numbers of seeds decide each claim."""
-    if found := _power(experiment):
-        from orchestrator.analysis.power import power_lines
-
-        title, *lines = power_lines(found)
-        click.echo("\n" + _filled(title))
-        for line in lines:
-            click.echo(_filled(f"  {line}"))
-
-
-def _print_doubts(all_doubts: Sequence[Doubt]) -> None:
-    """Print faults and doubts, before everything else."""
-    for doubt in all_doubts:
-        say(_filled(f"{'CANNOT WORK' if doubt.fault else 'DOUBTFUL'}  {doubt}"))
-
-
 def print_plan(experiment: Experiment, plan: "Plan") -> None:
     """Print studies, configurations with their verdicts, reasons, and the cost."""
-
     spec = experiment.spec
     click.echo(_filled(f"{spec.name}: {spec.question}" if spec.question else spec.name) + "\n")
     for study in spec.studies:
@@ -150,69 +130,59 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
         own = sum(study.name in cell.studies for cell in experiment.declared or experiment.cells)
         seeds = counted(len(study.seeds), "seed")
         click.echo(_filled(f"{study.name}{figure}: {counted(own, 'cell')}, {seeds}"))
-    for sentence in (
-        joined_cells(experiment),
-        unverified_releases(experiment),
-        rehearsed_values(experiment),
-    ):
-        if sentence:
-            click.echo("\n" + _filled(sentence))
+    if sentence := joined_cells(experiment):
+        click.echo("\n" + _filled(sentence))
     click.echo()
     _print_configurations(planned_groups(plan.rows))
-    _print_differences(experiment)
+    _print_section(
+        "what equal settings mean differently, and in how many configurations (`orch compare SPEC "
+        "--by backend` says how, and later by how much):",
+        differing_libraries(experiment),
+    )
+    _print_section(
+        "effective β, where half of a group's rollouts solve the prompt:",
+        effective_betas(experiment),
+    )
     _print_details(plan.rows)
-    _print_evaluation(experiment)
+    scored = [*evaluation_lines(experiment), *harness_lines(spec.evaluation)]
+    _print_section("evaluation:", scored)
     unfinished = [row.cell for row in plan.pending if row.cell is not None]
-    if experiment.scale != "micro" and (common_values := common_training(unfinished)):
-        click.echo("\n" + _filled(f"all cells train with: {', '.join(common_values)}"))
-    _print_memory(unfinished, experiment.spec.site)
+    _print_section(
+        "memory of a GPU, estimated and not measured:", memory_lines(unfinished, spec.site)
+    )
     for fault in counted_faults(plan):
         say(fault)
     for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
         say(shortage)
-    _print_power(experiment)
+    if found := _power(experiment):
+        from orchestrator.analysis.power import power_lines
+
+        title, *lines = power_lines(found)
+        _print_section(title, lines)
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{counted(len(experiment.cells), 'cell')}: {counts or 'none'}")
     if experiment.scale != "micro":
         _print_jobs(experiment, unfinished)
     if (checkpoints := disk_use(unfinished)) is not None:
         click.echo(_filled(f"disk for checkpoints, estimated: {checkpoints}"))
-    _print_cost(experiment, plan, unfinished)
-    if not plan.pending:
-        set_next("orch compare {spec}")
-
-
-def _print_cost(experiment: Experiment, plan: "Plan", unfinished: "Sequence[Cell]") -> None:
-    """Print what training, validation and scoring would take."""
     rates = known_rates(plan.rows, experiment.folder)
     click.echo(f"still to spend: {total(unfinished, rates)}" if unfinished else "nothing to do")
-    if line := scoring_line(unfinished, experiment.spec.evaluation):
+    if line := scoring_line(unfinished, spec.evaluation):
         click.echo(_filled(f"and to score afterwards: {line}"))
     if any(cell.declared for cell in experiment.cells):
         click.echo(
             _filled(f"the same grid on its cluster, as declared: {total(experiment.declared)}")
         )
+    if not plan.pending:
+        set_next("orch compare {spec}")
 
 
-def _print_differences(experiment: Experiment) -> None:
-    """Print what equal settings mean differently in the libraries of an experiment."""
-    if sentences := differing_libraries(experiment):
-        click.echo("\nwhat equal settings mean differently, and in how many configurations:")
-        for sentence in sentences:
-            click.echo(_filled(f"  {sentence}"))
-        if betas := effective_betas(experiment):
-            click.echo("  effective β, where half of a group's rollouts solve the prompt:")
-            for sentence in betas:
-                click.echo(_filled(f"    {sentence}", 6))
-        click.echo(_filled("  `orch compare SPEC --by backend` says how, and later by how much"))
-
-
-def _print_memory(cells: "Iterable[Cell]", site: "Site") -> None:
-    """Print what the launches of cells would take of a GPU's memory."""
-    if sentences := memory_lines(cells, site):
-        click.echo("\nmemory of a GPU, estimated and not measured:")
-        for sentence in sentences:
-            click.echo(_filled(f"  {sentence}"))
+def _print_section(title: str, lines: Iterable[str]) -> None:
+    """Print lines under a title; nothing without lines."""
+    for number, line in enumerate(lines):
+        if number == 0:
+            click.echo("\n" + _filled(title))
+        click.echo(_filled(f"  {line}"))
 
 
 def _print_configurations(groups: Iterable[PlannedGroup]) -> None:
@@ -238,17 +208,6 @@ def _filled(text: str, indent: int = 4) -> str:
     return textwrap.fill(
         text, 79, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def _print_evaluation(experiment: Experiment) -> None:
-    """Print which tasks are scored in the place of the declared ones, if any are."""
-    first, *others = evaluation_lines(experiment) or [""]
-    if first:
-        click.echo("\n" + _filled(f"evaluation  {first}", 12))
-    for line in others:
-        click.echo(f"            {line}")
-    for sentence in harness_lines(experiment.spec.evaluation):
-        click.echo(_filled(f"evaluation  {sentence}", 12))
 
 
 def _print_jobs(experiment: Experiment, cells: "Sequence[Cell]") -> None:

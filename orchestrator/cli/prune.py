@@ -1,6 +1,9 @@
 """orch prune: remove what left the spec, or checkpoints that have been evaluated."""
 
 import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import click
 
@@ -9,12 +12,24 @@ from orchestrator.cli.common import CellChoice, print_json, print_table, say
 from orchestrator.errors import OrchError, SelectionError
 from orchestrator.launch.disk_use import shown
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.operations import OperationResult, prune
+from orchestrator.runs.operations import prune
 from orchestrator.runs.plan import plan
 from orchestrator.runs.retention import RetentionDecision, free_checkpoints, retention_decisions
 
 
-@click.command(short_help="Remove cells that left the spec, or evaluated checkpoints.")
+class _Offer(NamedTuple):
+    """What may go, and how it is removed."""
+
+    what: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[object, ...]]
+    data: Sequence[object]
+    """The rows as JSON."""
+    remove: Callable[[], tuple[list[object], dict[str, str]]]
+    """Returns what was removed, as in `data`, and why the others were not."""
+
+
+@click.command()
 @click.option(
     "--checkpoints",
     is_flag=True,
@@ -45,99 +60,68 @@ def command(
     not the last of its cell. Scores and curves stay. A task that is added to the spec later
     cannot be scored on a removed checkpoint.
     """
-    experiment = choice.experiment()
-    if checkpoints:
-        return _checkpoints(
-            experiment.chosen(choice.where), dry_run=dry_run, yes=yes, as_json=as_json
-        )
-    if choice.where:
+    if choice.where and not checkpoints:
         raise SelectionError(
             "--where selects cells of the spec, and prune removes those that left it: "
             "--where goes with --checkpoints"
         )
-    return _cells(experiment, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def _cells(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: bool) -> int:
-    orphans = plan(experiment.cells, experiment.folder).orphans
-    if not as_json:
-        if not orphans:
-            click.echo("no cell has left the spec: there is nothing to remove")
-            return 0
-        print_table(
-            ("would be removed", "state", "why"),
-            [(row.directory.path.name, row.state, row.detail) for row in orphans],
-        )
-    names = [row.directory.path.name for row in orphans]
-    if dry_run:
+    offer = (_checkpoints if checkpoints else _cells)(choice.chosen())
+    count = len(offer.rows)
+    if offer.rows and not as_json:
+        print_table(offer.columns, offer.rows)
+    if dry_run or not offer.rows:
         if as_json:
-            print_json({"would_remove": names})
+            print_json({"would_remove" if dry_run else "removed": offer.data})
+        else:
+            click.echo(f"{count} {offer.what} would be removed" if count else "nothing to remove")
         return 0
-    done: list[OperationResult] = []
-    if orphans and _agreed(f"Remove {len(orphans)} directories?", yes, "these directories"):
-        done = prune(experiment.folder, [row.directory for row in orphans])
-    note_by_name = {each.directory.path.name: each.note for each in done if not each.done}
+    if not yes and not sys.stdin.isatty():
+        raise OrchError(f"nothing was removed: say --yes to remove these {offer.what}")
+    removed, left = list[object](), dict[str, str]()
+    if yes or click.confirm(f"Remove {count} {offer.what}?", err=True):
+        removed, left = offer.remove()
     if as_json:
-        removed = [each.directory.path.name for each in done if each.done]
-        print_json({"removed": removed, "left": note_by_name})
+        print_json({"removed": removed, "left": left})
         return 0
-    for name, note in note_by_name.items():
+    for name, note in left.items():
         say(f"{name}: {note}")
-    click.echo(f"removed {len(done) - len(note_by_name)} of {len(orphans)}")
+    click.echo(f"removed {len(removed)} of {count}")
     return 0
 
 
-def _checkpoints(experiment: Experiment, *, dry_run: bool, yes: bool, as_json: bool) -> int:
-    from collections import Counter
+def _cells(experiment: Experiment) -> _Offer:
+    orphans = plan(experiment.cells, experiment.folder).orphans
 
+    def remove() -> tuple[list[object], dict[str, str]]:
+        done = prune(experiment.folder, [row.directory for row in orphans])
+        removed: list[object] = [each.directory.path.name for each in done if each.done]
+        return removed, {e.directory.path.name: e.note for e in done if not e.done}
+
+    rows = [(row.directory.path.name, row.state, row.detail) for row in orphans]
+    columns = ("would be removed", "state", "why")
+    return _Offer("directories", columns, rows, [name for name, *_ in rows], remove)
+
+
+def _checkpoints(experiment: Experiment) -> _Offer:
     evaluation = experiment.spec.evaluation
     decisions = list(retention_decisions(experiment.cells, evaluation, experiment.folder))
-    spare = [(each, each.num_bytes) for each in decisions if not each.kept]
-    if spare and not as_json:
-        print_table(
-            ("may go", "step", "size"),
-            [
-                (each.directory.path.name, each.step or "a removal cut short", shown(num_bytes))
-                for each, num_bytes in spare
-            ],
-        )
+    sizes = {each.paths: each.num_bytes for each in decisions if not each.kept}
+    spare = [each for each in decisions if not each.kept]
     for why, count in Counter(each.kept for each in decisions if each.kept).most_common():
         say(f"kept, {why}: {count}")
-    if as_json and (dry_run or not spare):
-        rows = [_row(each, num_bytes) for each, num_bytes in spare]
-        print_json({"would_remove" if dry_run else "removed": rows})
-        return 0
-    if not spare:
-        click.echo("no checkpoint may go" if decisions else "there are no checkpoints")
-        if (
-            any(each.kept.startswith("no") for each in decisions)
-            and evaluation.checkpoints == "last"
-        ):
-            say(
-                "only each cell's last is evaluated: `orch eval SPEC evaluation.checkpoints=all` "
-                "scores the others"
-            )
-        return 0
-    total = shown(sum(num_bytes for _, num_bytes in spare))
-    if not as_json:
-        click.echo(f"{len(spare)} of {len(decisions)} checkpoints may go: {total}")
-    if dry_run or not _agreed(f"Remove {len(spare)} checkpoints?", yes, "these checkpoints"):
-        return 0
-    bytes_of = {each.paths: num_bytes for each, num_bytes in spare}
-    done = free_checkpoints([each for each, _ in spare], evaluation, experiment.folder)
-    freed = shown(sum(bytes_of[each.paths] for each in done))
-    if as_json:
-        print_json({"removed": [_row(each, bytes_of[each.paths]) for each in done]})
-    else:
-        click.echo(f"removed {len(done)} of {len(spare)}, {freed} freed")
-    return 0
+    if evaluation.checkpoints == "last" and any(e.kept.startswith("no") for e in decisions):
+        say(
+            "only each cell's last is evaluated: `orch eval SPEC evaluation.checkpoints=all` "
+            "scores the others"
+        )
 
+    def row(each: RetentionDecision) -> object:
+        name = each.directory.path.name
+        return {"cell": name, "step": each.step, "bytes": sizes[each.paths]}
 
-def _row(each: RetentionDecision, num_bytes: int) -> dict[str, object]:
-    return {"cell": each.directory.path.name, "step": each.step, "bytes": num_bytes}
+    def remove() -> tuple[list[object], dict[str, str]]:
+        return [row(e) for e in free_checkpoints(spare, evaluation, experiment.folder)], {}
 
-
-def _agreed(question: str, yes: bool, what: str) -> bool:
-    if not yes and not sys.stdin.isatty():
-        raise OrchError(f"nothing was removed: say --yes to remove {what}")
-    return yes or click.confirm(question, err=True)
+    rows = [(each.directory.path.name, each.step, shown(sizes[each.paths])) for each in spare]
+    columns = ("may go", "step", f"size, {shown(sum(sizes.values()))} in all")
+    return _Offer("checkpoints", columns, rows, list(map(row, spare)), remove)

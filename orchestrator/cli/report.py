@@ -1,6 +1,5 @@
 """orch report: what a reviewer reads, what a notebook loads, what MLflow shows, and SQL."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,12 +13,10 @@ from orchestrator.cli.common import CellChoice, print_json, say
 from orchestrator.environments.extras import missing
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
-from orchestrator.records import Record, Score
 from orchestrator.report import markdown as as_markdown
-from orchestrator.tracking import MirrorReport
 
 
-@click.command(short_help="Write the report, copy results to MLflow, or write them as tables.")
+@click.command()
 @common.cells
 @click.option(
     "-o",
@@ -60,88 +57,54 @@ def command(
     Exit code 1: a file could not be read; all others were.
     """
     if kind == "mlflow":
-        done, code = _mirror(choice, quiet=as_json)
+        everything = stages.read_results(choice.experiment())
+        done = stages.mirror(
+            everything.experiment, everything.records, everything.index.scores, quiet=as_json
+        )
         if as_json:
             print_json(asdict(done))
-        return code
-    experiment = choice.chosen()
-    records = stages.collect_records(experiment)
-    known = stages.scores_and_faults(experiment)
-    shown: dict[str, object] = {"format": kind}
-    if kind in ("csv", "parquet"):
-        form = cast("Literal['csv', 'parquet']", kind)
-        target = output or experiment.folder.report
-        written = list(write_tables(target, form, records, known.scores))
-        _show(shown, written, as_json=as_json)
-        return stages.print_faults(records)
-    comparison = stages.compare_records(experiment, records, known.scores, known.items)
+        return stages.print_faults(everything.records)
+    results = stages.read_results(choice.chosen())
+    target = output or results.experiment.folder.report
+    shown: dict[str, object] = {"format": kind, "written": []}
+    code = stages.print_faults(results.records)
     if kind == "md":
-        parts = (experiment, comparison, records, known.scores)
-        built = stages.build_report(*parts, faults=known.faults)
-        _show(shown, markdown=as_markdown(built), as_json=as_json)
-        return stages.print_faults(records)
-    page = stages.write_report(
-        experiment,
-        comparison,
-        records,
-        known.scores,
-        output,
-        faults=known.faults,
-        figures=figures,
-        on_page=lambda path: None if as_json else click.echo(path),
-    )
-    if no_mlflow:
-        code = stages.print_faults(records)
+        shown["markdown"] = as_markdown(stages.build_report(results, target))
+        if not as_json:
+            click.echo(shown["markdown"], nl=False)
+    elif kind in ("csv", "parquet"):
+        form = cast("Literal['csv', 'parquet']", kind)
+        written = list(write_tables(target, form, results.records, results.index.scores))
+        shown["written"] = list(map(str, written))
+        if not as_json:
+            click.echo("\n".join(map(str, written)))
     else:
-        known_records = None if choice.where else records
-        mirrored, code = _mirror_beside(choice, known_records, known.scores, quiet=as_json)
-        shown["mlflow"] = None if mirrored is None else asdict(mirrored)
+        page = stages.write_report(
+            results,
+            target,
+            figures=figures,
+            on_page=lambda path: None if as_json else click.echo(path),
+        )
+        shown["written"] = [str(page)]
+        if not no_mlflow:
+            if choice.where:  # MLflow has all cells
+                results = stages.read_results(choice.experiment())
+            shown["mlflow"], failed = _mirrored(results, quiet=as_json)
+            code = max(code, failed)
     if as_json:
-        _show(shown, [page], as_json=True)
+        print_json(shown)
     return code
 
 
-def _show(
-    data: dict[str, object], written: Sequence[Path] = (), markdown: str = "", *, as_json: bool
-) -> None:
-    """Print the paths of the files, or the Markdown."""
-    if as_json:
-        more = {"markdown": markdown} if markdown else {}
-        print_json({**data, "written": list(map(str, written)), **more})
-        return
-    for path in written:
-        click.echo(path)
-    click.echo(markdown, nl=False)
-
-
-def _mirror(
-    choice: CellChoice,
-    records: Sequence[Record] | None = None,
-    scores: Sequence[Score] = (),
-    *,
-    quiet: bool,
-) -> tuple[MirrorReport, int]:
-    """Copy the results of all cells to MLflow. Return what was done, and the exit code for files
-    that could not be read.
-
-    records: of all cells, with their scores, if they were read already; None: read them here.
-    """
-    experiment = choice.experiment()
-    if records is None:
-        records, scores = stages.collect_records(experiment), stages.read_scores(experiment)
-    done = stages.mirror(experiment, records, scores, quiet=quiet)
-    return done, stages.print_faults(records)
-
-
-def _mirror_beside(
-    choice: CellChoice, records: Sequence[Record] | None, scores: Sequence[Score], *, quiet: bool
-) -> tuple[MirrorReport | None, int]:
-    """Copy to MLflow, or say why not: the page is written all the same."""
+def _mirrored(results: stages.Results, *, quiet: bool) -> tuple[dict[str, object] | None, int]:
+    """Copy to MLflow, or say why not: the page is written all the same. Return what was done, and
+    the exit code."""
     if find_spec("mlflow") is None:
         say(f"nothing is copied to MLflow: {missing('mlflow')}")
         return None, 0
     try:
-        return _mirror(choice, records, scores, quiet=quiet)
+        done = stages.mirror(results.experiment, results.records, results.index.scores, quiet=quiet)
     except EnvironmentFault as fault:
         say(str(fault))
         return None, 1
+    return asdict(done), 0

@@ -7,7 +7,7 @@ from orchestrator.cli.common import CellChoice, CellOperation, change
 from orchestrator.runs.operations import retry
 
 
-@click.command(short_help="Make failed and cancelled cells run again.")
+@click.command()
 @common.cells
 @common.pilot
 @common.dry_run

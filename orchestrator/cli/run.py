@@ -14,6 +14,7 @@ from orchestrator.environments.extras import lacking
 from orchestrator.errors import EnvironmentFault
 from orchestrator.pipeline import stages
 from orchestrator.pipeline.training import refuse_over_budget, scripts_of
+from orchestrator.runs.collect import collect
 from orchestrator.runs.doubts import Doubt, doubts, refuse_faults
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.logs import unsent_runs
@@ -24,7 +25,7 @@ from orchestrator.runs.status import counted_faults
 from orchestrator.spec.sentences import counted
 
 
-@click.command(short_help="Train, evaluate and report what is missing.")
+@click.command()
 @common.cells
 @click.option("--train-only", is_flag=True, help="Only train: no evaluation, no MLflow, no report.")
 @click.option(
@@ -111,7 +112,8 @@ def _show(
         common.print_json(plan_data(chosen, plan, all_doubts) | {"scripts": scripts})
         return 0
     print_plan(chosen, plan)
-    print_scripts(scripts)
+    for number, text in enumerate(scripts, start=1):
+        click.echo(f"\n--- job script {number} of {len(scripts)}\n{text.rstrip()}")
     if print_unprepared(chosen, plan):
         set_next(shlex.join(["orch", "data", "prepare", choice.spec]))
         return 1
@@ -125,7 +127,7 @@ def _end_pilot(
     code."""
     code = result.code
     if pilot.where == "local" and code == 0:
-        code = stages.evaluate_missing(pilot, stages.collect_records(pilot))
+        code = stages.evaluate_missing(pilot, collect(pilot.cells, pilot.folder))
     if code:
         set_next("orch logs --failed {spec} --pilot")
     lines = pilot_lines(pilot.folder)
@@ -136,9 +138,3 @@ def _end_pilot(
     if lines and not code:
         set_next(shlex.join(["orch", "plan", choice.spec, *choice.overrides]))
     return code
-
-
-def print_scripts(scripts: Sequence[str]) -> None:
-    """Print batch scripts, one after the other."""
-    for number, text in enumerate(scripts, start=1):
-        click.echo(f"\n--- job script {number} of {len(scripts)}\n{text.rstrip()}")

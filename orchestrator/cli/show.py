@@ -17,9 +17,7 @@ from orchestrator.runs.shown import of_runs, of_spec
 from orchestrator.spec.rehearse import verdict_on
 
 
-@click.command(
-    short_help="Show one cell: settings, launch, files, and how each setting reached it."
-)
+@click.command()
 @click.argument(
     "target",
     nargs=-1,
@@ -71,9 +69,8 @@ def command(
         shown = of_spec(target[0], named, overrides, where)
     cell, plan = shown.cell, shown.plan
     if out is not None:
-        declared = shown.declared or cell
         for sentence in write_launch_folder(
-            declared, shown.folder.experiment.removesuffix(".micro"), shown.site, out
+            shown.declared, shown.folder.experiment.removesuffix(".micro"), shown.site, out
         ):
             say(sentence)
         set_next(f"bash {shlex.quote(str(out / 'launch.sh'))}")
@@ -82,16 +79,8 @@ def command(
         else:
             click.echo(f"wrote {out / 'launch.sh'}")
         return
-    if shown.rehearses:
-        say(
-            f"this is the launch of {plan.backend}; here `orch run` rehearses the cell with "
-            f"{shown.rehearses} instead, as there is no cluster"
-        )
-    if shown.refusal:
-        say(
-            f"this is the launch of {plan.backend}; this machine cannot rehearse the cell: "
-            f"{shown.refusal}"
-        )
+    if shown.note:
+        say(f"this is the launch of {plan.backend}; {shown.note}")
     if as_json:
         print_json({"cell": cell.model_dump(mode="json"), "plan": plan.model_dump(mode="json")})
     elif part is None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,11 +20,8 @@ from orchestrator.runs.status import (
 )
 from orchestrator.runs.watch import keep_showing
 
-if TYPE_CHECKING:
-    from orchestrator.runs.plan import Plan
 
-
-@click.command(short_help="Show the states of cells, their progress and cost.")
+@click.command()
 @click.argument("spec", metavar="[SPEC]", required=False)
 @common.overrides
 @common.where
@@ -89,19 +85,15 @@ def _show(
             states.update(row.state for row in cell_plan.rows)
             if as_json:
                 plain.append(status_data(experiment, cell_plan))
-            else:
-                _print(experiment, cell_plan, everything)
+                continue
+            for line in status_lines(experiment, cell_plan):
+                click.echo(line)
+            for sentence in counted_faults(cell_plan):
+                say(sentence)
+            if (experiment.folder.path / "tune").is_dir():
+                say(f"trials of its searches: orch tune {experiment.spec.source} --report-only")
+            if rows := list(cell_rows(experiment, cell_plan, everything)):
+                print_table(COLUMNS, rows)
     if as_json:
         print_json(plain)
     return states
-
-
-def _print(experiment: Experiment, plan: "Plan", everything: bool) -> None:
-    for line in status_lines(experiment, plan):
-        click.echo(line)
-    for sentence in counted_faults(plan):
-        say(sentence)
-    if (experiment.folder.path / "tune").is_dir():
-        say(f"trials of its searches: orch tune {experiment.spec.source} --report-only")
-    if rows := cell_rows(experiment, plan, everything):
-        print_table(COLUMNS, rows)

@@ -1,7 +1,5 @@
 """orch tune: search for the best beta of each configuration of a study, with Optuna."""
 
-import shlex
-
 import click
 
 from orchestrator.cli import common as options
@@ -11,11 +9,12 @@ from orchestrator.runs.cost import total
 from orchestrator.runs.doubts import doubts, refuse_faults
 from orchestrator.runs.experiment import open_experiment
 from orchestrator.search import section
+from orchestrator.search.block import FIELD
 from orchestrator.search.design import chosen, design
 from orchestrator.search.journal import SearchJournal
 
 
-@click.command(short_help="Search the best beta of each configuration, with Optuna.")
+@click.command()
 @options.spec
 @options.overrides
 @options.where
@@ -71,12 +70,12 @@ def command(
                 [{"search": one.name, **one.block.model_dump(mode="json")} for one in searches]
             )
         else:
-            table = section.plan_table(searches)
-            print_table(table.columns, table.rows)
-            trials = [
-                one.cells(one.block.beta[0], one.block.seeds) * one.block.trials for one in searches
+            low, high = block.beta
+            click.echo(f"{block.objective}, {FIELD} from {low:g} to {high:g}")
+            rows = [
+                (one.name, block.trials, total(one.cells(low, block.seeds))) for one in searches
             ]
-            say(f"all trials: {total(cell for cells in trials for cell in cells)}")
+            print_table(("search", "trials", "a trial costs"), rows)
         return 0
     if cancel:
         cancel_trials(experiment, searches, journal)
@@ -89,5 +88,4 @@ def command(
     else:
         table = section.best_table(results)
         print_table(table.columns, table.rows)
-    say(f"live: optuna-dashboard {shlex.quote(str(journal.log))}")
     return code

@@ -183,7 +183,7 @@ def lock_named(release: str, flavour: Flavour = "gpu") -> Lock:
 
 def has_lock(library: str, version: str) -> bool:
     """Return True if this release trains in an environment of its own. Import no backend."""
-    return plugins.exists(library) and _path(library, version, "gpu").is_file()
+    return library in plugins.names() and _path(library, version, "gpu").is_file()
 
 
 def read_lock(path: Path, library: str) -> Lock:
@@ -269,7 +269,7 @@ def find_installed(
     """
     name = Lock(library, version, flavour, "").folder
     if flavour == "cpu":
-        known = library in ENGINES or plugins.exists(library)
+        known = library in ENGINES or library in plugins.names()
         path = _path(library, version, flavour) if known else None
         if path is None or not path.is_file():
             return None

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
@@ -142,8 +141,6 @@ class EvaluationEvent(NamedTuple):
 
     done: int
     total: int
-    ended: str = ""
-    """The id of a cell of which nothing is left to score now."""
 
 
 class UnscoredError(CheckpointError):
@@ -194,14 +191,12 @@ def evaluate(
         faults += survey.faults
     if todo:
         on_event(EvaluationEvent(0, len(todo)))
-        left = Counter(cell.id for _, cell, _ in todo)
         with closing(work([job for *_, job in todo], workers or cores())) as answers:
             for done, (place, fault) in enumerate(answers, start=1):
                 survey, cell, job = todo[place]
                 survey.take(job)
                 faults += [f"{cell.slug} at step {job.step}: {fault}"] if fault else []
-                left[cell.id] -= 1
-                on_event(EvaluationEvent(done, len(todo), "" if left[cell.id] else cell.id))
+                on_event(EvaluationEvent(done, len(todo)))
     scores = [score for survey, _ in parts for score in survey.all_scores()]
     if faults:
         raise UnscoredError(faults, scores)

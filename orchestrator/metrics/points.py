@@ -14,13 +14,6 @@ _NAMES: dict[tuple[str, ...], dict[str, int]] = {}
 """Names in order -> name -> index; one entry for each set of names that any step has."""
 
 
-def places_of(names: tuple[str, ...]) -> dict[str, int]:
-    """Return name -> index, one and the same object for the same names."""
-    if names not in _NAMES:
-        _NAMES[names] = {name: i for i, name in enumerate(names)}
-    return _NAMES[names]
-
-
 class PointValues(Mapping[str, float]):
     """A mapping from name to value, in the given order."""
 
@@ -28,7 +21,10 @@ class PointValues(Mapping[str, float]):
 
     def __init__(self, values: Mapping[str, float]):
         """Raise TypeError for a value that is not a number."""
-        self.places = places_of(tuple(values))
+        names = tuple(values)
+        if names not in _NAMES:
+            _NAMES[names] = {name: i for i, name in enumerate(names)}
+        self.places = _NAMES[names]
         self.numbers = array("d", values.values())
 
     def __getitem__(self, name: str) -> float:
@@ -91,16 +87,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def compact(point: MetricPoint) -> MetricPoint:
-    """Return the same point with packed values; unchanged if a value is not a number."""
-    if isinstance(point.values, PointValues):
-        return point
-    try:
-        return MetricPoint(point.step, point.time, PointValues(point.values))
-    except (TypeError, OverflowError):
-        return point
-
-
 def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
     """Return the metrics of a cell over its attempts, oldest attempt first: each step once.
 
@@ -122,8 +108,8 @@ def merge(attempts: Iterable[Sequence[MetricPoint]]) -> tuple[MetricPoint, ...]:
         for point in points:
             known = merged.get(point.step)
             merged[point.step] = point if known is None else _joined(known, point)
-    return tuple(compact(merged[step]) for step in sorted(merged))
+    return tuple(merged[step] for step in sorted(merged))
 
 
 def _joined(one: MetricPoint, other: MetricPoint) -> MetricPoint:
-    return MetricPoint(one.step, one.time, {**one.values, **other.values})
+    return MetricPoint(one.step, one.time, PointValues({**one.values, **other.values}))

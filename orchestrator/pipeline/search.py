@@ -19,8 +19,7 @@ from orchestrator.search.journal import SearchJournal
 from orchestrator.search.loop import drive
 from orchestrator.search.results import (
     SearchOutcome,
-    cells_of_all_trials,
-    cells_of_open_trials,
+    cells_of_trials,
     outcomes,
 )
 from orchestrator.spec.site_options import cluster_options
@@ -71,7 +70,8 @@ def cancel_trials(
     experiment: Experiment, searches: Sequence[Search], journal: SearchJournal
 ) -> None:
     """Stop the cells of open trials. The next search ends these trials as failed."""
-    cells = cells_of_open_trials(experiment, outcomes(searches, journal))
+    trials = cells_of_trials(experiment, outcomes(searches, journal))
+    cells = {cell.id: cell for state, cell in trials if state == "RUNNING"}.values()
     cancelled = operations.cancel(cells, experiment.folder) if cells else []
     for cell in cancelled:
         say(f"{cell.directory.slug}: {cell.note}")
@@ -90,7 +90,10 @@ def review_searches(
     if not results:
         raise OrchError(f"{journal.path} has no search yet; leave --report-only out to begin one")
     folder = experiment.folder
-    records = collect(cells_of_all_trials(experiment, results), folder)
+    cells = {cell.id: cell for cell in experiment.cells}
+    for _, cell in cells_of_trials(experiment, results):
+        cells.setdefault(cell.id, cell)
+    records = collect(cells.values(), folder)
     code = stages.print_faults(records)
     scores = [s for record in records for s in read_scores(folder.cell(record.cell))]
     try:

@@ -1,12 +1,14 @@
 """The stages after training, each from the run directories; and `run`, which trains and then runs
 them all."""
 
+import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,10 +16,9 @@ import dashboards
 from orchestrator import plugins, tracking
 from orchestrator.analysis.compare import Comparison, changed_claims, compare, comparison_data
 from orchestrator.analysis.runs import ItemScores
-from orchestrator.errors import EnvironmentFault
+from orchestrator.errors import EnvironmentFault, RunFolderError
 from orchestrator.evaluate import (
     EvaluationEvent,
-    ScoredBaseline,
     ScoreIndex,
     UnscoredError,
     baselines,
@@ -25,21 +26,19 @@ from orchestrator.evaluate import (
     evaluate,
     score_index,
 )
-from orchestrator.files import write_text
+from orchestrator.files import read_json, write_text
 from orchestrator.pipeline import training
+from orchestrator.pipeline.completion import MARK, digest_of
 from orchestrator.pipeline.messages import say
 from orchestrator.records import (
     DivergenceRequest,
     DivergenceTask,
-    EvaluationSpec,
     Record,
     Score,
 )
 from orchestrator.report import Report, answer, markdown, report
-from orchestrator.report.model import Section
 from orchestrator.report.provenance import last_lines, newest_result, read_context
 from orchestrator.runs.collect import collect
-from orchestrator.runs.completion import is_up_to_date, mark_complete
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.plan import Plan
 from orchestrator.runs.plan import plan as plan_cells
@@ -47,16 +46,32 @@ from orchestrator.runs.watch import duration
 from orchestrator.search.section import experiment_sections
 from orchestrator.spec.claims import digests
 from orchestrator.tracking import MirrorReport
-from orchestrator.tracking.store import store_of
-
-FEWEST_AT_ONCE = 20
-"""Cells mirrored at once while others are evaluated: each mirror reads all of MLflow's runs."""
 
 
-def collect_records(experiment: Experiment) -> list[Record]:
-    """Return the records of the chosen cells. Each record names the files that could not be
-    read."""
-    return collect(experiment.cells, experiment.folder)
+@dataclass(frozen=True)
+class Results:
+    """What is on disk of the chosen cells of an experiment."""
+
+    experiment: Experiment
+    records: Sequence[Record]
+    index: ScoreIndex
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The statistics of these results."""
+        return compare_records(self.experiment, self.records, self.index.scores, self.index.items)
+
+
+def read_results(experiment: Experiment, records: Sequence[Record] | None = None) -> Results:
+    """Return the results on disk. Print why some scores cannot be averaged or compared.
+
+    records: those of the experiment, if they were read already.
+    """
+    if records is None:
+        records = collect(experiment.cells, experiment.folder)
+    index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
+    _print_all(index.faults)
+    return Results(experiment, records, index)
 
 
 def print_faults(records: Sequence[Record]) -> int:
@@ -70,41 +85,14 @@ def _print_all(faults: Sequence[str]) -> int:
     return int(bool(faults))
 
 
-def scores_and_faults(experiment: Experiment) -> ScoreIndex:
-    """Return the scores on disk. Print why some of them cannot be averaged or compared."""
-    index = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder)
-    _print_all(index.faults)
-    return index
-
-
-def read_scores(experiment: Experiment) -> list[Score]:
-    """Return the scores that are on disk, with the means over each domain's tasks."""
-    return scores_and_faults(experiment).scores
-
-
-def read_baselines(experiment: Experiment) -> list[ScoredBaseline]:
-    """Return the baselines that the spec declares for these cells, with their scores on disk."""
-    return baselines.scored_baselines(
-        experiment.spec.evaluation, experiment.cells, experiment.folder
-    )
-
-
-def evaluate_missing(
-    experiment: Experiment,
-    records: Sequence[Record],
-    mirror_cells: Callable[[Collection[str]], None] | None = None,
-) -> int:
+def evaluate_missing(experiment: Experiment, records: Sequence[Record]) -> int:
     """Make every missing score of these records and of the baselines of their models.
 
-    Return 1 if something could not be scored. mirror_cells: called at the start, and as often as
-    more cells have all their scores since the last time than are left, with their ids; no more
-    after an EnvironmentFault.
+    Return 1 if something could not be scored.
     """
     spec, began = experiment.spec, time.monotonic()
-    scored: set[str] = set()
 
     def show(event: EvaluationEvent) -> None:
-        nonlocal mirror_cells
         if not event.done:
             if engines.is_greedy(spec.evaluation.sampling):
                 say(engines.GREEDY)
@@ -113,23 +101,17 @@ def evaluate_missing(
             left = (time.monotonic() - began) / event.done * (event.total - event.done)
             eta = f", about {duration(left)} left" if left > 5 else ""
             say(f"evaluated {event.done} of {event.total}{eta}")
-        if event.ended:
-            scored.add(event.ended)
-        enough = max(FEWEST_AT_ONCE, event.total - event.done)
-        if mirror_cells and (not event.done or len(scored) >= enough):
-            try:
-                mirror_cells(scored)
-            except EnvironmentFault:  # the mirror of all cells will say so
-                mirror_cells = None
-            scored.clear()
 
-    untrained, code = _untrained(experiment)
+    declared, faults = baselines.declared_baselines(
+        spec.evaluation, experiment.cells, experiment.folder
+    )
+    code = _print_all(faults)
     try:
         evaluate(
             records,
             spec.evaluation,
             experiment.folder,
-            baselines=untrained,
+            baselines=baselines.records(declared),
             site=spec.site,
             workers=spec.site.workers,
             on_event=show,
@@ -140,37 +122,22 @@ def evaluate_missing(
     return code
 
 
-def _untrained(experiment: Experiment) -> tuple[list[Record], int]:
-    """Return the models before training that can be scored, and 1 if there is a fault, else 0."""
-    declared, faults = baselines.declared_baselines(
-        experiment.spec.evaluation, experiment.cells, experiment.folder
-    )
-    return baselines.records(declared), _print_all(faults)
-
-
 def with_evaluation(experiment: Experiment, *, divergence: bool) -> Experiment:
     """Return the experiment, with the KL to the reference policy to evaluate if its spec does not
-    ask for it."""
+    ask for it: on the prompts of the first task of each domain and condition."""
     evaluation = experiment.spec.evaluation
     if not divergence or evaluation.divergence is not None:
         return experiment
-    wider = evaluation.model_copy(update={"divergence": _divergence_of(evaluation)})
+    first = {
+        (task.domain, task.when): task.model_dump(include={*DivergenceTask.model_fields})
+        for task in reversed(evaluation.tasks)
+        if task.domain and task.name in plugins.task_names()
+    }
+    # else the backend's own stand for one of each domain
+    tasks = [*first.values()] or [{"name": domain, "domain": domain} for domain in ("in", "out")]
+    asked = DivergenceRequest.model_validate({"tasks": tasks})
+    wider = evaluation.model_copy(update={"divergence": asked})
     return replace(experiment, spec=experiment.spec.model_copy(update={"evaluation": wider}))
-
-
-def _divergence_of(evaluation: EvaluationSpec) -> DivergenceRequest:
-    """Return a request on the prompts of the first task of each domain and condition."""
-    ours = [task for task in evaluation.tasks if task.domain and task.name in plugins.task_names()]
-    first = {(task.domain, task.when): task for task in reversed(ours)}
-    tasks = [
-        DivergenceTask.model_validate(
-            task.model_dump(include={"name", "domain", "chat_template", "when"})
-        )
-        for task in first.values()
-    ]
-    if not tasks:  # the backend's own stand for one of each domain
-        tasks = [DivergenceTask(name=domain, domain=domain) for domain in ("in", "out")]
-    return DivergenceRequest(tasks=tuple(tasks))
 
 
 def mirror(
@@ -187,29 +154,14 @@ def mirror(
     if not quiet:
         count = done.created + done.updated + done.unchanged
         gone = f", {done.deleted} of pruned cells deleted" if done.deleted else ""
-        say(f"MLflow experiment {done.experiment}: {count} runs{gone}\n  {done.view}")
+        say(f"MLflow experiment {done.experiment}: {count} runs{gone}\n  {done.view}".rstrip())
     return done
 
 
-def _mirror_cells(experiment: Experiment, records: Sequence[Record], ids: Collection[str]) -> None:
-    """Mirror some cells while others are evaluated: a rehearsal's mirror takes a minute of one
-    core, and this process has nothing else to do. Without a cell, open the store."""
-    spec, folder = experiment.spec, experiment.folder
-    cells = [cell for cell in experiment.cells if cell.id in ids]
-    scores = score_index(cells, spec.evaluation, folder).scores
-    tracking.mirror(records, scores, spec, folder, only=ids)
-
-
 def compare_records(
-    experiment: Experiment,
-    records: Sequence[Record],
-    scores: Sequence[Score],
-    items: ItemScores | None = None,
+    experiment: Experiment, records: Sequence[Record], scores: Sequence[Score], items: ItemScores
 ) -> Comparison:
-    """Return the statistics of the results on disk. items: from the score index; None: read them
-    here."""
-    if items is None:
-        items = score_index(experiment.cells, experiment.spec.evaluation, experiment.folder).items
+    """Return the statistics of results, with a word on claims that changed."""
     compared = compare(experiment.spec, records, scores, items)
     return replace(compared, claims_changed=_changed_claims(experiment, records))
 
@@ -225,13 +177,9 @@ def _changed_claims(experiment: Experiment, records: Sequence[Record]) -> str:
 
 
 def write_report(
-    experiment: Experiment,
-    comparison: Comparison,
-    records: Sequence[Record],
-    scores: Sequence[Score],
+    results: Results,
     target: Path | None = None,
     *,
-    faults: Sequence[str] = (),
     figures: bool = False,
     on_page: Callable[[Path], None] = lambda _page: None,
 ) -> Path:
@@ -239,18 +187,11 @@ def write_report(
 
     on_page: called as soon as the page can be read, before figures are drawn. figures: also write
     each figure as PNG and PDF. Without it, remove the figures of an earlier page, because they
-    would differ from this page. faults: sentences about scores. The page has the date of the newest
-    result, so that the same results give the same page.
+    would differ from this page. The page has the date of the newest result, so that the same
+    results give the same page.
     """
-    folder = target or experiment.folder.report
-    built = build_report(
-        experiment,
-        comparison,
-        records,
-        scores,
-        home=folder,
-        faults=faults,
-    )
+    folder = target or results.experiment.folder.report
+    built = build_report(results, folder)
     page = folder / "index.html"
     write_text(page, dashboards.html(built, dashboards.picture_names(built) if figures else None))
     write_text(folder / "report.md", markdown(built))
@@ -259,36 +200,21 @@ def write_report(
     return page
 
 
-def build_report(
-    experiment: Experiment,
-    comparison: Comparison,
-    records: Sequence[Record],
-    scores: Sequence[Score],
-    *,
-    home: Path | None = None,
-    faults: Sequence[str] = (),
-) -> Report:
-    """Return the report as plain data, dated by the newest result."""
-    target = home or experiment.folder.report
+def build_report(results: Results, home: Path) -> Report:
+    """Return the report as plain data, dated by the newest result. home: the page's folder."""
+    experiment, records, (scores, faults, _) = results.experiment, results.records, results.index
+    sections, unshown = experiment_sections(experiment)
+    _print_all(unshown)
     return report(
-        comparison,
+        results.comparison,
         records,
         scores,
         experiment.spec,
         last_lines=last_lines(records),
         created=newest_result(records),
-        context=read_context(experiment, records, scores, target, faults, say),
-        sections=_searches(experiment),
+        context=read_context(experiment, records, scores, home, faults, say),
+        sections=sections,
     )
-
-
-def _searches(experiment: Experiment) -> list[Section]:
-    """Return the report's sections on searches."""
-    if not any((experiment.folder.path / "tune").glob("*/journal.log")):
-        return []
-    sections, faults = experiment_sections(experiment)
-    _print_all(faults)
-    return sections
 
 
 # ---------------------------------------------------------------- all of them, in order
@@ -342,36 +268,38 @@ def run(
     cells. wait: on a cluster, return only when all jobs have ended. budget: the limit of
     GPU-hours of training.
     """
-    code, over = training.train(experiment, chosen, plan, wait=wait, budget=budget)
+    if budget is not None:
+        whole = plan_cells(experiment.cells, experiment.folder)
+        say(training.refuse_over_budget(budget, plan, whole, experiment.folder))
+    over = True
+    if chosen.where == "local":
+        code = training.on_this_machine(chosen, plan)
+    else:
+        code, over = training.on_cluster(chosen, plan, wait=wait)
     if train_only or code == 130 or not over:
         return PipelineResult(code)
-    return _after_training(experiment, chosen, plan, code)
-
-
-def _after_training(
-    experiment: Experiment, chosen: Experiment, plan: Plan, code: int
-) -> PipelineResult:
-    """Do the later stages, unless nothing has changed since they were done. code: of training."""
-    store = store_of(experiment.folder, experiment.spec.site.tracking_uri)
     is_everything = len(chosen.cells) == len(experiment.cells)
     begun = any(training.may_run(row) for row in plan.rows if row.cell is not None)
     after = plan
     if begun or not is_everything:
         after = plan_cells(experiment.cells, experiment.folder)
-    mirrored = store.shown, (store.database, store.artifacts)
-    if is_up_to_date(experiment, after, *mirrored):
+    mark = experiment.folder.path / MARK
+    known = None
+    with suppress(RunFolderError):  # a kill cut the file: it counts as missing
+        known = read_json(mark)
+    if known is not None and known.get("digest") == digest_of(experiment, after):
         say(f"nothing to do; the report is {experiment.folder.report / 'index.html'}")
         return PipelineResult(code)
     reviewed = review(experiment, chosen)
     if reviewed.code == 0:
-        mark_complete(experiment, after, *mirrored)
+        write_text(mark, json.dumps({"digest": digest_of(experiment, after)}) + "\n")
     return PipelineResult(max(code, reviewed.code), reviewed)
 
 
 def review(experiment: Experiment, chosen: Experiment) -> Review:
     """Do all stages after training, from disk: score the chosen cells, then report and mirror all
     cells."""
-    records = collect_records(experiment)
+    records = collect(experiment.cells, experiment.folder)
     code = print_faults(records)
     ids = {cell.id for cell in chosen.cells}
     of_cells = [record for record in records if record.cell.id in ids]
@@ -384,18 +312,15 @@ def review(experiment: Experiment, chosen: Experiment) -> Review:
                 "checkpoints of full size are scored by jobs, beside their training; `orch eval` "
                 "scores where it is called what those left out"
             )
-    code = max(
-        code, evaluate_missing(chosen, of_cells, partial(_mirror_cells, experiment, records))
-    )
-    index = scores_and_faults(experiment)
-    comparison = compare_records(experiment, records, index.scores, index.items)
-    page = write_report(experiment, comparison, records, index.scores, faults=index.faults)
+    code = max(code, evaluate_missing(chosen, of_cells))
+    results = read_results(experiment, records)
+    page = write_report(results)
     try:
-        mirror(experiment, records, index.scores)
+        mirror(experiment, records, results.index.scores)
     except EnvironmentFault as fault:
         say(str(fault))
         code = 1
-    return Review(comparison, page, code)
+    return Review(results.comparison, page, code)
 
 
 def run_data(

@@ -16,10 +16,9 @@ from orchestrator.launch.slurm.submit import preview, submission_lock
 from orchestrator.pipeline.messages import say
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE
 from orchestrator.runs import wait as cluster
-from orchestrator.runs.cost import evaluation_hours, price, total_left, used_gpu_hours
+from orchestrator.runs.cost import evaluation_hours, price, total_left, used
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
-from orchestrator.runs.plan import plan as read_plan
 from orchestrator.runs.state import one_look, read_state
 from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
@@ -66,26 +65,6 @@ def may_run(row: "PlanRow") -> bool:
     return row.state == "running" or row.state in RESUMABLE or row.state in ON_CLUSTER
 
 
-def train(
-    experiment: Experiment,
-    chosen: Experiment,
-    plan: "Plan",
-    *,
-    wait: bool,
-    budget: float | None = None,
-) -> tuple[int, bool]:
-    """Train the chosen cells that are missing, where the site says.
-
-    See `on_this_machine` and `on_cluster`. budget: the most GPU-hours of the whole experiment.
-    """
-    if budget is not None:
-        whole = read_plan(experiment.cells, experiment.folder)
-        say(refuse_over_budget(budget, plan, whole, experiment.folder))
-    if chosen.where != "local":
-        return on_cluster(chosen, plan, wait=wait)
-    return on_this_machine(chosen, plan), True
-
-
 def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bool]:
     """Submit the missing cells. With `wait`, return only when the jobs have ended.
 
@@ -112,18 +91,16 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
         jobs = "job array" if len(sent.jobs) == 1 else "job arrays"
         as_ = "Ray jobs" if on_ray else f"{jobs} {', '.join(sent.jobs)}"
         say(f"submitted {counted(len(sent.cells), 'cell')} as {as_}")
-    if sent.no_room and chosen.where == "ray":
+    if sent.no_room:
+        limits = "max_running, and its GPUs" if chosen.where == "ray" else "max_submit_jobs"
         say(
-            f"{counted(len(sent.no_room), 'cell')} not sent yet: the Ray has no room beside what "
-            "is there (site.options.max_running, and its GPUs). Run again, or with --wait"
-        )
-    elif sent.no_room:
-        say(
-            f"no room in the queue for {counted(len(sent.no_room), 'cell')} "
-            "(site.options.max_submit_jobs): run again, or with --wait"
+            f"{counted(len(sent.no_room), 'cell')} not sent yet, for want of room "
+            f"(site.options.{limits}): run again, or with --wait"
         )
     if not wait:
-        return _print_what_is_left(chosen, source)
+        with one_look(chosen.folder):
+            looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
+        return (0, False) if _is_left(chosen, source, looks) else (_ended(chosen, looks), True)
     with watch(chosen.cells, chosen.folder, local=False) as show:
         done = cluster.wait(request._replace(on_event=show))
     if done.interrupted:
@@ -132,10 +109,7 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
             f"`orch cancel {source}` stops them"
         )
         return 130, False
-    code = _print_failed_and_cancelled(
-        chosen, done.count("failed", "unknown"), done.count("cancelled")
-    )
-    return max(code, _print_failed_evaluations(chosen, done.states)), True
+    return _ended(chosen, done.states), True
 
 
 _AT_WORK: frozenset[str] = frozenset({"submitted", "pending", "running", "unknown"})
@@ -148,7 +122,7 @@ def refuse_over_budget(budget: float, wanted: "Plan", whole: "Plan", folder: "Ru
     SelectionError if the budget is too little, or if the price of a cell is not known.
     """
     rates = known_rates(whole.rows, folder)
-    spent = used_gpu_hours(whole.rows) + evaluation_hours(folder)
+    spent = used(whole.rows)[0] + evaluation_hours(folder)
     busy = total_left([row for row in whole.rows if row.state in _AT_WORK], rates).gpu_hours
     rest = total_left(wanted.pending, rates)
     sentence = (
@@ -215,48 +189,42 @@ def _leaving_nothing_refused(folder: "RunFolder") -> "Iterator[None]":
         raise
 
 
-def _print_what_is_left(chosen: Experiment, source: str) -> tuple[int, bool]:
-    """Return the exit code without --wait, and True only if nothing is left to train."""
-    with one_look(chosen.folder):
-        looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
-    states = [state.state for _, state in looks]
-    busy = sum(
-        s in ("submitted", "pending", "running", "planned", "preempted", "timed_out")
-        for s in states
-    )
-    failed, cancelled = states.count("failed"), states.count("cancelled")
-    unknown = states.count("unknown")
-    if unknown:
-        say(f"{unknown} cells have an unknown state now: `orch status {source}`")
-    if busy or unknown:
+def _is_left(chosen: Experiment, source: str, looks: "Sequence[tuple[Cell, CellState]]") -> bool:
+    """Return True if the scheduler has something, and say what."""
+    states = Counter(state.state for _, state in looks)
+    busy = len(looks) - sum(states[s] for s in ("succeeded", "failed", "cancelled", "unknown"))
+    if states["unknown"]:
+        say(f"{states['unknown']} cells have an unknown state now: `orch status {source}`")
+    if busy or states["unknown"]:
         say(
             f"{counted(busy, 'cell')} with the scheduler, or waiting: `orch status {source}` tells "
             f"how, `orch run {source} --wait` stays until all are done and reports"
         )
-        return 0, False
+        return True
     if num_left := num_waiting(evaluation_states(chosen.folder, looks)[1]):
         say(
             f"{counted(num_left, 'evaluation')} with the scheduler: "
             f"`orch run {source} --wait` stays"
         )
-        return 0, False
-    return max(
-        _print_failed_and_cancelled(chosen, failed, cancelled),
-        _print_failed_evaluations(chosen, looks),
-    ), True
+    return bool(num_left)
 
 
-def _print_failed_evaluations(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
-    """Print failed evaluations that are not tried again. Return 1 if there are any."""
-    failed = [e for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit is not None]
+def _ended(chosen: Experiment, looks: "Sequence[tuple[Cell, CellState]]") -> int:
+    """Print what failed, of training and of evaluations that are not tried again. Return 1 if
+    anything did."""
+    states = Counter(state.state for _, state in looks)
+    code = _print_failed_and_cancelled(
+        chosen, states["failed"] + states["unknown"], states["cancelled"]
+    )
+    failed = [e.exit for e in evaluation_states(chosen.folder, looks)[1].values() if e.exit]
     if failed:
-        classes = sorted({e.exit.failure for e in failed if e.exit})
+        classes = sorted({end.failure for end in failed})
         source = chosen.spec.source or chosen.spec.name
         say(
             f"{counted(len(failed), 'evaluation')} failed ({', '.join(classes)}), the training did "
             f"not: `orch logs --failed {source}` says why; `orch eval {source}` scores here"
         )
-    return int(bool(failed))
+    return max(code, int(bool(failed)))
 
 
 def keep_spec(experiment: Experiment) -> None:

@@ -20,7 +20,7 @@ from orchestrator.charts.marks import (
     series,
     valid,
 )
-from orchestrator.charts.style import Spec, series_looks
+from orchestrator.charts.style import Spec
 
 SMALL, USUAL_WIDTH = 190, 260
 """Minimum width of a panel in pixels: in a redrawn figure, and in other figures."""
@@ -88,16 +88,6 @@ def published_chart(rows: Rows) -> ChartView:
     spec: Spec = {"height": {"step": STEP + 11}, "layer": layers}
     view: ChartView = {"title": "", "spec": spec, "least": USUAL_WIDTH, "rows": rows}
     return {**view, "most": 850, "names": "name"}
-
-
-def trial_chart(rows: Rows, title: str, x_title: str, y_title: str) -> ChartView:
-    """Return a dot for each trial of searches, over β. Fields: x, value, name, of."""
-    looks = series_looks([row["name"] for row in rows])
-    x, y = _axis("x", x_title, 5, type="log"), quantity("value", y_title)
-    shown = {**series("name", looks, "color", "shape"), "x": x, "y": y}
-    tooltip = reading(("name", "of"), ("of", "trial"), ("value", "value", ".4g"))
-    spec: Spec = {"height": 220, "layer": [_dots(shown, tooltip, 60)]}
-    return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
 
 
 def field_chart(

@@ -1,8 +1,9 @@
 """Read run directories into Records. One broken file costs only that file."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from orchestrator import plugins
 from orchestrator.errors import LogFault, RunFolderError
@@ -21,6 +22,8 @@ from orchestrator.records import (
 )
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.runs.state import one_look, read_state
+
+Read = TypeVar("Read")
 
 
 def collect(cells: Iterable[Cell], folder: RunFolder) -> list[Record]:
@@ -54,11 +57,11 @@ def _planning_times(folder: RunFolder) -> dict[int, float]:
 def _record(cell: Cell, cell_dir: CellDir) -> Record:
     state = read_state(cell_dir)
     faults = [state.fault] if state.fault else []
-    attempts = _attempts(cell_dir, faults)
+    attempts = _or_fault(cell_dir.attempts, faults)
     if not attempts:
         return Record(cell, state.state, directory=cell_dir.path, faults=tuple(faults))
     backend = plugins.load(cell.settings.backend.name)
-    exits = tuple(_exit(attempt, faults) for attempt in attempts)
+    exits = tuple(_or_fault(attempt.read_exit, faults) for attempt in attempts)
     metrics = _parsed(cell, backend, attempts, exits, state.state, faults)
     judged = _outcome(cell, state.state, exits, metrics)
     checkpoints = _checkpoints(backend, cell_dir, state.state, faults)
@@ -94,17 +97,10 @@ def _parsed(
     return merge(logged)
 
 
-def _attempts(cell_dir: CellDir, faults: list[str]) -> list[AttemptDir]:
+def _or_fault(read: Callable[[], Read], faults: list[str]) -> Read | None:
+    """Return what is read; None, and a sentence in `faults`, for what cannot be read."""
     try:
-        return cell_dir.attempts()
-    except RunFolderError as error:
-        faults.append(str(error))
-        return []
-
-
-def _exit(attempt: AttemptDir, faults: list[str]) -> ExitRecord | None:
-    try:
-        return attempt.read_exit()
+        return read()
     except RunFolderError as error:
         faults.append(str(error))
         return None

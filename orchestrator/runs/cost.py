@@ -183,25 +183,25 @@ def scoring_line(cells: Iterable[Cell], evaluation: EvaluationSpec) -> str:
 
     2N FLOPs for each token of a prompt and a response, at the utilisation of training.
     """
-    scored = [(cell, tasks) for cell in cells if (tasks := tasks_of(cell, evaluation))]
-    small = sum(cell.scale == "micro" for cell, _ in scored)
+    small, hours, unknown = 0, 0.0, dict[str, None]()
+    for cell in cells:
+        tasks = tasks_of(cell, evaluation)
+        small += bool(tasks) and cell.scale == "micro"
+        checkpoints = saves(cell.cadence, cell.settings.num_train_steps)
+        draws = len(seeds_of(evaluation)) * (checkpoints if evaluation.checkpoints == "all" else 1)
+        for task in tasks if cell.scale == "full" else ():
+            declared = task_items(task.name)
+            items = min(filter(None, (declared, task.max_items)), default=0)
+            passes = 2.0 * items * task.repeats * draws
+            one = _estimated(cell, passes, evaluation.sampling.max_response_tokens)
+            if one and items:
+                hours += one
+            else:
+                unknown[task.name] = None
     parts = []
     if small:
         seconds = SCORING_START_SECONDS + SCORING_SECONDS * small
         parts.append(f"about {_rounded(seconds)} CPU-seconds with MLflow and the report")
-    hours, unknown = 0.0, dict[str, None]()
-    for cell, tasks in scored if len(scored) > small else ():
-        checkpoints = saves(cell.cadence, cell.settings.num_train_steps)
-        draws = len(seeds_of(evaluation)) * (checkpoints if evaluation.checkpoints == "all" else 1)
-        for task in tasks:
-            items = task_items(task.name)
-            items = task.max_items if items is None else min(items, task.max_items or items)
-            passes = 2.0 * (items or 0) * task.repeats * draws
-            length = evaluation.sampling.max_response_tokens
-            one_gpu = _estimated(cell, passes, length) if cell.scale == "full" else 0.0
-            if items is None or one_gpu is None:
-                unknown[task.name] = None
-            hours += one_gpu or 0.0
     if hours:
         parts.append(f"{_rounded(hours)} GPU-hours estimated")
     if unknown:
@@ -265,32 +265,24 @@ def _rounded(value: float) -> str:
 # ---------------------------------------------------------------- what was used
 
 
-def used_cpu_seconds(rows: Iterable[PlanRow]) -> float:
-    """Return the CPU seconds of all attempts of these cells that wrote an exit record."""
-    used = 0.0
+def used(rows: Iterable[PlanRow]) -> tuple[float, float]:
+    """Return the GPU-hours and the CPU seconds that all attempts of these cells have used.
+
+    An attempt without an exit record counts in GPU-hours until its last heartbeat.
+    """
+    gpu_hours = cpu_seconds = 0.0
     for row in rows:
         if row.cell is None or _has_not_begun(row):
             continue
-        if row.attempts == 1 and row.exit is not None:
-            used += row.exit.cpu_seconds  # the plan has read it: open no file
-        else:
-            ends = (attempt.known_exit() for attempt in row.directory.attempts())
-            used += sum(end.cpu_seconds for end in ends if end is not None)
-    return used
-
-
-def used_gpu_hours(rows: Iterable[PlanRow]) -> float:
-    """Return the GPU-hours that all attempts of these cells have used.
-
-    An attempt without an exit record counts until its last heartbeat.
-    """
-    return sum(
-        _seconds_alive(attempt) * _gpus(row.cell) / 3600 if ended is None else ended.gpu_hours
-        for row in rows
-        if row.cell is not None and _gpus(row.cell)
-        for attempt in row.directory.attempts()
-        for ended in [attempt.known_exit()]
-    )
+        ends = [row.exit]  # the plan has read it: open no file
+        if row.attempts != 1 or row.exit is None:
+            attempts = row.directory.attempts()
+            ends = [attempt.known_exit() for attempt in attempts]
+            alive = (_seconds_alive(a) for a, end in zip(attempts, ends, strict=True) if not end)
+            gpu_hours += _gpus(row.cell) * sum(alive) / 3600
+        gpu_hours += sum(end.gpu_hours for end in ends if end)
+        cpu_seconds += sum(end.cpu_seconds for end in ends if end)
+    return gpu_hours, cpu_seconds
 
 
 def evaluation_hours(folder: RunFolder) -> float:

@@ -23,11 +23,9 @@ from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.launch.slurm.submissions import moved_from
 from orchestrator.library import neighbour
 from orchestrator.metrics.names import METRICS
-from orchestrator.records import Spec
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import measured
 from orchestrator.spec.claims import SHARES, WORKS, parse
-from orchestrator.spec.node_gpus import gpus_of_node
 from orchestrator.spec.sentences import counted
 
 BETAS = (1e-5, 10.0)
@@ -84,7 +82,8 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
             fault=True,
         )
     most = max(map(gpus_of_cell, experiment.cells), default=0)
-    if is_here and most > (gpus := len(machine_gpus())) and _checks_gpus(experiment):
+    checks = experiment.spec.site.options.get("gpu_check", True)
+    if is_here and checks and most > (gpus := len(machine_gpus())):
         todo = f"set resources to {{num_nodes: 1, gpus_per_node: {gpus}}}" if gpus else "site=local"
         yield Doubt(
             "resources",
@@ -93,7 +92,6 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
             fault=True,
         )
     site = experiment.spec.site
-    yield from _of_layout(experiment.spec)
     for finding in hub_findings(site, experiment.cells, None):
         if finding.verdict == "broken" and not is_local(finding.check.removeprefix("model ")):
             sentence = f"{finding.check} is {finding.found}: {finding.advice}"
@@ -107,28 +105,11 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
             yield Doubt("cadence", sentence, fault=finding.verdict == "broken")
 
 
-def _of_layout(spec: Spec) -> Iterator[Doubt]:
-    """Yield the resources that the site's nodes do not have as they are asked for."""
-    on_node = gpus_of_node(spec.site.options)
-    for asked in (study.base.get("resources") or {} for study in spec.studies):
-        gpus, nodes = asked.get("gpus_per_node") or 0, asked.get("num_nodes") or 1
-        if on_node and gpus > on_node:
-            yield Doubt(
-                "resources.gpus_per_node",
-                f"{gpus}, and a node of this site has {on_node} (site.options.gres): the cells get "
-                f"{nodes * gpus // on_node} nodes of {on_node}",
-            )
-
-
 def _is_login_node(experiment: Experiment) -> bool:
     """Return True on a machine of the cluster, whose disks its nodes see."""
     with suppress(OrchError):
         return experiment.where == "slurm" and has_controller()
     return False
-
-
-def _checks_gpus(experiment: Experiment) -> bool:
-    return bool(experiment.spec.site.options.get("gpu_check", True))
 
 
 def _of_libraries(experiment: Experiment) -> Iterator[Doubt]:
@@ -223,7 +204,7 @@ def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
         for name, text in spec.claims.items()
         for side in parse(text).sides
     }
-    for key in ("maximize", "minimize", "prune_on"):
+    for key in ("maximize", "minimize"):
         if metric := (spec.tune or {}).get(key):
             fields[str(metric)] = f"tune.{key}"
     configurations = {

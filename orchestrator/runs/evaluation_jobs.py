@@ -28,14 +28,14 @@ class EvaluationState(NamedTuple):
 
     state: State
     """pending: waits for its cell or for a node; unknown: the scheduler has no answer."""
-    exit: ExitRecord | None = None
-    failures: int = 0
+    exit: ExitRecord | None
+    failures: int
     """Number of evaluations of this cell that ended with this class of failure."""
-    log: str = ""
+    log: str
     """The file with what the job printed."""
-    submission: str = ""
-    element: int = 0
-    written: bool = True
+    submission: str
+    element: int
+    written: bool
     """True if its exit record is on disk. Otherwise only the scheduler knows how it ended."""
 
 
@@ -84,24 +84,25 @@ def _evaluation_state(
     folder: RunFolder, cell_state: State, elements: list[_Element]
 ) -> EvaluationState:
     newest = elements[-1]
-    log = str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.element}.log")
-    common = newest.sent.id, newest.element, bool(newest.word)
-    if newest.word and newest.exit is None:
-        return EvaluationState("succeeded", None, 0, log, *common)
-    state, record = (
-        (newest.exit.state, newest.exit) if newest.exit else _poll(folder, cell_state, newest)
-    )
-    if record is None:
-        return EvaluationState(state, None, 0, log, *common)
-    if not newest.word:  # it may have ended between reading its files and asking the scheduler
-        late = submissions.ends(folder, newest.sent.id).get(newest.element)
-        if late is not None:
-            return _evaluation_state(
-                folder, cell_state, [*elements[:-1], _element(newest.sent, newest.element, late)]
-            )
+    state: State = "succeeded"
+    record = newest.exit
+    if not newest.word:
+        state, record = _poll(folder, cell_state, newest)
+        late = submissions.ends(folder, newest.sent.id).get(newest.element) if record else None
+        if late is not None:  # it ended between reading its files and asking the scheduler
+            newest = _element(newest.sent, newest.element, late)
+            return _evaluation_state(folder, cell_state, [*elements[:-1], newest])
     counted = [e.exit.failure for e in elements if e.exit and e.word != submissions.FORGIVEN]
-    counted += [record.failure] if not newest.word else []
-    return EvaluationState("failed", record, counted.count(record.failure), log, *common)
+    counted += [record.failure] if record and not newest.word else []
+    return EvaluationState(
+        state=state if record is None else "failed",
+        exit=record,
+        failures=counted.count(record.failure) if record else 0,
+        log=str(folder.submission(newest.sent.id) / f"{newest.sent.job}_{newest.element}.log"),
+        submission=newest.sent.id,
+        element=newest.element,
+        written=bool(newest.word),
+    )
 
 
 def _poll(folder: RunFolder, state: State, element: _Element) -> tuple[State, ExitRecord | None]:
@@ -118,14 +119,11 @@ def _poll(folder: RunFolder, state: State, element: _Element) -> tuple[State, Ex
         return ("unknown" if reported == "unknown" else "pending"), None
     if ended.failure:
         return "failed", ended
-    why = ended.message.partition("\n")[0]
+    why, now = ended.message.partition("\n")[0], time.time()
     classes = {"preempted": "node", "cancelled": "cancelled"}  # cancelled: a person must retry it
-    return "failed", _lost(why, classes.get(reported, "lost"))
-
-
-def _lost(why: str, failure: str = "lost") -> ExitRecord:
-    now = time.time()
-    return ExitRecord(state="failed", failure=failure, message=why, started=now, ended=now)
+    failure = classes.get(reported, "lost")
+    lost = ExitRecord(state="failed", failure=failure, message=why, started=now, ended=now)
+    return "failed", lost
 
 
 def may_repeat(state: EvaluationState, options: ClusterOptions) -> bool:
@@ -181,31 +179,21 @@ def cluster_standing(experiment: Experiment, plan: Plan) -> dict[str, Any]:
     if not any(True for _ in _sent(experiment.folder)):
         return {}
     states = {row.directory.path.name: row.state for row in plan.rows}
-    evaluations = last_evaluations(experiment.folder, states)
-    failed = Counter(each.exit.failure for each in evaluations.values() if each.exit is not None)
-    waiting = any(row.state in ("submitted", "pending") for row in plan.rows) or any(
-        each.state == "pending" for each in evaluations.values()
-    )
-    site = experiment.spec.site.options
-    stuck = (
-        stuck_jobs(experiment.folder, {**SlurmOptions().model_dump(), **site}) if waiting else []
-    )
-    return {
-        "evaluations": dict(Counter(each.state for each in evaluations.values())),
-        "failed": dict(failed),
-        "stuck": stuck,
-    }
+    evaluations = last_evaluations(experiment.folder, states).values()
+    counts = Counter(each.state for each in evaluations)
+    stuck = []
+    if counts["pending"] or {"submitted", "pending"} & {*states.values()}:
+        options = {**SlurmOptions().model_dump(), **experiment.spec.site.options}
+        stuck = stuck_jobs(experiment.folder, options)
+    failed = Counter(each.exit.failure for each in evaluations if each.exit is not None)
+    return {"evaluations": dict(counts), "failed": dict(failed), "stuck": stuck}
 
 
 def standing_sentences(standing: dict[str, Any]) -> list[str]:
     """Return what `cluster_standing` returns as sentences."""
-    if not standing:
-        return []
-    sentences = list(standing["stuck"])
-    if standing["evaluations"]:
-        states = ", ".join(f"{n} {state}" for state, n in standing["evaluations"].items())
-        why = ", ".join(f"{n} {failure}" for failure, n in standing["failed"].items())
-        sentences.insert(
-            0, f"evaluation jobs: {states}{f' ({why}; see `orch logs --failed`)' if why else ''}"
-        )
-    return sentences
+    if not standing.get("evaluations"):
+        return list(standing.get("stuck", ()))
+    states = ", ".join(f"{n} {state}" for state, n in standing["evaluations"].items())
+    why = ", ".join(f"{n} {failure}" for failure, n in standing["failed"].items())
+    more = f" ({why}; see `orch logs --failed`)" if why else ""
+    return [f"evaluation jobs: {states}{more}", *standing["stuck"]]

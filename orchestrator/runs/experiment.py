@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.errors import RunFolderError, SelectionError, did_you_mean
-from orchestrator.files import parsed, read_json
+from orchestrator.files import read_object
 from orchestrator.launch.local import gpus_of_cell
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.slurm.cluster import has_controller
@@ -125,12 +125,11 @@ def saved_experiments(runs_dir: Path) -> list[Experiment]:
     _check_readable(runs_dir)
     experiments = []
     for marker in sorted(runs_dir.glob("*/spec.json")):
-        plain = read_json(marker)
-        if plain is None:
-            continue
         folder = RunFolder(marker.parent.absolute())
         folder.check()
-        spec = parsed(Spec, plain, marker)
+        spec = read_object(Spec, marker)
+        if spec is None:
+            continue
         scale: Scale = "micro" if folder.experiment.endswith(".micro") else "full"
         cells = tuple(cell_dir.read_cell() for cell_dir in folder.cells())
         where: LaunchKind = "local" if scale == "micro" else site_of(spec)
@@ -170,9 +169,7 @@ def find_cell(name: str, runs_dir: Path) -> tuple[RunFolder, Cell]:
         or name in (cell_dir.name, cell_dir.name.rpartition("-")[0])
     ]
     if not hits:
-        slugs = sorted({path.name for path in runs_dir.glob("*/cells/*")})
-        alike = [slug for slug in slugs if name in slug][:5]
-        near = f" (it is a part of: {', '.join(alike)})" if alike else did_you_mean(name, slugs)
+        near = did_you_mean(name, {path.name for path in runs_dir.glob("*/cells/*")})
         raise SelectionError(
             f"no launched cell is called '{name}' below {runs_dir}{near}; `orch plan SPEC -v` "
             "lists those of a spec, and `orch show SPEC CELL` shows one that is not launched yet"

@@ -7,7 +7,6 @@ runs in a shell of the library's environment, or by `sbatch launch.sh`.
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator import plugins
@@ -116,32 +115,13 @@ def script(cell: Cell, plan: LaunchPlan, experiment: str, site: Site, folder: Pa
         for name, text in plan.files.items()
         if str(folder) in text
     ]
-    lines += ["", "settings=("]
-    lines += [f"    {line}" for line in grouped(plan.argv[num_program:], folder)]
-    return "\n".join([*lines, ")", f'{program} "${{settings[@]}}"', ""])
-
-
-def grouped(words: Sequence[str], folder: Path) -> Iterator[str]:
-    """Yield arguments, one setting a line, those of one topic together under its name."""
-    settings: list[list[str]] = []
-    for word in words:
-        is_value = settings and settings[-1][0].startswith("--") and not word.startswith("--")
-        if is_value and "=" not in settings[-1][0]:
-            settings[-1].append(word)
-        else:
-            settings.append([word])
-    by_topic: dict[str, list[list[str]]] = {}
-    for setting in settings:
-        by_topic.setdefault(_topic(setting[0]), []).append(setting)
-    for topic, members in by_topic.items():
-        yield f"# {topic}"
-        yield from (" ".join(_word(word, folder) for word in setting) for setting in members)
-
-
-def _topic(word: str) -> str:
-    """Return `actor_rollout_ref.actor` for `actor_rollout_ref.actor.optim.lr=1`."""
-    parts = word.lstrip("+-").partition("=")[0].split(".")
-    return ".".join(parts[:-1][:2]) or "settings"
+    settings = "".join(
+        ("\n    " if word.startswith("-") or "=" in word else " ") + _word(word, folder)
+        for word in plan.argv[num_program:]
+    )
+    return "\n".join(
+        [*lines, "", f"settings=({settings}", ")", f'{program} "${{settings[@]}}"', ""]
+    )
 
 
 def _word(word: str, folder: Path) -> str:

@@ -18,7 +18,8 @@ _POLL_SECONDS = 0.2
 class CellError(NamedTuple):
     """The reason why one cell failed."""
 
-    directory: CellDir
+    cell: str
+    """The name of its directory."""
     failure: str
     message: str
     last_lines: str
@@ -55,7 +56,8 @@ def errors(rows: Iterable[PlanRow], *, lines: int = 10) -> list[CellError]:
             continue
         stderr = output_file(started_attempt(row.directory, None), "stderr")
         end = last_lines(stderr, lines)[0]
-        errors.append(CellError(row.directory, row.exit.failure, row.exit.message, end))
+        name = row.directory.path.name
+        errors.append(CellError(name, row.exit.failure, row.exit.message, end))
     return errors
 
 
@@ -74,12 +76,11 @@ def evaluation_errors(
     folder: RunFolder, rows: Sequence[PlanRow], *, lines: int = 10
 ) -> list[CellError]:
     """Return each failed evaluation job of these cells, with the last lines of its log."""
-    directories = {row.directory.path.name: row.directory for row in rows}
     states = {row.directory.path.name: row.state for row in rows}
     errors = []
     for name, job in last_evaluations(folder, states).items():
         if job.exit is not None:
             end = "\n".join(last_lines(Path(job.log), lines)[0].splitlines())
             failure = f"evaluation: {job.exit.failure}"
-            errors.append(CellError(directories[name], failure, job.exit.message, end))
+            errors.append(CellError(name, failure, job.exit.message, end))
     return errors

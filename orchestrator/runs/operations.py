@@ -6,9 +6,9 @@ has a last attempt whose exit record says so, even if it never started. A cell t
 last attempt that was made and not started.
 """
 
+import time
 from collections.abc import Iterable
 from contextlib import nullcontext
-from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ from orchestrator.runs.state import read_state
 from orchestrator.settings import AS_SENT
 
 RETRIED: frozenset[str] = frozenset({"failed", "cancelled"})
+LEFT_SECONDS = 24 * 3600.0
+"""Whoever made or removed a directory this long ago has ended, killed perhaps."""
 
 
 class OperationResult(NamedTuple):
@@ -92,21 +94,14 @@ def retry(
     ]
 
 
-def _cut_records(cell_dir: CellDir) -> list[Path]:
-    """Return the records of its attempts that cannot be read: without them it is as it was."""
-    return [path for attempt in cell_dir.attempts() for path in attempt.cut_records()]
-
-
-def _was(state: str) -> str:
-    return f"it had {state}" if state == "failed" else f"it was {state}"
-
-
 def prune(folder: RunFolder, orphans: Iterable[CellDir]) -> list[OperationResult]:
     """Remove the directories of cells that left the spec, never one that is running."""
     folder.check()
     done = [_prune(folder, orphan) for orphan in orphans]
-    for leftover in folder.leftovers():
-        rmtree(leftover, ignore_errors=True)
+    for pattern in (".removed-*", ".new-*"):
+        for leftover in folder.cells_path.glob(pattern):
+            if time.time() - leftover.stat().st_mtime > LEFT_SECONDS:
+                rmtree(leftover, ignore_errors=True)
     return done
 
 
@@ -121,9 +116,12 @@ def _retry(cell: Cell, folder: RunFolder, dry_run: bool) -> OperationResult:
         return OperationResult(cell_dir, False, "it is running")
     with claim:
         state = read_state(cell_dir, claimed=not dry_run).state
-        cut = _cut_records(cell_dir) if state == "unknown" else []
+        # Without the records that cannot be read it is as it was.
+        attempts = cell_dir.attempts() if state == "unknown" else []
+        cut = [path for attempt in attempts for path in attempt.cut_records()]
         if state not in RETRIED and not cut:
-            return OperationResult(cell_dir, False, _is(state))
+            verb = "has" if state == "succeeded" else "is"
+            return OperationResult(cell_dir, False, f"it {verb} {state}")
         if not dry_run:
             for path in cut:
                 path.rename(path.with_suffix(".cut"))
@@ -131,7 +129,8 @@ def _retry(cell: Cell, folder: RunFolder, dry_run: bool) -> OperationResult:
                 cell_dir.keep_system(cell.system)
             cell_dir.new_attempt()
             folder.append("retry", cell.id)
-    return OperationResult(cell_dir, True, "a record of it was cut" if cut else _was(state))
+    was = f"it {'had' if state == 'failed' else 'was'} {state}"
+    return OperationResult(cell_dir, True, "a record of it was cut" if cut else was)
 
 
 def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:
@@ -152,8 +151,3 @@ def _prune(folder: RunFolder, orphan: CellDir) -> OperationResult:
         folder.append("pruned", orphan.id, directory=orphan.path.name)
         remove_tree(orphan.path)
     return OperationResult(orphan, True, "removed")
-
-
-def _is(state: str) -> str:
-    """Return `it has succeeded`, `it is running`."""
-    return f"it {'has' if state in ('succeeded', 'failed') else 'is'} {state}"

@@ -5,16 +5,13 @@ It trains two rollout batches and scores a few items, in a folder beside the exp
 have ids of their own, since they train fewer steps.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.errors import SelectionError
-from orchestrator.files import read_json
 from orchestrator.identity import fingerprint
 from orchestrator.launch.disk_use import shown
-from orchestrator.launch.node.gpus import PEAK
 from orchestrator.library.neighbour import library_name
 from orchestrator.records import Cell, EvaluationSpec, Record
 from orchestrator.rundir import RunFolder
@@ -138,7 +135,6 @@ def _sentence(record: Record, cost: _Timed) -> str:
         else f"{duration(cost.step_seconds)} a train step",
         f"{duration(cost.start_seconds)} to start and end",
     ]
-    parts += [f"{memory:.1f} GiB of a GPU" for memory in _gpu_gib(record.directory)]
     if record.checkpoints:
         files = (p for p in record.checkpoints[-1].path.rglob("*") if p.is_file())
         parts.append(f"{shown(sum(path.stat().st_size for path in files))} a checkpoint")
@@ -148,9 +144,3 @@ def _sentence(record: Record, cost: _Timed) -> str:
     nodes = f" on {cell.resources.num_nodes} x {gpus} GPUs" if gpus else ""
     library = library_name(cell.settings.backend)
     return f"{library} {cell.settings.model.name}{nodes}: {', '.join(parts)}"
-
-
-def _gpu_gib(directory: Path) -> Sequence[float]:
-    """Return the most memory that one GPU of the first node used, or nothing if nobody looked."""
-    peaks = [read_json(path) or {} for path in directory.glob(f"attempts/*/{PEAK}")]
-    return [peak["peak_mib"] / 1024 for peak in peaks[-1:] if peak.get("peak_mib")]

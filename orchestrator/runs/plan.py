@@ -7,7 +7,7 @@ that they are no orphans.
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -139,20 +139,24 @@ def _plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
         # A directory keeps the slug that it was made with; the id finds it.
         directory = CellDir(folder.cells_path / on_disk.get(cell.id, cell.directory))
         if cell.id in on_disk:
-            rows.append(_known(cell, directory))
+            look = read_state(directory)
+            rows.append(_row(directory, look, *_why(cell, directory, look), cell))
             continue
         row = _unknown(cell, directory, earlier.get(cell.slug, ()))
         rows.append(row)
         if row.reason == "changed":
             replaced[cell.slug] = cell.id
-    rows += [_orphan(orphan, replaced) for orphan in orphans]
+    for orphan in orphans:
+        look, newer = read_state(orphan), replaced.get(orphan.slug)
+        detail = f"replaced by {newer}" if newer else "no longer in the spec"
+        rows.append(_row(orphan, look, "orphan", look.fault or detail))
     return Plan(tuple(rows))
 
 
-def _known(cell: Cell, directory: CellDir) -> PlanRow:
-    state = read_state(directory)
-    reason, detail = _why(cell, directory, state)
-    return PlanRow(directory, state.state, reason, cell, detail, (), state.exit, state.attempts)
+def _row(
+    directory: CellDir, look: CellState, reason: Reason, detail: str, cell: Cell | None = None
+) -> PlanRow:
+    return PlanRow(directory, look.state, reason, cell, detail, (), look.exit, look.attempts)
 
 
 def _why(cell: Cell, directory: CellDir, state: CellState) -> tuple[Reason, str]:
@@ -172,19 +176,12 @@ def _why(cell: Cell, directory: CellDir, state: CellState) -> tuple[Reason, str]
         case "planned":
             return "new", "to be tried again" if state.attempts > 1 else ""
         case _:
-            return "running", state.fault or _begun_again(cell, directory, state)
-
-
-def _begun_again(cell: Cell, directory: CellDir, state: CellState) -> str:
-    """Return how often a cell was started again, and from which step; empty if it never was."""
-    if state.attempts < 2:
-        return ""
-    step = resumable_step(cell, directory)
-    where = f"it can go on from step {step}" if step else "it has no checkpoint yet"
-    return f"attempt {state.attempts}; {where}"
+            again = f"attempt {state.attempts}" if state.attempts > 1 else ""
+            return "running", state.fault or again
 
 
 def _resumption(cell: Cell, directory: CellDir) -> str:
+    """Return from which step a cell goes on that was started before."""
     if step := resumable_step(cell, directory):
         return f"goes on from step {step} of {cell.settings.num_train_steps}"
     return "starts again: it has no checkpoint yet"
@@ -208,22 +205,6 @@ def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> Plan
                 directory, "planned", "changed", cell, "; ".join(map(str, changes)), changes
             )
     return PlanRow(directory, "planned", "new", cell)
-
-
-def _orphan(directory: CellDir, replaced: Mapping[str, str]) -> PlanRow:
-    state = read_state(directory)
-    newer = replaced.get(directory.slug)
-    detail = f"replaced by {newer}" if newer else "no longer in the spec"
-    return PlanRow(
-        directory,
-        state.state,
-        "orphan",
-        None,
-        state.fault or detail,
-        (),
-        state.exit,
-        state.attempts,
-    )
 
 
 def _plain(value: object) -> str:

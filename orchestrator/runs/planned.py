@@ -1,6 +1,6 @@
 """A plan for a reader: its configurations with their verdicts, its refused cells, plain data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from orchestrator import harness_tasks, plugins
@@ -16,7 +16,6 @@ from orchestrator.launch.check import refusals
 from orchestrator.launch.disk_use import disk_use
 from orchestrator.launch.gpu_memory import memory_lines
 from orchestrator.launch.launchers import launcher_of
-from orchestrator.library import neighbour
 from orchestrator.library.neighbour import library_name
 from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.cost import (
@@ -49,48 +48,35 @@ class PlannedGroup(NamedTuple):
     verdict: str
 
 
-def planned_groups(rows: Iterable[PlanRow]) -> list[PlannedGroup]:
-    """Return the configurations of the cells of a plan, in the order of the spec."""
+def planned_groups(rows: Iterable[PlanRow]) -> Iterator[PlannedGroup]:
+    """Yield the configurations of the cells of a plan, in the order of the spec."""
     titles: dict[tuple[object, ...], tuple[str, str, str, str]] = {}
-    groups: dict[tuple[str, str, str, str], list[PlanRow]] = {}
+    groups: dict[tuple[str, str], dict[tuple[str, str], list[PlanRow]]] = {}
     for row in rows:
         if (cell := row.cell) is None:
             continue
         axes = [axis for axis in cell.axes.items() if axis[0] != "seed"]
         key = (without_seed(cell.settings), cell.studies, *axes)
-        title = titles.get(key)
-        if title is None:
-            title = titles[key] = _title(cell)
-        groups.setdefault(title, []).append(row)
-    grids = []
-    for (study, where, kl, verdict), same in groups.items():
-        betas = dict.fromkeys(row.cell.axes.get("beta", "") for row in same if row.cell)
-        shown = () if kl == "none" else tuple(beta for beta in betas if beta)
-        grids.append(PlannedGroup(study, where, kl, shown, len(same), _reasons(same), verdict))
-    return sorted(
-        grids, key=lambda g: [(m.study, m.where) for m in grids].index((g.study, g.where))
-    )
+        if key not in titles:
+            titles[key] = _title(cell)
+        study, where, kl, verdict = titles[key]
+        groups.setdefault((study, where), {}).setdefault((kl, verdict), []).append(row)
+    for (study, where), terms in groups.items():
+        for (kl, verdict), same in terms.items():
+            betas = dict.fromkeys(row.cell.axes.get("beta", "") for row in same if row.cell)
+            shown = () if kl == "none" else tuple(beta for beta in betas if beta)
+            yield PlannedGroup(study, where, kl, shown, len(same), _reasons(same), verdict)
 
 
 def _title(cell: Cell) -> tuple[str, str, str, str]:
     """Return study, place in the grid, KL term and verdict of a cell, the same for all seeds."""
     axes = {k: v for k, v in cell.axes.items() if k not in ("seed", "beta")}
     kl = axes.pop("kl", "")
-    where = " ".join(f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in _released(axes).items())
+    where = " ".join(f"{k}={v}" if k not in _PLAIN_AXES else v for k, v in axes.items())
     return "+".join(cell.studies), where, kl, verdict_on(cell.settings).summary
 
 
 _PLAIN_AXES = ("model", "data", "backend")
-
-
-def _released(axes: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the axes with each library's release beside its name, where both vary."""
-    names, releases = (axes.get(k, "").split(" | ") for k in ("backend", "backend.version"))
-    if len(names) != len(releases) or releases == [""]:
-        return axes
-    both = [n if r == "none" else f"{n}@{r}" for n, r in zip(names, releases, strict=True)]
-    rest = {k: v for k, v in axes.items() if k != "backend.version"}
-    return {**rest, "backend": " | ".join(both)}
 
 
 def _reasons(rows: Sequence[PlanRow]) -> str:
@@ -115,26 +101,6 @@ def joined_cells(experiment: Experiment) -> str:
     return counts + (f" Trained as one: {'; '.join(joined)}." if joined else "")
 
 
-def rehearsed_values(experiment: Experiment) -> str:
-    """Return the sizes, rates and betas that a rehearsal scales, as declared and as trained."""
-    pairs: dict[str, dict[str, None]] = {}
-    for cell in experiment.cells:
-        was, now = cell.declared, cell.settings
-        if was is None:
-            continue
-        scaled = {
-            "learning rate": (was.optimizer.learning_rate, now.optimizer.learning_rate),
-            "train steps": (was.num_train_steps, now.num_train_steps),
-            "prompts a batch": (was.batch.num_prompts, now.batch.num_prompts),
-            "β of stale samples": (was.kl.beta, now.kl.beta),
-        }
-        for what, (old, new) in scaled.items():
-            if old != new:
-                pairs.setdefault(what, {})[f"{old:g} as {new:g}"] = None
-    texts = (f"{what} {', '.join(each)}" for what, each in pairs.items())
-    return f"Rehearsed: {'; '.join(texts)}." if pairs else ""
-
-
 def differing_libraries(experiment: Experiment) -> list[str]:
     """Return what equal settings mean differently from library to library, a sentence a library.
 
@@ -154,25 +120,6 @@ def differing_libraries(experiment: Experiment) -> list[str]:
         for (base, other), causes in apart.items()
         if causes
     ]
-
-
-TRAINING = ("loss", "rollout", "batch", "optimizer")
-"""The sections of training's mathematics that a recipe fills, so that a spec need not name them."""
-
-
-def common_training(cells: Iterable[Cell]) -> list[str]:
-    """Return what all cells train with, whether the spec, its recipe or a default says it:
-    `optimizer.weight_decay 0`."""
-    settings = [cell.declared or cell.settings for cell in cells]
-    lines = []
-    for name in TRAINING if settings else ():
-        sections = [getattr(each, name) for each in settings]
-        for field in type(sections[0]).model_fields:
-            first, *others = [getattr(each, field) for each in sections]
-            if isinstance(first, str | int | float) and all(each == first for each in others):
-                text = first if isinstance(first, str) else f"{first:g}"
-                lines.append(f"{name}.{field} {text}")
-    return lines
 
 
 def effective_betas(experiment: Experiment) -> list[str]:
@@ -209,20 +156,6 @@ def _by_library(experiment: Experiment) -> list[dict[BackendRef, Settings]]:
             same = {**identity(settings), "backend": {}, "seed": 0}
             groups.setdefault(digest(same), {}).setdefault(settings.backend, settings)
     return list(groups.values())
-
-
-def unverified_releases(experiment: Experiment) -> str:
-    """Return the declared releases that orch has no tables of, for cells that are rehearsed; empty
-    if there are none. The verdicts of other cells say it."""
-    trained = {cell.settings.backend for cell in experiment.cells}
-    declared = dict.fromkeys(cell.settings.backend for cell in experiment.declared)
-    releases = [
-        f"{library.name} {library.version} (read as {other})"
-        for library in declared
-        if library not in trained
-        and (other := neighbour.stands_in(plugins.load(library.name), library.version))
-    ]
-    return f"unverified: {', '.join(releases)}. orch has no tables of these." if releases else ""
 
 
 def evaluation_lines(experiment: Experiment) -> list[str]:
@@ -321,7 +254,6 @@ def plan_data(experiment: Experiment, plan: Plan, all_doubts: Sequence[Doubt]) -
         "declared": len(experiment.declared),
         "libraries": differing_libraries(experiment),
         "effective_betas": effective_betas(experiment),
-        "common_training": common_training(experiment.cells),
         "counts": plan.counts(),
         "pending": len(plan.pending),
         "memory": memory_lines(pending, experiment.spec.site),

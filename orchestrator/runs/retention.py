@@ -8,6 +8,7 @@ Scores and their items stay. Only `free_checkpoints` deletes.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 
 from orchestrator import plugins
 from orchestrator.errors import OrchError
@@ -45,17 +46,10 @@ class RetentionDecision:
 def retention_decisions(
     cells: Iterable[Cell], evaluation: EvaluationSpec, folder: RunFolder
 ) -> Iterator[RetentionDecision]:
-    """Yield every checkpoint of these cells, by cell and step, and removals that were cut short."""
+    """Yield every checkpoint of these cells, by cell and step."""
     for cell in cells:
         directory = folder.cell(cell)
-        state = read_state(directory).state
-        yield from (
-            RetentionDecision(
-                cell, directory, 0, (path,), f"the cell is {state}" if state in WORKING else ""
-            )
-            for path in _leftovers(directory)
-        )
-        yield from _of_cell(cell, directory, evaluation, state)
+        yield from _of_cell(cell, directory, evaluation, read_state(directory).state)
 
 
 def _of_cell(
@@ -87,23 +81,23 @@ def free_checkpoints(
     """Remove what may go; return what was removed.
 
     Each cell is decided again under its claim: it may have changed since `decisions` were made.
+    What a removal that was killed has left goes too.
     """
     removed: list[RetentionDecision] = []
+    wanted = {each.paths for each in decisions if not each.kept}
     for cell in {each.cell.id: each.cell for each in decisions if not each.kept}.values():
         directory = folder.cell(cell)
         claim = directory.take_claim()
         if claim is None:
             continue
         with claim:
-            wanted = {each.paths for each in decisions if each.cell.id == cell.id and not each.kept}
             state = read_state(directory, claimed=True).state
-            now = [
-                *(RetentionDecision(cell, directory, 0, (path,)) for path in _leftovers(directory)),
-                *_of_cell(cell, directory, evaluation, state),
-            ]
             if state in WORKING:
                 continue
-            for each in now:
+            for place in (directory.checkpoints, directory.exports):
+                for leftover in list(place.rglob(REMOVED)):
+                    rmtree(leftover)
+            for each in _of_cell(cell, directory, evaluation, state):
                 if not each.kept and each.paths in wanted:
                     folder.append("freed", cell.id, step=each.step)
                     _remove(each)
@@ -179,16 +173,6 @@ def _missing(
         for kind, name, seed in score_kinds
         if (kind, name, seed) not in scored
     ]
-
-
-def _leftovers(directory: CellDir) -> list[Path]:
-    places = (directory.checkpoints, directory.exports)
-    return sorted(
-        path
-        for place in places
-        for pattern in (REMOVED, f"*/{REMOVED}", f"*/*/{REMOVED}")
-        for path in place.glob(pattern)
-    )
 
 
 def _files(path: Path) -> Iterator[Path]:

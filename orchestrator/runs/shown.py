@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.errors import UnsupportedSetting
-from orchestrator.files import parsed, read_json
+from orchestrator.files import read_object
 from orchestrator.library import neighbour
 from orchestrator.records import Cell, LaunchPlan, Site, Spec
-from orchestrator.rundir import AttemptDir, RunFolder
+from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import cell_named, find_cell, open_experiment
 
 
@@ -20,12 +20,10 @@ class ShownCell(NamedTuple):
     plan: LaunchPlan
     folder: RunFolder
     site: Site
-    rehearses: str = ""
-    """What this machine would launch in its place; empty: this very launch."""
-    refusal: str = ""
-    """Why this machine cannot rehearse the cell; empty if it can."""
-    declared: Cell | None = None
-    """The cell as the spec declares it, if this one is its rehearsal."""
+    declared: Cell
+    """The cell as the spec declares it; a rehearsal's own is another."""
+    note: str = ""
+    """What this machine does in the place of the plan, in a sentence; empty: this very launch."""
 
 
 def of_spec(
@@ -36,37 +34,30 @@ def of_spec(
     Of a rehearsal that was not launched, the launch is that of the library which the spec declares.
     """
     experiment = open_experiment(spec, overrides)
-    cells = experiment.chosen(where).cells
-    cell = cell_named(name or "", cells)
+    folder, site = experiment.folder, experiment.spec.site
+    cell = cell_named(name or "", experiment.chosen(where).cells)
     declared = next((c for c in experiment.declared if c.settings == cell.declared), cell)
     try:
-        shown = _shown(cell, experiment.folder, experiment.spec.site)
+        plan = _plan(cell, folder)
+        if plan.backend == declared.settings.backend.name or folder.cell(cell).attempts():
+            return ShownCell(cell, plan, folder, site, declared)
+        note = f"`orch run` rehearses the cell with {plan.backend} here, as there is no cluster"
     except UnsupportedSetting as error:
         if declared is cell:
             raise
-        plan = _shown(declared, experiment.folder, experiment.spec.site).plan
-        return ShownCell(
-            cell, plan, experiment.folder, experiment.spec.site, "", str(error), declared
-        )
-    is_own = declared.settings.backend.name == shown.plan.backend
-    shown = shown._replace(declared=declared)
-    if is_own or experiment.folder.cell(cell).attempts():
-        return shown
-    plan = _shown(declared, experiment.folder, experiment.spec.site).plan
-    return shown._replace(plan=plan, rehearses=shown.plan.backend)
+        note = f"this machine cannot rehearse the cell: {error}"
+    return ShownCell(cell, _plan(declared, folder), folder, site, declared, note)
 
 
 def of_runs(name: str, runs_dir: Path) -> ShownCell:
     """Return a launched cell, by its id or slug, from any experiment of the runs folder."""
     folder, cell = find_cell(name, runs_dir)
-    spec = read_json(folder.spec)
-    return _shown(cell, folder, parsed(Spec, spec, folder.spec).site if spec else Site())
+    spec = read_object(Spec, folder.spec)
+    return ShownCell(cell, _plan(cell, folder), folder, spec.site if spec else Site(), cell)
 
 
-def _shown(cell: Cell, folder: RunFolder, site: Site) -> ShownCell:
+def _plan(cell: Cell, folder: RunFolder) -> LaunchPlan:
     cell_dir = folder.cell(cell)
     attempts = cell_dir.attempts()
-    attempt = attempts[-1] if attempts else AttemptDir(cell_dir.path / "attempts" / "1", 1)
-    backend = plugins.load(cell.settings.backend.name)
-    plan = neighbour.translated(backend, cell, cell_dir.paths(attempt))
-    return ShownCell(cell, plan, folder, site)
+    paths = cell_dir.paths(attempts[-1]) if attempts else cell_dir.first_paths()
+    return neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)

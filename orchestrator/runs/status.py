@@ -8,14 +8,13 @@ from orchestrator.runs.cost import (
     Total,
     evaluation_hours,
     total_left,
-    used_cpu_seconds,
-    used_gpu_hours,
+    used,
 )
 from orchestrator.runs.evaluation_jobs import cluster_standing, standing_sentences
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import Plan, PlanRow
-from orchestrator.runs.watch import LISTED, latest_metrics
+from orchestrator.runs.watch import LISTED, LatestMetrics, latest_metrics
 
 _LEFT = ("planned", "submitted", "pending", "running", "unknown", "preempted", "timed_out")
 """States of cells that are still to be trained, wholly or from where they are."""
@@ -31,9 +30,11 @@ def status_lines(experiment: Experiment, plan: Plan) -> Iterator[str]:
     whole = f"{experiment.folder.experiment}: {done} of {len(plan.rows)} cells done"
     yield ", ".join([whole, *states])
     left = _left(experiment, plan)
+    gpu_hours, cpu_seconds = used(plan.rows)
+    gpu_hours += evaluation_hours(experiment.folder)
     parts = [
-        f"{_number(used_cpu_seconds(plan.rows))} CPU-seconds used",
-        *([f"{hours:.3g} GPU-hours used"] if (hours := _used_hours(experiment, plan)) else []),
+        f"{_number(cpu_seconds)} CPU-seconds used",
+        *([f"{gpu_hours:.3g} GPU-hours used"] if gpu_hours else []),
         *([f"{left} still to spend"] if left.cells else []),
     ]
     if collapsed := sum(map(_is_collapsed, plan.rows)):
@@ -51,26 +52,21 @@ def counted_faults(plan: Plan) -> list[str]:
     ]
 
 
-def cell_rows(experiment: Experiment, plan: Plan, everything: bool) -> list[tuple[str, ...]]:
-    """Return a row for each cell that is not simply planned or done, or for every cell."""
-    return [_cell_row(row, experiment.where) for row in _listed(plan, everything)]
-
-
-def _listed(plan: Plan, everything: bool) -> list[PlanRow]:
-    return [row for row in plan.rows if everything or row.state in LISTED]
-
-
-def _cell_row(row: PlanRow, where: str) -> tuple[str, ...]:
-    attempts = row.directory.attempts()
-    now = latest_metrics(attempts[-1].path) if attempts else None
-    total = row.cell.settings.num_train_steps if row.cell else "?"
-    return (
-        row.directory.path.name,
-        named(row.state, where),
-        f"{now.step if now else 0}/{total}",
-        _number(now.reward if now else None),
-        row.detail.partition("\n")[0],
-    )
+def cell_rows(experiment: Experiment, plan: Plan, everything: bool) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each cell that is not simply planned or done, or for every cell."""
+    for row in plan.rows:
+        if not (everything or row.state in LISTED):
+            continue
+        attempts = row.directory.attempts()
+        now = latest_metrics(attempts[-1].path) if attempts else LatestMetrics()
+        total = row.cell.settings.num_train_steps if row.cell else "?"
+        yield (
+            row.directory.path.name,
+            named(row.state, experiment.where),
+            f"{now.step}/{total}",
+            _number(now.reward),
+            row.detail.partition("\n")[0],
+        )
 
 
 def named(state: str, where: str) -> str:
@@ -81,10 +77,6 @@ def named(state: str, where: str) -> str:
 def _left(experiment: Experiment, plan: Plan) -> Total:
     rows = [row for row in plan.rows if row.state in _LEFT]
     return total_left(rows, known_rates(plan.rows, experiment.folder))
-
-
-def _used_hours(experiment: Experiment, plan: Plan) -> float:
-    return used_gpu_hours(plan.rows) + evaluation_hours(experiment.folder)
 
 
 def _states(plan: Plan) -> dict[str, int]:
@@ -105,7 +97,7 @@ def status_data(experiment: Experiment, plan: Plan) -> dict[str, object]:
         "collapsed": sum(map(_is_collapsed, plan.rows)),
         "cluster": cluster_standing(experiment, plan),
         "gpu_hours": {
-            "used": _used_hours(experiment, plan),
+            "used": used(plan.rows)[0] + evaluation_hours(experiment.folder),
             "remaining": _left(experiment, plan).gpu_hours,
         },
         "cells": [

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from orchestrator.files import clock_of
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.cluster_launcher import ClusterLauncher
 from orchestrator.launch.gpu_memory import evaluation_gpus
@@ -16,15 +15,14 @@ from orchestrator.launch.slurm.submit import Submitted, bad_node
 from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
-from orchestrator.runs.evaluation_jobs import EvaluationState
+from orchestrator.runs.evaluation_jobs import EvaluationState, may_repeat
 from orchestrator.runs.state import may_retry, one_look, read_state
+from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import RayOptions, SlurmOptions
 
 POLL_SECONDS = 2.0
 FULL_SECONDS = 60.0
 """Seconds for which a full queue is not queried again, unless one of these cells ends."""
-CLOCKS_DIFFER_SECONDS = 60.0
-"""Seconds between two clocks beyond which it is said."""
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
 
 
@@ -39,49 +37,31 @@ class SubmitRequest(NamedTuple):
     on_event: Callable[[LaunchEvent], None] = lambda _event: None
 
 
-def _submit(request: SubmitRequest, cells: Sequence[Cell]) -> Submitted:
-    """Submit cells to the engine whose options the request has."""
-    folder, options, tell = request.folder, request.options, request.tell
-    if isinstance(options, RayOptions):
-        return ray.submit(cells, folder, options, tell=tell)
-    return slurm.submit(cells, folder, options, evaluate=request.evaluate, tell=tell)
-
-
 def start(request: SubmitRequest) -> Submitted:
     """Submit the cells to train. Include failed cells if their class of failure allows a retry."""
     folder, options = request.folder, request.options
     folder.open()
-    _compare_clocks(request)
-    busy, wanted = [], []
+    busy, wanted = [], list[Cell]()
     with one_look(folder):
         states = [(cell, read_state(folder.cell(cell))) for cell in request.cells]
     for cell, state in states:
         cell_dir = folder.cell(cell)
         if state.state in RESUMABLE or state.state == "failed":
             if may_retry(cell_dir, state, options):
-                wanted.append((cell, state))
+                if state.state == "failed":
+                    _begin_again(folder, cell, state)
+                wanted.append(cell)
             elif state.state in RESUMABLE:
                 request.tell(f"{cell.slug}: {state.state} too often; see `orch logs`, then retry")
         elif state.state in _BUSY:
             busy.append(cell)  # an intent that was cut short is among these
-    for cell, state in wanted:
-        if state.state == "failed":
-            _begin_again(folder, cell, state)
-    sent = _submit(request, [*busy, *(cell for cell, _ in wanted)])
+    cells, tell = [*busy, *wanted], request.tell
+    if isinstance(options, RayOptions):
+        sent = ray.submit(cells, folder, options, tell=tell)
+    else:
+        sent = slurm.submit(cells, folder, options, evaluate=request.evaluate, tell=tell)
     _evaluate_again(request, {c.id for c in sent.cells})
     return sent
-
-
-def _compare_clocks(request: SubmitRequest) -> None:
-    """Say it where this machine's clock is another than that of the runs folder's file system."""
-    ahead = time.time() - clock_of(request.folder.path)
-    if abs(ahead) > CLOCKS_DIFFER_SECONDS:
-        request.tell(
-            f"the clock of this machine is {abs(ahead) / 60:.0f} min "
-            f"{'ahead of' if ahead > 0 else 'behind'} that of the file system of "
-            f"{request.folder.path}: the times that "
-            "orch prints are off by that; no job is ended for it"
-        )
 
 
 def _begin_again(folder: RunFolder, cell: Cell, state: CellState) -> None:
@@ -106,45 +86,38 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
     again: dict[tuple[ArrayResources, tuple[str, ...]], list[Cell]] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, ExitRecord] = {}
     for cell, state in looks:
-        submission = known.get(request.folder.cell(cell).path.name)
-        never = submission is None and cell.scale == "full"  # small ones are scored by `orch run`
-        repeat = submission is not None and evaluation_jobs.may_repeat(submission, request.options)
-        if state.state == "succeeded" and (never or repeat):
-            exclude = (
-                bad_node(submission.exit)
-                if submission is not None and submission.exit is not None
-                else ()
-            )
-            if submission is not None and submission.exit is not None:
-                failed[cell.id] = (
-                    f"{cell.slug}: its evaluation failed ({_reason(submission.exit)}); it is tried "
-                    "again"
-                )
-            # An array has one shape of job and one list of excluded nodes.
-            again.setdefault((array_resources(cell), exclude), []).append(cell)
+        last = known.get(request.folder.cell(cell).path.name)
+        # small ones are scored by `orch run`
+        wanted = may_repeat(last, request.options) if last else cell.scale == "full"
+        if state.state != "succeeded" or not wanted:
+            continue
+        exclude: tuple[str, ...] = ()
+        if last is not None and last.exit is not None:
+            failed[cell.id], exclude = last.exit, bad_node(last.exit)
+        # An array has one shape of job and one list of excluded nodes.
+        again.setdefault((array_resources(cell), exclude), []).append(cell)
     for (_, exclude), cells in again.items():
         if isinstance(request.options, RayOptions):
-            if jobs := ray.submit_evaluation(cells, request.folder, request.options, request.tell):
-                for cell in cells:
-                    if cell.id in failed and cell.id in jobs:  # the others had no room
-                        request.tell(failed[cell.id])
-                request.tell(f"submitted {jobs}: evaluations of trained cells, a Ray job each")
-            continue
-        array = slurm.submit_evaluation(
-            cells, request.folder, request.options, request.tell, exclude=exclude
-        )
+            jobs = ray.submit_evaluation(cells, request.folder, request.options, request.tell)
+            cells = [cell for cell in cells if cell.id in jobs]  # the others had no room
+            as_ = f"as Ray jobs {jobs}"
+        else:
+            jobs = slurm.submit_evaluation(
+                cells, request.folder, request.options, request.tell, exclude=exclude
+            )
+            as_ = f"as job array {jobs}"
+            if gpus := evaluation_gpus(cells, request.options):
+                as_ += f", on {counted(gpus, 'GPU')}"
+            as_ += f", without node {exclude[0]}" if exclude else ""
         for cell in cells:
             if cell.id in failed:
-                request.tell(failed[cell.id])
-        gpus = evaluation_gpus(cells, request.options)
-        why = f", on {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
-        why += f", without node {exclude[0]}" if exclude else ""
-        request.tell(
-            f"submitted the evaluation of {len(cells)} trained cell{'s' if len(cells) > 1 else ''} "
-            f"as job array {array}{why}"
-        )
+                why = _reason(failed[cell.id])
+                request.tell(f"{cell.slug}: its evaluation failed ({why}); it is tried again")
+        if cells:
+            trained = counted(len(cells), "trained cell")
+            request.tell(f"submitted the evaluation of {trained} {as_}")
 
 
 def evaluation_states(
@@ -161,6 +134,9 @@ def wait(request: SubmitRequest) -> Launched:
     Ctrl-C ends only the waiting: jobs continue.
     """
     seen_before: dict[str, str] = {}
+    launcher: ClusterLauncher = slurm.SlurmLauncher(request.folder)
+    if isinstance(request.options, RayOptions):
+        launcher = ray.RayLauncher(request.folder, request.options)
     full_until = 0.0
     with processes.Stop().listening() as stop:
         while True:
@@ -175,7 +151,7 @@ def wait(request: SubmitRequest) -> Launched:
                 return Launched(tuple(looks), interrupted=True)
             frozen = [(c, state) for c, state in looks if state.state == "running" and state.fault]
             if frozen:
-                for sentence in _launcher(request).end_frozen(frozen):
+                for sentence in launcher.end_frozen(frozen):
                     request.tell(sentence)
                 # Their states are others now: look again before anything is submitted.
                 continue
@@ -184,41 +160,25 @@ def wait(request: SubmitRequest) -> Launched:
             if any(_goes_again(request, cell, state) for cell, state in looks) or (
                 request.evaluate
                 and (
-                    any(evaluation_jobs.may_repeat(s, request.options) for s in scores.values())
-                    or _has_unscored_cell(request, looks, scores)
+                    any(may_repeat(s, request.options) for s in scores.values())
+                    # SLURM's are submitted with the cells, as far as the queue had room; a Ray
+                    # has no queue for them.
+                    or any(
+                        state.state == "succeeded"
+                        and cell.scale == "full"
+                        and request.folder.cell(cell).path.name not in scores
+                        for cell, state in looks
+                    )
                 )
             ):
                 if time.monotonic() > full_until:
                     sent = start(request)
                     full_until = time.monotonic() + FULL_SECONDS if sent.no_room else 0.0
-            elif not (any(_is_busy(state) for _, state in looks) or num_waiting(scores)):
+            elif not num_waiting(scores) and not any(
+                state.state in _BUSY and not state.cut for _, state in looks
+            ):
                 return Launched(tuple(looks))
             _pause(request, stop)
-
-
-def _is_busy(state: CellState) -> bool:
-    return state.state in _BUSY and not state.cut
-
-
-def _has_unscored_cell(
-    request: SubmitRequest,
-    looks: Sequence[tuple[Cell, CellState]],
-    scores: Mapping[str, EvaluationState],
-) -> bool:
-    """Return True if a trained cell has no evaluation yet: SLURM's are submitted with the cells,
-    as far as the queue had room, and a Ray has no queue for them."""
-    return any(
-        state.state == "succeeded"
-        and cell.scale == "full"
-        and request.folder.cell(cell).path.name not in scores
-        for cell, state in looks
-    )
-
-
-def _launcher(request: SubmitRequest) -> ClusterLauncher:
-    if isinstance(request.options, RayOptions):
-        return ray.RayLauncher(request.folder, request.options)
-    return slurm.SlurmLauncher(request.folder, request.options)
 
 
 def num_waiting(scores: Mapping[str, EvaluationState]) -> int:

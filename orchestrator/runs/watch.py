@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -17,7 +17,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.state import one_look, read_state
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.live import Live
 
 MOVING: frozenset[str] = frozenset({"submitted", "pending", "running"})
 LISTED = ("submitted", "running", "failed", "cancelled", "unknown", "preempted", "timed_out")
@@ -45,9 +45,8 @@ class CellLine:
 
     cell: Cell
     state: State
-    step: int
-    reward: float | None = None
-    outcome: str = ""
+    now: LatestMetrics
+    collapsed: bool
 
     @property
     def total(self) -> int:
@@ -55,29 +54,7 @@ class CellLine:
         return self.cell.settings.num_train_steps
 
 
-@dataclass(frozen=True)
-class ProgressSnapshot:
-    """The state of all cells at one moment."""
-
-    lines: tuple[CellLine, ...]
-
-    @property
-    def steps(self) -> int:
-        """Return the train steps done, over all cells."""
-        return sum(min(line.step, line.total) for line in self.lines)
-
-    @property
-    def steps_left(self) -> int:
-        """Return the number of steps left in cells that continue without a person."""
-        return sum(max(0, one.total - one.step) for one in self.lines if one.state not in _OVER)
-
-    @property
-    def over(self) -> bool:
-        """Return True if every cell has ended for good."""
-        return all(line.state in _OVER for line in self.lines)
-
-
-def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
+def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> list[CellLine]:
     """Return the state of every cell now, with the last metrics of those that have not
     succeeded."""
     lines = []
@@ -91,22 +68,9 @@ def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> ProgressSnapshot:
             started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
             now = latest_metrics(started[-1].path) if started else LatestMetrics()
         outcome = look.exit.outcome if look.exit else None
-        kind = outcome.kind if outcome else ""
-        lines.append(CellLine(cell, look.state, now.step, now.reward, kind))
-    return ProgressSnapshot(tuple(lines))
-
-
-def progress_line(snapshot: ProgressSnapshot) -> str:
-    """Return one line such as `3 of 8 cells done, 2 running, 3 planned; 41% of steps`."""
-    counts = Counter(line.state for line in snapshot.lines)
-    done = counts.pop("succeeded", 0)
-    parts = [f"{done} of {len(snapshot.lines)} cells done"]
-    parts += [f"{count} {state}" for state, count in counts.items()]
-    collapsed = sum(line.outcome == "collapsed" for line in snapshot.lines)
-    if collapsed:
-        parts.append(f"{collapsed} collapsed")
-    total = sum(line.total for line in snapshot.lines)
-    return f"{', '.join(parts)}; {snapshot.steps / max(1, total):.0%} of steps"
+        collapsed = outcome is not None and outcome.kind == "collapsed"
+        lines.append(CellLine(cell, look.state, now, collapsed))
+    return lines
 
 
 class Summary:
@@ -116,38 +80,121 @@ class Summary:
         self._began: tuple[float, int] | None = None
         """When the watch began, and the train steps that were done then."""
 
-    def of(self, snapshot: ProgressSnapshot) -> str:
-        """Return `3 of 8 cells done, 5 running; 41% of steps; about 12 min left`."""
-        seconds = self.seconds_left(snapshot, time.monotonic())
-        left = "" if seconds is None else f"; about {duration(seconds)} left"
-        return progress_line(snapshot) + left
-
-    def seconds_left(self, snapshot: ProgressSnapshot, now: float) -> float | None:
-        """Return the seconds left at the speed since the watch began; None before one is known."""
+    def of(self, lines: Sequence[CellLine], now: float) -> str:
+        """Return `3 of 8 cells done, 5 running; 41% of steps; about 12 min left`, with the time
+        left at the speed since the watch began."""
+        counts = Counter(line.state for line in lines)
+        done = counts.pop("succeeded", 0)
+        parts = [f"{done} of {len(lines)} cells done"]
+        parts += [f"{count} {state}" for state, count in counts.items()]
+        if collapsed := sum(line.collapsed for line in lines):
+            parts.append(f"{collapsed} collapsed")
+        steps = sum(min(line.now.step, line.total) for line in lines)
+        share = steps / max(1, sum(line.total for line in lines))
+        text = f"{', '.join(parts)}; {share:.0%} of steps"
         if self._began is None:
-            self._began = (now, snapshot.steps)
-        spent, gained = now - self._began[0], snapshot.steps - self._began[1]
-        is_moving = any(line.state in MOVING for line in snapshot.lines)
-        is_known = gained > 0 and spent > 2 and is_moving
-        return spent * snapshot.steps_left / gained if is_known else None
+            self._began = (now, steps)
+        spent, gained = now - self._began[0], steps - self._began[1]
+        if gained <= 0 or spent <= 2 or MOVING.isdisjoint(counts):
+            return text
+        left = sum(max(0, one.total - one.now.step) for one in lines if one.state not in _OVER)
+        return f"{text}; about {duration(spent * left / gained)} left"
 
 
-def drawn(snapshot: ProgressSnapshot, summary: str, room: int) -> "RenderableType":
-    """Return the cells that are neither planned nor done, as many as fit, and the summary."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+class Progress:
+    """Shows how far the cells of experiments are: a table that is drawn anew on a terminal, lines
+    elsewhere."""
 
-    listed = [line for line in snapshot.lines if line.state in LISTED]
-    listed.sort(key=lambda line: line.state not in MOVING)
-    table = Table.grid(padding=(0, 2))
-    for line in listed[:room]:
-        style = "bold red" if line.state in ("failed", "unknown") else ""
-        reward = "" if line.reward is None else f"reward {line.reward:.3g}"
-        steps = f"step {line.step}/{line.total}"
-        table.add_row(Text(line.cell.slug), Text(line.state, style), steps, reward)
-    more = len(listed) - room
-    return Group(table, *([Text(f"... and {more} more")] if more > 0 else []), Text(summary))
+    def __init__(
+        self,
+        experiments: Sequence[tuple[str, Sequence[Cell], RunFolder]],
+        stream: TextIO,
+        live: "Live | None",
+        seconds: float,
+    ):
+        """experiments: name, cells and folder of each. live: of a terminal. seconds: between two
+        looks at least."""
+        self._experiments, self._stream, self._live = experiments, stream, live
+        self._seconds = seconds if live else QUIET_SECONDS
+        self._summaries = [Summary() for _ in experiments]
+        self._printed: list[str] = []
+        self.due = 0.0
+
+    def tell(self, line: str) -> None:
+        """Print a line about one cell."""
+        if self._live:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=self._stream, flush=True)
+            self.due = time.monotonic() + QUIET_SECONDS
+
+    def look(self) -> bool:
+        """Look at the cells and show them; elsewhere than on a terminal now and then, and at the
+        end. Return True if all have ended for good."""
+        began = time.monotonic()
+        looks = [take_snapshot(cells, folder) for _, cells, folder in self._experiments]
+        over = all(line.state in _OVER for lines in looks for line in lines)
+        texts = [
+            f"{name}: {summary.of(lines, began)}" if name else summary.of(lines, began)
+            for (name, *_), summary, lines in zip(
+                self._experiments, self._summaries, looks, strict=True
+            )
+        ]
+        if self._live:
+            self._draw(self._live, looks, texts)
+        elif texts != self._printed and (over or began >= self.due):
+            print(
+                *(text for text in texts if text not in self._printed),
+                sep="\n",
+                file=self._stream,
+                flush=True,
+            )
+            self._printed = texts
+        if began >= self.due:
+            spent = time.monotonic() - began
+            self.due = began + max(self._seconds, spent / _SHARE_LOOKING)
+        return over
+
+    def _draw(self, live: "Live", looks: Sequence[list[CellLine]], texts: Sequence[str]) -> None:
+        """Draw the cells that are neither planned nor done, as many as fit, and the summaries."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        room = max(3, live.console.height // (len(looks) + 1) - 2)
+        parts: list[Table | Text] = []
+        for lines, summary in zip(looks, texts, strict=True):
+            listed = [line for line in lines if line.state in LISTED]
+            listed.sort(key=lambda line: line.state not in MOVING)
+            table = Table.grid(padding=(0, 2))
+            for line in listed[:room]:
+                style = "bold red" if line.state in ("failed", "unknown") else ""
+                reward = "" if line.now.reward is None else f"reward {line.now.reward:.3g}"
+                steps = f"step {line.now.step}/{line.total}"
+                table.add_row(Text(line.cell.slug), Text(line.state, style), steps, reward)
+            more = len(listed) - room
+            parts += [table, Text(f"... and {more} more\n{summary}" if more > 0 else summary)]
+        live.update(Group(*parts), refresh=True)
+
+
+@contextmanager
+def _shown(
+    experiments: Sequence[tuple[str, Sequence[Cell], RunFolder]],
+    stream: TextIO,
+    seconds: float,
+    *,
+    transient: bool,
+) -> Iterator[Progress]:
+    """Yield what shows experiments on a stream. transient: the table does not stay."""
+    if not stream.isatty():
+        yield Progress(experiments, stream, None, seconds)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    # no refresh thread: who shows looks often enough
+    with Live(console=Console(file=stream), auto_refresh=False, transient=transient) as live:
+        yield Progress(experiments, stream, live, seconds)
 
 
 @contextmanager
@@ -155,134 +202,64 @@ def watch(
     cells: Sequence[Cell], folder: RunFolder, stream: TextIO | None = None, *, local: bool = True
 ) -> Iterator[Callable[[LaunchEvent], None]]:
     """Show the progress of these cells on `stream` (None: stderr): a line as each ends, and how
-    far all are, on a terminal as a table that is drawn anew.
+    far all are.
 
     Yield what takes the events of `launch`. local: no scheduler has to be asked.
     """
-    stream = stream or sys.stderr
-    lines, summary = _EventLines(len(cells)), Summary()
-    if not (stream.isatty() and cells):
-        quiet_since = time.monotonic()
+    done, stream = 0, stream or sys.stderr
+    seconds = LOOK_SECONDS if local else QUIET_SECONDS
+    with _shown([("", cells, folder)], stream, seconds, transient=True) as progress:
+        if not stream.isatty():
+            progress.due = time.monotonic() + QUIET_SECONDS
 
-        def tell(event: LaunchEvent) -> None:
-            nonlocal quiet_since
-            line = lines.of(event)
-            if not line and time.monotonic() - quiet_since >= QUIET_SECONDS:
-                line = summary.of(take_snapshot(cells, folder))
-            if line:
-                quiet_since = time.monotonic()
-                print(line, file=stream, flush=True)
+        def show(event: LaunchEvent) -> None:
+            nonlocal done
+            done += event.exit is not None and event.exit.state != "preempted"
+            if line := _line(event, f"{done}/{max(done, len(cells))}"):
+                progress.tell(line)
+            if cells and time.monotonic() >= progress.due:
+                progress.look()
 
-        yield tell
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    console, due = Console(file=stream), 0.0
-
-    def show(event: LaunchEvent) -> None:
-        nonlocal due
-        if line := lines.of(event):
-            console.print(line, markup=False, highlight=False)
-        began = time.monotonic()
-        if began >= due:
-            snapshot = take_snapshot(cells, folder)
-            live.update(drawn(snapshot, summary.of(snapshot), console.height // 2), refresh=True)
-            spent = time.monotonic() - began
-            due = began + max(LOOK_SECONDS if local else QUIET_SECONDS, spent / _SHARE_LOOKING)
-
-    # no refresh thread: launch ticks often enough
-    with Live(console=console, auto_refresh=False, transient=True) as live:
         yield show
 
 
-class _EventLines:
-    """A line for each event of a launch that a person wants to know."""
-
-    def __init__(self, total: int):
-        self._done, self._total = 0, total
-
-    def of(self, event: LaunchEvent) -> str:
-        """Return the line of an event; empty for one without."""
-        cell, ended = event.cell, event.exit
-        if cell is None or event.kind == "started":
-            return ""
-        if event.kind == "lost":
-            what = "it is started again" if event.again else "it is left for the next run"
-            return f"{cell.slug}: its process was killed; {what}, from its last checkpoint if any"
-        if event.kind == "elsewhere":
-            return f"{cell.slug}: another orch is training it"
-        if ended is None or ended.state == "preempted":
-            return f"{cell.slug}: stopped; it goes on from its last checkpoint when run again"
-        self._done += 1
-        head = f"[{self._done}/{max(self._done, self._total)}] {cell.slug}"
-        if ended.state != "succeeded":
-            kind = f"({ended.failure}) " if ended.failure else ""
-            return f"{head}: {ended.state} {kind}{_first_line(ended.message)}".rstrip()
-        outcome = ended.outcome
-        if outcome is not None and outcome.kind in ("collapsed", "unstable"):
-            return f"{head}: {outcome.kind} ({outcome.cause}) at step {outcome.step}"
-        reward = latest_metrics(event.attempt_dir).reward if event.attempt_dir else None
-        shown = "" if reward is None else f", reward {reward:.3f}"
-        return f"{head}: trained in {ended.ended - ended.started:.1f} s{shown}"
+def _line(event: LaunchEvent, place: str) -> str:
+    """Return a line on an event of a launch that a person wants to know, else an empty text."""
+    cell, ended = event.cell, event.exit
+    if cell is None or event.kind == "started":
+        return ""
+    if event.kind == "lost":
+        what = "it is started again" if event.again else "it is left for the next run"
+        return f"{cell.slug}: its process was killed; {what}, from its last checkpoint if any"
+    if event.kind == "elsewhere":
+        return f"{cell.slug}: another orch is training it"
+    if ended is None or ended.state == "preempted":
+        return f"{cell.slug}: stopped; it goes on from its last checkpoint when run again"
+    head = f"[{place}] {cell.slug}"
+    if ended.state != "succeeded":
+        kind = f"({ended.failure}) " if ended.failure else ""
+        message = ended.message.strip().partition("\n")[0]
+        return f"{head}: {ended.state} {kind}{message}".rstrip()
+    outcome = ended.outcome
+    if outcome is not None and outcome.kind in ("collapsed", "unstable"):
+        return f"{head}: {outcome.kind} ({outcome.cause}) at step {outcome.step}"
+    reward = latest_metrics(event.attempt_dir).reward if event.attempt_dir else None
+    shown = "" if reward is None else f", reward {reward:.3f}"
+    return f"{head}: trained in {ended.ended - ended.started:.1f} s{shown}"
 
 
-def keep_showing(cells: Sequence[tuple[str, Sequence[Cell], RunFolder]]) -> None:
+def keep_showing(experiments: Sequence[tuple[str, Sequence[Cell], RunFolder]]) -> None:
     """Show experiments again and again until all their cells have ended, or Ctrl-C.
 
-    cells: name, cells and folder of each experiment. A table on a terminal, and lines elsewhere.
+    experiments: name, cells and folder of each.
     """
-    summaries = [Summary() for _ in cells]
-    with ExitStack() as stack, suppress(KeyboardInterrupt):
-        show = _table(stack) if sys.stdout.isatty() else _lines()
+    with suppress(KeyboardInterrupt), _shown(experiments, sys.stdout, 0.0, transient=False) as one:
         while True:
             began = time.monotonic()
-            snapshots = [take_snapshot(own, folder) for _, own, folder in cells]
-            texts = [
-                f"{name}: {summary.of(one)}"
-                for one, summary, (name, *_) in zip(snapshots, summaries, cells, strict=True)
-            ]
-            show(snapshots, texts)
-            if all(one.over for one in snapshots):
+            if one.look():
                 return
             spent = time.monotonic() - began
             time.sleep(max(2 * LOOK_SECONDS, spent / _SHARE_LOOKING))
-
-
-Show = Callable[[Sequence[ProgressSnapshot], Sequence[str]], None]
-"""Shows experiments, each with the line that sums it up."""
-
-
-def _lines() -> Show:
-    """Print, now and then, how far all are."""
-    printed: dict[int, tuple[str, float]] = {}
-
-    def show(snapshots: Sequence[ProgressSnapshot], texts: Sequence[str]) -> None:
-        for i, (snapshot, summary) in enumerate(zip(snapshots, texts, strict=True)):
-            before, at = printed.get(i, ("", float("-inf")))
-            is_late = time.monotonic() - at >= QUIET_SECONDS
-            if summary != before and (is_late or snapshot.over):
-                sys.stdout.write(f"{summary}\n")
-                sys.stdout.flush()
-                printed[i] = summary, time.monotonic()
-
-    return show
-
-
-def _table(stack: ExitStack) -> Show:
-    """Draw a table anew on the terminal; its last state stays there."""
-    from rich.console import Console, Group
-    from rich.live import Live
-
-    console = Console()
-    live = stack.enter_context(Live(console=console, auto_refresh=False))
-
-    def show(snapshots: Sequence[ProgressSnapshot], texts: Sequence[str]) -> None:
-        room = max(3, (console.height - 2) // max(1, len(snapshots)) - 3)
-        parts = (drawn(*each, room) for each in zip(snapshots, texts, strict=True))
-        live.update(Group(*parts), refresh=True)
-
-    return show
 
 
 def latest_metrics(attempt_dir: Path) -> LatestMetrics:
@@ -303,7 +280,3 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _first_line(message: str) -> str:
-    return message.strip().partition("\n")[0]

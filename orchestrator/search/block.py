@@ -28,9 +28,6 @@ SIGNIFICANT_DIGITS = 4
 """Significant digits of a proposed β. A rounded number stays readable in names, and a value that is
 proposed twice is one cell."""
 
-Sampler = Literal["tpe", "random"]
-"""random learns nothing from earlier trials."""
-
 
 class TuneBlock(Frozen):
     """The block as written."""
@@ -51,7 +48,6 @@ class TuneBlock(Frozen):
     """Number of trials of each search."""
     parallel: PositiveInt = 1
     """Number of trials of each search that run at the same time."""
-    sampler: Sampler = "tpe"
     sampler_seed: NonNegativeInt = 0
 
     @property
@@ -172,11 +168,9 @@ def sampler(block: TuneBlock, trial: int) -> Any:
     search proposes the same values as one that was not stopped, and two controllers never propose
     equal ones.
     """
-    from optuna import samplers
+    from optuna.samplers import TPESampler
 
     seed = block.sampler_seed + 1_000_003 * trial
-    if block.sampler == "random":
-        return samplers.RandomSampler(seed=seed)
     # if all trials before the model miss an optimum, the model finds it late
     startup = max(3, min(10, 2 * block.trials // 5))
-    return samplers.TPESampler(seed=seed, n_startup_trials=startup)
+    return TPESampler(seed=seed, n_startup_trials=startup)

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import RunFolderError
@@ -49,7 +50,7 @@ class SearchJournal:
 
             optuna.logging.set_verbosity(optuna.logging.ERROR)
             self._make_folder()
-            no_lock: Any = _NoLock()
+            no_lock: Any = SimpleNamespace(acquire=lambda: True, release=lambda: None)
             try:
                 if self.log.exists() and self.log.read_bytes()[:1] not in (b"", b"{"):
                     raise ValueError("its first line is no object of JSON")
@@ -132,14 +133,6 @@ class SearchJournal:
 def is_of(study: "optuna.Study", search: Search) -> bool:
     """Return True if a study is exactly this search. The spec may have changed since."""
     return bool(study.user_attrs.get(DECLARED) == _through_json(search.declaration()))
-
-
-class _NoLock:
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 def _through_json(plain: Any) -> Any:

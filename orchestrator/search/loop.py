@@ -7,6 +7,7 @@ stopped, its open trials stay in the journal and their cells on disk; the next c
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.records import Cell
@@ -18,7 +19,6 @@ from orchestrator.search.results import (
     beta_text,
     confirmation_cells,
     is_begun,
-    mean,
     objective_of,
     outcome,
 )
@@ -125,6 +125,6 @@ def _tell(trial: OpenTrial, study: "optuna.Study", journal: SearchJournal) -> st
         handle.set_user_attr("why", why)
         study.tell(trial.number, state=TrialState.FAIL)
         return f"{trial}: fail ({why})"
-    value = mean(seeds.values())
+    value = fmean(seeds.values())
     study.tell(trial.number, value)
     return f"{trial}: complete {value:.4g}"

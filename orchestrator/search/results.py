@@ -1,10 +1,11 @@
 """Results of searches, read from the journal: trials, the best, contests."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from orchestrator.analysis.runs import measure
 from orchestrator.analysis.stats import Estimate, estimate, holm, one_sided_p
@@ -38,12 +39,7 @@ class TrialResult:
     @property
     def value(self) -> float | None:
         """Return the mean over the seeds; None if nothing was measured."""
-        return mean(self.seeds.values()) if self.seeds else None
-
-
-def mean(values: Collection[float]) -> float:
-    """Return the mean of at least one value."""
-    return math.fsum(values) / len(values)
+        return fmean(self.seeds.values()) if self.seeds else None
 
 
 def beta_text(beta: float) -> str:
@@ -112,7 +108,7 @@ class SearchOutcome:
         """Return the trial with the best mean, the earlier one of equals; None without one."""
         sign = self.search.block.sign
         return max(
-            self.measured, key=lambda t: (sign * mean(t.seeds.values()), -t.number), default=None
+            self.measured, key=lambda t: (sign * fmean(t.seeds.values()), -t.number), default=None
         )
 
     @property
@@ -149,8 +145,7 @@ def confirmation_cells(search: Search, beta: float) -> list[Cell]:
 # ------------------------------------------------------------------ searches against each other
 
 
-@dataclass(frozen=True)
-class Contest:
+class Contest(NamedTuple):
     """The comparison of two searches, each at its best configuration, seed by seed."""
 
     one: str
@@ -164,7 +159,7 @@ class Contest:
 
 def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
     """Compare every two searches at their own best, on fresh seeds if both have them."""
-    rows: list[tuple[str, str, Estimate, float, bool]] = []
+    rows: list[Contest] = []
     for one, other in combinations(results, 2):
         if one.best is None or other.best is None:
             continue
@@ -175,47 +170,33 @@ def contests(results: Sequence[SearchOutcome]) -> list[Contest]:
         if differences:
             difference = estimate(differences)
             p = min(1.0, 2 * min(one_sided_p(difference, 0.0)))
-            rows.append((one.search.name, other.search.name, difference, p, fresh))
-    corrected = holm([row[3] for row in rows])
-    return [
-        Contest(a, b, difference, p, fresh)
-        for (a, b, difference, _, fresh), p in zip(rows, corrected, strict=True)
-    ]
+            rows.append(Contest(one.search.name, other.search.name, difference, p, fresh))
+    corrected = holm([row.p for row in rows])
+    return [row._replace(p=p) for row, p in zip(rows, corrected, strict=True)]
 
 
 # ------------------------------------------------------------------ cells, and what a report reads
 
 
-def cells_of_open_trials(experiment: Experiment, results: Iterable[SearchOutcome]) -> list[Cell]:
-    """Return the cells of open trials, without the cells of the spec's own grid."""
-    grid = {cell.id for cell in experiment.cells}
-    cells = {
-        cell.id: cell
-        for result in results
-        for trial in result.trials
-        if trial.state == "RUNNING"
-        for cell in result.search.cells(trial.beta, result.search.block.seeds)
-        if cell.id not in grid
-    }
-    return list(cells.values())
+def cells_of_trials(
+    experiment: Experiment, results: Iterable[SearchOutcome]
+) -> Iterator[tuple[str, Cell]]:
+    """Yield the state of each trial with each of its cells that are not of the spec's own grid.
 
-
-def cells_of_all_trials(experiment: Experiment, results: Iterable[SearchOutcome]) -> list[Cell]:
-    """Return the cells of the grid, of every trial and of confirmations, each once.
-
-    A trial's cell has the axes `search` and `trial`.
+    A trial's cell has the axes `search` and `trial`; those of a confirmation come as COMPLETE.
     """
-    cells = {cell.id: cell for cell in experiment.cells}
+    grid = {cell.id for cell in experiment.cells}
     for result in results:
         search = result.search
         for trial in result.trials:
             for cell in search.cells(trial.beta, search.block.seeds):
                 axes = {**cell.axes, "search": search.name, "trial": str(trial.number)}
-                cells.setdefault(cell.id, cell.model_copy(update={"axes": axes}))
+                if cell.id not in grid:
+                    yield trial.state, cell.model_copy(update={"axes": axes})
         if result.chosen is not None:
             for cell in confirmation_cells(search, result.chosen):
-                cells.setdefault(cell.id, cell)
-    return list(cells.values())
+                if cell.id not in grid:
+                    yield "COMPLETE", cell
 
 
 def read_searches(experiment: Experiment) -> tuple[list[SearchOutcome], list[str]]:
@@ -230,11 +211,14 @@ def read_searches(experiment: Experiment) -> tuple[list[SearchOutcome], list[str
         studies = journal.studies()
     except OrchError as error:
         return [], [f"the search in {journal.path} cannot be shown: {error}"]
-    fitting = [n for n in studies if n in searches and is_of(studies[n], searches[n])]
-    faults = [
-        f"{journal.path}: the spec has changed since search {name} began, so the search is not "
-        "shown; `orch tune` with another tune.name begins a new one"
-        for name in studies
-        if name not in fitting
-    ]
-    return [outcome(searches[name], studies[name]) for name in fitting], faults
+    shown, faults = [], []
+    for name, study in studies.items():
+        search = searches.get(name)
+        if search is not None and is_of(study, search):
+            shown.append(outcome(search, study))
+        else:
+            faults.append(
+                f"{journal.path}: the spec has changed since search {name} began, so the search is "
+                "not shown; `orch tune` with another tune.name begins a new one"
+            )
+    return shown, faults

@@ -6,13 +6,8 @@ from typing import Any
 
 from orchestrator.analysis.stats import estimate
 from orchestrator.analysis.text import counted, estimate_text, number_text, p_text
-from orchestrator.charts.marks import ChartView, Rows
-from orchestrator.report.model import Figure, ReportTable, Section
-from orchestrator.report.plots import trial_chart
-from orchestrator.runs.cost import total
+from orchestrator.report.model import ReportTable, Section
 from orchestrator.runs.experiment import Experiment
-from orchestrator.search.block import FIELD
-from orchestrator.search.design import Search
 from orchestrator.search.results import (
     SearchOutcome,
     beta_text,
@@ -41,51 +36,14 @@ def section(outcomes: Sequence[SearchOutcome]) -> Section:
     points = [CHOSEN]
     if len(block.seeds) < 2:
         points.insert(0, "Each trial has one seed: a difference may be noise.")
-    text = (
-        f"{block.objective}, the mean over {counted(len(block.seeds), 'seed')} a trial; "
-        f"sampler {block.sampler}."
-    )
-    figure = Figure(
-        "tune",
-        "drawn",
-        "Searches",
-        "Each mark is a trial, the mean over its seeds.",
-        "Objective over β; the tables hold the same numbers.",
-        views=(chart(outcomes),),
-    )
+    text = f"{block.objective}, the mean over {counted(len(block.seeds), 'seed')} a trial."
     return Section(
         f"tune-{block.name}",
         f"Search for β: {block.name}",
         text=(text,),
         points=tuple(points),
-        figures=(figure,) if any(one.measured for one in outcomes) else (),
         tables=tuple(table for table in tables if table.rows),
     )
-
-
-def chart(outcomes: Sequence[SearchOutcome]) -> ChartView:
-    """Return the objective over β, a series for each search."""
-    block = outcomes[0].search.block
-    rows: Rows = [
-        {"name": one.search.name, "x": t.beta, "value": t.value}
-        | {"of": f"trial {t.number}, {beta_text(t.beta)}"}
-        for one in outcomes
-        for t in one.measured
-    ]
-    return trial_chart(rows, f"{block.name}: {block.metric} over {FIELD}", FIELD, block.metric)
-
-
-def plan_table(searches: Sequence[Search]) -> ReportTable:
-    """Return a table of what would be searched, and what a trial is expected to cost."""
-    rows = []
-    for search in searches:
-        low, high = search.block.beta
-        space = f"{FIELD} in log({low:g}, {high:g})"
-        price = total(search.cells(low, search.block.seeds))
-        trials = str(search.block.trials)
-        rows.append((search.name, space, search.block.objective, trials, str(price)))
-    columns = ("search", "space", "objective", "trials", "a trial costs")
-    return ReportTable("", columns, tuple(rows))
 
 
 def best_table(outcomes: Sequence[SearchOutcome]) -> ReportTable:

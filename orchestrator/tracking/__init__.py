@@ -5,7 +5,7 @@
     content    the content of one run, the points that MLflow lacks, and marks of those it has
     names      names and texts as MLflow allows them
     store      the MLflow store: its address, its errors in sentences, its searches page by page
-    views      the view of the runs, and the links in notes
+    links      the addresses of runs, for pages that link to them
     server     an mlflow server to look at it, for as long as the dashboard runs
 
 One experiment a spec and scale. In it one run a cell, and one run called `summary` that holds the

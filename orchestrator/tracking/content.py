@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.identity import digest
 from orchestrator.records import MetricPoint
-from orchestrator.tracking.names import allowed_name, param_text, tag_text
+from orchestrator.tracking.names import allowed_name, cut
 
 MAX_HASHED_BYTES = 8 << 20
 """Largest size of a file, in bytes, that is compared by content. Larger files are compared by size
@@ -144,14 +144,9 @@ def milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000)) if math.isfinite(seconds) else 1
 
 
-def safe_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags in the form that MLflow accepts."""
-    return {allowed_name(name): tag_text(value) for name, value in tags.items()}
-
-
-def safe_params(params: Mapping[str, str]) -> dict[str, str]:
-    """Return params in the form that MLflow accepts."""
-    return {allowed_name(name): param_text(value) for name, value in params.items()}
+def safe(texts: Mapping[str, str], longest: int) -> dict[str, str]:
+    """Return tags or params in the form that MLflow accepts."""
+    return {allowed_name(name): cut(value, longest) for name, value in texts.items()}
 
 
 def _state_of(file: Path) -> list[object]:

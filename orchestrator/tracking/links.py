@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from orchestrator.rundir import RunFolder
 from orchestrator.tracking.store import Store, connected, every, store_of
-from orchestrator.tracking.views import runs_page
 
 _QUERY = (
     "select tags.value, runs.run_uuid from runs join tags on tags.run_uuid = runs.run_uuid "
@@ -57,6 +56,11 @@ def experiment_page(folder: RunFolder, store: Store) -> str:
     """
     query = "select experiment_id from experiments where name = ?"
     return "".join(runs_page(id_) for (id_,) in _in_sqlite(store.database, query, folder))
+
+
+def runs_page(experiment_id: str) -> str:
+    """Return the address of an experiment's runs below MLflow's."""
+    return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
 
 
 def _in_sqlite(database: Path | None, query: str, folder: RunFolder) -> list[tuple[Any, ...]]:

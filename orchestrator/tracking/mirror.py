@@ -13,7 +13,6 @@ Artifacts of the default store have addresses without a folder (`mlflow-artifact
 they stay right if the runs folder is moved, copied, or reached by another path.
 """
 
-import shlex
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
@@ -35,10 +34,9 @@ from orchestrator.tracking.content import (
     Marks,
     Point,
 )
-from orchestrator.tracking.names import tag_text
-from orchestrator.tracking.runs import SUMMARY, pruned_cells, runs
+from orchestrator.tracking.links import runs_page
+from orchestrator.tracking.runs import pruned_cells, runs
 from orchestrator.tracking.store import Store, connected, every, store_of
-from orchestrator.tracking.views import resolved, runs_page, view_tag
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's page opens on curves
 ROWS_PER_CALL, PARAMS_PER_CALL = 1000, 100
@@ -49,7 +47,8 @@ LOCK = "mirror.lock"
 
 @dataclass
 class MirrorReport:
-    """The result of a mirror. `view` is the page to open, or the command that serves it."""
+    """The result of a mirror. `view` is the page of a server; for other stores `orch dashboard`
+    starts one."""
 
     experiment: str
     store: str
@@ -71,19 +70,18 @@ def mirror(
     spec: Spec,
     folder: RunFolder,
     uri: str | None = None,
-    only: Collection[str] | None = None,
 ) -> MirrorReport:
     """Make MLflow equal to these records and scores. A second call changes nothing.
 
     The store is `uri`, else the spec's `site.tracking_uri`, else $MLFLOW_TRACKING_URI, else
     `mlflow.db` in the runs folder. Only launched cells have runs. Runs of pruned cells are deleted.
-    Runs of other cells that are not among the records, or not among `only`, are left unchanged. The
-    files in `folder.report` become artifacts of the run `summary`. Raise EnvironmentFault if MLflow
-    does not answer, and RunFolderError if the folder cannot be written.
+    Runs of other cells that are not among the records are left unchanged. The files in
+    `folder.report` become artifacts of the run `summary`. Raise EnvironmentFault if MLflow does not
+    answer, and RunFolderError if the folder cannot be written.
     """
     store = store_of(folder, uri or spec.site.tracking_uri)
-    report = MirrorReport(folder.experiment, store.shown, _command(store))
-    every_run = runs(records, scores, spec, folder, only)
+    report = MirrorReport(folder.experiment, store.shown)
+    every_run = runs(records, scores, spec, folder)
     if not every_run:
         return report
     path = folder.path / LOCK
@@ -93,7 +91,7 @@ def mirror(
         take_lock(lock)
         with connected(store) as client:
             writer = _Writer(client, store, folder, report)
-            writer.make(every_run, view_tag(records), pruned_cells(folder))
+            writer.make(every_run, pruned_cells(folder))
     return report
 
 
@@ -106,13 +104,10 @@ class _Writer:
         self._present: dict[str, Any] = {}
         """Key -> run."""
 
-    def make(
-        self, contents: Sequence[Content], view: tuple[str, str], pruned: Collection[str]
-    ) -> None:
+    def make(self, contents: Sequence[Content], pruned: Collection[str]) -> None:
         """Make the store equal to the contents of all runs, the summary first. Delete the runs of
         the pruned cells."""
-        summary = contents[0]
-        self._open_experiment(summary)
+        self._open_experiment(contents[0])
         self._read_runs()
         for key in {f"cell/{id_}" for id_ in pruned} & self._present.keys():
             if not any(content.key == key for content in contents):
@@ -120,8 +115,6 @@ class _Writer:
                 self.report.deleted += 1
         for content in contents:
             self._complete(content)
-            if content is summary:
-                self._describe(summary, view)
 
     # -------------------------------------------------------------- the experiment
 
@@ -133,8 +126,8 @@ class _Writer:
             self.client.restore_experiment(experiment.experiment_id)
         if where is not None:
             where.mkdir(parents=True, exist_ok=True)
+        tags = {**_KIND, "scale": summary.tags["scale"], NOTE: summary.tags[NOTE]}
         if experiment is None:
-            tags = {**_KIND, "scale": summary.tags["scale"]}
             created = self.client.create_experiment(name, self.store.artifact_location, tags)
             experiment = self.client.get_experiment(created)
         if not experiment.experiment_id:
@@ -142,25 +135,12 @@ class _Writer:
                 f"what answers at {self.store.shown} is no MLflow. Nothing is lost: `orch report` "
                 "mirrors what is missing"
             )
-        page = runs_page(experiment.experiment_id)
+        for key, value in tags.items():
+            if experiment.tags.get(key) != value:
+                self.client.set_experiment_tag(experiment.experiment_id, key, value)
         self._experiment = experiment
         if self.store.is_server:
-            self.report.view = f"{self.store.address}/{page}"
-        else:
-            self.report.view += f"\n  then open http://127.0.0.1:5000/{page}"
-
-    def _describe(self, summary: Content, view: tuple[str, str]) -> None:
-        """Set the experiment's own tags: its description, and the view."""
-        id_ = self._experiment.experiment_id
-        note = self._linked(summary.tags[NOTE], self._id_of(summary.key))
-        tags = {**_KIND, "scale": summary.tags["scale"], NOTE: note, **dict([view])}
-        before = self.client.get_experiment(id_).tags
-        for key, value in tags.items():
-            if before.get(key) != value:
-                self.client.set_experiment_tag(id_, key, value)
-
-    def _linked(self, note: str, summary_id: str) -> str:
-        return tag_text(resolved(note, self._experiment.experiment_id, summary_id))
+            self.report.view = f"{self.store.address}/{runs_page(experiment.experiment_id)}"
 
     # -------------------------------------------------------------- the runs that are there
 
@@ -171,21 +151,13 @@ class _Writer:
             if key := run.data.tags.get(KEY):
                 self._present.setdefault(key, run)
 
-    def _id_of(self, key: str) -> str:
-        run = self._present.get(key)
-        return "" if run is None else str(run.info.run_id)
-
-    def _tags(self, content: Content) -> dict[str, str]:
-        """Return the tags that a run should have."""
-        return {**content.tags, NOTE: self._linked(content.tags[NOTE], self._id_of(SUMMARY))}
-
     def _is_held(self, run: Any, content: Content) -> bool:
         """Return True if a run already has its content, including artifacts."""
         before = run.data.tags
         return (
             self._has_artifacts(run, content)
             and before.get(INGESTED) == content.marks.text
-            and all(before.get(name) == value for name, value in self._tags(content).items())
+            and all(before.get(name) == value for name, value in content.tags.items())
             and run.info.run_name == content.name
             and run.info.status == content.status
             and content.ended in (None, run.info.end_time)
@@ -220,22 +192,17 @@ class _Writer:
         """Return a new run."""
         # The intent is written before the points: after a kill the next mirror knows which points
         # may be in MLflow.
-        tags = {**self._tags(content), INGESTING: content.marks.text}
+        tags = {**content.tags, INGESTING: content.marks.text}
         id_ = self._experiment.experiment_id
-        created = self.client.create_run(id_, content.started, tags, content.name)
-        run_id = created.info.run_id
-        self._present[content.key] = created
-        if content.key == SUMMARY:  # its note links to itself
-            self.client.set_tag(run_id, NOTE, self._linked(content.tags[NOTE], run_id))
         self.report.created += 1
-        return created
+        return self.client.create_run(id_, content.started, tags, content.name)
 
     def _updated(self, run: Any, content: Content) -> Any:
         """Set the tags and the name of a run, and the intent. Return the run as it was before."""
         from mlflow.entities import RunTag
 
         run_id, before = run.info.run_id, run.data.tags
-        tags = {**self._tags(content), INGESTING: content.marks.text}
+        tags = {**content.tags, INGESTING: content.marks.text}
         if run.info.run_name != content.name:
             self.client.update_run(run_id, name=content.name)
         changed = [RunTag(k, v) for k, v in tags.items() if before.get(k) != v]
@@ -283,12 +250,3 @@ def _below(root: Path, name: str) -> Path:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _command(store: Store) -> str:
-    if store.is_server:
-        return store.address
-    command = f"mlflow server --backend-store-uri {shlex.quote(store.shown)}"
-    if store.ours and store.artifacts is not None:
-        command += f" --artifacts-destination {shlex.quote(str(store.artifacts.parent))}"
-    return command

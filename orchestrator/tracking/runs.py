@@ -6,8 +6,9 @@ These are one summary and one run per launched cell. The summary comes first.
 import json
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from orchestrator.files import read_json, read_lines
 from orchestrator.identity import flatten
 from orchestrator.library.neighbour import UNVERIFIED
 from orchestrator.metrics.names import in_mlflow
-from orchestrator.records import ENDED, MetricPoint, Record, Score, Spec, State, Study
+from orchestrator.records import ENDED, MetricPoint, Record, Score, Spec, State
 from orchestrator.rundir import AttemptDir, CellDir, RunFolder
 from orchestrator.spec.fields import text_of
 from orchestrator.spec.redaction import hide
@@ -29,11 +30,9 @@ from orchestrator.tracking.content import (
     Points,
     add_points,
     milliseconds,
-    safe_params,
-    safe_tags,
+    safe,
 )
-from orchestrator.tracking.names import configuration_names, run_names
-from orchestrator.tracking.views import CONFIGURATION_TAG, study_tag
+from orchestrator.tracking.names import MAX_PARAM, MAX_TAG
 
 MICRO_NOTE = (
     "**Micro scale**: trained by the embedded trainer on this machine as a rehearsal. Its numbers "
@@ -61,12 +60,8 @@ def runs(
     scores: Iterable[Score],
     spec: Spec,
     folder: RunFolder,
-    only: Collection[str] | None = None,
 ) -> list[Content]:
-    """Return the runs of these records, the summary first. Empty if none was launched yet.
-
-    only: ids of the cells whose runs are wanted; the others are still worked on.
-    """
+    """Return the runs of these records, the summary first. Empty if none was launched yet."""
     scores = list(scores)
     # The caller may have added the means of domains already.
     if not any(score.task in TASK.values() for score in scores):
@@ -74,26 +69,22 @@ def runs(
     of_cell: dict[str, list[Score]] = defaultdict(list)
     for score in scores:
         of_cell[score.cell_id].append(score)
-    studies = {study.name: study for study in spec.studies}
     begun = [(record, started) for record in records if (started := _started(record)) is not None]
     if not begun:
         return []
-    first = _first_event(folder) or min(started for _, started in begun)
-    every = [record.cell for record in records]
-    names, configurations = run_names(every), configuration_names(every)
+    first = min(started for _, started in begun)
+    with suppress(RunFolderError, KeyError, TypeError, ValueError):
+        # the ledger's, which does not depend on the mirrored cells
+        first = next((float(event["time"]) for event in read_lines(folder.ledger)), first)
     named_metrics = _asked_metrics(spec)
     of_cells = [
         _cell(
             record,
             started,
             of_cell[record.cell.id],
-            studies,
-            names[record.cell.id],
-            configurations[record.cell.id],
             named_metrics,
         )
         for record, started in begun
-        if only is None or record.cell.id in only
     ]
     ends = [cell.ended for cell in of_cells if cell.ended is not None]
     ended = max(ends) if len(ends) == len(begun) else None
@@ -111,13 +102,8 @@ def _asked_metrics(spec: Spec) -> frozenset[str] | None:
     return frozenset(name for text in texts for name in _METRIC_NAME.findall(text))
 
 
-def _logged_metrics(
-    record: Record, named_metrics: frozenset[str] | None
-) -> tuple[frozenset[str], dict[str, str]]:
-    """Return the metrics that MLflow holds as curves, and as params those that never vary.
-
-    A metric that has not varied yet is neither until the cell has ended.
-    """
+def _logged_metrics(record: Record, named_metrics: frozenset[str] | None) -> frozenset[str]:
+    """Return the metrics that MLflow holds as curves."""
     settings = record.cell.settings
     off_policy = (
         record.cell.scale == "full"
@@ -126,35 +112,23 @@ def _logged_metrics(
         or settings.precision.rollout not in (None, settings.precision.training)
     )
     recorded = {name for point in record.metrics for name in point.values}
-    chosen = {
+    return frozenset(
         name
         for name in recorded
         if named_metrics is None or in_mlflow(name, off_policy=off_policy) or name in named_metrics
-    }
-    constant = {n: v for n, v in _constants(record.metrics).items() if n in chosen}
-    # A prediction is one number of a run, and no curve.
-    constant |= {
-        n: v
-        for point in record.metrics
-        for n, v in point.values.items()
-        if n in chosen and n.endswith("_predicted")
-    }
-    params = {n: repr(v) for n, v in constant.items()} if record.state == "succeeded" else {}
-    return frozenset(chosen - constant.keys()), params
+    )
 
 
 def _cell(
     record: Record,
     started: float,
     scores: Sequence[Score],
-    studies: Mapping[str, Study],
-    name: str,
-    configuration: str,
     named_metrics: frozenset[str] | None,
 ) -> Content:
     cell, settings = record.cell, record.cell.settings
+    # A cell whose name another one has too has a part of its id behind its seed.
+    configuration, _, twin = cell.slug.rpartition(f"-s{settings.seed}")
     plan, fault = _plan(record.directory)
-    logged, never_varied = _logged_metrics(record, named_metrics)
     tags = {
         "model": settings.model.name,
         "data": settings.data.name,
@@ -167,31 +141,44 @@ def _cell(
         "kl.estimator": settings.kl.estimator,
         "kl.placement": text_of(settings.kl.placement),
         "kl.beta": text_of(settings.kl.beta),
-        CONFIGURATION_TAG: configuration,
+        # its seeds share it, so that MLflow can group them
+        "configuration": f"{configuration} {cell.studies[0]}" if twin else configuration,
         "scale": cell.scale,
         "state": record.state,
         "outcome": record.outcome.word if record.outcome else "",
         "collapse": record.outcome.cause if record.outcome else "",
-        **_study_tags(cell.studies, studies),
-        **{study_tag(name): "yes" for name in cell.studies},
+        "study": cell.studies[0] if cell.studies else "",
+        "studies": ", ".join(cell.studies),
+        **{f"study.{name}": "yes" for name in cell.studies},
         "orch.key": f"cell/{cell.id}",
         "orch.kind": "cell",
         "orch.cell_id": cell.id,
         "orch.trained_by": _trained_by(settings.backend.name, plan),
         "orch.directory": str(record.directory),
-        NOTE: describe_cell(record, fault),
+        NOTE: _described(
+            MICRO_NOTE if cell.scale == "micro" else "",
+            f"**KL term** {verdict_on(settings).summary}",
+            record.last.message if record.last else "",
+            record.outcome.reason if record.outcome else "",
+            *record.faults,
+            fault,
+        ),
     }
     return Content(
         key=f"cell/{cell.id}",
-        name=name,
+        name=cell.slug,
         status=STATUS[record.state],
         started=milliseconds(started),
         ended=milliseconds(_ended(record, started)) if record.state in ENDED else None,
-        tags=safe_tags(tags),
-        params=safe_params(
-            {name: text_of(value) for name, value in flatten(settings.model_dump())} | never_varied
+        tags=safe(tags, MAX_TAG),
+        params=safe(
+            {name: text_of(value) for name, value in flatten(settings.model_dump())}, MAX_PARAM
         ),
-        points=_points(record, logged, _score_points(scores, record, started)),
+        points=_points(
+            record,
+            _logged_metrics(record, named_metrics),
+            _score_points(scores, record, started),
+        ),
         texts=_texts(record, scores, plan),
         files=_items(record, scores),
     )
@@ -205,7 +192,9 @@ def _summary(
         "orch.key": SUMMARY,
         "orch.kind": SUMMARY,
         "orch.directory": str(folder.path),
-        NOTE: describe_experiment(spec, records, folder),
+        NOTE: _described(
+            MICRO_NOTE if records[0].cell.scale == "micro" else "", spec.question, spec.description
+        ),
     }
     files = {
         f"report/{path.relative_to(folder.report).as_posix()}": path
@@ -219,34 +208,10 @@ def _summary(
         status="RUNNING" if ended is None else "FINISHED",
         started=milliseconds(first),
         ended=ended,
-        tags=safe_tags(tags),
+        tags=safe(tags, MAX_TAG),
         texts=texts,
         files=files,
     )
-
-
-def _study_tags(names: Sequence[str], studies: Mapping[str, Study]) -> dict[str, str]:
-    figures = [studies[name].figure for name in names if name in studies and studies[name].figure]
-    return {
-        "study": names[0] if names else "",
-        "studies": ", ".join(names),
-        "figure": ", ".join(dict.fromkeys(figures)),
-    }
-
-
-def _constants(points: Iterable[MetricPoint]) -> dict[str, float]:
-    """Return name -> value of each metric with one value at all of its steps, at least two."""
-    counts: Counter[str] = Counter()
-    values: dict[str, set[float]] = defaultdict(set)
-    for point in points:
-        counts.update(point.values.keys())
-        for name, value in point.values.items():
-            values[name].add(value)
-    return {
-        name: value
-        for name, (value, *others) in values.items()
-        if not others and counts[name] > 1 and math.isfinite(value)
-    }
 
 
 def _points(record: Record, logged: Collection[str], scores: Iterable[MetricPoint]) -> Points:
@@ -332,15 +297,6 @@ def _ended(record: Record, started: float) -> float:
     return record.metrics[-1].time if record.metrics else started
 
 
-def _first_event(folder: RunFolder) -> float | None:
-    """Return the start of the experiment, by its ledger. It does not depend on the mirrored
-    cells."""
-    try:
-        return next((float(event["time"]) for event in read_lines(folder.ledger)), None)
-    except (RunFolderError, KeyError, TypeError, ValueError):
-        return None
-
-
 def _json(plain: Any) -> str:
     return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
@@ -372,66 +328,6 @@ def _trained_by(library: str, plan: Mapping[str, Any]) -> str:
     return f"{release} ({UNVERIFIED})" if graded else release
 
 
-def describe_cell(record: Record, fault: str = "") -> str:
-    """Describe one cell: its place in the grid, the effect of its KL term, and its result."""
-    cell = record.cell
-    axes = ", ".join(f"{name} `{value}`" for name, value in cell.axes.items())
-    parts = [
-        MICRO_NOTE if cell.scale == "micro" else "",
-        axes,
-        f"**KL term** {verdict_on(cell.settings).summary}",
-        f"**State** {record.state}{_message(record)}",
-        _outcome(record),
-        "\n".join(f"- {text}" for text in (*record.faults, fault) if text),
-        "[The report](orch:report), [all runs](orch:runs)",
-        f"Studies: {', '.join(cell.studies)}. Run directory: `{record.directory}`",
-    ]
+def _described(*parts: str) -> str:
+    """Return the note on the page of a run or an experiment, a paragraph each."""
     return "\n\n".join(part for part in parts if part)
-
-
-def describe_experiment(spec: Spec, records: Sequence[Record], folder: RunFolder) -> str:
-    """Describe the experiment: question, description, claims, progress, and folder."""
-    micro = bool(records) and records[0].cell.scale == "micro"
-    parts = [
-        # MLflow shows the first line alone, above a page for traces of agents.
-        "[All runs, with their curves](orch:runs)",
-        MICRO_NOTE if micro else "",
-        spec.question,
-        spec.description,
-        "[The report](orch:report), an artifact of the run [summary](orch:summary)"
-        if (folder.report / "index.html").is_file()
-        else "The report is an artifact of the run `summary`, once `orch report` has made it.",
-        _claims(spec),
-        _progress(records),
-        f"Run directories: `{folder.path}`",
-    ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _message(record: Record) -> str:
-    end = record.last
-    tries = len(record.attempts)
-    text = f", {tries} attempts" if tries > 1 else ""
-    return f"{text}: {end.message}" if end is not None and end.message else text
-
-
-def _outcome(record: Record) -> str:
-    outcome = record.outcome
-    if outcome is None:
-        return ""
-    cause = f" ({outcome.cause})" if outcome.cause else ""
-    step = f" at step {outcome.step}" if outcome.step is not None else ""
-    detail = f": {outcome.reason}" if outcome.reason else ""
-    return f"**Outcome** {outcome.word}{cause}{step}{detail}"
-
-
-def _claims(spec: Spec) -> str:
-    listed = [f"- **{name}**: `{statement}`" for name, statement in spec.claims.items()]
-    return "\n".join(["Claims:", "", *listed]) if listed else ""
-
-
-def _progress(records: Sequence[Record]) -> str:
-    counts = Counter(record.state for record in records)
-    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    collapsed = sum(1 for r in records if r.outcome is not None and r.outcome.kind == "collapsed")
-    return f"{len(records)} cells: {states}; {collapsed} collapsed."

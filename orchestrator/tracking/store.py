@@ -204,27 +204,14 @@ def _sentence(error: Exception, opening: bool) -> str | None:
     if (
         mismatch := re.search(r"out-of-date database schema \(found version (\w+)", line)
     ) is not None:
-        return _schema_sentence(mismatch[1])
+        return (
+            f"another MLflow has written it (schema {mismatch[1]}). If that was an older one, keep "
+            "a copy and run `mlflow db upgrade` with its address; else install that newer MLflow, "
+            "or move the store away: `orch report` fills a new one"
+        )
     if "file is not a database" in line or "disk image is malformed" in line:
         line += ": move that file away"
     return line if len(line) <= 400 else f"{line[:400]}..."
-
-
-def _schema_sentence(revision: str) -> str:
-    """Return what to do with a store whose tables are of another MLflow. revision: theirs."""
-    import mlflow
-
-    migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
-    if any(migrations.glob(f"{revision}_*.py")):
-        return (
-            f"an older MLflow has written it (schema {revision}). Keep a copy, then run `mlflow db "
-            "upgrade` with its address"
-        )
-    return (
-        f"a newer MLflow has written it: MLflow {mlflow.__version__}, which is installed, does not "
-        f"know its schema {revision}. Install that newer MLflow, or move the store away: "
-        "`orch report` fills a new one"
-    )
 
 
 def every(search: Callable[..., Any], experiment_id: str, **options: Any) -> Iterator[Any]:

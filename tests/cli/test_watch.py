@@ -16,7 +16,7 @@ from command_line import orch, own_variables
 from lifeline import first_page, heed_ctrl_c
 
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.watch import Summary, progress_line, take_snapshot
+from orchestrator.runs.watch import Summary, take_snapshot
 from tests.cluster.waiting import wait_for
 from tests.launch.kit import leave, make_cell, processes
 
@@ -33,14 +33,12 @@ def test_progress_and_time_left(tmp_path: Path) -> None:
     cells, folder = [make_cell(seed, steps=100) for seed in range(6)], RunFolder(tmp_path / "w")
     home, summary = leave(folder, cells[0], None), Summary()
     with home.take_claim() or pytest.fail("claimed"):
-        assert summary.seconds_left(take_snapshot(cells, folder), 0.0) is None
+        begun = summary.of(take_snapshot(cells, folder), 0.0)
+        assert begun == "0 of 6 cells done, 1 running, 5 planned; 0% of steps"
         point = {"step": 60, "time": 61.0, "values": {"train/reward_mean": 1.0}}
         home.attempts()[0].metrics.write_text(json.dumps(point) + "\n")
-        seen = take_snapshot(cells, folder)
-        left = summary.seconds_left(seen, 60.0)
-    assert left == pytest.approx(6 * 100 - 60)
-    assert not seen.over
-    assert progress_line(seen) == "0 of 6 cells done, 1 running, 5 planned; 10% of steps"
+        later = summary.of(take_snapshot(cells, folder), 60.0)
+    assert later == "0 of 6 cells done, 1 running, 5 planned; 10% of steps; about 9 min left"
 
 
 # ---------------------------------------------------------------- status --watch

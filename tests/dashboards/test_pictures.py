@@ -81,7 +81,7 @@ def test_the_page_can_be_read_before_its_pictures_are_drawn(
         before.append((links, list(tmp_path.glob("figures/*"))))
 
     nothing: Any = None
-    stages.write_report(nothing, nothing, (), (), tmp_path, figures=True, on_page=look)
+    stages.write_report(nothing, tmp_path, figures=True, on_page=look)
     ((links, drawn),) = before
     assert drawn == []
     assert links == {path.name for path in tmp_path.glob("figures/*")}

@@ -56,7 +56,7 @@ def test_errors_tell_the_class_the_message_and_the_last_lines(folder: RunFolder)
         ("error", "ValueError: told to fail", "ValueError: told to fail\n"),
         ("out_of_memory", "MemoryError: told to", "MemoryError: told to\n"),
     ]
-    assert [e.directory.id for e in told] == [cells[1].id, cells[2].id]
+    assert [e.cell.rpartition("-")[2] for e in told] == [cells[1].id, cells[2].id]
     assert units(folder, cells[1]) == [1]
 
 

@@ -6,7 +6,7 @@ planted: each collapse and no other, each claim, each figure.
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,18 +36,25 @@ class Read(NamedTuple):
     """A replay, and what the line reads of it."""
 
     replay: Replay
-    records: list[Record]
-    index: ScoreIndex
-    comparison: Comparison
+    results: stages.Results
+
+    @property
+    def records(self) -> Sequence[Record]:
+        return self.results.records
+
+    @property
+    def index(self) -> ScoreIndex:
+        return self.results.index
+
+    @property
+    def comparison(self) -> Comparison:
+        return self.results.comparison
 
 
 def read(spec: str, world: World, folder: Path, **more: object) -> Read:
     """Build a replay and read it."""
     replay = build(SPECS / f"{spec}.yaml", world, folder, **more)  # type: ignore[arg-type]  # one of the worlds
-    records = stages.collect_records(replay.experiment)
-    index = stages.scores_and_faults(replay.experiment)
-    compared = stages.compare_records(replay.experiment, records, index.scores, index.items)
-    return Read(replay, records, index, compared)
+    return Read(replay, stages.read_results(replay.experiment))
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +182,7 @@ def test_the_validation_and_not_the_reward_is_the_accuracy_while_training(paper:
 
 def test_each_figure_of_the_paper_shows_what_was_planted(paper: Read) -> None:
     """Its metric, its cells, its values; finals beside the models before training."""
-    experiment, records, index, comparison = paper.replay.experiment, *paper[1:]
-    page = stages.build_report(experiment, comparison, records, index.scores)
+    page = stages.build_report(paper.results, paper.results.experiment.folder.report)
     plates = {plate.number: plate for plate in page.plates}
     assert set(plates) == {"Fig. 1", *FIGURES}
     for number, wanted in FIGURES.items():
@@ -263,12 +269,11 @@ def test_a_half_finished_state_is_reported(number: int, paper: Read, tmp_path: P
     whole = replay.experiment.folder.path.parent
     shutil.copytree(whole, tmp_path / "runs", ignore=others)
     told = cut(experiment.folder, number)
-    records = stages.collect_records(experiment)
-    index = stages.scores_and_faults(experiment)
-    compared = stages.compare_records(experiment, records, index.scores, index.items)
-    page = stages.write_report(experiment, compared, records, index.scores, faults=index.faults)
+    results = stages.read_results(experiment)
+    page = stages.write_report(results)
     assert page.stat().st_size > 10_000
-    faults = [fault for record in records for fault in record.faults] + list(index.faults)
+    faults = [fault for record in results.records for fault in record.faults]
+    faults += results.index.faults
     for accident in told:
         slug, _, what = accident.partition(": ")
         if what in ("exit record torn", "log of another release"):

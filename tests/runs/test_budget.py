@@ -11,7 +11,7 @@ from orchestrator.launch.slurm import submissions
 from orchestrator.pipeline.training import refuse_over_budget
 from orchestrator.records import ExitRecord
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.cost import evaluation_hours, total_left, used_gpu_hours
+from orchestrator.runs.cost import evaluation_hours, total_left, used
 from orchestrator.runs.plan import Plan, PlanRow
 from tests.launch.kit import leave, many
 
@@ -59,7 +59,7 @@ def test_used_counts_every_attempt_also_one_that_left_no_word(folder: RunFolder)
     second.job.write_text(json.dumps({"started": 1000.0}))
     second.heartbeat.touch()
     os.utime(second.heartbeat, (2800.0, 2800.0))
-    assert used_gpu_hours(plan.rows) == pytest.approx(4 + 0.5 * 4)
+    assert used(plan.rows)[0] == pytest.approx(4 + 0.5 * 4)
 
 
 def test_remaining_goes_down_with_the_steps(folder: RunFolder) -> None:

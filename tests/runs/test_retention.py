@@ -158,7 +158,7 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
     home = scored(folder, cell, evaluation)
     (home.checkpoints / "weights" / ".removed-step_5-123").mkdir()
     found = list(retention_decisions([cell], evaluation, folder))
-    assert [each.step for each in found if not each.kept] == [0, 10, 20]
+    assert [each.step for each in found if not each.kept] == [10, 20]
     attempt = home.open_attempt()
     attempt.job.write_text("{}")
     claim = home.take_claim()
@@ -168,7 +168,7 @@ def test_a_cell_that_runs_is_left_alone_and_a_removal_cut_short_is_ended(
             "the cell's last",
         }
         assert free_checkpoints(found, evaluation, folder) == []
-    assert [each.step for each in free_checkpoints(found, evaluation, folder)] == [0, 10, 20]
+    assert [each.step for each in free_checkpoints(found, evaluation, folder)] == [10, 20]
     assert not list(home.checkpoints.rglob(".removed-*"))
 
 

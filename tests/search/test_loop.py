@@ -166,7 +166,7 @@ def test_without_noise_the_search_finds_it(tmp_path: Path) -> None:
 
 
 def test_a_target_to_be_small_is_best_where_it_is(tmp_path: Path) -> None:
-    made = house(tmp_path, trials=8, sampler="random", maximize="", minimize=GOAL)
+    made = house(tmp_path, trials=8, maximize="", minimize=GOAL)
     (found,) = made.run(lambda cell: {GOAL: 1 / (1 + cell.settings.kl.beta)})
     assert found.best.beta == max(trial.beta for trial in found.measured)
 

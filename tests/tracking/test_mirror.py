@@ -14,19 +14,6 @@ from orchestrator.records import Cell
 NASTY = ["a 0", 'a\'; echo "b"', "ü漢", "50%25 ?x=1#y&z", "a\nb"]
 
 
-def test_some_cells_before_the_others_come_to_the_same(house: House) -> None:
-    house.fill()
-    assert house.mirror(only=[]).created == 1, "the summary"
-    assert house.held["summary"]["status"] == "RUNNING"
-    house.mirror(only=house.cells[1:2])
-    house.mirror()
-    in_parts = house.held
-    house.database.unlink()
-    shutil.rmtree(house.database.parent / "mlartifacts")
-    house.mirror()
-    assert house.held == in_parts
-
-
 def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
     house.fill()
     report = house.mirror()
@@ -40,7 +27,7 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
     assert (report.created, report.updated, report.unchanged) == (4, 0, 0)
     assert f"cell/{fourth.id}" not in held_now
     run = held_now[f"cell/{first.id}"]
-    assert run["name"] == "k1.reward β0.1 s0 micro"
+    assert run["name"] == first.slug
     assert (run["status"], run["start"], run["end"]) == (
         "FINISHED",
         round(T0 * 1000),
@@ -57,7 +44,6 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
         "backend": "verl",
         "scale": "micro",
         "study": "onpolicy",
-        "figure": "Fig. 2",
         "orch.cell_id": first.id,
         "state": "succeeded",
         "outcome": "cannot tell",
@@ -193,7 +179,6 @@ CALLS = [
     "log_artifacts",
     "set_terminated",
     "set_tag",
-    "set_experiment_tag",
 ]
 
 
@@ -365,7 +350,7 @@ def test_a_copy_of_a_runs_folder_keeps_its_runs_and_leaves_the_first_alone(
 
 
 def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
-    """What never varies is a param; what is added later is there from its first step."""
+    """What is added later is there from its first step."""
     cell = house.cells[0]
     house.attempt(
         cell,
@@ -381,13 +366,13 @@ def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
     )
     house.mirror()
     run = house.held[f"cell/{cell.id}"]
-    assert set(run["points"]) == {"train/reward_mean", "eval/accuracy/a", "train/ratio_max"} - (
-        set()
-        if cell.settings.max_staleness_steps or cell.settings.batch.num_minibatches > 1
-        else {"train/ratio_max"}
-    )
-    assert run["params"]["eval/accuracy_predicted"] == "0.75"
-    assert "train/learning_rate" not in run["params"]
+    off_policy = cell.settings.max_staleness_steps or cell.settings.batch.num_minibatches > 1
+    assert set(run["points"]) == {
+        "train/reward_mean",
+        "eval/accuracy/a",
+        "eval/accuracy_predicted",
+        *(["train/ratio_max"] if off_policy else []),
+    }
     site = house.spec.site.model_copy(update={"tracking_metrics": "all"})
     wide = house._replace(spec=house.spec.model_copy(update={"site": site}))
     report = wide.mirror()
@@ -395,7 +380,6 @@ def test_mlflow_holds_what_is_compared_and_all_on_demand(house: House) -> None:
     run = house.held[f"cell/{cell.id}"]
     assert [step for step, _, _ in run["points"]["train/policy_loss"]] == [0, 1, 2, 3]
     assert [step for step, _, _ in run["points"]["train/reward_mean"]] == [0, 1, 2, 3]
-    assert run["params"]["train/learning_rate"] == "0.5"
 
 
 def test_nan_infinity_and_foreign_names(house: House) -> None:

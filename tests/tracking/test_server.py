@@ -12,7 +12,6 @@ from tracking_house import House, dump, grow, mirror_at_once
 from tracking_servers import Postgres, Server, programs
 
 from orchestrator.errors import EnvironmentFault
-from tests.dashboards.conftest import browser as browser
 
 pytestmark = pytest.mark.slow
 
@@ -111,45 +110,3 @@ def test_a_server_killed_in_the_middle_is_completed_and_nothing_doubled(
     completed = dump(server.uri, house.folder.experiment)
     house.mirror()
     assert completed == house.held
-
-
-@pytest.mark.browser
-@pytest.mark.thorough
-def test_in_a_browser_views_show_their_runs_and_the_preview_the_report(
-    make_house: Callable[..., House], tmp_path: Path, server: Server, browser: Any
-) -> None:
-    from mlflow.tracking import MlflowClient
-
-    import dashboards
-    from orchestrator.analysis.compare import compare
-    from orchestrator.report import report
-    from orchestrator.runs.collect import collect
-    from orchestrator.tracking.views import runs_page
-
-    house = make_house(tmp_path / "runs", seeds=6, name="seen")
-    for cell in house.cells:
-        house.attempt(cell, range(6))
-    house.score(house.cells[0], 5, 0.5)
-    records = collect(house.cells, house.folder)
-    told = report(compare(house.spec, records, []), records, [], house.spec)
-    house.folder.report.mkdir()
-    (house.folder.report / "index.html").write_text(dashboards.html(told), encoding="utf-8")
-    house.mirror(server.uri)
-    known = MlflowClient(tracking_uri=server.uri).get_experiment_by_name("seen.micro")
-    page = browser.new_page(viewport={"width": 1500, "height": 950})
-    page.set_default_timeout(120_000)
-    page.goto(f"{server.uri}/{runs_page(known.experiment_id)}")
-    page.get_by_text("12 matching runs").wait_for()
-    page.locator(".js-plotly-plot").first.wait_for()
-    page.get_by_text("What orch compares").first.wait_for()
-    # The seeds of a configuration are one line, its dots and a band.
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.js-plotly-plot')]"
-        ".some(p => (p.data || []).length === 3 * 2)"
-    )
-    assert page.get_by_text("Group: k3.loss β0.1").count() == 1
-    page.goto(f"{server.uri}/{runs_page(known.experiment_id)}")
-    link = page.get_by_role("link", name="The report").first.get_attribute("href")
-    page.goto(f"{server.uri}/{link}")
-    page.frame_locator("iframe").locator("html[data-ready=yes]").wait_for(state="attached")
-    assert page.frame_locator("iframe").locator(".plot canvas").count() > 1

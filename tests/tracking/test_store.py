@@ -157,18 +157,11 @@ def test_a_proxy_that_answers_nothing_is_no_mlflow(house: House) -> None:
     assert "is no MLflow. Nothing is lost" in refused_by(Braces, house)
 
 
-@pytest.mark.parametrize(
-    ("revision", "advice"),
-    [
-        ("f4a9b2c7d1e6", "a newer MLflow has written it.*move the store away"),
-        ("f5a4f2784254", "an older MLflow has written it.*mlflow db upgrade"),
-    ],
-)
-def test_a_store_of_another_mlflow(house: House, revision: str, advice: str) -> None:
+def test_a_store_of_another_mlflow(house: House) -> None:
     house.attempt(house.cells[0], range(2))
     with closing(sqlite3.connect(house.database)) as database, database:
-        database.execute("update alembic_version set version_num = ?", (revision,))
-    with pytest.raises(EnvironmentFault, match=advice):
+        database.execute("update alembic_version set version_num = 'f4a9b2c7d1e6'")
+    with pytest.raises(EnvironmentFault, match=r"another MLflow has written it.*mlflow db upgrade"):
         house.mirror()
 
 

@@ -31,11 +31,9 @@ class House(NamedTuple):
     def database(self) -> Path:
         return self.folder.path.parent / "mlflow.db"
 
-    def mirror(self, uri: str | None = None, only: Iterable[Cell] | None = None) -> MirrorReport:
+    def mirror(self, uri: str | None = None) -> MirrorReport:
         """Collects and mirrors what is on disk now."""
-        records = collect(self.cells, self.folder)
-        ids = None if only is None else {cell.id for cell in only}
-        return mirror(records, self.scores, self.spec, self.folder, uri, only=ids)
+        return mirror(collect(self.cells, self.folder), self.scores, self.spec, self.folder, uri)
 
     def attempt(
         self,
@@ -158,20 +156,8 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
     listed = list(client.search_runs([found.experiment_id], max_results=10_000))
     keys = {run.info.run_id: run.data.tags["orch.key"] for run in listed}
     assert len(set(keys.values())) == len(keys), "a run is there twice"
-
-    def without_ids(text: str) -> str:
-        """Links of notes name what they lead to."""
-        for run_id, key in keys.items():
-            text = text.replace(run_id, key)
-        return text.replace(f"#/experiments/{found.experiment_id}/", "#/experiments/E/")
-
-    views = {k: v for k, v in found.tags.items() if k.startswith("mlflow.sharedViewState")}
-    runs: dict[str, Any] = {
-        "": {"note": without_ids(found.tags["mlflow.note.content"]), "views": views}
-    }
+    runs: dict[str, Any] = {"": {"note": found.tags["mlflow.note.content"]}}
     for run in listed:
-        tags = dict(run.data.tags)
-        tags["mlflow.note.content"] = without_ids(tags["mlflow.note.content"])
         points = {
             name: sorted(
                 (m.step, m.timestamp, repr(m.value))
@@ -199,7 +185,7 @@ def dump(uri: str, experiment: str) -> dict[str, Any]:
             "status": run.info.status,
             "start": run.info.start_time,
             "end": run.info.end_time,
-            "tags": tags,
+            "tags": dict(run.data.tags),
             "params": dict(run.data.params),
             "latest": {k: repr(v) for k, v in run.data.metrics.items()},
             "points": points,

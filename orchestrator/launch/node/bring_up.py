@@ -5,7 +5,6 @@ import os
 import secrets as tokens
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -16,7 +15,7 @@ from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.agent import SCRATCH, end_processes
 from orchestrator.launch.node.environment import environment_of_cell, run_variables
-from orchestrator.launch.node.gpus import gpu_fault, peak_memory
+from orchestrator.launch.node.gpus import gpu_fault
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
 from orchestrator.records import Cell, LaunchPlan
@@ -169,17 +168,15 @@ def _program(launched: _Launched) -> Ending:
     variables = {**setup.environment.variables(launched.env), TOKEN: f"{group.token}.driver"}
     attempt = launched.attempt
     hang_watch = program.HangWatch(attempt.path, setup.options.hung_after_minutes * 60)
-    watching = peak_memory(attempt.path) if setup.gpus_checked else nullcontext()
-    with watching:
-        ending = program.run(
-            setup.command(launched.plan.argv, launched.env),
-            attempt.stdout,
-            attempt.stderr,
-            cwd=setup.cwd,
-            env=variables,
-            claim=launched.claim,
-            watch=lambda: group.ending() or hang_watch.ending(),
-        )
+    ending = program.run(
+        setup.command(launched.plan.argv, launched.env),
+        attempt.stdout,
+        attempt.stderr,
+        cwd=setup.cwd,
+        env=variables,
+        claim=launched.claim,
+        watch=lambda: group.ending() or hang_watch.ending(),
+    )
     if ending.state != "failed" or ending.failure not in ("error", "node"):
         return ending
     return (_ending_of_failed_node(group.ending) if group.members else None) or ending

@@ -1,16 +1,11 @@
 """Check the health of a node's GPUs, before a trainer starts. A node with a bad GPU is avoided."""
 
-import json
 import os
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from orchestrator.files import write_text
 from orchestrator.launch import processes
 
 _ASK_SECONDS = 60.0
@@ -20,9 +15,6 @@ _FREE_SHARE = 0.9
 it."""
 _QUERIED = ("index", "memory.free", "memory.total", "ecc.errors.uncorrected.volatile.total")
 _NO_VALUE = frozenset({"N/A", "[N/A]", "[Not Supported]"})
-_LOOK_SECONDS = 10.0
-PEAK = "gpu_memory.json"
-"""In an attempt's folder: {"peak_mib": the most memory that one GPU of the first node used}."""
 
 
 class MachineGpu(NamedTuple):
@@ -82,31 +74,6 @@ def gpu_fault(count: int) -> str:
     if len(lines) < count:
         faults.append(f"nvidia-smi lists {len(lines)} of the {count} GPUs of this run")
     return "; ".join(faults)
-
-
-@contextmanager
-def peak_memory(attempt_dir: Path) -> Iterator[None]:
-    """Write, while the context lasts, the most memory that one of this job's GPUs used.
-
-    Write nothing where nvidia-smi does not answer.
-    """
-    over = threading.Event()
-
-    def look() -> None:
-        peak = 0
-        while not over.wait(_LOOK_SECONDS):
-            with suppress(OSError, subprocess.TimeoutExpired):
-                done = processes.finished(_query(("memory.used",)), _ASK_SECONDS)
-                used = [int(word) for word in done.stdout.split() if word.isdigit()]
-                if max(used, default=0) > peak:
-                    peak = max(used)
-                    write_text(attempt_dir / PEAK, json.dumps({"peak_mib": peak}) + "\n")
-
-    threading.Thread(target=look, daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def _query(names: Iterable[str]) -> list[str]:

@@ -11,8 +11,6 @@ from backends.micro.rehearsal import MOST_ROLLOUTS, policy_for
 from orchestrator.errors import SpecError, UnsupportedSetting
 from orchestrator.identity import fingerprint
 from orchestrator.records import AttemptPaths, Cell
-from orchestrator.runs.experiment import open_experiment
-from orchestrator.runs.planned import rehearsed_values
 from orchestrator.settings import Settings
 from tests.backends.micro.cells import cell_of as embedded_cell_of
 from tests.backends.micro.cells import embedded
@@ -136,12 +134,3 @@ def test_a_launch_that_names_no_cell_is_told() -> None:
         BACKEND.parse(["python", "x.json"], {})
     with pytest.raises(SpecError, match=r"\$\.settings"):
         BACKEND.parse(["python", "x.json"], {"x.json": '{"id": "a", "slug": "b"}'})
-
-
-def test_the_plan_tells_what_it_scales_as_declared_and_as_rehearsed() -> None:
-    spec = Path(__file__).parents[3] / "experiments" / "comedy_full.yaml"
-    told = rehearsed_values(open_experiment(spec, ["seeds=[0]"]))
-    assert "learning rate 1e-06 as 0.0012" in told
-    assert "train steps 250 as 100, " in told
-    assert "prompts a batch 256 as 16" in told
-    assert "β of stale samples 0.005 as 0.05" in told

@@ -1,14 +1,12 @@
 """orch looks at the GPUs before a trainer starts; a stand-in answers in nvidia-smi's place."""
 
-import json
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from orchestrator.launch.node.gpus import PEAK, gpu_fault, peak_memory
+from orchestrator.launch.node.gpus import gpu_fault
 from tests.launch.kit import program
 
 WELL = "0, 81153, 81920, 0\n1, 81153, 81920, 0\n"
@@ -47,18 +45,3 @@ def test_what_is_wrong_with_a_gpu_is_a_sentence(
     told = gpu_fault(2)
     assert told.startswith(fault)
     assert bool(told) == bool(fault)
-
-
-def test_the_most_memory_that_a_gpu_used_is_written(
-    nvidia_smi: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.launch.node.gpus._LOOK_SECONDS", 0.02)
-    peak = tmp_path / PEAK
-    nvidia_smi("exit 9")
-    with peak_memory(tmp_path):
-        time.sleep(0.3)
-        assert not peak.exists()
-        for used, most in (("61440\n512\n", 61440), ("1024\n70000\n", 70000), ("1\n2\n", 70000)):
-            nvidia_smi(prints(used))
-            time.sleep(0.3)
-            assert json.loads(peak.read_text()) == {"peak_mib": most}
