@@ -2,8 +2,8 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,11 +23,7 @@ from orchestrator.pipeline import stages
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.report import findings
 from orchestrator.report.front import in_short
-from orchestrator.report.libraries import (
-    overview_legend,
-    overview_table,
-    plain_terms,
-)
+from orchestrator.report.libraries import library_tables
 from orchestrator.report.markdown import MARKS
 from orchestrator.report.model import text_of
 from orchestrator.report.results import claim_table, difference_table, results_tables
@@ -35,7 +31,6 @@ from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison
-    from orchestrator.analysis.libraries import LibrarySide
     from orchestrator.report.model import ReportTable
 
 MOST_LINES = 22
@@ -79,8 +74,8 @@ def command(
 
     --by AXIS prints paired differences between the values of the axis, everything else equal,
     with Holm's correction. Intervals are 95 %: over seeds, and for evaluated tasks also over
-    seeds and items. --by backend compares the same cells in several libraries: what differs,
-    whether it matters for these cells, and the effect; the report has ledgers and scores.
+    seeds and items. --by backend compares the same cells in several libraries: their scores, the
+    effect with its interval, and what their ledgers say differently.
     """
     if axis == "backend":
         experiment = choice.experiment()
@@ -140,30 +135,19 @@ def _compare_libraries(
     sides = list(read_sides(experiment, whole_questions(experiment, where), metric))
     if not sides:
         raise SelectionError("no cell of this spec is asked of a library")
-    base = choose_base(sides[0], against)
-    page = library_data(experiment, sides, base)
+    source = experiment.spec.source or experiment.spec.name
+    page = library_data(sides, choose_base(sides[0], against), source)
     if as_json:
         print_json(page)
         return
-    _print_overview(page, sides, base)
+    for table in library_tables(page):
+        click.echo()
+        _print(table)
+    for sentence in [each for side in sides for each in page[side.name]["missing"]]:
+        say(sentence)
     if len(sides) == 1:
         other = "site=local" if sides[0].name == "observed" else "site=<a cluster>"
-        spec = experiment.spec.source or experiment.spec.name
-        say(f"only {sides[0].name} here: `orch run {spec} {other}` gives the other side")
-
-
-def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", base: str) -> None:
-    """Print what differs, whether it matters and the effect; the rest where to find it."""
-    for side in sides:
-        table = overview_table(page, side.name)
-        if table.rows:
-            click.echo()
-            _print(table)
-    click.echo("\n" + textwrap.fill(overview_legend(sides[0]), 99))
-    click.echo(f"The KL term in {base}, in plain words:")
-    for sentence in plain_terms(sides, base):
-        click.echo(f"  {sentence}")
-    click.echo("The report has both sides' words, ledgers, scores and limits.")
+        say(f"only {sides[0].name} here: `orch run {source} {other}` gives the other side")
 
 
 def _print(table: "ReportTable") -> None:

@@ -204,7 +204,7 @@ def _print_differences(experiment: Experiment) -> None:
             click.echo("  effective β, where half of a group's rollouts solve the prompt:")
             for sentence in betas:
                 click.echo(_filled(f"    {sentence}", 6))
-        click.echo(_filled("  `orch compare SPEC --by backend` says how, and later by how much"))
+        click.echo(_filled("  `orch compare SPEC --by backend` says by how much"))
 
 
 def _print_memory(cells: "Iterable[Cell]", site: "Site") -> None:
