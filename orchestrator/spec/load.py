@@ -28,14 +28,11 @@ from orchestrator.settings import BackendRef, Data, Frozen, Model, Settings
 from orchestrator.spec import select
 from orchestrator.spec.claims import check_claims
 from orchestrator.spec.compose import (
-    GROUPS,
     KINDS,
     Library,
     Override,
     compose,
-    documents,
     overrides_of,
-    place,
     resolved,
 )
 from orchestrator.spec.expand import (
@@ -229,15 +226,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
             advice = f"this is a script and no spec; to read its launches: orch audit {path}"
         raise SpecError(str(path), [Fault(advice, "$", path)])
     parsed = overrides_of(overrides, faults)
-    chosen = {o.key: o.value for o in parsed if o.key in GROUPS and isinstance(o.value, str)}
-    data = documents(path, library, chosen)
+    composed = compose(path, parsed, library)
     _raise_if_any(path, faults)
-    composed = compose(path, parsed, data, faults)
-    _raise_if_any(path, faults)
-    for override in parsed:
-        pointer = place(override.key, composed)
-        if pointer and (pointer[0] not in chosen or isinstance(data.get(override.key), str)):
-            library.overridden.append((pointer, override.text))
     faults += [library.fault(sentence, pointer) for pointer, sentence in secrets_in(composed)]
     _raise_if_any(path, faults)
     rewards: dict[str, str] = {}
