@@ -13,8 +13,8 @@ from orchestrator.pipeline.stages import Review
 from orchestrator.records import Outcome, Published, Record, Spec
 from orchestrator.report import Report, answer, laboratory, markdown, report
 from orchestrator.report.figures import setting_names, tables
+from orchestrator.report.libraries import gradients_section
 from orchestrator.report.model import Link, Section
-from orchestrator.report.printed import printed_section
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from tests.golden.report import CLAIMS, NUMBERS, ORIGIN, runs, whole
@@ -308,16 +308,7 @@ def test_every_statement_is_a_claim(published: Spec) -> None:
     assert "v1 of 26 December 2025" in published.published.source
 
 
-def test_table_2_is_what_the_releases_make_of_it(published: Spec) -> None:
-    records = [Record(cell, "planned") for cell in expand(published)]
-    found = printed_section(compare(published, records, []), records, published)
-    terms, settings = found.tables
-    assert [row[1] for row in terms.rows] == ["unbiased", "biased", "biased", "biased"]
-    asked = {(row[0], row[1] == "none", row[2]): row[3] for row in settings.rows}
-    assert asked["verl", True, "0.9.1, 0.8.0"] == "no KL"
-    assert asked["verl", False, "0.9.1, 0.8.0"].startswith("k1.reward")
-    assert asked["OpenRLHF", True, "0.11.2, 0.10.1.post2"] == "k1.reward, β 0.01"
-    assert "did you mean '--algo.kl.estimator'" in asked["OpenRLHF", False, "0.11.2"]
-    assert asked["OpenRLHF", False, "0.10.1.post2"].startswith("k1.reward")
-    assert asked["SkyRL", True, "0.4.0, 0.3.0, 0.2.0"] == "k3.loss, β 0.001"
-    assert asked["SkyRL", False, "0.4.0, 0.3.0, 0.2.0"].startswith("refused: SkyRL refuses")
+def test_table_1_stands_beside_what_holds_here(published: Spec) -> None:
+    planned = compare(published, [Record(cell, "planned") for cell in expand(published)], [])
+    found = gradients_section(planned, laboratory.laboratory_data(), published.published.terms)
+    assert [row[1] for row in found.tables[0].rows] == ["unbiased", "biased", "biased", "biased"]

@@ -6,7 +6,6 @@ page. Its parts:
 front.py        the first screen: the finding, what is missing, claims, redrawn figures
 results.py      sections on results; the tables of `orch compare`
 libraries.py    sections on libraries; the tables of `orch compare --by backend`
-printed.py      the publication's own tables, each row beside what holds here
 provenance.py   what the numbers rest on: read from disk, and shown
 figures.py      the data of figures, and their views as charts
 words.yaml      titles, texts and captions, read by words.py
@@ -34,7 +33,6 @@ from orchestrator.report.libraries import (
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import MapCell, Plate, ReportTable, Section
 from orchestrator.report.model import Report as Report
-from orchestrator.report.printed import printed_section
 from orchestrator.report.provenance import Context as Context
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
@@ -114,13 +112,12 @@ def report(
             collapse_section(comparison),
             phase_section(comparison),
             published_section(comparison, spec),
-            printed_section(comparison, records, spec),
             limits,
             outcome_section(records),
             zero_gradient_section(records),
             reference_section(comparison),
             libraries_section(other.sides, other.base, source) if other.sides else None,
-            gradients_section(comparison, lab),
+            gradients_section(comparison, lab, spec.published.terms),
             staleness_section(comparison),
             beta_section(comparison),
             *sections,

@@ -1,17 +1,22 @@
 """Sections about libraries and gradients: the same cells in several libraries, Fig. 1."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.analysis.compare import Comparison
 from orchestrator.analysis.libraries import LibrarySide, library_data
+from orchestrator.analysis.phases import state_of
 from orchestrator.analysis.stats import Estimate
-from orchestrator.analysis.text import counted, estimate_text, metric_title, p_text
+from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, p_text
 from orchestrator.charts.gradients import gradient_views
 from orchestrator.errors import EnvironmentFault
+from orchestrator.kl.table import Case, judged
+from orchestrator.records import PublishedTerm
 from orchestrator.report.laboratory import PARAMETERS
 from orchestrator.report.model import Figure, ReportTable, ReportText, Section, cell_link
 from orchestrator.report.words import figure, section
+from orchestrator.settings import Placement
 from orchestrator.spec.rehearse import verdict_on
 
 SIDE_TITLES = {
@@ -82,13 +87,41 @@ def _estimate_text(value: Mapping[str, Any] | None, *, signed: bool = False) -> 
 # ---------------------------------------------------------------- gradients
 
 
-def gradients_section(comparison: Comparison, lab: Mapping[str, Any]) -> Section:
-    """Return a section with a verdict on every configuration, and bias and variance (Fig. 1)."""
+def gradients_section(
+    comparison: Comparison, lab: Mapping[str, Any], terms: Sequence[PublishedTerm]
+) -> Section:
+    """Return a section with a verdict on every configuration, and bias and variance (Fig. 1).
+
+    terms: the publication's table of KL terms, each shown beside what holds here.
+    """
+    titles = ("KL", "gradient, printed", "bias here", "training, printed", "training here")
+    rows = tuple(_term_row(term, comparison) for term in terms)
+    table_1 = ReportTable("KL terms and their gradients (Table 1)", titles, rows)
     return section(
         "gradients",
         figures=(laboratory_figure(lab),),
-        tables=(_verdict_table(comparison), _gradient_table(lab)),
+        tables=(
+            *([table_1] if terms else []),
+            _verdict_table(comparison),
+            _gradient_table(lab),
+        ),
     )
+
+
+_PLACES: Mapping[str, Placement] = {"reward": "reward", "loss": "loss", "both": "reward_and_loss"}
+
+
+def _term_row(term: PublishedTerm, comparison: Comparison) -> tuple[str, ...]:
+    estimator, _, place = term.kl.partition(".")
+    row = judged(estimator, _PLACES[place], Case()).row
+    bias = f"{row.bias_near:.2g} near, {row.bias_far:.2g} far"
+    configurations = [
+        c for c in comparison.configurations if (c.study, c.kl) == (term.study, term.kl)
+    ]
+    states = [state[0] for c in configurations for state in map(state_of, c.runs) if state]
+    counts = [f"{count} {state}" for state, count in sorted(Counter(states).items())]
+    outcomes = f"{listed(counts)} of {counted(len(states), 'run')}" if counts else "none has ended"
+    return term.kl, "unbiased" if term.unbiased else "biased", bias, term.behaviour, outcomes
 
 
 def laboratory_figure(lab: Mapping[str, Any]) -> Figure:
