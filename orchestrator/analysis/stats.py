@@ -570,26 +570,6 @@ def largest_share(seeds: int) -> float:
     return 1.0 - float((ALPHA / 2) ** (1 / seeds))
 
 
-# ---------------------------------------------------------------- seeds that would decide
-
-
-def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
-    """Return the number of seeds that decides a mean `distance` away from a bound with power 0.8.
-
-    The test is Student's t. Return None if no number up to MAX_SEEDS suffices, or without spread.
-    Assume that distance and sd are exact.
-    """
-    if sd < SMALLEST_SD:
-        return None
-
-    return _fewest(lambda n: math.sqrt(n) * abs(distance) >= reach(alpha, n - 1) * sd)
-
-
-def reach(alpha: float, degrees: float) -> float:
-    """Return the standard errors at which Student's t decides with power 0.8."""
-    return t_quantile(1 - alpha / 2, degrees) + t_quantile(POWER, degrees)
-
-
 def _fewest(enough: Callable[[int], bool], known: int = 1) -> int | None:
     """Return the fewest seeds, above `known` and up to MAX_SEEDS, that are enough, or None."""
     low, high = known, known + 1

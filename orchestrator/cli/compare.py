@@ -3,6 +3,7 @@
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -51,12 +52,6 @@ WIDEST = 100
     help="A metric, by its canonical name. Default: the main accuracy.",
 )
 @click.option(
-    "--effect",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SIZE",
-    help="With --by: print how many seeds would show a difference of this size (power 0.8).",
-)
-@click.option(
     "--against",
     metavar="LIBRARY",
     help="With --by backend: the library that the others are compared with.",
@@ -66,7 +61,6 @@ def command(
     choice: CellChoice,
     axis: str | None,
     metric: str | None,
-    effect: float | None,
     against: str | None,
     as_json: bool,
 ) -> int:
@@ -89,7 +83,7 @@ def command(
     if metric is not None:
         check_metric(comparison, metric)
     if axis is not None:
-        _compare_axis(comparison, axis, metric, effect, as_json)
+        _compare_axis(comparison, axis, metric, as_json)
     elif as_json:
         print_json(comparison_data(comparison))
     else:
@@ -106,7 +100,6 @@ def _compare_axis(
     comparison: "Comparison",
     axis: str,
     metric: str | None,
-    effect: float | None,
     as_json: bool,
 ) -> None:
     chosen = metric or comparison.in_domain
@@ -114,14 +107,14 @@ def _compare_axis(
         raise SelectionError("no cell has finished yet: there is nothing to compare")
     differences = axis_differences(comparison.configurations, axis, chosen)
     if as_json:
-        print_json([difference.data(effect) for difference in differences])
+        print_json([asdict(one) | {"verdict": one.verdict} for one in differences])
         return
     if not differences:
         raise SelectionError(
             f"no two values of '{axis}' have finished cells that are else alike: there is nothing "
             "to compare"
         )
-    _print(difference_table(differences, axis, chosen, effect))
+    _print(difference_table(differences, axis, chosen))
 
 
 def _compare_libraries(

@@ -587,41 +587,26 @@ def claim_table(comparison: Comparison) -> ReportTable:
     return ReportTable("", ("verdict", "claim", "why"), tuple(rows))
 
 
-def difference_table(
-    differences: Sequence[AxisDifference], axis: str, metric: str, effect: float | None
-) -> ReportTable:
-    """Return the difference of every pair of values of an axis.
-
-    effect: if given, a column has the seeds that would show a difference of this size.
-    """
+def difference_table(differences: Sequence[AxisDifference], axis: str, metric: str) -> ReportTable:
+    """Return the difference of every pair of values of an axis."""
     rows = [
         (
             d.left,
             d.right,
-            f"{d.effect.mean:+.3f}",
-            _bounds(d.effect),
+            f"{d.difference.mean:+.3f}",
+            _bounds(d.difference),
             _bounds(d.over_items),
             "-" if d.relative is None else f"{d.relative.value:+.1%}",
-            str(d.effect.n),
+            str(d.difference.n),
             str(len(d.settings)),
             f"{d.p_corrected:.2g}",
             d.verdict,
-            *([] if effect is None else [str(d.seeds_for(effect) or "unknown")]),
         )
         for d in differences
     ]
     columns = (
-        axis,
-        "against",
-        "difference",
-        "over seeds",
-        "over seeds and items",
-        "relative",
-        "seeds",
-        "settings",
-        "p (Holm)",
-        "verdict",
-        *([] if effect is None else [f"seeds for {effect:g}"]),
+        *(axis, "against", "difference", "over seeds", "over seeds and items", "relative"),
+        *("seeds", "settings", "p (Holm)", "verdict"),
     )
     caption = f"difference in {metric}: 95 % intervals and p are of one look"
     return ReportTable(caption, columns, tuple(rows))
