@@ -398,7 +398,6 @@ def _plate(published: PublishedFigure, comparison: Comparison, tasks: Sequence[s
     words = published.figure, published.title, published.shows
     id_ = re.sub(r"[^a-z0-9]+", "-", published.figure.lower()).strip("-")
     alt = f"{published.title}, redrawn from this experiment."
-    printed = _printed(published.figure, comparison)
     each_panel = [panel for each in published.panels for panel in _panels(each, comparison)]
     each_panel.sort(key=lambda p: tasks.index(p.title) if p.title in tasks else -1)
     # Two panels of the publication that one metric stands in for are one panel here.
@@ -406,21 +405,9 @@ def _plate(published: PublishedFigure, comparison: Comparison, tasks: Sequence[s
     lacking = " ".join(filter(None, (_lacking(each, comparison) for each in published.panels)))
     if not panels:
         nothing = f"Nothing of this experiment redraws it yet. {lacking}".strip()
-        return Plate(*words, None, nothing, printed)
+        return Plate(*words, None, nothing)
     figure = Figure(id_, "redrawn", published.title, "", alt, panels=panels)
-    return Plate(*words, figure, lacking, printed)
-
-
-def _printed(figure: str, comparison: Comparison) -> str:
-    """Return the numbers that the publication prints with a figure, each with ours."""
-    each = []
-    for one in comparison.published:
-        if not re.search(rf"\b{re.escape(figure)}\b", one.published.where):
-            continue
-        ours = "nothing measured" if one.ours is None else improvement_text(one.ours)
-        theirs = percent(one.published.relative_improvement)
-        each.append(f"{metric_title(one.claim.left.metric)} {theirs}, here {ours}")
-    return f"It prints: {'; '.join(each)}." if each else ""
+    return Plate(*words, figure, lacking)
 
 
 def improvement_text(ours: Improvement) -> str:

@@ -149,8 +149,6 @@ class Plate:
     figure: Figure | None
     missing: str = ""
     """The reason for no figure, or what the figure lacks."""
-    printed: str = ""
-    """The numbers that the publication prints with it, each with ours; empty without any."""
     here: tuple[tuple[str, str], ...] = ()
     """What this experiment says of the publication's statements about it: verdict and text."""
 

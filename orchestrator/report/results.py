@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.analysis.claims import reason, statement, verdict_text
 from orchestrator.analysis.compare import Comparison, PublishedComparison
 from orchestrator.analysis.configurations import (
+    STALENESS_MEAN,
     AxisDifference,
     Configuration,
     differences_to_no_kl,
@@ -18,7 +19,7 @@ from orchestrator.analysis.configurations import (
 from orchestrator.analysis.phases import STATES, PhaseField, PhaseMap, phase_maps
 from orchestrator.analysis.runs import evaluated_metrics
 from orchestrator.analysis.stats import Estimate, estimate
-from orchestrator.analysis.text import estimate_text, metric_title, number_text
+from orchestrator.analysis.text import estimate_text, metric_title
 from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.names import BETA_EFFECTIVE
@@ -33,7 +34,6 @@ from orchestrator.report.figures import (
 )
 from orchestrator.report.front import improvement_text, percent
 from orchestrator.report.model import (
-    Figure,
     Map,
     MapCell,
     ReportTable,
@@ -120,35 +120,14 @@ def baseline_name(one: ScoredBaseline) -> str:
     return "base, no template" if one.baseline.chat_template == "none" else "base model"
 
 
-def baseline_table(
-    baselines: Sequence[ScoredBaseline], metrics: Sequence[str]
-) -> ReportTable | None:
-    """Return a table of every declared baseline, or None if none is declared.
-
-    The fields of a baseline without scores are `not evaluated`.
-    """
-    if not baselines:
-        return None
-    rows = []
-    for one in baselines:
-        known = baseline_values(one.scores)
-        template = "none" if one.baseline.chat_template == "none" else "its own"
-        texts = [number_text(known[m]) if m in known else "not evaluated" for m in metrics]
-        rows.append((one.baseline.model, template, *texts, one.note))
-    columns = ("model", "chat template", *map(metric_title, metrics), "note")
-    return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, tuple(rows))
-
-
 def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
     """Return a section on final accuracy in and out of domain, with intervals.
 
     It also shows the models before training (Fig. 5, 6, 8, 9, 10).
     """
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
-    before = baseline_table(baselines, metrics)
     if not metrics:
-        nothing = ("No cell has finished yet.",)
-        return section("finals", text=nothing, tables=(before,) if before else ())
+        return section("finals", text=("No cell has finished yet.",))
     tasks = sorted({m for c in comparison.configurations for m in c.finals if _is_task(m)})
     over_items = any(c.finals_over_items.get(m) for c in comparison.configurations for m in metrics)
     more = " The thick light bar is the interval over seeds and items." if over_items else ""
@@ -157,7 +136,7 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
     fill = {"more": more, "metrics": " and ".join(map(metric_title, metrics))}
     drawn = figure("finals", "finals", fill, metrics=(*metrics, *tasks))
     every = _finals_table(comparison, over_items=over_items)
-    tables = (*results_tables(comparison, baselines), *([before] if before else []), every)
+    tables = (*results_tables(comparison, baselines), every)
     return section("finals", figures=(drawn,), tables=tables)
 
 
@@ -312,15 +291,14 @@ def reference_section(comparison: Comparison) -> Section | None:
     metrics = _drawn(comparison, ("eval/kl_forward", "eval/kl_reverse", "eval/entropy"))
     if not metrics:
         return None
-    drawn = figure("reference", "measures", {"means": MEANS}, metrics=metrics)
 
     def fields(c: Configuration) -> list[str] | None:
         texts = [final_text(c, m) for m in metrics]
         return texts if any(texts) else None
 
     caption = "Final values: mean and 95 % interval over seeds"
-    table = table_of_configurations(comparison, caption, [*map(metric_title, metrics)], fields)
-    return section("reference", figures=(drawn,), tables=(table,))
+    columns = [*map(metric_title, metrics)]
+    return _measured_section(comparison, "reference", metrics, caption, columns, fields)
 
 
 def staleness_section(comparison: Comparison) -> Section | None:
@@ -336,15 +314,10 @@ def staleness_section(comparison: Comparison) -> Section | None:
         most = "" if c.max_staleness is None else f"{c.max_staleness:g}"
         return c.traits.get("async", ""), estimate_text(c.staleness), most
 
-    table = table_of_configurations(
-        comparison,
-        "Staleness in train steps",
-        ("largest allowed", "observed mean", "observed largest"),
-        fields,
-        searchable=sum(c.staleness is not None for c in comparison.configurations) > 12,
-    )
-    figures = _metric_figure(comparison, "staleness", "rollout/staleness_mean")
-    return section("staleness", figures=figures, tables=(table,) if table.rows else ())
+    columns = ("largest allowed", "observed mean", "observed largest")
+    metrics = (STALENESS_MEAN,)
+    caption = "Staleness in train steps"
+    return _measured_section(comparison, "staleness", metrics, caption, columns, fields)
 
 
 def beta_section(comparison: Comparison) -> Section | None:
@@ -360,17 +333,25 @@ def beta_section(comparison: Comparison) -> Section | None:
 
     columns = ("β asked for", "effective β: mean over training", "ratio")
     caption = "Effective β of every configuration"
+    return _measured_section(comparison, "beta", (BETA_EFFECTIVE,), caption, columns, fields)
+
+
+def _measured_section(
+    comparison: Comparison,
+    name: str,
+    metrics: Sequence[str],
+    caption: str,
+    columns: Sequence[str],
+    fields: Callable[[Configuration], Sequence[str] | None],
+) -> Section | None:
+    """Return a section with curves of the metrics and a table of configurations, or None without
+    either."""
     table = table_of_configurations(comparison, caption, columns, fields)
-    if not table.rows:
-        return None
-    figures = _metric_figure(comparison, "beta", BETA_EFFECTIVE)
-    return section("beta", figures=figures, tables=(table,))
-
-
-def _metric_figure(comparison: Comparison, name: str, metric: str) -> tuple[Figure, ...]:
-    if not (metrics := _drawn(comparison, (metric,))):
-        return ()
-    return (figure(name, "measures", {"means": MEANS, "metric": metric}, metrics=metrics),)
+    drawn = _drawn(comparison, metrics)
+    fill = {"means": MEANS, "metric": metrics[0]}
+    figures = (figure(name, "measures", fill, metrics=drawn),) if drawn else ()
+    tables = (table,) if table.rows else ()
+    return section(name, figures=figures, tables=tables) if figures or tables else None
 
 
 # ---------------------------------------------------------------- cost
