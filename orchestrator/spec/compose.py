@@ -2,7 +2,7 @@
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,17 +52,21 @@ class Library:
         """Return the file of an entry. A file beside the spec hides a shipped one of the same
         name."""
         own = self.folder / group / f"{name}.yaml"
-        return own if own.is_file() else shipped_folder() / group / f"{name}.yaml"
+        return own if own.is_file() or not group else shipped_folder() / group / f"{name}.yaml"
 
     def missing(self, group: str, name: str) -> str:
-        """Return the sentence for an entry that does not exist; empty if it does."""
+        """Return the sentence for an entry that does not exist; empty if it does.
+
+        group: empty for another spec of the folder.
+        """
+        kind = group or "spec"
         if not is_name(name):
-            return f"{group} '{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
-        names = self.names(group)
+            return f"{kind} '{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
+        names = self.names(group) if group else [path.stem for path in self.folder.glob("*.yaml")]
         if name in names:
             return ""
         available = f"there are: {', '.join(names)}" if names else f"there is no folder {group}/"
-        return f"no {group} is called '{name}'{did_you_mean(name, names) or f' ({available})'}"
+        return f"no {kind} is called '{name}'{did_you_mean(name, names) or f' ({available})'}"
 
     def entry(self, group: str, name: str) -> Mapping[str, Any]:
         """Return the plain data of an entry. Raise LookupError with a sentence if there is none."""
@@ -70,9 +74,7 @@ class Library:
             problem = self.missing(group, name)
             if problem:
                 raise LookupError(problem)
-            data: dict[str, Any] = {}
-            for part in self.walk(group, name, (f"@{group}", name), ()):
-                data = merged(data, part.document.data)
+            data = self.walk(self.file(group, name), group, (f"@{group}", name))
             data.pop("defaults", None)
             self.entries[group, name] = self._resolved(data, group, name)
         return self.entries[group, name]
@@ -88,49 +90,43 @@ class Library:
         return plain
 
     def walk(
-        self, group: str, name: str, prefix: Pointer, above: tuple[Path, ...]
-    ) -> Iterator[ComposedPart]:
-        """Yield an entry and the entries that its `defaults` name, in order of composition."""
-        file = self.file(group, name)
+        self,
+        file: Path,
+        group: str = "",
+        prefix: Pointer = (),
+        above: tuple[Path, ...] = (),
+        chosen: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the composed data of a spec or an entry and of all that its `defaults` name.
+
+        chosen: group -> entry, as overrides on the command line choose it.
+        """
         document = read(file, self.faults)
         if document is None:
-            return
+            return {}
+        data: dict[str, Any] = {}
         for i, item in enumerate(default_items(document, self.faults)):
             at: Pointer = ("defaults", i)
-            if item == "_self_":
+            of, name = (group, item) if isinstance(item, str) else ("", "")
+            if not name and group:
+                rule = f"an entry of {group}/ may only name entries of {group}/; got {shown(item)}"
+                self.faults.append(document.fault(rule, at))
+            elif not name:
+                of, name = _group_item(document, item, at, self.faults)
+                name = (chosen or {}).get(of, name)
+            if name in ("", "_self_"):
                 continue
-            if not isinstance(item, str):
-                self.faults.append(
-                    document.fault(
-                        f"an entry of {group}/ may only name entries of {group}/; got "
-                        f"{shown(item)}",
-                        at,
-                    )
-                )
+            stack = (*above, file) if of == group else ()
+            if problem := self.missing(of, name):
+                self.faults.append(document.fault(problem, at))
+            elif (entry := self.file(of, name)) in stack:
+                chain = " -> ".join([*(path.stem for path in stack), name])
+                self.faults.append(document.fault(f"a cycle in defaults: {chain}", at))
             else:
-                yield from self.step(document, group, item, prefix, at, (*above, file))
-        part = ComposedPart(prefix, document)
-        self.parts.append(part)
-        yield part
-
-    def step(
-        self,
-        document: YamlDocument,
-        group: str,
-        name: str,
-        prefix: Pointer,
-        at: Pointer,
-        above: tuple[Path, ...],
-    ) -> Iterator[ComposedPart]:
-        """Yield the entries that one item of a defaults list names, after checking it."""
-        problem = self.missing(group, name)
-        if problem:
-            self.faults.append(document.fault(problem, at))
-        elif self.file(group, name) in above:
-            chain = " -> ".join([*(path.stem for path in above), name])
-            self.faults.append(document.fault(f"a cycle in defaults: {chain}", at))
-        else:
-            yield from self.walk(group, name, prefix, above)
+                below = self.walk(entry, of, prefix if of == group else (of,), stack, chosen)
+                data = merged(data, below if of == group else {of: below})
+        self.parts.append(ComposedPart(prefix, document))
+        return merged(data, document.data)
 
     def fault(self, message: str, pointer: Pointer) -> Fault:
         """Return a fault at a place of the composed spec, with the file and line that wrote it."""
@@ -246,54 +242,6 @@ def _quotes(text: str) -> str:
     return f"; quotes around the value help, and others around all of it: {shlex.quote(quoted)}"
 
 
-def _walk(
-    file: Path, library: Library, chosen: Mapping[str, str], above: tuple[Path, ...]
-) -> dict[str, Any]:
-    document = read(file, library.faults)
-    if document is None:
-        return {}
-    data: dict[str, Any] = {}
-    for i, item in enumerate(default_items(document, library.faults)):
-        at: Pointer = ("defaults", i)
-        if item == "_self_":
-            continue
-        if isinstance(item, str):
-            data = merged(data, _sibling(document, item, library, chosen, at, (*above, file)))
-            continue
-        group, name = _group_item(document, item, at, library.faults)
-        name = chosen.get(group, name)
-        for part in library.step(document, group, name, (group,), at, ()) if name else ():
-            data = merged(data, {group: part.document.data})
-    library.parts.append(ComposedPart((), document))
-    return merged(data, document.data)
-
-
-def _sibling(
-    document: YamlDocument,
-    name: str,
-    library: Library,
-    chosen: Mapping[str, str],
-    at: Pointer,
-    above: tuple[Path, ...],
-) -> dict[str, Any]:
-    """Return the composed data of another spec in the same folder, on which this spec builds.
-
-    If that spec cannot be named or found, report a fault and return no data.
-    """
-    file = library.folder / f"{name}.yaml"
-    names = [path.stem for path in library.folder.glob("*.yaml")]
-    if not is_name(name):
-        problem = f"'{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
-    elif name not in names:
-        problem = f"no spec is called '{name}' in this folder{did_you_mean(name, names)}"
-    elif file in above:
-        problem = "a cycle in defaults: " + " -> ".join([*(path.stem for path in above), name])
-    else:
-        return _walk(file, library, chosen, above)
-    library.faults.append(document.fault(problem, at))
-    return {}
-
-
 def _group_item(
     document: YamlDocument, item: object, at: Pointer, faults: list[Fault]
 ) -> tuple[str, str]:
@@ -325,7 +273,7 @@ def compose(file: Path, overrides: Sequence[Override], library: Library) -> dict
     that composes nothing it is not imported. All other overrides are then set one by one.
     """
     chosen = {o.key: o.value for o in overrides if o.key in GROUPS and isinstance(o.value, str)}
-    data = _walk(file, library, chosen, ())
+    data = library.walk(file, chosen=chosen)
     listed = {part.prefix[0] for part in library.parts if part.prefix}
     composed = [group for group in chosen if group in listed]
     if not library.faults and (composed or not _is_whole(file, data)):

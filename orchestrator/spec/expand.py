@@ -200,11 +200,6 @@ def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
     return leaves
 
 
-def leaf_in(leaves: Mapping[str, object]) -> Callable[[str], object]:
-    """Return a function that returns a leaf for a condition: the assigned value, or the default."""
-    return lambda name: leaves.get(name, DEFAULTS.get(name))
-
-
 def json_path(pointer: Pointer) -> str:
     """Return a pointer as a JSON path: `$.studies.onpolicy.axes['kl.beta'][0]`."""
     text = "$"
@@ -468,11 +463,21 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
     if prod(len(a.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
         raise TooLargeError
     base = dict(_leaves(study.base))
-    grid = list(_multiplied(axes, base, reader, at))
-    kept, dropped = _without(grid, base, [terms for terms, _ in excluded])
-    if strict:
-        _report_idle(excluded, dropped, axes, grid, reader, at)
-    return GridRows(tuple(kept), included, tuple(axes))
+    grid = _multiplied(axes, base, reader, at)
+    known = [_known(base, row) for row in grid] if excluded else []
+    dropped: set[int] = set()
+    for terms, pointer in excluded:
+        hit = {i for i, leaves in enumerate(known) if _holds(terms, leaves)}
+        dropped |= hit
+        if strict and not hit:  # most are mistakes, which would cost GPU-hours
+            reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
+    used = {id(choice) for row in grid for choice in row}
+    for axis in axes if strict else ():
+        if axis.conditional and not any(id(c) in used for c in axis.choices):
+            message = f"the conditions of '{axis.name}' hold for no cell"
+            reader.problems.append(SpecProblem(message, (*at, "axes", axis.name)))
+    kept = tuple(row for i, row in enumerate(grid) if i not in dropped)
+    return GridRows(kept, included, tuple(axes))
 
 
 def _axes(study: Study, reader: Reader, at: Pointer) -> list[Axis]:
@@ -510,85 +515,41 @@ def _clash(one: str, other: str) -> bool:
 
 
 def _multiplied(
-    axes: Sequence[Axis], base: dict[str, object], reader: Reader, at: Pointer
-) -> Iterator[GridRow]:
-    # Recursion over the conditional axes only: a row's conditions depend on the choices before it.
-    free = [axis.choices for axis in axes if not axis.conditional]
-    bound = [axis for axis in axes if axis.conditional]
-    leaves = {id(choice): flat(choice.assign) for axis in axes for choice in axis.choices}
-    clashes: set[str] = set()
-
-    def extended(row: GridRow, rest: Sequence[Axis], known: dict[str, object]) -> Iterator[GridRow]:
-        if not rest:
-            yield row
-            return
-        axis, further = rest[0], rest[1:]
-        holding = [c for c in axis.choices if _holds(c.when, known)]
-        if not holding:
-            yield from extended(row, further, known)
-        for choice in holding:
-            news = leaves[id(choice)]
-            clashes.update(
-                f"{field} is set by '{axis.name}' and by another axis for the same cells"
-                for earlier in row
-                for field in news.keys() & leaves[id(earlier)].keys()
+    axes: Sequence[Axis], base: Mapping[str, object], reader: Reader, at: Pointer
+) -> list[GridRow]:
+    grid: list[GridRow] = list(product(*(axis.choices for axis in axes if not axis.conditional)))
+    for axis in (axis for axis in axes if axis.conditional):
+        wider: list[GridRow] = []
+        clashes: set[str] = set()
+        for row in grid:
+            own = _known({}, row)
+            holding = [c for c in axis.choices if _holds(c.when, {**base, **own})]
+            clashes |= {field for c in holding for field in flat(c.assign).keys() & own.keys()}
+            wider += [(*row, choice) for choice in holding] or [row]
+        grid = wider
+        reader.problems.extend(
+            SpecProblem(
+                f"{field} is set by '{axis.name}' and by another axis for the same cells",
+                (*at, "axes"),
             )
-            yield from extended((*row, choice), further, known | news)
+            for field in sorted(clashes)
+        )
+    return grid
 
-    for combination in product(*free):
-        if not bound:
-            yield combination
-            continue
-        known = dict(base)
-        for choice in combination:
-            known |= leaves[id(choice)]
-        yield from extended(combination, bound, known)
-    reader.problems.extend(SpecProblem(message, (*at, "axes")) for message in sorted(clashes))
+
+def _known(base: Mapping[str, object], row: GridRow) -> dict[str, object]:
+    """Return dotted leaf -> value of a row over the base."""
+    known = dict(base)
+    for choice in row:
+        known |= flat(choice.assign)
+    return known
 
 
 def _holds(terms: Sequence[FilterTerm], leaves: Mapping[str, object]) -> bool:
-    leaf = leaf_in(leaves)
+    def leaf(name: str) -> object:
+        return leaves.get(name, DEFAULTS.get(name))
+
     return all(term.holds((label_of(term.field, leaf),)) for term in terms)
-
-
-def _without(
-    grid: list[GridRow], base: dict[str, object], exclusions: list[tuple[FilterTerm, ...]]
-) -> tuple[list[GridRow], set[int]]:
-    """Return the rows that no exclusion matches, and the exclusions that matched a row."""
-    if not exclusions:
-        return grid, set()
-    kept, used = [], set()
-    for row in grid:
-        known = dict(base)
-        for choice in row:
-            known |= flat(choice.assign)
-        hits = {i for i, terms in enumerate(exclusions) if _holds(terms, known)}
-        used |= hits
-        if not hits:
-            kept.append(row)
-    return kept, used
-
-
-def _report_idle(
-    excluded: list[tuple[tuple[FilterTerm, ...], Pointer]],
-    dropped: set[int],
-    axes: Sequence[Axis],
-    grid: list[GridRow],
-    reader: Reader,
-    at: Pointer,
-) -> None:
-    """Report conditions that never hold. Most are mistakes, which would cost GPU-hours."""
-    for i, (_, pointer) in enumerate(excluded):
-        if i not in dropped:
-            reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
-    used = {id(choice) for row in grid for choice in row}
-    for axis in axes:
-        if axis.conditional and not any(id(c) in used for c in axis.choices):
-            reader.problems.append(
-                SpecProblem(
-                    f"the conditions of '{axis.name}' hold for no cell", (*at, "axes", axis.name)
-                )
-            )
 
 
 def _included(
@@ -915,19 +876,13 @@ def cells_of(
     variants: Iterable[Variant], seeds: Sequence[int], slugs: dict[str, str]
 ) -> dict[str, Cell]:
     """Return the cells of one study by id: first by seed and row, then the included ones."""
-    product_: list[Variant] = []
-    by_hand: list[Variant] = []
-    for variant in variants:
-        (by_hand if variant.by_hand else product_).append(variant)
-    cells = {}
-    for seed in seeds:
-        for variant in product_:
-            cell = variant.with_seed(seed, slugs)
-            cells[cell.id] = cell
-    for variant in by_hand:
-        for seed in variant.seeds:
-            cell = variant.with_seed(seed, slugs)
-            cells.setdefault(cell.id, cell)
+    cells: dict[str, Cell] = {}
+    every = list(variants)
+    own = [(variant, seed) for seed in seeds for variant in every if not variant.by_hand]
+    own += [(variant, seed) for variant in every if variant.by_hand for seed in variant.seeds]
+    for variant, seed in own:
+        cell = variant.with_seed(seed, slugs)
+        cells.setdefault(cell.id, cell)
     return cells
 
 
