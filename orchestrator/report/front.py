@@ -291,7 +291,6 @@ def cards(comparison: Comparison, spec: Spec) -> Iterator[Card]:
             says.says if says else "",
             says.where if says else "",
             in_short(f),
-            _plain(f),
             _effect(f),
         )
 
@@ -316,21 +315,6 @@ def in_short(f: JudgedClaim) -> str:
     seeds = counted(len(e.contrast.seeds), "seed")
     text = estimate_text(e.effect, signed=True)
     return text if e.effect.n < 2 else f"{text}, {seeds}"
-
-
-def _plain(f: JudgedClaim) -> str:
-    if f.verdict in ("holds", "contradicted") and f.p_corrected is not None:
-        way = "as large" if f.verdict == "holds" else "as large the other way"
-        odds = max(20, min(1000, int(1 / f.p_corrected))) if f.p_corrected else 1000
-        more = " or fewer" if odds == 1000 else ""
-        return f"Chance alone shows an effect {way} in about 1 of {odds:,} experiments{more}."
-    if f.verdict == "holds by construction":
-        return "Nothing to test: the two are the same mathematics, trained once."
-    if f.verdict in OPEN and f.num_seeds < 2:
-        return "One seed shows no spread."
-    if f.verdict == "not testable":
-        return f.missing[:1].upper() + f.missing[1:] + "."
-    return ""
 
 
 def _effect(f: JudgedClaim) -> ClaimEffect | None:

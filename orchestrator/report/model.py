@@ -43,8 +43,6 @@ class Card:
     """The place of the statement in the publication."""
     here: str = ""
     """The result here, in short."""
-    plain: str = ""
-    """The meaning of the verdict, for a reader who does not read statistics."""
     effect: "ClaimEffect | None" = None
 
 
