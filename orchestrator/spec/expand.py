@@ -781,7 +781,7 @@ class Builder:
             self.problems.append(SpecProblem(message, pointer, str(self.at[1])))
 
 
-def layered(assignments: list[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
+def layered(assignments: Iterable[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
     """Return assignments, later ones over earlier ones, as nested data and the origin of each
     field."""
     tree: dict[str, Any] = {}

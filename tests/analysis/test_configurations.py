@@ -209,15 +209,6 @@ def test_items_that_some_run_lacks_are_not_averaged_over_the_rest(
     assert difference.difference.n == 3
 
 
-def test_a_claim_speaks_of_the_items_of_its_metric(synthetic: Any) -> None:
-    """Not of those of other tasks, which were evaluated too."""
-    done, items = made(synthetic)
-    for own in items.values():
-        own["another_task"] = np.zeros(7)
-    claim = f"{METRIC}[kl=none] < {METRIC}[kl=k1.reward]"
-    (found,) = compare(synthetic.spec({"c": claim}), done.records, done.scores, items).claims
-
-
 KINDS = {
     "trained": "stable",
     "unstable": "unstable",
