@@ -44,11 +44,11 @@ def test_what_the_page_draws_and_markdown_does_not_tell(synthetic: Any) -> None:
     shown = [[found.data["configurations"][i]["name"] for i in p.at] for p in second.figure.panels]
     assert shown == [["none", "k1.reward β=0.1", "k1.reward β=0.3"]] * 5
     assert [(p.title, p.metric) for p in second.figure.panels] == [
-        ("Qwen (here: exact in-domain accuracy) (micro)", "eval/accuracy_in_domain"),
-        ("KL (micro)", "eval/kl_forward"),
-        ("micro_sort (micro)", "eval/micro_sort/mean@4"),
-        ("micro_copy (micro)", "eval/micro_copy/mean@4"),
-        ("micro_reverse (micro)", "eval/micro_reverse/mean@4"),
+        ("Qwen (here: exact in-domain accuracy)", "eval/accuracy_in_domain"),
+        ("KL", "eval/kl_forward"),
+        ("micro_sort", "eval/micro_sort/mean@4"),
+        ("micro_copy", "eval/micro_copy/mean@4"),
+        ("micro_reverse", "eval/micro_reverse/mean@4"),
     ], "what a metric stands in for is drawn once, and the title says which it is"
     (one,) = found.data["baselines"]
     assert one["finals"]["eval/in_domain/mean"] == pytest.approx(0.25)

@@ -28,7 +28,6 @@ from orchestrator.analysis.runs import (
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
-    Improvement,
     Rate,
     estimate,
     estimate_over_items,
@@ -203,7 +202,7 @@ class AxisDifference:
     """p corrected by Holm over all differences of this axis."""
     over_items: Estimate | None = None
     """The difference with an interval over seeds and items; None without scores of single items."""
-    relative: Improvement | None = None
+    relative: Estimate | None = None
     """Left minus right as a share of right: mean over tasks and settings."""
 
     @property
@@ -376,7 +375,7 @@ def mean_by_seed(settings: Sequence[Sequence[Mapping[int, float]]]) -> dict[int,
 
 def relative_difference(
     settings: Sequence[tuple[RunGroup, RunGroup]], metric: str
-) -> Improvement | None:
+) -> Estimate | None:
     """Return the relative improvement of left over right, averaged over settings and tasks."""
     runs = [run for sides in settings for side in sides for one in side for run in one.values()]
     return mean_relative_improvement(

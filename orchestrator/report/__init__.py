@@ -93,8 +93,6 @@ def report(
     redrawn = () if many else tuple(plates(comparison, spec, laboratory_figure(lab), lab["rows"]))
     micro = is_micro(comparison.runs)
     settings = worst_first(comparison)
-    if micro:
-        redrawn = tuple(map(_marked, redrawn))
     limits = limits_section(comparison, scores, spec, other.baselines)
     own_sections: tuple[Section | None, ...] = (
         faults_section(other.faults),
@@ -155,14 +153,6 @@ def _scale_mark(comparison: Comparison) -> str:
     """Return what stands in each figure at micro scale, also where it is cut out of the page."""
     models = list(dict.fromkeys(run.traits.get("model", "") for run in comparison.runs))
     return f"micro policy for {listed(models) if len(models) < 4 else 'the models'}"
-
-
-def _marked(plate: Plate) -> Plate:
-    """Return a redrawn figure whose panels say that they are of micro scale."""
-    if plate.figure is None:
-        return plate
-    panels = tuple(replace(p, title=f"{p.title} (micro)") for p in plate.figure.panels)
-    return replace(plate, figure=replace(plate.figure, panels=panels))
 
 
 def _data(

@@ -23,7 +23,7 @@ from orchestrator.analysis.configurations import (
     Configuration,
     task_metrics,
 )
-from orchestrator.analysis.stats import Improvement, Rate, largest_share
+from orchestrator.analysis.stats import Estimate, Rate, largest_share
 from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, number_text
 from orchestrator.charts.gradients import gradient_views
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
@@ -359,7 +359,7 @@ def plates(
         plate = _plate(each, comparison, [t.name for t in spec.evaluation.tasks])
         if each.laboratory:
             first = replace(drawn, id=re.sub(r"[^a-z0-9]+", "-", each.figure.lower()).strip("-"))
-            yield replace(plate, figure=first, missing="", here=tuple(_of_gradients(papers)))
+            yield replace(plate, figure=first, missing="")
             continue
         of = [card for card in every if re.search(rf"\b{re.escape(each.figure)}\b", card.where)]
         here = tuple((card.words, f"{card.says} {_sentence(card.here)}") for card in of)
@@ -368,14 +368,6 @@ def plates(
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _of_gradients(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the paper's terms by exact bias and variance of their gradients with respect to a."""
-    for key, of in (("bias", "Bias"), ("variance", "Variance")):
-        ordered = sorted(rows, key=lambda row: float(row["a"][key]))
-        each = ", ".join(f"{row['label']} {row['a'][key]:.3g}" for row in ordered)
-        yield "exact", f"{of} for a: {each}."
 
 
 def _plate(published: PublishedFigure, comparison: Comparison, tasks: Sequence[str]) -> Plate:
@@ -394,9 +386,9 @@ def _plate(published: PublishedFigure, comparison: Comparison, tasks: Sequence[s
     return Plate(*words, figure, lacking)
 
 
-def improvement_text(ours: Improvement) -> str:
+def improvement_text(ours: Estimate) -> str:
     """Return `+6.21 % [+1.00 %, +11.4 %]`."""
-    text = percent(ours.value)
+    text = percent(ours.mean)
     if ours.low is None or ours.high is None:
         return text
     return f"{text} [{percent(ours.low)}, {percent(ours.high)}]"

@@ -56,21 +56,18 @@ def table_of_configurations(
     caption: str,
     columns: Sequence[str],
     fields: Callable[[Configuration], Sequence[str] | None],
-    *,
-    searchable: bool = True,
-    links: str = "cells",
 ) -> ReportTable:
     """Return a table of configurations: names, the fields of `columns`, and links to the cells.
 
-    fields: None leaves a configuration out. links: the last column's title.
+    fields: None leaves a configuration out.
     """
     body: list[tuple[ReportText, ...]] = []
     for c, setting in with_setting_names(comparison.configurations):
         if (own := fields(c)) is not None:
             cells = tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
             body.append((c.study, setting, c.name, *own, cells))
-    titles = ("study", "setting", "configuration", *columns, links)
-    return ReportTable(caption, titles, tuple(body), searchable=searchable)
+    titles = ("study", "setting", "configuration", *columns, "cells")
+    return ReportTable(caption, titles, tuple(body), searchable=True)
 
 
 def final_text(c: Configuration, metric: str | None) -> str:
@@ -356,7 +353,7 @@ def _measured_section(
 
 # ---------------------------------------------------------------- cost
 
-COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
+COST_COLUMNS = ("runs", "attempts", "GPU h", "CPU s", "wall clock h")
 
 
 def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section | None:
@@ -371,7 +368,6 @@ def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section |
         "By configuration",
         COST_COLUMNS,
         lambda c: _spent(run.record for run in c.runs),
-        links="where from",
     )
     by_study = ReportTable("By study", ("study", *COST_COLUMNS), tuple(rows))
     return section("cost", tables=(by_study, by_configuration))
@@ -422,7 +418,7 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         if one.ours is None:
             continue
         name, ours = one.published.name, one.ours
-        ends = zip(("value", "low", "high"), (ours.value, ours.low, ours.high), strict=True)
+        ends = zip(("value", "low", "high"), (ours.mean, ours.low, ours.high), strict=True)
         own = {key: None if v is None else 100 * (rounded(v) or 0) for key, v in ends}
         theirs = 100 * (rounded(one.published.relative_improvement) or 0)
         drawn.append({"name": name, "says": statement(one.claim), "whose": OURS, **own})
@@ -577,7 +573,7 @@ def difference_table(differences: Sequence[AxisDifference], axis: str, metric: s
             f"{d.difference.mean:+.3f}",
             _bounds(d.difference),
             _bounds(d.over_items),
-            "-" if d.relative is None else f"{d.relative.value:+.1%}",
+            "-" if d.relative is None else f"{d.relative.mean:+.1%}",
             str(d.difference.n),
             str(len(d.settings)),
             f"{d.p_corrected:.2g}",

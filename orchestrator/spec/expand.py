@@ -852,8 +852,6 @@ def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]
     extras = _extra_labels(grid)
     rows_ = [(row, study.seeds, False) for row in grid.product]
     rows_ += [(row, study.seeds if own is None else own, True) for row, own in grid.included]
-    for seed, row in {seed: row for row, seeds, _ in rows_[:1] for seed in seeds}.items():
-        builder.check_scalars({"seed": seed}, row)
     variants: list[Variant] = []
     twins: dict[str, list[Variant]] = {}
     for row, seeds, by_hand in rows_:

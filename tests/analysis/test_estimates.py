@@ -131,7 +131,7 @@ def test_the_papers_average_is_a_mean_of_ratios() -> None:
     physics = seeds([0.6, 0.6]), seeds([0.5, 0.5])
     biology = seeds([0.9, 0.9]), seeds([0.6, 0.6])
     found = mean_relative_improvement([physics, biology])
-    assert found.value == pytest.approx((0.2 + 0.5) / 2)
+    assert found.mean == pytest.approx((0.2 + 0.5) / 2)
     assert (found.low, found.high) == pytest.approx((0.35, 0.35))
 
 
@@ -146,4 +146,4 @@ def test_what_has_no_ratio_is_not_told() -> None:
         assert mean_relative_improvement(pairs) is None
     assert mean_relative_improvement([(collapsed, fine)]) is not None
     single = mean_relative_improvement([({0: 0.6}, {0: 0.5})])
-    assert (single.value, single.low) == (pytest.approx(0.2), None)
+    assert (single.mean, single.low) == (pytest.approx(0.2), None)
