@@ -95,6 +95,8 @@ def read(
 def _read(
     field: str, value: object, pointer: Pointer, lookup: Lookup, problems: list[SpecProblem]
 ) -> Iterator[Assignment]:
+    if field == "seed":
+        raise UnreadableValueError("seeds are an axis of their own: write `seeds: [...]`")
     if field == "system" and pointer[-2:-1] == ("base",):
         raise UnreadableValueError(
             "`system` has a place of its own: write it beside `base`, not in it"
@@ -249,9 +251,7 @@ class Reader:
     def axis(self, name: str, items: object, pointer: Pointer) -> Axis | None:
         """Return what can be read of one entry of `axes`, or None if nothing can."""
         field = name if name in FIELDS else ""
-        if name == "seed":
-            self._report("seeds are an axis of their own: write `seeds: [...]`", pointer)
-        elif name.partition(".")[0] == "system":
+        if name.partition(".")[0] == "system":
             self._report(
                 f"{name} is no axis, because it changes no result: write it under `system` of the "
                 "spec, of a study or of the site",
@@ -430,8 +430,7 @@ class GridRows(NamedTuple):
     """The rows that exclusions leave, and the included rows."""
 
     product: tuple[GridRow, ...]
-    included: tuple[tuple[GridRow, tuple[int, ...] | None], ...]
-    """Included rows, with their own seeds if they name seeds."""
+    included: tuple[GridRow, ...]
     axes: tuple[Axis, ...]
     broken: bool = False
     """True if a part could not be read. Then no rows exist, and `axes` has the axes that could be
@@ -552,22 +551,10 @@ def _holds(terms: Sequence[FilterTerm], leaves: Mapping[str, object]) -> bool:
     return all(term.holds((label_of(term.field, leaf),)) for term in terms)
 
 
-def _included(
-    written: Mapping[str, Any], pointer: Pointer, reader: Reader
-) -> tuple[GridRow, tuple[int, ...] | None]:
-    settings = {key: value for key, value in written.items() if key != "seed"}
-    assigned = tuple(read("", settings, pointer, reader.lookup, reader.problems))
+def _included(written: Mapping[str, Any], pointer: Pointer, reader: Reader) -> GridRow:
     if not written:
         reader.problems.append(SpecProblem("an included cell names at least one field", pointer))
-    if "seed" not in written:
-        return (Choice(assigned),), None
-    seed = written["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        reader.problems.append(
-            SpecProblem(f"seed must be a whole number >= 0, got {seed!r}", (*pointer, "seed"))
-        )
-        return (), None
-    return (Choice(assigned),), (seed,)
+    return (Choice(tuple(read("", written, pointer, reader.lookup, reader.problems))),)
 
 
 def _leaves(base: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -827,9 +814,6 @@ class Variant(NamedTuple):
     """A row without its seed. It is checked, named and encoded once, for all its seeds."""
 
     row: GridRow
-    seeds: Sequence[int]
-    by_hand: bool
-    """True for an included row."""
     cell: Cell
     """The cell of seed 0, without the seed at the end of its slug."""
     id_of: Callable[[int], str]
@@ -850,38 +834,27 @@ class Variant(NamedTuple):
 def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]:
     """Return the rows of a study that have no fault. Report the faults of the others."""
     extras = _extra_labels(grid)
-    rows_ = [(row, study.seeds, False) for row in grid.product]
-    rows_ += [(row, study.seeds if own is None else own, True) for row, own in grid.included]
-    variants: list[Variant] = []
-    twins: dict[str, list[Variant]] = {}
-    for row, seeds, by_hand in rows_:
+    variants: dict[str, Variant] = {}
+    for row in (*grid.product, *grid.included):
         parts = builder.parts(row)
         settings = builder.settings(parts, row)
         if settings is None:
             continue
         cell = _cell(study, settings, parts, extras)
-        variant = Variant(row, seeds, by_hand, cell, fingerprint_by_seed(settings))
-        same = twins.setdefault(variant.id_of(0), [])
-        for twin in same[:1]:
-            if common := set(twin.seeds) & set(seeds):
-                _report_duplicate(variant, f"{twin.cell.slug}-s{min(common)}", builder)
-        same.append(variant)
-        variants.append(variant)
-    return variants
+        variant = Variant(row, cell, fingerprint_by_seed(settings))
+        twin = variants.setdefault(variant.id_of(0), variant)
+        if twin is not variant:
+            _report_duplicate(variant, f"{twin.cell.slug}-s{min(study.seeds)}", builder)
+    return [*variants.values()]
 
 
 def cells_of(
     variants: Iterable[Variant], seeds: Sequence[int], slugs: dict[str, str]
 ) -> dict[str, Cell]:
-    """Return the cells of one study by id: first by seed and row, then the included ones."""
-    cells: dict[str, Cell] = {}
+    """Return the cells of one study by id, by seed and row."""
     every = list(variants)
-    own = [(variant, seed) for seed in seeds for variant in every if not variant.by_hand]
-    own += [(variant, seed) for variant in every if variant.by_hand for seed in variant.seeds]
-    for variant, seed in own:
-        cell = variant.with_seed(seed, slugs)
-        cells.setdefault(cell.id, cell)
-    return cells
+    cells = (variant.with_seed(seed, slugs) for seed in seeds for variant in every)
+    return {cell.id: cell for cell in cells}
 
 
 def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
@@ -899,7 +872,7 @@ def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
 def _extra_labels(grid: GridRows) -> list[str]:
     """Return the fields that this study varies and that no standard label shows."""
     choices = [c for axis in grid.axes for c in axis.choices]
-    choices += [c for row, _ in grid.included for c in row]
+    choices += [c for row in grid.included for c in row]
     fields: dict[str, None] = {}
     for choice in choices:
         for a in choice.assign:
