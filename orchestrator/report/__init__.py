@@ -114,7 +114,7 @@ def report(
             outcome_section(records),
             zero_gradient_section(records),
             reference_section(comparison),
-            libraries_section(other.sides, other.base, source) if other.sides else None,
+            libraries_section(other.sides, source) if other.sides else None,
             gradients_section(comparison, lab, spec.published.terms),
             staleness_section(comparison),
             beta_section(comparison),

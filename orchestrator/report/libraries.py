@@ -28,12 +28,12 @@ SIDE_TITLES = {
 # ---------------------------------------------------------------- the same cells in every library
 
 
-def libraries_section(sides: Sequence[LibrarySide], base: str, source: str) -> Section:
-    """Return a section with scores, differences and ledgers of the libraries.
+def libraries_section(sides: Sequence[LibrarySide], source: str) -> Section:
+    """Return a section with scores, differences to the first library, and ledgers.
 
-    base: the library that the others are compared with. source: the path of the spec.
+    source: the path of the spec.
     """
-    page = library_data(sides, base, source)
+    page = library_data(sides, sides[0].libraries[0], source)
     missing = [sentence for side in sides for sentence in page[side.name]["missing"]]
     points = tuple(dict.fromkeys([*page["limits"], *missing]))
     return section("libraries", points=points, tables=tuple(library_tables(page)))

@@ -62,8 +62,6 @@ class Context:
     baselines: Sequence[ScoredBaseline] = ()
     sides: Sequence[LibrarySide] = ()
     """The libraries of a comparison; empty for one library."""
-    base: str = ""
-    """The library that the others are compared with."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Cell id -> the facts about its last attempt."""
     faults: Sequence[str] = ()
@@ -93,7 +91,6 @@ def read_context(
     return Context(
         baselines=scored_baselines(experiment.spec.evaluation, experiment.cells, experiment.folder),
         sides=sides,
-        base=sides[0].libraries[0] if sides else "",
         origins=_origins(experiment, records, say),
         faults=tuple(faults),
         home=str(home.absolute()),

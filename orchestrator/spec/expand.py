@@ -24,7 +24,7 @@ as choices, the rows of a grid, the settings of a row, the cells of a study.
 
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
@@ -612,6 +612,7 @@ class Builder:
         self.base, self.origins, self.problems = base, origins, problems
         self._sections: dict[tuple[object, ...], Frozen | None] = {}
         self._reported: set[tuple[str, Pointer]] = set()
+        self.in_parts = False
 
     def parts(self, row: GridRow) -> dict[str, Any]:
         """Return validated sections and raw scalars of a row, without the sections that have a
@@ -651,17 +652,13 @@ class Builder:
             return None
 
     def check_parts(self, choices: Iterable[Choice]) -> None:
-        """Check the base and each choice separately, for a study whose axes cannot be read."""
-        for name in self.base.keys() & SECTIONS.keys():
-            given = {field for field, _ in _leaves(self.base) if field.startswith("kl.")}
-            self._section(name, (), given if name == "kl" else frozenset())
-        self.check_scalars(self.base, ())
-        for choice in choices:
-            own = {assignment.field for assignment in choice.assign}
-            for name in {a.section for a in choice.assign} & SECTIONS.keys():
-                self._section(name, (choice,), own)
-            scalars = {a.field: a.value for a in choice.assign if a.field in SCALARS}
-            self.check_scalars(scalars, (choice,))
+        """Check the base and each choice separately, for a study whose axes cannot be read.
+
+        What is missing, or breaks a rule between fields, is no fault: such an axis may set it.
+        """
+        self.in_parts = True
+        for row in ((), *((choice,) for choice in choices)):
+            self.check_scalars(self.parts(row), row)
 
     def check_scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
         """Check only the scalars of these parts: `settings` has not checked them if a section has a
@@ -673,12 +670,8 @@ class Builder:
                 except ValidationError as error:
                     self._report(error, name, row)
 
-    def _section(self, name: str, row: GridRow, own: Set[str] = frozenset()) -> Frozen | None:
-        """Return a validated section. If it has a fault, report it and return None.
-
-        own: report only faults of these fields, because an axis that cannot be read may set the
-        others.
-        """
+    def _section(self, name: str, row: GridRow) -> Frozen | None:
+        """Return a validated section. If it has a fault, report it and return None."""
         tree: dict[str, Any] = {name: deepcopy(self.base[name])} if name in self.base else {}
         assigned = [a for choice in row for a in choice.assign if a.section == name]
         for assignment in sorted(assigned, key=lambda a: a.field not in WHOLE):
@@ -688,18 +681,14 @@ class Builder:
         if name in OUTSIDE or not Settings.model_fields[name].is_required():
             tree.setdefault(name, {})
         if name not in tree:
-            if own:
-                return None
             for field in _fields_to_give(name):
                 self._add(f"{field}{MISSING}", self.at)
             return None
         try:
             section = SECTIONS[name].model_validate(tree[name])
         except ValidationError as error:
-            self._report(error, name, row, own)
+            self._report(error, name, row)
             return None
-        if own:
-            return section
         if isinstance(section, Resources):
             return self._laid_out(section, row)
         if isinstance(section, Kl) and section.estimator != "none":
@@ -721,12 +710,10 @@ class Builder:
             self._add(str(error), self.origin("resources.gpus_per_node", row))
             return None
 
-    def _report(
-        self, error: ValidationError, within: str, row: GridRow, own: Set[str] = frozenset()
-    ) -> None:
+    def _report(self, error: ValidationError, within: str, row: GridRow) -> None:
         for detail in error.errors():
             field = ".".join(str(key) for key in (within, *detail["loc"]) if key != "")
-            if own and (detail["type"] == "missing" or own.isdisjoint(_widening(field))):
+            if self.in_parts and detail["type"] == "value_error":
                 continue
             parent = field.rpartition(".")[0]
             known = [
@@ -763,7 +750,9 @@ class Builder:
         return next((f for f in fields if f in assigned), fields[0] if fields else "")
 
     def _add(self, message: str, pointer: Pointer) -> None:
-        if (message, pointer) not in self._reported:
+        if (message, pointer) not in self._reported and not (
+            self.in_parts and " is missing" in message
+        ):
             self._reported.add((message, pointer))
             self.problems.append(SpecProblem(message, pointer, str(self.at[1])))
 
