@@ -94,9 +94,10 @@ def report(
     micro = is_micro(comparison.runs)
     settings = worst_first(comparison)
     limits = limits_section(comparison, scores, spec, other.baselines)
+    faulty = section("incomplete", points=tuple(other.faults)) if other.faults else None
     own_sections: tuple[Section | None, ...] = (
-        faults_section(other.faults),
-        too_many_section(len(records)),
+        faulty,
+        section("cells", {"most": f"{MOST_CELLS:,}", "count": f"{len(records):,}"}),
         limits,
         *sections,
         methods_section(),
@@ -104,7 +105,7 @@ def report(
     if not many:
         source = spec.source or spec.name
         own_sections = (
-            faults_section(other.faults),
+            faulty,
             finals_section(comparison, other.baselines),
             curves_section(comparison),
             collapse_section(comparison),
@@ -165,18 +166,6 @@ def _data(
     return figure_data(comparison.configurations, main, studies, more) | {
         "baselines": baseline_data(other.baselines),
     }
-
-
-def too_many_section(count: int) -> Section:
-    """Return a section that says how to see figures and tables of `count` cells."""
-    return section("cells", {"most": f"{MOST_CELLS:,}", "count": f"{count:,}"})
-
-
-def faults_section(faults: Sequence[str]) -> Section | None:
-    """Return a section on faulty evaluations on disk, or None without faults."""
-    if not faults:
-        return None
-    return section("incomplete", points=tuple(faults))
 
 
 def outcome_section(records: Sequence[Record]) -> Section | None:

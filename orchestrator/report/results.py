@@ -30,7 +30,7 @@ from orchestrator.report.figures import (
     PAGE_CURVES,
     has_curve,
     rounded,
-    with_setting_names,
+    setting_names,
 )
 from orchestrator.report.front import improvement_text, percent
 from orchestrator.report.model import (
@@ -62,7 +62,8 @@ def table_of_configurations(
     fields: None leaves a configuration out.
     """
     body: list[tuple[ReportText, ...]] = []
-    for c, setting in with_setting_names(comparison.configurations):
+    every = comparison.configurations
+    for c, setting in zip(every, setting_names(every), strict=True):
         if (own := fields(c)) is not None:
             cells = tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
             body.append((c.study, setting, c.name, *own, cells))
@@ -184,7 +185,7 @@ def _final_with_width(estimate: Estimate | None) -> str:
 def by_setting(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
     """Return `study · setting` -> its configurations."""
     groups: dict[str, list[Configuration]] = {}
-    for c, setting in with_setting_names(configurations):
+    for c, setting in zip(configurations, setting_names(configurations), strict=True):
         groups.setdefault(" · ".join(filter(None, (c.study, setting))), []).append(c)
     return groups
 
