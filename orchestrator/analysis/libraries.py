@@ -398,32 +398,15 @@ def read_sides(
         yield library_side(name, side_cells, records, scores, metric)
 
 
-def choose_base(side: LibrarySide, library: str | None) -> str:
-    """Return the library that the others are compared with: the named one, or else the first.
-
-    `library`: a name with or without its release. Raise SelectionError unless it matches exactly
-    one library.
-    """
-    if library is None:
-        return side.libraries[0]
-    hits = [name for name in side.libraries if library in (name, name.partition("@")[0])]
-    if len(hits) != 1:
-        raise SelectionError(
-            f"--against {library} names {'no' if not hits else 'more than one'} library of this "
-            f"comparison (there are: {', '.join(side.libraries)})"
-        )
-    return hits[0]
-
-
 # ---------------------------------------------------------------- as plain data
 
 
-def library_data(sides: Sequence[LibrarySide], base: str, spec: str) -> dict[str, Any]:
+def library_data(sides: Sequence[LibrarySide], spec: str) -> dict[str, Any]:
     """Return the data that `orch compare --by backend --json` prints, also used for its text.
 
-    `spec`: the spec's path.
+    The others are compared with the first library. `spec`: the spec's path.
     """
-    questions = sides[0].questions
+    questions, base = sides[0].questions, sides[0].libraries[0]
     return {
         "base": base,
         "limits": limits(questions),

@@ -12,7 +12,6 @@ from orchestrator.analysis.claims import verdict_text
 from orchestrator.analysis.compare import check_metric, comparison_data
 from orchestrator.analysis.configurations import axis_differences
 from orchestrator.analysis.libraries import (
-    choose_base,
     library_data,
     read_sides,
     whole_questions,
@@ -51,17 +50,11 @@ WIDEST = 100
     "--metric",
     help="A metric, by its canonical name. Default: the main accuracy.",
 )
-@click.option(
-    "--against",
-    metavar="LIBRARY",
-    help="With --by backend: the library that the others are compared with.",
-)
 @common.as_json
 def command(
     choice: CellChoice,
     axis: str | None,
     metric: str | None,
-    against: str | None,
     as_json: bool,
 ) -> int:
     """Print means with intervals over seeds, and the verdict on every claim.
@@ -73,10 +66,8 @@ def command(
     """
     if axis == "backend":
         experiment = choice.experiment()
-        _compare_libraries(experiment, choice.where, metric, against, as_json)
+        _compare_libraries(experiment, choice.where, metric, as_json)
         return 0
-    if against:
-        raise SelectionError("--against needs --by backend")
     experiment = choice.chosen()
     records = stages.collect_records(experiment)
     comparison = stages.compare_records(experiment, records, stages.read_scores(experiment))
@@ -121,7 +112,6 @@ def _compare_libraries(
     experiment: Experiment,
     where: Sequence[str],
     metric: str | None,
-    against: str | None,
     as_json: bool,
 ) -> None:
     """Print one cell in several libraries."""
@@ -129,7 +119,7 @@ def _compare_libraries(
     if not sides:
         raise SelectionError("no cell of this spec is asked of a library")
     source = experiment.spec.source or experiment.spec.name
-    page = library_data(sides, choose_base(sides[0], against), source)
+    page = library_data(sides, source)
     if as_json:
         print_json(page)
         return

@@ -33,7 +33,7 @@ def libraries_section(sides: Sequence[LibrarySide], source: str) -> Section:
 
     source: the path of the spec.
     """
-    page = library_data(sides, sides[0].libraries[0], source)
+    page = library_data(sides, source)
     missing = [sentence for side in sides for sentence in page[side.name]["missing"]]
     points = tuple(dict.fromkeys([*page["limits"], *missing]))
     return section("libraries", points=points, tables=tuple(library_tables(page)))

@@ -100,10 +100,8 @@ def test_predicted_and_observed_stand_side_by_side(folder: Path, tmp_path: Path)
 def test_mistakes_are_sentences(folder: Path) -> None:
     refusals = [
         (("--by", "backend", "-w", "backend.version=0.9.1"), "name two libraries"),
-        (("--by", "backend", "--against", "skyrl"), "names no library of this comparison"),
         (("--by", "backend", "--metric", "eval/nothing"), "no run measured eval/nothing"),
         (("--by", "backend", "-w", "state=failed"), "not by state"),
-        (("--against", "verl"), "needs --by backend"),
     ]
     for arguments, words in refusals:
         done = orch(folder, "compare", "experiments/small.yaml", *arguments)
