@@ -122,7 +122,7 @@ def test_the_end_of_a_run_fits_a_terminal(
 
 def test_runs_that_ended_and_tell_nothing_have_ended(synthetic: Any) -> None:
     found = reported(synthetic, synthetic.run(outcome=Outcome(kind="unclear", reason="short")))
-    ((_, (field,)),) = section(found, "collapse").maps[0].rows
+    ((_, field),) = section(found, "collapse").maps[0].rows
     assert (str(field), dict(found.facts)["runs collapsed"]) == ("cannot tell", "cannot tell")
     tables = section(found, "finals").tables
     assert (tables[0].rows[0][1], tables[-1].rows[0][-2]) == ("cannot tell", "cannot tell")

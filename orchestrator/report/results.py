@@ -34,7 +34,6 @@ from orchestrator.report.figures import (
 )
 from orchestrator.report.front import improvement_text, percent
 from orchestrator.report.model import (
-    Map,
     MapCell,
     ReportTable,
     ReportText,
@@ -270,15 +269,15 @@ def _counted(c: Configuration, count: int) -> MapCell:
     return MapCell(count, c.collapse.n, len(c.runs), c.num_finished - c.collapse.n)
 
 
-def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
+def _collapse_map(title: str, group: Sequence[Configuration]) -> ReportTable:
     betas = sorted({c.beta for c in group if c.beta is not None})
     columns = [None, *betas] if any(c.beta is None for c in group) else list(betas)
     rows: dict[str, dict[float | None, MapCell]] = {}
     for c in group:
         rows.setdefault(c.kl, {})[c.beta] = _counted(c, c.collapse.count)
     names = tuple("no KL" if beta is None else f"β {beta:g}" for beta in columns)
-    fields = ((kl, tuple(cells.get(beta) for beta in columns)) for kl, cells in rows.items())
-    return Map(title, names, tuple(fields))
+    fields = ((kl, *(cells.get(beta, "") for beta in columns)) for kl, cells in rows.items())
+    return ReportTable(title, ("KL", *names), tuple(fields))
 
 
 def reference_section(comparison: Comparison) -> Section | None:
