@@ -31,7 +31,7 @@ Fields = dict[str, Any]
 """Settings, resources and cadence, nested or dotted, any part of them."""
 
 
-class Layer(Frozen):
+class SpecLayer(Frozen):
     """What a spec and each of its studies may set. A study's own stands over the spec's."""
 
     recipe: str | Fields | None = None
@@ -50,7 +50,7 @@ class Layer(Frozen):
     """Over the recipe: settings, resources and cadence."""
 
 
-class StudyFile(Layer):
+class StudyFile(SpecLayer):
     """A named sub-grid: one figure, one question."""
 
     title: str = ""
@@ -67,7 +67,7 @@ class StudyFile(Layer):
     """Instead of the spec's seeds."""
 
 
-class SpecFile(Layer):
+class SpecFile(SpecLayer):
     """One experiment."""
 
     name: Name

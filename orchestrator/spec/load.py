@@ -50,7 +50,7 @@ from orchestrator.spec.expand import (
     read,
     remember,
 )
-from orchestrator.spec.fields import FIELDS, WHOLE, Layer, SpecFile, StudyFile, sections_of
+from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, SpecLayer, StudyFile, sections_of
 from orchestrator.spec.redaction import secrets_in
 from orchestrator.spec.reward_files import read_rewards
 from orchestrator.spec.sentences import sentence, shown
@@ -392,7 +392,7 @@ def _layers(
     yield from read("", content, pointer, lookup, problems)
     of_site = site.system.model_dump(exclude_none=True)
     yield from read("system", of_site, ("site", "system"), lookup, problems)
-    roots: tuple[tuple[Layer, Pointer], ...] = ((file, ()), (study, at))
+    roots: tuple[tuple[SpecLayer, Pointer], ...] = ((file, ()), (study, at))
     for owner, root in roots:
         for field in ("system", *WHOLE, "base"):
             value = getattr(owner, field)
