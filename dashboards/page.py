@@ -18,7 +18,7 @@ from orchestrator.charts.style import THEMES, config
 from orchestrator.report import Report
 from orchestrator.report.figures import every_figure, tables, views
 from orchestrator.report.markdown import MARKS, PLATES, claims_title
-from orchestrator.report.model import Card, ClaimEffect, MapCell
+from orchestrator.report.model import Card, ClaimEffect, MapCell, ReportText
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -118,9 +118,9 @@ def place_of(value: float, scale: float) -> float:
     return round((max(-scale, min(scale, value)) / scale + 1) * WIDTH / 2, 1)
 
 
-def level_of(cell: MapCell | None) -> str:
+def level_of(cell: ReportText) -> str:
     """Return the class of a field of a collapse map, which names its colour."""
-    if cell is None:
+    if not isinstance(cell, MapCell):
         return "empty"
     if not cell.ended:
         return "open"

@@ -226,15 +226,6 @@ class PublishedTerm(Frozen):
     """The study in which ours was trained."""
 
 
-class PublishedSettings(Frozen):
-    """The arguments with which a publication asks a library for a KL term."""
-
-    library: Name
-    """The name of its backend."""
-    sets: tuple[str, ...] = Field(strict=False)
-    """The arguments, each as a word of the command line."""
-
-
 class Published(Frozen):
     """Published results. The report shows them beside these results and never merges them."""
 
@@ -246,8 +237,6 @@ class Published(Frozen):
     """The publication's statements about claims of the spec."""
     terms: tuple[PublishedTerm, ...] = Field(default=(), strict=False)
     """Its table of KL terms."""
-    settings: tuple[PublishedSettings, ...] = Field(default=(), strict=False)
-    """Its table of the libraries' arguments."""
     figures: tuple[PublishedFigure, ...] = Field(default=(), strict=False)
     """The figures that the report's gallery redraws."""
 

@@ -36,7 +36,6 @@ from orchestrator.analysis.configurations import (
     AxisValues,
     configurations_of,
     mean_by_seed,
-    tasks_of,
 )
 from orchestrator.analysis.phases import state_of
 from orchestrator.analysis.runs import (
@@ -614,16 +613,6 @@ class ClaimEvidence:
     """Value of the axis -> evidence there, of a claim `at every` value of an axis."""
 
     @property
-    def num_items(self) -> int:
-        """Return the number of items of the claim's metric, or 0 if they are not known."""
-        runs = [run for setting in self.contrast.settings for run in setting.runs]
-        sizes = {
-            sum(len(run.items.get(task, ())) for task in tasks_of([run], self.metric))
-            for run in runs
-        }
-        return max(sizes, default=0)
-
-    @property
     def p(self) -> float:
         """Return the two-sided p-value."""
         return min(1.0, 2 * min(self.p_for, self.p_against))
@@ -1079,7 +1068,7 @@ def _numbers_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
     text += f"{_in_short(e)} ({over})"
     if e.pooled is None:
         return f"{text}.{each}"
-    return f"{text}; {p}.{each}{_trained_text(e)} {population_text(e)}"
+    return f"{text}; {p}.{each}{_trained_text(e)} It speaks of all seeds on these evaluations."
 
 
 def _in_short(e: ClaimEvidence) -> str:
@@ -1109,13 +1098,6 @@ def _settings_text(compared: Contrast) -> str:
     return f"{settings} of {every}: {'; '.join(compared.left_out)}"
 
 
-def population_text(e: ClaimEvidence) -> str:
-    """Return the population of a verdict: all seeds, on these items."""
-    if e.num_items:
-        return f"It speaks of all seeds on these {e.num_items} items, not of other items."
-    return "It speaks of all seeds on these evaluations."
-
-
 def verdict_text(finding: JudgedClaim) -> str:
     """Return a verdict in the words that readers see, with the direction of what is open."""
     e = finding.evidence
@@ -1137,21 +1119,12 @@ def _advice_text(finding: JudgedClaim, e: ClaimEvidence) -> str:
         return "One seed has no interval: at least 1 more is needed to say anything."
     if e.effect is not None and e.pooled is None:
         return "All runs of a configuration have the same value: no spread is measured."
-    needed, stays = _needed_text(finding), "if effect and spread stay as seen"
+    stays = "if effect and spread stay as seen"
     if finding.seeds_needed is None:
-        return f"To decide it takes {needed}, {stays}."
-    return f"{needed[0].upper()}{needed[1:]} in all decide it with power {POWER:g}, {stays}."
-
-
-def _needed_text(finding: JudgedClaim) -> str:
-    """Return the number of seeds that would decide an open claim, or an empty text if its runs are
-    waited for."""
-    e = finding.evidence
-    if e is None or e.waiting:
-        return ""
-    if finding.seeds_needed is not None:
-        return f"about {counted(finding.seeds_needed, 'seed')}"
-    return f"more than {SEEDS_OF_SHARES[-1] if e.effect is None else MAX_SEEDS} seeds"
+        most = SEEDS_OF_SHARES[-1] if e.effect is None else MAX_SEEDS
+        return f"To decide it takes more than {most} seeds, {stays}."
+    needed = counted(finding.seeds_needed, "seed")
+    return f"About {needed} in all decide it with power {POWER:g}, {stays}."
 
 
 def _runs_text(side: ClaimSide) -> str:

@@ -24,7 +24,7 @@ from orchestrator.analysis.configurations import (
     runs_by_configuration,
 )
 from orchestrator.analysis.runs import ItemScores, MeasuredRun, measure, per_library
-from orchestrator.analysis.stats import Improvement
+from orchestrator.analysis.stats import Estimate
 from orchestrator.analysis.text import few
 from orchestrator.errors import Fault, SelectionError, SpecError, did_you_mean
 from orchestrator.records import Published, PublishedNumber, Record, Score, Spec
@@ -37,7 +37,7 @@ class PublishedComparison:
 
     published: PublishedNumber
     claim: Claim
-    ours: Improvement | None
+    ours: Estimate | None
     missing: str = ""
     """The reason why `ours` is None, in a sentence."""
 

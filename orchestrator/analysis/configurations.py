@@ -13,7 +13,7 @@ this first: task version and number of items are in `runs.EvaluationProtocol`.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -28,14 +28,12 @@ from orchestrator.analysis.runs import (
 from orchestrator.analysis.stats import (
     ALPHA,
     Estimate,
-    Improvement,
     Rate,
     estimate,
     estimate_over_items,
     holm,
     mean_relative_improvement,
     rate,
-    seeds_to_decide,
     two_sided_p,
 )
 from orchestrator.errors import SelectionError
@@ -196,15 +194,15 @@ class AxisDifference:
     left: str
     right: str
     metric: str
-    effect: Estimate
+    difference: Estimate
     settings: tuple[str, ...]
     """The settings that are equal in each pair."""
     p: float
     p_corrected: float
     """p corrected by Holm over all differences of this axis."""
     over_items: Estimate | None = None
-    """The effect with an interval over seeds and items; None without scores of single items."""
-    relative: Improvement | None = None
+    """The difference with an interval over seeds and items; None without scores of single items."""
+    relative: Estimate | None = None
     """Left minus right as a share of right: mean over tasks and settings."""
 
     @property
@@ -214,33 +212,6 @@ class AxisDifference:
         `not told apart` means no evidence of a difference. It is never evidence of equality.
         """
         return "differs" if self.p_corrected < ALPHA else "not told apart"
-
-    def seeds_for(self, effect: float | None) -> int | None:
-        """Return the number of seeds that would show an effect of this size.
-
-        Assume the measured spread between seeds. Return None with one seed, or if no number up to
-        MAX_SEEDS is enough.
-        """
-        if effect is None or self.effect.n < 2:
-            return None
-        return seeds_to_decide(effect, self.effect.sd, ALPHA)
-
-    def data(self, effect: float | None = None) -> dict[str, object]:
-        """Return the data that `orch compare --by --json` prints. An unknown number is null."""
-        return {
-            "axis": self.axis,
-            "left": self.left,
-            "right": self.right,
-            "metric": self.metric,
-            "difference": asdict(self.effect),
-            "over_items": None if self.over_items is None else asdict(self.over_items),
-            "relative": None if self.relative is None else asdict(self.relative),
-            "settings": list(self.settings),
-            "p": self.p,
-            "p_corrected": self.p_corrected,
-            "verdict": self.verdict,
-            "seeds_for_effect": self.seeds_for(effect),
-        }
 
 
 OtherAxes = tuple[tuple[str, str | None], ...]
@@ -404,7 +375,7 @@ def mean_by_seed(settings: Sequence[Sequence[Mapping[int, float]]]) -> dict[int,
 
 def relative_difference(
     settings: Sequence[tuple[RunGroup, RunGroup]], metric: str
-) -> Improvement | None:
+) -> Estimate | None:
     """Return the relative improvement of left over right, averaged over settings and tasks."""
     runs = [run for sides in settings for side in sides for one in side for run in one.values()]
     return mean_relative_improvement(

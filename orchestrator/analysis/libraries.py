@@ -11,34 +11,17 @@ difference is then 0 by identity, not by measurement.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
-from statistics import fmean
 from typing import Any, Literal
 
 from orchestrator import plugins
 from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
 from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
-from orchestrator.analysis.stats import (
-    ALPHA,
-    Estimate,
-    estimate,
-    holm,
-    one_sided_p,
-    seeds_to_decide,
-    two_sided_p,
-)
-from orchestrator.analysis.text import counted, few, listed
+from orchestrator.analysis.stats import ALPHA, Estimate, estimate, holm, one_sided_p, two_sided_p
+from orchestrator.analysis.text import few, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
 from orchestrator.evaluate import score_index
 from orchestrator.identity import digest, drift, identity
-from orchestrator.kl.library_semantics import (
-    DIFFERENCES,
-    PLAIN,
-    Dialect,
-    describe,
-    differing,
-    relevant,
-)
+from orchestrator.kl.library_semantics import DIFFERENCES, PLAIN, differing, relevant
 from orchestrator.library import neighbour
 from orchestrator.library.neighbour import NOWHERE, library_name
 from orchestrator.records import Cell, LedgerEntry, Record, Score
@@ -186,11 +169,10 @@ class LibraryDifference:
     question: str
     left: str
     right: str
-    effect: Estimate | None
+    difference: Estimate | None
     """None if no seed has finished in both libraries."""
     same: bool
     """True if both libraries share the training runs."""
-    p: float = 1.0
     p_corrected: float = 1.0
 
     @property
@@ -198,149 +180,69 @@ class LibraryDifference:
         """Return `same mathematics`, `differs`, `indistinguishable` or `open`.
 
         Return `not comparable yet` if no seed has finished in both. `indistinguishable`: two
-        one-sided tests show a difference smaller than MARGIN. `open` includes the number of
-        further seeds that would decide.
+        one-sided tests show a difference smaller than MARGIN.
         """
         if self.same:
             return "same mathematics"
-        if self.effect is None:
+        if self.difference is None:
             return "not comparable yet"
         if self.p_corrected < ALPHA:
             return "differs"
-        beyond = one_sided_p(self.effect, -MARGIN)[0], one_sided_p(self.effect, MARGIN)[1]
-        if max(beyond) < ALPHA / 2:
-            return "indistinguishable"
-        more = self._more_seeds()
-        return f"open ({more})" if more else "open"
-
-    def _more_seeds(self) -> str:
-        """Return how many further seeds would decide if effect and spread do not change."""
-        effect = self.effect
-        if effect is None or effect.n < 2:
-            return "2 seeds or more are needed"
-        distance = max(abs(effect.mean), MARGIN - abs(effect.mean))
-        needed = seeds_to_decide(distance, effect.sd, ALPHA)
-        return f"about {counted(max(1, needed - effect.n), 'more seed')}" if needed else ""
+        beyond = one_sided_p(self.difference, -MARGIN)[0], one_sided_p(self.difference, MARGIN)[1]
+        return "indistinguishable" if max(beyond) < ALPHA / 2 else "open"
 
 
 def library_differences(
     questions: Sequence[LibraryQuestion], base: str, value: FinalValue
 ) -> list[LibraryDifference]:
-    """Return the difference of every library to `base` on each question, corrected by Holm."""
-    return _corrected(
-        _difference(question.name, [question], base, library, value)
+    """Return the difference of every library to `base` on each question.
+
+    Correct the p-values by Holm over the measured differences.
+    """
+    found = [
+        _difference(question, base, library, value)
         for question in questions
         if base in question.cells
         for library in question.cells
         if library != base
-    )
-
-
-def overall_differences(
-    questions: Sequence[LibraryQuestion], value: FinalValue
-) -> list[LibraryDifference]:
-    """Return the difference of every pair of libraries, averaged over their common questions."""
-    libraries = dict.fromkeys(name for q in questions for name in q.cells)
-    pairs = [(pair, list(_of_both(questions, *pair))) for pair in combinations(libraries, 2)]
-    return _corrected(
-        _difference(f"all {len(both)} questions", both, *pair, value) for pair, both in pairs
-    )
+    ]
+    measured = [i for i, one in enumerate(found) if one.difference is not None and not one.same]
+    corrected = holm([two_sided_p(found[i].difference) for i in measured])
+    for i, p in zip(measured, corrected, strict=True):
+        found[i] = replace(found[i], p_corrected=p)
+    return found
 
 
 def _difference(
-    name: str, questions: Sequence[LibraryQuestion], left: str, right: str, value: FinalValue
+    question: LibraryQuestion, left: str, right: str, value: FinalValue
 ) -> LibraryDifference:
-    """Return the mean difference over these questions, paired on the seeds that all have."""
-    by_seed = [_by_seed(question, left, right, value) for question in questions]
-    seeds = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
-    effect = estimate(fmean(v[s] for v in by_seed) for s in seeds) if seeds else None
-    same = bool(questions) and all(_is_one_run(q, left, right) for q in questions)
-    return LibraryDifference(name, left, right, effect, same, two_sided_p(effect))
-
-
-def _corrected(found: Iterable[LibraryDifference]) -> list[LibraryDifference]:
-    """Return the differences with p-values corrected by Holm over the measured ones."""
-    differences = list(found)
-    measured = [one for one in differences if one.effect is not None and not one.same]
-    corrected = dict(zip(map(id, measured), holm([one.p for one in measured]), strict=True))
-    return [replace(one, p_corrected=corrected.get(id(one), 1.0)) for one in differences]
+    one, other = question.cells[left], question.cells[right]
+    seeds = sorted(one.keys() & other.keys())
+    pairs = [(value(one[seed].id), value(other[seed].id)) for seed in seeds]
+    by_seed = [b - a for a, b in pairs if a is not None and b is not None]
+    effect = estimate(by_seed) if by_seed else None
+    same = all(one[seed].id == other[seed].id for seed in seeds)
+    return LibraryDifference(question.name, left, right, effect, same)
 
 
 def missing_seeds(questions: Iterable[LibraryQuestion], value: FinalValue, spec: str) -> list[str]:
-    """Return one sentence for each library that lacks seeds of another, with the command to run."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    """Return one sentence for each library that lacks seeds of another, with what to do."""
+    reasons: dict[str, list[str]] = {}
     for question in questions:
         seeds = sorted({seed for cells in question.cells.values() for seed in cells})
         for library, cells in question.cells.items():
             if lacks := [s for s in seeds if s not in cells]:
-                reason = (
-                    f"declares no seed {listed(lacks)}: give it the seeds of the others in the spec"
-                )
-                reasons.setdefault((library, reason), []).append(question.name)
+                reason = f"{library} declares no seed {listed(lacks)}: give it those of the others"
+                reasons.setdefault(reason, []).append(question.name)
             if lacks := [s for s in seeds if s in cells and value(cells[s].id) is None]:
                 name, wanted = library.partition("@")[0], ",".join(map(str, lacks))
-                reason = (
-                    f"has no result for seed {listed(lacks)}: run "
-                    f"`orch run {spec} -w backend={name} -w seed={wanted}`"
-                )
-                reasons.setdefault((library, reason), []).append(question.name)
-    return [f"{library} {reason} (in {few(names)})" for (library, reason), names in reasons.items()]
+                reason = f"{library} has no result for seed {listed(lacks)}: run "
+                reason += f"`orch run {spec} -w backend={name} -w seed={wanted}`"
+                reasons.setdefault(reason, []).append(question.name)
+    return [f"{reason} (in {few(names)})" for reason, names in reasons.items()]
 
 
-def _is_one_run(question: LibraryQuestion, left: str, right: str) -> bool:
-    one, other = question.cells[left], question.cells[right]
-    return all(one[s].id == other[s].id for s in one.keys() & other.keys())
-
-
-def _by_seed(
-    question: LibraryQuestion, left: str, right: str, value: FinalValue
-) -> dict[int, float]:
-    """Return seed -> right minus left, for the seeds that have finished in both."""
-    one, other = question.cells[left], question.cells[right]
-    pairs = {s: (value(one[s].id), value(other[s].id)) for s in sorted(one.keys() & other.keys())}
-    return {s: b - a for s, (a, b) in pairs.items() if a is not None and b is not None}
-
-
-# ---------------------------------------------------------------- meanings of the libraries
-
-
-def relevant_dialect(cell: LibraryCell) -> Dialect:
-    """Return the parts of a library's dialect that affect a cell."""
-    settings = cell.cell.settings
-    return relevant(semantics(settings.backend).dialect, settings)
-
-
-def differing_causes(one: LibraryCell, other: LibraryCell) -> list[str]:
-    """Return the causes by which two libraries differ on a cell.
-
-    Leave out a cause with equal values in both, even if another cause makes it irrelevant in only
-    one of them (a bound on a ratio that is 1).
-    """
-    apart = differing(*(semantics(x.cell.settings.backend).dialect for x in (one, other)))
-    causes = differing(relevant_dialect(one), relevant_dialect(other))
-    return [cause for cause in causes if cause in apart]
-
-
-def dialect_differences(
-    questions: Sequence[LibraryQuestion], base: str, library: str
-) -> list[dict[str, Any]]:
-    """Return every cause by which two libraries' mathematics differ on these questions.
-
-    {"cause", "title", "base", "other": its meaning in each, "questions": those that it affects}
-    """
-    names: dict[tuple[str, str, str], list[str]] = {}
-    for question in _of_both(questions, base, library):
-        cells = question.any_seed(base), question.any_seed(library)
-        one, other = map(relevant_dialect, cells)
-        for cause in differing_causes(*cells):
-            key = (cause, describe(one, cause), describe(other, cause))
-            names.setdefault(key, []).append(question.name)
-    titled = ((cause, DIFFERENCES[cause].title, a, b) for cause, a, b in names)
-    keys = ("cause", "title", "base", "other", "questions")
-    return [
-        dict(zip(keys, (*words, where), strict=True))
-        for words, where in zip(titled, names.values(), strict=True)
-    ]
+# ---------------------------------------------------------------- ledgers, and limits
 
 
 def ledger_differences(
@@ -349,11 +251,17 @@ def ledger_differences(
     """Return the differences between two ledgers in the mathematics of the same cells.
 
     {"field", "base", "other": its entry in each, "questions"}. Leave out fields with the status
-    `exact` in both.
+    `exact` in both. A cell that the library refuses has the field `refused`.
     """
     names: dict[tuple[str, str, str], list[str]] = {}
-    for question in _of_both(questions, base, library):
-        one, other = (_ledger_of(question.any_seed(name)) for name in (base, library))
+    for question in questions:
+        if base not in question.cells or library not in question.cells:
+            continue
+        try:
+            one, other = (_ledger_of(question.any_seed(name)) for name in (base, library))
+        except UnsupportedSetting as refusal:
+            names.setdefault(("refused", "", str(refusal)), []).append(question.name)
+            continue
         for field in [f for f in one if f in other and f.startswith(_MATHEMATICS)]:
             a, b = (_ledger_text(entry) for entry in (one[field], other[field]))
             if a != b and not one[field].status == other[field].status == "exact":
@@ -364,76 +272,35 @@ def ledger_differences(
     ]
 
 
-def not_imitated(questions: Sequence[LibraryQuestion], library: str) -> tuple[str, ...]:
-    """Return one sentence for each behaviour of a library that rehearsals do not imitate."""
-    cell = next(q.any_seed(library) for q in questions if library in q.cells)
-    return semantics(cell.cell.settings.backend).omits
-
-
-def limits_of_base(questions: Sequence[LibraryQuestion], base: str) -> list[str]:
-    """Return one sentence for each thing that is not compared, or not imitated of the base."""
-    omitted = (f"{base}, not imitated: {each}" for each in not_imitated(questions, base))
-    return [*not_compared(questions), *omitted]
-
-
-def not_compared(questions: Sequence[LibraryQuestion]) -> list[str]:
-    """Return one sentence for each cause that was read in a library's source and never run.
-
-    Only causes that affect these questions count.
-    """
-    libraries: dict[str, tuple[str, ...]] = {}
-    for question in questions:
-        for library in question.cells:
-            for cause in differing(relevant_dialect(question.any_seed(library)), PLAIN):
-                if DIFFERENCES[cause].not_compared and library not in libraries.get(cause, ()):
-                    libraries[cause] = (*libraries.get(cause, ()), library)
-    return [
-        f"{DIFFERENCES[cause].title} of {', '.join(names)}, not compared: "
-        f"{DIFFERENCES[cause].not_compared}"
-        for cause, names in libraries.items()
-    ]
-
-
-def refusals(questions: Sequence[LibraryQuestion], library: str) -> dict[str, str]:
-    """Return question -> the library's reason, for cells that it cannot run.
-
-    The rehearsal of such a cell shows how the library would train it.
-    """
-    sentences = {}
-    for question in questions:
-        if library not in question.cells:
-            continue
-        cell = question.any_seed(library).cell
-        if cell.scale == "micro":
-            continue
-        try:
-            neighbour.translated(plugins.load(cell.settings.backend.name), cell, NOWHERE)
-        except UnsupportedSetting as error:
-            sentences[question.name] = str(error)
-    return sentences
-
-
-def _of_both(
-    questions: Sequence[LibraryQuestion], base: str, library: str
-) -> Iterator[LibraryQuestion]:
-    return (q for q in questions if base in q.cells and library in q.cells)
-
-
 def _ledger_text(entry: LedgerEntry) -> str:
     return f"{entry.status}: {entry.note}" if entry.note else entry.status
 
 
 def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:
-    """Return field -> ledger entry, or an empty mapping if the library refuses the cell."""
+    """Return field -> ledger entry. Raise UnsupportedSetting if the library refuses the cell."""
     cell = library_cell.cell
     if cell.scale == "micro":  # trained as its rehearsal
         trainer = plugins.load_embedded("micro")
         cell = (trainer.rehearse(cell) if trainer else None) or cell
-    try:
-        plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, NOWHERE)
-    except UnsupportedSetting:
-        return {}
+    plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, NOWHERE)
     return {entry.field: entry for entry in plan.ledger}
+
+
+def limits(questions: Sequence[LibraryQuestion]) -> list[str]:
+    """Return one sentence for each thing that rehearsals do not imitate, and for each that was read
+    in a library's source and never compared, where it affects these questions."""
+    sentences: dict[str, None] = {}
+    for question in questions:
+        for library in question.cells:
+            settings = question.any_seed(library).cell.settings
+            meaning = semantics(settings.backend)
+            for each in meaning.omits:
+                sentences[f"{library}, not imitated: {each}"] = None
+            for cause in differing(relevant(meaning.dialect, settings), PLAIN):
+                if why := DIFFERENCES[cause].not_compared:
+                    title = DIFFERENCES[cause].title
+                    sentences[f"{library}, {title} not compared: {why}"] = None
+    return list(sentences)
 
 
 # ---------------------------------------------------------------- sides
@@ -531,91 +398,50 @@ def read_sides(
         yield library_side(name, side_cells, records, scores, metric)
 
 
-def choose_base(side: LibrarySide, library: str | None) -> str:
-    """Return the library that the others are compared with: the named one, or else the first.
-
-    `library`: a name with or without its release. Raise SelectionError unless it matches exactly
-    one library.
-    """
-    if library is None:
-        return side.libraries[0]
-    hits = [name for name in side.libraries if library in (name, name.partition("@")[0])]
-    if len(hits) != 1:
-        raise SelectionError(
-            f"--against {library} names {'no' if not hits else 'more than one'} library of this "
-            f"comparison (there are: {', '.join(side.libraries)})"
-        )
-    return hits[0]
-
-
 # ---------------------------------------------------------------- as plain data
 
 
-def library_data(experiment: Experiment, sides: Sequence[LibrarySide], base: str) -> dict[str, Any]:
-    """Return the data that `orch compare --by backend --json` prints, also used for its text."""
-    questions = sides[0].questions
-    source = experiment.spec.source or experiment.spec.name
+def library_data(sides: Sequence[LibrarySide], spec: str) -> dict[str, Any]:
+    """Return the data that `orch compare --by backend --json` prints, also used for its text.
+
+    The others are compared with the first library. `spec`: the spec's path.
+    """
+    questions, base = sides[0].questions, sides[0].libraries[0]
     return {
-        "experiment": experiment.spec.name,
         "base": base,
-        "not_compared": limits_of_base(questions, base),
-        "meaning": meaning_data(questions, base),
-        **{side.name: side_data(side, base, source) for side in sides},
+        "limits": limits(questions),
+        "ledgers": {
+            library: ledger_differences(questions, base, library)
+            for library in sides[0].libraries
+            if library != base
+        },
+        **{side.name: _side_data(side, base, spec) for side in sides},
     }
 
 
-def meaning_data(questions: Sequence[LibraryQuestion], base: str) -> list[dict[str, Any]]:
-    """Return the differences of each other library from the base.
-
-    Each has the differing causes, the differing fields of the ledgers, the behaviour that is not
-    imitated, and the refused cells.
-    """
-    libraries = dict.fromkeys(name for q in questions for name in q.cells)
-    return [
-        {
-            "library": library,
-            "differs": dialect_differences(questions, base, library),
-            "ledger": ledger_differences(questions, base, library),
-            "omits": not_imitated(questions, library),
-            "refused": refusals(questions, library),
-        }
-        for library in libraries
-        if library != base
-    ]
-
-
-def side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
-    """Return scores, differences and missing seeds of one side. `spec`: the spec's path."""
+def _side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
+    """Return scores, differences and missing seeds of one side."""
     measured = {m for run in side.runs.values() for m in run.finals}
     outside = next((m for m in OUT_OF_DOMAIN if m in measured), None)
-    value = side.value()
     return {
         "metric": side.metric,
         "out_of_domain": outside,
-        "base": base,
         "scores": [
-            _score_data(side, q, library, outside) for q in side.questions for library in q.cells
+            {
+                "question": question.name,
+                "library": library,
+                "cells": {seed: cell.id for seed, cell in sorted(cells.items())},
+                "in_domain": _final_data(side, cells.values(), side.metric),
+                "out_of_domain": _final_data(side, cells.values(), outside),
+            }
+            for question in side.questions
+            for library, cells in question.cells.items()
         ],
         "differences": [
-            _difference_data(one) for one in library_differences(side.questions, base, value)
+            asdict(one) | {"verdict": one.verdict}
+            for one in library_differences(side.questions, base, side.value())
         ],
-        "overall": [_difference_data(one) for one in overall_differences(side.questions, value)],
-        "missing": missing_seeds(side.questions, value, spec),
-    }
-
-
-def _score_data(
-    side: LibrarySide, question: LibraryQuestion, library: str, outside: str | None
-) -> dict[str, Any]:
-    cells = question.cells[library]
-    kl = question.any_seed(library).cell.settings.kl
-    return {
-        "question": question.name,
-        "library": library,
-        "seeds": len(cells),
-        "in_domain": _final_data(side, cells.values(), side.metric),
-        "out_of_domain": _final_data(side, cells.values(), outside),
-        "beta": kl.beta if kl.placement else None,
+        "missing": missing_seeds(side.questions, side.value(), spec),
     }
 
 
@@ -631,14 +457,3 @@ def _final_data(
         return None
     final = estimate(finished)
     return asdict(final.within(0.0, 1.0) if is_accuracy(metric) else final)
-
-
-def _difference_data(difference: LibraryDifference) -> dict[str, Any]:
-    return {
-        "question": difference.question,
-        "left": difference.left,
-        "right": difference.right,
-        "difference": None if difference.effect is None else asdict(difference.effect),
-        "p_corrected": difference.p_corrected,
-        "verdict": difference.verdict,
-    }

@@ -69,19 +69,6 @@ class Rate:
         return self.count / self.n if self.n else math.nan
 
 
-@dataclass(frozen=True, slots=True)
-class Improvement:
-    """The relative improvement `left / right - 1` over the `n` seeds that both have.
-
-    It has no interval with one seed.
-    """
-
-    value: float
-    n: int
-    low: float | None = None
-    high: float | None = None
-
-
 # ---------------------------------------------------------------- over seeds
 
 
@@ -225,7 +212,7 @@ def _item_variance(table: Any) -> float:
 
 def mean_relative_improvement(
     pairs: Sequence[tuple[Mapping[int, float], Mapping[int, float]]],
-) -> Improvement | None:
+) -> Estimate | None:
     """Return the paper's "average relative improvement" (§4.1): the mean of left / right - 1.
 
     Each pair is of one task, and maps a seed to a value; only common seeds count. The interval is
@@ -247,11 +234,11 @@ def mean_relative_improvement(
         for i, seed in enumerate(seeds):
             contributions[i] += (left[seed] - top / bottom * right[seed]) / bottom / len(pairs)
     if n < 2:
-        return Improvement(value, n)
+        return Estimate(value, n)
     # The contributions of all seeds sum to 0.
     sd = math.sqrt(math.fsum(each**2 for each in contributions) / (n - 1))
     half = t_quantile(1 - ALPHA / 2, n - 1) * sd / math.sqrt(n)
-    return Improvement(value, n, value - half, value + half)
+    return Estimate(value, n, sd, value - half, value + half)
 
 
 # ---------------------------------------------------------------- claims: means of configurations
@@ -568,26 +555,6 @@ def p_of_share(totals: Sequence[int], settings: int, bound: float) -> tuple[floa
 def largest_share(seeds: int) -> float:
     """Return the upper end of the exact 95 % interval of a share that none of the seeds shows."""
     return 1.0 - float((ALPHA / 2) ** (1 / seeds))
-
-
-# ---------------------------------------------------------------- seeds that would decide
-
-
-def seeds_to_decide(distance: float, sd: float, alpha: float) -> int | None:
-    """Return the number of seeds that decides a mean `distance` away from a bound with power 0.8.
-
-    The test is Student's t. Return None if no number up to MAX_SEEDS suffices, or without spread.
-    Assume that distance and sd are exact.
-    """
-    if sd < SMALLEST_SD:
-        return None
-
-    return _fewest(lambda n: math.sqrt(n) * abs(distance) >= reach(alpha, n - 1) * sd)
-
-
-def reach(alpha: float, degrees: float) -> float:
-    """Return the standard errors at which Student's t decides with power 0.8."""
-    return t_quantile(1 - alpha / 2, degrees) + t_quantile(POWER, degrees)
 
 
 def _fewest(enough: Callable[[int], bool], known: int = 1) -> int | None:

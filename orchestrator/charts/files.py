@@ -23,11 +23,11 @@ GAP = 14
 
 
 def completed(view: ChartView, rows: Rows, width: int, theme: Theme = LIGHT) -> Spec:
-    """Return a view's specification with its rows, a width and a theme's colours.
+    """Return a view's specification with its rows, a width and a theme's colours, as a file has it.
 
     dashboards/figures.js does the same in the browser.
     """
-    shown: Spec = colored(_within(narrowed(view["spec"], rows), axis_ends(rows)), theme)
+    shown: Spec = _for_file(view["spec"], rows, axis_ends(rows), theme)
     shown["data"] = {"values": rows}
     wide = min(width, view.get("most", width))
     indent = 56.0
@@ -57,45 +57,39 @@ def axis_ends(rows: Rows) -> list[float]:
 OF_VALUES = ("value", "low", "high", "raw", "inside")
 
 
-def _within(spec: Any, ends: Sequence[float]) -> Any:
-    """Return a specification whose axis of values has these ends.
+def _for_file(part: Any, rows: Rows, ends: Sequence[float], theme: Theme) -> Any:
+    """Return a part of a specification without what no row needs and what a file cannot show.
 
-    Without any, no mark is clipped: that takes ten times as long to draw as a PNG.
+    A file has no tooltips. In one file, layers with the same name would share their rows. `ends`:
+    of the axis of values; without any, no mark is clipped: that takes ten times as long to draw.
     """
-    if isinstance(spec, list):
-        return [_within(each, ends) for each in spec]
-    if not isinstance(spec, dict):
-        return spec
-    kept = spec if ends else {key: value for key, value in spec.items() if key != "clip"}
-    inner = {key: _within(value, ends) for key, value in kept.items()}
-    if ends and inner.get("field") in OF_VALUES and "scale" in inner:
-        inner["scale"] = {**inner["scale"], "domain": list(ends), "nice": False}
-    return inner
-
-
-def narrowed(spec: Any, rows: Rows) -> Any:
-    """Return a specification without the layers, scale values and legends that no row needs."""
-    if isinstance(spec, list):
-        return [narrowed(each, rows) for each in spec]
-    if not isinstance(spec, dict):
-        return spec
-    if "layer" in spec:
-        kept_layers = [e for e in spec["layer"] if "needs" not in e or _held(e["needs"], rows)]
-        spec = spec | {"layer": [{k: v for k, v in e.items() if k != "needs"} for e in kept_layers]}
-    inner = {key: narrowed(value, rows) for key, value in spec.items()}
+    if isinstance(part, str):
+        return theme.get(part, part)
+    if isinstance(part, list):
+        return [
+            _for_file(each, rows, ends, theme)
+            for each in part
+            if not isinstance(each, dict)
+            or (each.get("name") != "reading" and _held(each.get("needs"), rows))
+        ]
+    if not isinstance(part, dict):
+        return part
+    dropped = ["tooltip", "needs", "name" if "mark" in part else "", "" if ends else "clip"]
+    inner = {k: _for_file(v, rows, ends, theme) for k, v in part.items() if k not in dropped}
     scale = inner.get("scale") or {}
-    if inner.get("type") == "nominal" and "domain" in scale and "range" in scale:
+    if ends and scale and inner.get("field") in OF_VALUES:
+        inner["scale"] = {**scale, "domain": list(ends), "nice": False}
+    elif inner.get("type") == "nominal" and "domain" in scale and "range" in scale:
         present = {row.get(inner["field"]) for row in rows}
         pairs = zip(scale["domain"], scale["range"], strict=True)
         kept = [(name, value) for name, value in pairs if name in present]
-        domain = [name for name, _ in kept]
-        values = [value for _, value in kept]
+        domain, values = ([pair[i] for pair in kept] for i in (0, 1))
         inner["scale"] = {**scale, "domain": domain, "range": values}
     return inner
 
 
-def _held(field: str, rows: Rows) -> bool:
-    return any(row.get(field) not in (None, False) for row in rows)
+def _held(field: str | None, rows: Rows) -> bool:
+    return field is None or any(row.get(field) not in (None, False) for row in rows)
 
 
 def colored(spec: Any, theme: Theme) -> Any:
@@ -121,7 +115,7 @@ def sheet(
     for view, rows in views:
         named = {"title": view["title"]} if view["title"] else {}
         whole = completed(view, rows, round(width / columns) - 10, theme)
-        charts.append(without_readings(whole) | named)
+        charts.append(whole | named)
     head = {"text": title, "subtitle": list(notes), "fontSize": 13, "subtitleFontSize": 10}
     resolve = {"color": "independent", "strokeDash": "independent", "shape": "independent"}
     whole_config = colored(config(), theme) | {"background": "white", "padding": 12}
@@ -134,24 +128,6 @@ def sheet(
         "columns": columns,
         "spacing": 24,
         "resolve": {"scale": resolve, "legend": resolve},
-    }
-
-
-def without_readings(spec: Any) -> Any:
-    """Return a specification without tooltips and without names of layers.
-
-    A file cannot show tooltips. In one file, layers with the same name would share their rows.
-    """
-    if isinstance(spec, list):
-        layers = (e for e in spec if not (isinstance(e, dict) and e.get("name") == "reading"))
-        return [without_readings(each) for each in layers]
-    if not isinstance(spec, dict):
-        return spec
-    dropped = ("tooltip", "name") if "mark" in spec else ("tooltip",)
-    return {
-        key: value if key == "data" else without_readings(value)
-        for key, value in spec.items()
-        if key not in dropped
     }
 
 

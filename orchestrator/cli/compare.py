@@ -2,9 +2,10 @@
 
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +13,6 @@ from orchestrator.analysis.claims import verdict_text
 from orchestrator.analysis.compare import check_metric, comparison_data
 from orchestrator.analysis.configurations import axis_differences
 from orchestrator.analysis.libraries import (
-    choose_base,
     library_data,
     read_sides,
     whole_questions,
@@ -24,11 +24,7 @@ from orchestrator.pipeline import stages
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.report import findings
 from orchestrator.report.front import in_short
-from orchestrator.report.libraries import (
-    overview_legend,
-    overview_table,
-    plain_terms,
-)
+from orchestrator.report.libraries import library_tables
 from orchestrator.report.markdown import MARKS
 from orchestrator.report.model import text_of
 from orchestrator.report.results import claim_table, difference_table, results_tables
@@ -36,7 +32,6 @@ from orchestrator.runs.experiment import Experiment
 
 if TYPE_CHECKING:
     from orchestrator.analysis.compare import Comparison
-    from orchestrator.analysis.libraries import LibrarySide
     from orchestrator.report.model import ReportTable
 
 MOST_LINES = 22
@@ -59,44 +54,29 @@ _wrapped = partial(
     "--metric",
     help="A metric, by its canonical name. Default: the main accuracy.",
 )
-@click.option(
-    "--effect",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SIZE",
-    help="With --by: print how many seeds would show a difference of this size (power 0.8).",
-)
-@click.option(
-    "--against",
-    metavar="LIBRARY",
-    help="With --by backend: the library that the others are compared with.",
-)
 @common.as_json
 def command(
     choice: CellChoice,
     axis: str | None,
     metric: str | None,
-    effect: float | None,
-    against: str | None,
     as_json: bool,
 ) -> int:
     """Print means with intervals over seeds, and the verdict on every claim.
 
     --by AXIS prints paired differences between the values of the axis, everything else equal,
     with Holm's correction. Intervals are 95 %: over seeds, and for evaluated tasks also over
-    seeds and items. --by backend compares the same cells in several libraries: what differs,
-    whether it matters for these cells, and the effect; the report has ledgers and scores.
+    seeds and items. --by backend compares the same cells in several libraries: their scores, the
+    effect with its interval, and what their ledgers say differently.
     """
     if axis == "backend":
         experiment = choice.experiment()
-        _compare_libraries(experiment, choice.where, metric, against, as_json)
+        _compare_libraries(experiment, choice.where, metric, as_json)
         return 0
-    if against:
-        raise SelectionError("--against needs --by backend")
     comparison = stages.read_results(choice.chosen()).comparison
     if metric is not None:
         check_metric(comparison, metric)
     if axis is not None:
-        _compare_axis(comparison, axis, metric, effect, as_json)
+        _compare_axis(comparison, axis, metric, as_json)
     elif as_json:
         print_json(comparison_data(comparison))
     else:
@@ -113,7 +93,6 @@ def _compare_axis(
     comparison: "Comparison",
     axis: str,
     metric: str | None,
-    effect: float | None,
     as_json: bool,
 ) -> None:
     chosen = metric or comparison.in_domain
@@ -121,51 +100,39 @@ def _compare_axis(
         raise SelectionError("no cell has finished yet: there is nothing to compare")
     differences = axis_differences(comparison.configurations, axis, chosen)
     if as_json:
-        print_json([difference.data(effect) for difference in differences])
+        print_json([asdict(one) | {"verdict": one.verdict} for one in differences])
         return
     if not differences:
         raise SelectionError(
             f"no two values of '{axis}' have finished cells that are else alike: there is nothing "
             "to compare"
         )
-    _print(difference_table(differences, axis, chosen, effect))
+    _print(difference_table(differences, axis, chosen))
 
 
 def _compare_libraries(
     experiment: Experiment,
     where: Sequence[str],
     metric: str | None,
-    against: str | None,
     as_json: bool,
 ) -> None:
     """Print one cell in several libraries."""
     sides = list(read_sides(experiment, whole_questions(experiment, where), metric))
     if not sides:
         raise SelectionError("no cell of this spec is asked of a library")
-    base = choose_base(sides[0], against)
-    page = library_data(experiment, sides, base)
+    source = experiment.spec.source or experiment.spec.name
+    page = library_data(sides, source)
     if as_json:
         print_json(page)
         return
-    _print_overview(page, sides, base)
+    for table in library_tables(page):
+        click.echo()
+        _print(table)
+    for sentence in [each for side in sides for each in page[side.name]["missing"]]:
+        say(sentence)
     if len(sides) == 1:
         other = "site=local" if sides[0].name == "observed" else "site=<a cluster>"
-        spec = experiment.spec.source or experiment.spec.name
-        say(f"only {sides[0].name} here: `orch run {spec} {other}` gives the other side")
-
-
-def _print_overview(page: Mapping[str, Any], sides: "Sequence[LibrarySide]", base: str) -> None:
-    """Print what differs, whether it matters and the effect; the rest where to find it."""
-    for side in sides:
-        table = overview_table(page, side.name)
-        if table.rows:
-            click.echo()
-            _print(table)
-    click.echo("\n" + textwrap.fill(overview_legend(sides[0]), 99))
-    click.echo(f"The KL term in {base}, in plain words:")
-    for sentence in plain_terms(sides, base):
-        click.echo(f"  {sentence}")
-    click.echo("The report has both sides' words, ledgers, scores and limits.")
+        say(f"only {sides[0].name} here: `orch run {source} {other}` gives the other side")
 
 
 def _print(table: "ReportTable") -> None:

@@ -6,7 +6,6 @@ page. Its parts:
 front.py        the first screen: the finding, what is missing, claims, redrawn figures
 results.py      sections on results; the tables of `orch compare`
 libraries.py    sections on libraries; the tables of `orch compare --by backend`
-printed.py      the publication's own tables, each row beside what holds here
 provenance.py   what the numbers rest on: read from disk, and shown
 figures.py      the data of figures, and their views as charts
 words.yaml      titles, texts and captions, read by words.py
@@ -34,7 +33,6 @@ from orchestrator.report.libraries import (
 from orchestrator.report.markdown import markdown as markdown
 from orchestrator.report.model import MapCell, Plate, ReportTable, Section
 from orchestrator.report.model import Report as Report
-from orchestrator.report.printed import printed_section
 from orchestrator.report.provenance import Context as Context
 from orchestrator.report.provenance import Origin as Origin
 from orchestrator.report.provenance import (
@@ -95,12 +93,11 @@ def report(
     redrawn = () if many else tuple(plates(comparison, spec, laboratory_figure(lab), lab["rows"]))
     micro = is_micro(comparison.runs)
     settings = worst_first(comparison)
-    if micro:
-        redrawn = tuple(map(_marked, redrawn))
     limits = limits_section(comparison, scores, spec, other.baselines)
+    faulty = section("incomplete", points=tuple(other.faults)) if other.faults else None
     own_sections: tuple[Section | None, ...] = (
-        faults_section(other.faults),
-        too_many_section(len(records)),
+        faulty,
+        section("cells", {"most": f"{MOST_CELLS:,}", "count": f"{len(records):,}"}),
         limits,
         *sections,
         methods_section(),
@@ -108,19 +105,18 @@ def report(
     if not many:
         source = spec.source or spec.name
         own_sections = (
-            faults_section(other.faults),
+            faulty,
             finals_section(comparison, other.baselines),
             curves_section(comparison),
             collapse_section(comparison),
             phase_section(comparison),
             published_section(comparison, spec),
-            printed_section(comparison, records, spec),
             limits,
             outcome_section(records),
             zero_gradient_section(records),
             reference_section(comparison),
-            libraries_section(other.sides, other.base, source) if other.sides else None,
-            gradients_section(comparison, lab),
+            libraries_section(other.sides, source) if other.sides else None,
+            gradients_section(comparison, lab, spec.published.terms),
             staleness_section(comparison),
             beta_section(comparison),
             *sections,
@@ -160,14 +156,6 @@ def _scale_mark(comparison: Comparison) -> str:
     return f"micro policy for {listed(models) if len(models) < 4 else 'the models'}"
 
 
-def _marked(plate: Plate) -> Plate:
-    """Return a redrawn figure whose panels say that they are of micro scale."""
-    if plate.figure is None:
-        return plate
-    panels = tuple(replace(p, title=f"{p.title} (micro)") for p in plate.figure.panels)
-    return replace(plate, figure=replace(plate.figure, panels=panels))
-
-
 def _data(
     comparison: Comparison, spec: Spec, other: Context, redrawn: Sequence[Plate]
 ) -> dict[str, Any]:
@@ -178,18 +166,6 @@ def _data(
     return figure_data(comparison.configurations, main, studies, more) | {
         "baselines": baseline_data(other.baselines),
     }
-
-
-def too_many_section(count: int) -> Section:
-    """Return a section that says how to see figures and tables of `count` cells."""
-    return section("cells", {"most": f"{MOST_CELLS:,}", "count": f"{count:,}"})
-
-
-def faults_section(faults: Sequence[str]) -> Section | None:
-    """Return a section on faulty evaluations on disk, or None without faults."""
-    if not faults:
-        return None
-    return section("incomplete", points=tuple(faults))
 
 
 def outcome_section(records: Sequence[Record]) -> Section | None:

@@ -229,12 +229,6 @@ def rounded(value: float | None, digits: int = DIGITS) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
-def with_setting_names(configurations: Iterable[Configuration]) -> list[tuple[Configuration, str]]:
-    """Return each configuration with the name of its setting."""
-    every = list(configurations)
-    return list(zip(every, setting_names(every), strict=True))
-
-
 FigureData = Mapping[str, Any]
 Chosen = Sequence[int]
 """Indices of `Report.data["configurations"]`."""

@@ -23,7 +23,7 @@ from orchestrator.analysis.configurations import (
     Configuration,
     task_metrics,
 )
-from orchestrator.analysis.stats import Improvement, Rate, largest_share
+from orchestrator.analysis.stats import Estimate, Rate, largest_share
 from orchestrator.analysis.text import counted, estimate_text, listed, metric_title, number_text
 from orchestrator.charts.gradients import gradient_views
 from orchestrator.records import PublishedFigure, PublishedPanel, Record, Selection, Spec
@@ -291,7 +291,6 @@ def cards(comparison: Comparison, spec: Spec) -> Iterator[Card]:
             says.says if says else "",
             says.where if says else "",
             in_short(f),
-            _plain(f),
             _effect(f),
         )
 
@@ -316,21 +315,6 @@ def in_short(f: JudgedClaim) -> str:
     seeds = counted(len(e.contrast.seeds), "seed")
     text = estimate_text(e.effect, signed=True)
     return text if e.effect.n < 2 else f"{text}, {seeds}"
-
-
-def _plain(f: JudgedClaim) -> str:
-    if f.verdict in ("holds", "contradicted") and f.p_corrected is not None:
-        way = "as large" if f.verdict == "holds" else "as large the other way"
-        odds = max(20, min(1000, int(1 / f.p_corrected))) if f.p_corrected else 1000
-        more = " or fewer" if odds == 1000 else ""
-        return f"Chance alone shows an effect {way} in about 1 of {odds:,} experiments{more}."
-    if f.verdict == "holds by construction":
-        return "Nothing to test: the two are the same mathematics, trained once."
-    if f.verdict in OPEN and f.num_seeds < 2:
-        return "One seed shows no spread."
-    if f.verdict == "not testable":
-        return f.missing[:1].upper() + f.missing[1:] + "."
-    return ""
 
 
 def _effect(f: JudgedClaim) -> ClaimEffect | None:
@@ -375,7 +359,7 @@ def plates(
         plate = _plate(each, comparison, [t.name for t in spec.evaluation.tasks])
         if each.laboratory:
             first = replace(drawn, id=re.sub(r"[^a-z0-9]+", "-", each.figure.lower()).strip("-"))
-            yield replace(plate, figure=first, missing="", here=tuple(_of_gradients(papers)))
+            yield replace(plate, figure=first, missing="")
             continue
         of = [card for card in every if re.search(rf"\b{re.escape(each.figure)}\b", card.where)]
         here = tuple((card.words, f"{card.says} {_sentence(card.here)}") for card in of)
@@ -386,19 +370,10 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _of_gradients(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the paper's terms by exact bias and variance of their gradients with respect to a."""
-    for key, of in (("bias", "Bias"), ("variance", "Variance")):
-        ordered = sorted(rows, key=lambda row: float(row["a"][key]))
-        each = ", ".join(f"{row['label']} {row['a'][key]:.3g}" for row in ordered)
-        yield "exact", f"{of} for a: {each}."
-
-
 def _plate(published: PublishedFigure, comparison: Comparison, tasks: Sequence[str]) -> Plate:
     words = published.figure, published.title, published.shows
     id_ = re.sub(r"[^a-z0-9]+", "-", published.figure.lower()).strip("-")
     alt = f"{published.title}, redrawn from this experiment."
-    printed = _printed(published.figure, comparison)
     each_panel = [panel for each in published.panels for panel in _panels(each, comparison)]
     each_panel.sort(key=lambda p: tasks.index(p.title) if p.title in tasks else -1)
     # Two panels of the publication that one metric stands in for are one panel here.
@@ -406,26 +381,14 @@ def _plate(published: PublishedFigure, comparison: Comparison, tasks: Sequence[s
     lacking = " ".join(filter(None, (_lacking(each, comparison) for each in published.panels)))
     if not panels:
         nothing = f"Nothing of this experiment redraws it yet. {lacking}".strip()
-        return Plate(*words, None, nothing, printed)
+        return Plate(*words, None, nothing)
     figure = Figure(id_, "redrawn", published.title, "", alt, panels=panels)
-    return Plate(*words, figure, lacking, printed)
+    return Plate(*words, figure, lacking)
 
 
-def _printed(figure: str, comparison: Comparison) -> str:
-    """Return the numbers that the publication prints with a figure, each with ours."""
-    each = []
-    for one in comparison.published:
-        if not re.search(rf"\b{re.escape(figure)}\b", one.published.where):
-            continue
-        ours = "nothing measured" if one.ours is None else improvement_text(one.ours)
-        theirs = percent(one.published.relative_improvement)
-        each.append(f"{metric_title(one.claim.left.metric)} {theirs}, here {ours}")
-    return f"It prints: {'; '.join(each)}." if each else ""
-
-
-def improvement_text(ours: Improvement) -> str:
+def improvement_text(ours: Estimate) -> str:
     """Return `+6.21 % [+1.00 %, +11.4 %]`."""
-    text = percent(ours.value)
+    text = percent(ours.mean)
     if ours.low is None or ours.high is None:
         return text
     return f"{text} [{percent(ours.low)}, {percent(ours.high)}]"

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from orchestrator.report.model import Map, Report, ReportTable, text_of
+from orchestrator.report.model import Report, text_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -36,7 +36,7 @@ def _template() -> "Template":
     environment = Environment(  # noqa: S701  (`plain` escapes for Markdown and HTML)
         loader=PackageLoader("orchestrator.report", ""), trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"plain": plain, "text_of": text_of, "map_table": _map_table}
+    environment.filters |= {"plain": plain, "text_of": text_of}
     environment.globals |= {"marks": MARKS, "plates_title": PLATES, "most": MAX_ROWS}
     return environment.get_template("report.md.j2")
 
@@ -44,11 +44,6 @@ def _template() -> "Template":
 def claims_title(report: Report) -> str:
     """Return the title of the column of claims."""
     return "the paper says" if any(card.says for card in report.cards) else "the claim"
-
-
-def _map_table(map_: Map) -> ReportTable:
-    rows = tuple((name, *(str(cell or "") for cell in cells)) for name, cells in map_.rows)
-    return ReportTable(map_.title, ("KL configuration", *map_.columns), rows)
 
 
 def plain(text: str) -> str:

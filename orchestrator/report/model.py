@@ -19,7 +19,28 @@ class Link:
     href: str
 
 
-ReportText = str | tuple[Link, ...]
+@dataclass(frozen=True)
+class MapCell:
+    """A field of a collapse map: the numbers of runs that collapsed, ended and were declared."""
+
+    collapsed: int
+    ended: int
+    """Those of which the curve tells if they collapsed."""
+    declared: int
+    untold: int = 0
+    """Those that ended, and the curve cannot tell."""
+
+    def __str__(self) -> str:
+        """Return `1 of 2, 1 cannot tell, 1 not ended`; with no run that tells, a word."""
+        waiting = self.declared - self.ended - self.untold
+        if not self.ended:
+            return OUTCOMES["unclear"] if self.untold else "not ended"
+        counts = ((self.untold, OUTCOMES["unclear"]), (waiting, "not ended"))
+        more = (f"{count} {what}" for count, what in counts if count)
+        return ", ".join((f"{self.collapsed} of {self.ended}", *more))
+
+
+ReportText = str | tuple[Link, ...] | MapCell
 """The content of a field of a table."""
 
 
@@ -43,8 +64,6 @@ class Card:
     """The place of the statement in the publication."""
     here: str = ""
     """The result here, in short."""
-    plain: str = ""
-    """The meaning of the verdict, for a reader who does not read statistics."""
     effect: "ClaimEffect | None" = None
 
 
@@ -75,39 +94,6 @@ class ReportTable:
     """True for a table that the page offers as LaTeX and CSV."""
     anchors: tuple[str, ...] = ()
     """The link target of each row; empty if nothing links to rows."""
-
-
-@dataclass(frozen=True)
-class MapCell:
-    """A field of a collapse map: the numbers of runs that collapsed, ended and were declared."""
-
-    collapsed: int
-    ended: int
-    """Those of which the curve tells if they collapsed."""
-    declared: int
-    untold: int = 0
-    """Those that ended, and the curve cannot tell."""
-
-    def __str__(self) -> str:
-        """Return `1 of 2, 1 cannot tell, 1 not ended`; with no run that tells, a word."""
-        waiting = self.declared - self.ended - self.untold
-        if not self.ended:
-            return OUTCOMES["unclear"] if self.untold else "not ended"
-        counts = ((self.untold, OUTCOMES["unclear"]), (waiting, "not ended"))
-        more = (f"{count} {what}" for count, what in counts if count)
-        return ", ".join((f"{self.collapsed} of {self.ended}", *more))
-
-
-@dataclass(frozen=True)
-class Map:
-    """A collapse map of one study and setting.
-
-    Rows are estimators and placements, columns are betas.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[MapCell | None, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -149,8 +135,6 @@ class Plate:
     figure: Figure | None
     missing: str = ""
     """The reason for no figure, or what the figure lacks."""
-    printed: str = ""
-    """The numbers that the publication prints with it, each with ours; empty without any."""
     here: tuple[tuple[str, str], ...] = ()
     """What this experiment says of the publication's statements about it: verdict and text."""
 
@@ -174,7 +158,8 @@ class Section:
     text: tuple[str, ...] = ()
     points: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
-    maps: tuple[Map, ...] = ()
+    maps: tuple[ReportTable, ...] = ()
+    """Collapse maps: a row a KL term, a column a beta."""
     tables: tuple[ReportTable, ...] = ()
     entries: tuple[Entry, ...] = ()
     note: str = ""
@@ -228,7 +213,7 @@ def as_sentences(findings: Sequence[tuple[str, str]]) -> str:
 
 def text_of(field: ReportText) -> str:
     """Return a field's text without its links."""
-    return field if isinstance(field, str) else ", ".join(link.text for link in field)
+    return ", ".join(link.text for link in field) if isinstance(field, tuple) else str(field)
 
 
 def cell_link(cell_id: str, text: str = "") -> Link:

@@ -54,12 +54,6 @@ class Origin:
     mlflow: str = ""
     mlflow_url: str = ""
 
-    @property
-    def environment(self) -> tuple[str, str, str]:
-        """Return orch's version and commit, and the versions of Python and its packages."""
-        changed = " (changed)" if self.commit.endswith(CHANGED) else ""
-        return self.orch, self.commit[:12] + changed, self.versions
-
 
 @dataclass(frozen=True)
 class Context:
@@ -68,8 +62,6 @@ class Context:
     baselines: Sequence[ScoredBaseline] = ()
     sides: Sequence[LibrarySide] = ()
     """The libraries of a comparison; empty for one library."""
-    base: str = ""
-    """The library that the others are compared with."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Cell id -> the facts about its last attempt."""
     faults: Sequence[str] = ()
@@ -99,7 +91,6 @@ def read_context(
     return Context(
         baselines=scored_baselines(experiment.spec.evaluation, experiment.cells, experiment.folder),
         sides=sides,
-        base=sides[0].libraries[0] if sides else "",
         origins=_origins(experiment, records, say),
         faults=tuple(faults),
         home=str(home.absolute()),
@@ -345,11 +336,8 @@ def provenance_section(
         evaluated.setdefault(score.cell_id, []).append(score)
     root = os.path.commonpath([r.directory.parent for r in records])
     known = origins or {}
-    came = {r.cell.id: known.get(r.cell.id) or Origin() for r in records}
-    environments = dict.fromkeys(e for origin in came.values() if any(e := origin.environment))
-    numbers = {environment: str(i) for i, environment in enumerate(environments, start=1)}
     every = [
-        _cell_fields(r, evaluated.get(r.cell.id, []), came[r.cell.id], numbers, root, home)
+        _cell_fields(r, evaluated.get(r.cell.id, []), known.get(r.cell.id, Origin()), root, home)
         for r in records
     ]
     keep = [name for name in every[0] if any(row[name] for row in every)]
@@ -360,21 +348,13 @@ def provenance_section(
         searchable=True,
         anchors=tuple(f"cell-{record.cell.id}" for record in records),
     )
-    trained_in = ReportTable(
-        "Environments that started them",
-        ("environment", "orch", "commit", "versions"),
-        tuple((number, *environment) for environment, number in numbers.items()),
-        searchable=True,
-    )
-    tables = (table, *([trained_in] if numbers else []))
-    return section("provenance", {"root": root}, tables=tables)
+    return section("provenance", {"root": root}, tables=(table,))
 
 
 def _cell_fields(
     record: Record,
     scores: Sequence[Score],
     came: Origin,
-    numbers: Mapping[tuple[str, str, str], str],
     root: str,
     home: str,
 ) -> dict[str, ReportText]:
@@ -403,7 +383,9 @@ def _cell_fields(
         "trained by": (came.library or _version(cell.settings)) + host,
         "declared for": _version(cell.declared) if cell.declared else "",
         "job": came.job,
-        "environment": numbers.get(came.environment, ""),
+        "orch": came.orch,
+        "commit": came.commit[:12] + (" (changed)" if came.commit.endswith(CHANGED) else ""),
+        "versions": came.versions,
         "MLflow run": (Link(came.mlflow[:8], came.mlflow_url),) if came.mlflow_url else came.mlflow,
         "directory": directory,
         "checkpoint": "" if last is None else f"step {last.step}",

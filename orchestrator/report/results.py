@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.analysis.claims import reason, statement, verdict_text
 from orchestrator.analysis.compare import Comparison, PublishedComparison
 from orchestrator.analysis.configurations import (
+    STALENESS_MEAN,
     AxisDifference,
     Configuration,
     differences_to_no_kl,
@@ -18,7 +19,7 @@ from orchestrator.analysis.configurations import (
 from orchestrator.analysis.phases import STATES, PhaseField, PhaseMap, phase_maps
 from orchestrator.analysis.runs import evaluated_metrics
 from orchestrator.analysis.stats import Estimate, estimate
-from orchestrator.analysis.text import estimate_text, metric_title, number_text
+from orchestrator.analysis.text import estimate_text, metric_title
 from orchestrator.charts.marks import ChartView, Rows
 from orchestrator.evaluate import ScoredBaseline
 from orchestrator.metrics.names import BETA_EFFECTIVE
@@ -29,12 +30,10 @@ from orchestrator.report.figures import (
     PAGE_CURVES,
     has_curve,
     rounded,
-    with_setting_names,
+    setting_names,
 )
 from orchestrator.report.front import improvement_text, percent
 from orchestrator.report.model import (
-    Figure,
-    Map,
     MapCell,
     ReportTable,
     ReportText,
@@ -56,21 +55,19 @@ def table_of_configurations(
     caption: str,
     columns: Sequence[str],
     fields: Callable[[Configuration], Sequence[str] | None],
-    *,
-    searchable: bool = True,
-    links: str = "cells",
 ) -> ReportTable:
     """Return a table of configurations: names, the fields of `columns`, and links to the cells.
 
-    fields: None leaves a configuration out. links: the last column's title.
+    fields: None leaves a configuration out.
     """
     body: list[tuple[ReportText, ...]] = []
-    for c, setting in with_setting_names(comparison.configurations):
+    every = comparison.configurations
+    for c, setting in zip(every, setting_names(every), strict=True):
         if (own := fields(c)) is not None:
             cells = tuple(cell_link(run.record.cell.id, f"s{run.seed}") for run in c.runs)
             body.append((c.study, setting, c.name, *own, cells))
-    titles = ("study", "setting", "configuration", *columns, links)
-    return ReportTable(caption, titles, tuple(body), searchable=searchable)
+    titles = ("study", "setting", "configuration", *columns, "cells")
+    return ReportTable(caption, titles, tuple(body), searchable=True)
 
 
 def final_text(c: Configuration, metric: str | None) -> str:
@@ -120,35 +117,14 @@ def baseline_name(one: ScoredBaseline) -> str:
     return "base, no template" if one.baseline.chat_template == "none" else "base model"
 
 
-def baseline_table(
-    baselines: Sequence[ScoredBaseline], metrics: Sequence[str]
-) -> ReportTable | None:
-    """Return a table of every declared baseline, or None if none is declared.
-
-    The fields of a baseline without scores are `not evaluated`.
-    """
-    if not baselines:
-        return None
-    rows = []
-    for one in baselines:
-        known = baseline_values(one.scores)
-        template = "none" if one.baseline.chat_template == "none" else "its own"
-        texts = [number_text(known[m]) if m in known else "not evaluated" for m in metrics]
-        rows.append((one.baseline.model, template, *texts, one.note))
-    columns = ("model", "chat template", *map(metric_title, metrics), "note")
-    return ReportTable("Before training (Baseline of Fig. 5, 6, 8 to 10)", columns, tuple(rows))
-
-
 def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
     """Return a section on final accuracy in and out of domain, with intervals.
 
     It also shows the models before training (Fig. 5, 6, 8, 9, 10).
     """
     metrics = tuple(m for m in (comparison.in_domain, comparison.out_of_domain) if m)
-    before = baseline_table(baselines, metrics)
     if not metrics:
-        nothing = ("No cell has finished yet.",)
-        return section("finals", text=nothing, tables=(before,) if before else ())
+        return section("finals", text=("No cell has finished yet.",))
     tasks = sorted({m for c in comparison.configurations for m in c.finals if _is_task(m)})
     over_items = any(c.finals_over_items.get(m) for c in comparison.configurations for m in metrics)
     more = " The thick light bar is the interval over seeds and items." if over_items else ""
@@ -157,7 +133,7 @@ def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] =
     fill = {"more": more, "metrics": " and ".join(map(metric_title, metrics))}
     drawn = figure("finals", "finals", fill, metrics=(*metrics, *tasks))
     every = _finals_table(comparison, over_items=over_items)
-    tables = (*results_tables(comparison, baselines), *([before] if before else []), every)
+    tables = (*results_tables(comparison, baselines), every)
     return section("finals", figures=(drawn,), tables=tables)
 
 
@@ -208,7 +184,7 @@ def _final_with_width(estimate: Estimate | None) -> str:
 def by_setting(configurations: Sequence[Configuration]) -> dict[str, list[Configuration]]:
     """Return `study · setting` -> its configurations."""
     groups: dict[str, list[Configuration]] = {}
-    for c, setting in with_setting_names(configurations):
+    for c, setting in zip(configurations, setting_names(configurations), strict=True):
         groups.setdefault(" · ".join(filter(None, (c.study, setting))), []).append(c)
     return groups
 
@@ -293,15 +269,15 @@ def _counted(c: Configuration, count: int) -> MapCell:
     return MapCell(count, c.collapse.n, len(c.runs), c.num_finished - c.collapse.n)
 
 
-def _collapse_map(title: str, group: Sequence[Configuration]) -> Map:
+def _collapse_map(title: str, group: Sequence[Configuration]) -> ReportTable:
     betas = sorted({c.beta for c in group if c.beta is not None})
     columns = [None, *betas] if any(c.beta is None for c in group) else list(betas)
     rows: dict[str, dict[float | None, MapCell]] = {}
     for c in group:
         rows.setdefault(c.kl, {})[c.beta] = _counted(c, c.collapse.count)
     names = tuple("no KL" if beta is None else f"β {beta:g}" for beta in columns)
-    fields = ((kl, tuple(cells.get(beta) for beta in columns)) for kl, cells in rows.items())
-    return Map(title, names, tuple(fields))
+    fields = ((kl, *(cells.get(beta, "") for beta in columns)) for kl, cells in rows.items())
+    return ReportTable(title, ("KL", *names), tuple(fields))
 
 
 def reference_section(comparison: Comparison) -> Section | None:
@@ -312,15 +288,14 @@ def reference_section(comparison: Comparison) -> Section | None:
     metrics = _drawn(comparison, ("eval/kl_forward", "eval/kl_reverse", "eval/entropy"))
     if not metrics:
         return None
-    drawn = figure("reference", "measures", {"means": MEANS}, metrics=metrics)
 
     def fields(c: Configuration) -> list[str] | None:
         texts = [final_text(c, m) for m in metrics]
         return texts if any(texts) else None
 
     caption = "Final values: mean and 95 % interval over seeds"
-    table = table_of_configurations(comparison, caption, [*map(metric_title, metrics)], fields)
-    return section("reference", figures=(drawn,), tables=(table,))
+    columns = [*map(metric_title, metrics)]
+    return _measured_section(comparison, "reference", metrics, caption, columns, fields)
 
 
 def staleness_section(comparison: Comparison) -> Section | None:
@@ -336,15 +311,10 @@ def staleness_section(comparison: Comparison) -> Section | None:
         most = "" if c.max_staleness is None else f"{c.max_staleness:g}"
         return c.traits.get("async", ""), estimate_text(c.staleness), most
 
-    table = table_of_configurations(
-        comparison,
-        "Staleness in train steps",
-        ("largest allowed", "observed mean", "observed largest"),
-        fields,
-        searchable=sum(c.staleness is not None for c in comparison.configurations) > 12,
-    )
-    figures = _metric_figure(comparison, "staleness", "rollout/staleness_mean")
-    return section("staleness", figures=figures, tables=(table,) if table.rows else ())
+    columns = ("largest allowed", "observed mean", "observed largest")
+    metrics = (STALENESS_MEAN,)
+    caption = "Staleness in train steps"
+    return _measured_section(comparison, "staleness", metrics, caption, columns, fields)
 
 
 def beta_section(comparison: Comparison) -> Section | None:
@@ -360,22 +330,30 @@ def beta_section(comparison: Comparison) -> Section | None:
 
     columns = ("β asked for", "effective β: mean over training", "ratio")
     caption = "Effective β of every configuration"
+    return _measured_section(comparison, "beta", (BETA_EFFECTIVE,), caption, columns, fields)
+
+
+def _measured_section(
+    comparison: Comparison,
+    name: str,
+    metrics: Sequence[str],
+    caption: str,
+    columns: Sequence[str],
+    fields: Callable[[Configuration], Sequence[str] | None],
+) -> Section | None:
+    """Return a section with curves of the metrics and a table of configurations, or None without
+    either."""
     table = table_of_configurations(comparison, caption, columns, fields)
-    if not table.rows:
-        return None
-    figures = _metric_figure(comparison, "beta", BETA_EFFECTIVE)
-    return section("beta", figures=figures, tables=(table,))
-
-
-def _metric_figure(comparison: Comparison, name: str, metric: str) -> tuple[Figure, ...]:
-    if not (metrics := _drawn(comparison, (metric,))):
-        return ()
-    return (figure(name, "measures", {"means": MEANS, "metric": metric}, metrics=metrics),)
+    drawn = _drawn(comparison, metrics)
+    fill = {"means": MEANS, "metric": metrics[0]}
+    figures = (figure(name, "measures", fill, metrics=drawn),) if drawn else ()
+    tables = (table,) if table.rows else ()
+    return section(name, figures=figures, tables=tables) if figures or tables else None
 
 
 # ---------------------------------------------------------------- cost
 
-COST_COLUMNS = ("cells", "attempts", "GPU h", "CPU s", "wall clock h")
+COST_COLUMNS = ("runs", "attempts", "GPU h", "CPU s", "wall clock h")
 
 
 def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section | None:
@@ -390,7 +368,6 @@ def cost_section(comparison: Comparison, records: Sequence[Record]) -> Section |
         "By configuration",
         COST_COLUMNS,
         lambda c: _spent(run.record for run in c.runs),
-        links="where from",
     )
     by_study = ReportTable("By study", ("study", *COST_COLUMNS), tuple(rows))
     return section("cost", tables=(by_study, by_configuration))
@@ -441,7 +418,7 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         if one.ours is None:
             continue
         name, ours = one.published.name, one.ours
-        ends = zip(("value", "low", "high"), (ours.value, ours.low, ours.high), strict=True)
+        ends = zip(("value", "low", "high"), (ours.mean, ours.low, ours.high), strict=True)
         own = {key: None if v is None else 100 * (rounded(v) or 0) for key, v in ends}
         theirs = 100 * (rounded(one.published.relative_improvement) or 0)
         drawn.append({"name": name, "says": statement(one.claim), "whose": OURS, **own})
@@ -587,41 +564,26 @@ def claim_table(comparison: Comparison) -> ReportTable:
     return ReportTable("", ("verdict", "claim", "why"), tuple(rows))
 
 
-def difference_table(
-    differences: Sequence[AxisDifference], axis: str, metric: str, effect: float | None
-) -> ReportTable:
-    """Return the difference of every pair of values of an axis.
-
-    effect: if given, a column has the seeds that would show a difference of this size.
-    """
+def difference_table(differences: Sequence[AxisDifference], axis: str, metric: str) -> ReportTable:
+    """Return the difference of every pair of values of an axis."""
     rows = [
         (
             d.left,
             d.right,
-            f"{d.effect.mean:+.3f}",
-            _bounds(d.effect),
+            f"{d.difference.mean:+.3f}",
+            _bounds(d.difference),
             _bounds(d.over_items),
-            "-" if d.relative is None else f"{d.relative.value:+.1%}",
-            str(d.effect.n),
+            "-" if d.relative is None else f"{d.relative.mean:+.1%}",
+            str(d.difference.n),
             str(len(d.settings)),
             f"{d.p_corrected:.2g}",
             d.verdict,
-            *([] if effect is None else [str(d.seeds_for(effect) or "unknown")]),
         )
         for d in differences
     ]
     columns = (
-        axis,
-        "against",
-        "difference",
-        "over seeds",
-        "over seeds and items",
-        "relative",
-        "seeds",
-        "settings",
-        "p (Holm)",
-        "verdict",
-        *([] if effect is None else [f"seeds for {effect:g}"]),
+        *(axis, "against", "difference", "over seeds", "over seeds and items", "relative"),
+        *("seeds", "settings", "p (Holm)", "verdict"),
     )
     caption = f"difference in {metric}: 95 % intervals and p are of one look"
     return ReportTable(caption, columns, tuple(rows))

@@ -38,7 +38,6 @@ from typing import Literal, NoReturn, cast
 from orchestrator.errors import did_you_mean
 from orchestrator.metrics.names import METRICS
 from orchestrator.spec.expand import Expansion, Pointer, SpecProblem
-from orchestrator.spec.fields import FIELDS, LABELS
 from orchestrator.spec.select import OF_A_CELL, term
 
 Relation = Literal[">", ">=", "<", "<=", "~"]
@@ -346,19 +345,13 @@ def check_claims(
                     SpecProblem(f"claim '{name}': no study is called '{study}'{hint}", place)
                 )
         for side in claim.sides:
-            wheres = (*side.where, *claim.at)
-            named = [*(w.axis for w in wheres), *([claim.every] if claim.every else [])]
-            unknown = [axis for axis in named if axis not in (*LABELS, *FIELDS, "study")]
-            for axis in unknown:
-                hint = did_you_mean(axis, [*LABELS, *FIELDS])
-                problems.append(SpecProblem(f"claim '{name}': unknown axis '{axis}'{hint}", place))
             meant = [
                 (w.axis, term(w.axis, "=", w.values))
-                for w in wheres
+                for w in (*side.where, *claim.at)
                 # a spec with problems is expanded for its first seed only
                 if not (done.problems and w.axis == "seed") and w.axis != "study"
             ]
-            some = unknown or any(
+            some = any(
                 all(
                     condition.holds((cell.axes.get(axis, ""),))
                     # a run without a KL term is compared at every beta

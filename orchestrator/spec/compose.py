@@ -1,7 +1,9 @@
 """Config groups and the files of a spec: composed by Hydra, once, and resolved by OmegaConf."""
 
+import contextlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.errors import Fault, did_you_mean
 from orchestrator.settings import Name
 from orchestrator.spec.expand import Pointer, json_path
-from orchestrator.spec.fields import FIELDS, SpecFile, StudyFile
+from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, StudyFile
 from orchestrator.spec.sentences import shown
 from orchestrator.spec.shipped import shipped_folder
 from orchestrator.spec.yaml_file import MAX_DEPTH, MAX_NODES, YamlDocument, read
@@ -50,17 +52,21 @@ class Library:
         """Return the file of an entry. A file beside the spec hides a shipped one of the same
         name."""
         own = self.folder / group / f"{name}.yaml"
-        return own if own.is_file() else shipped_folder() / group / f"{name}.yaml"
+        return own if own.is_file() or not group else shipped_folder() / group / f"{name}.yaml"
 
     def missing(self, group: str, name: str) -> str:
-        """Return the sentence for an entry that does not exist; empty if it does."""
+        """Return the sentence for an entry that does not exist; empty if it does.
+
+        group: empty for another spec of the folder.
+        """
+        kind = group or "spec"
         if not is_name(name):
-            return f"{group} '{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
-        names = self.names(group)
+            return f"{kind} '{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
+        names = self.names(group) if group else [path.stem for path in self.folder.glob("*.yaml")]
         if name in names:
             return ""
         available = f"there are: {', '.join(names)}" if names else f"there is no folder {group}/"
-        return f"no {group} is called '{name}'{did_you_mean(name, names) or f' ({available})'}"
+        return f"no {kind} is called '{name}'{did_you_mean(name, names) or f' ({available})'}"
 
     def entry(self, group: str, name: str) -> Mapping[str, Any]:
         """Return the plain data of an entry. Raise LookupError with a sentence if there is none."""
@@ -68,9 +74,7 @@ class Library:
             problem = self.missing(group, name)
             if problem:
                 raise LookupError(problem)
-            data: dict[str, Any] = {}
-            for part in self.walk(group, name, (f"@{group}", name), ()):
-                data = merged(data, part.document.data)
+            data = self.walk(self.file(group, name), group, (f"@{group}", name))
             data.pop("defaults", None)
             self.entries[group, name] = self._resolved(data, group, name)
         return self.entries[group, name]
@@ -86,49 +90,43 @@ class Library:
         return plain
 
     def walk(
-        self, group: str, name: str, prefix: Pointer, above: tuple[Path, ...]
-    ) -> Iterator[ComposedPart]:
-        """Yield an entry and the entries that its `defaults` name, in order of composition."""
-        file = self.file(group, name)
+        self,
+        file: Path,
+        group: str = "",
+        prefix: Pointer = (),
+        above: tuple[Path, ...] = (),
+        chosen: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the composed data of a spec or an entry and of all that its `defaults` name.
+
+        chosen: group -> entry, as overrides on the command line choose it.
+        """
         document = read(file, self.faults)
         if document is None:
-            return
+            return {}
+        data: dict[str, Any] = {}
         for i, item in enumerate(default_items(document, self.faults)):
             at: Pointer = ("defaults", i)
-            if item == "_self_":
+            of, name = (group, item) if isinstance(item, str) else ("", "")
+            if not name and group:
+                rule = f"an entry of {group}/ may only name entries of {group}/; got {shown(item)}"
+                self.faults.append(document.fault(rule, at))
+            elif not name:
+                of, name = _group_item(document, item, at, self.faults)
+                name = (chosen or {}).get(of, name)
+            if name in ("", "_self_"):
                 continue
-            if not isinstance(item, str):
-                self.faults.append(
-                    document.fault(
-                        f"an entry of {group}/ may only name entries of {group}/; got "
-                        f"{shown(item)}",
-                        at,
-                    )
-                )
+            stack = (*above, file) if of == group else ()
+            if problem := self.missing(of, name):
+                self.faults.append(document.fault(problem, at))
+            elif (entry := self.file(of, name)) in stack:
+                chain = " -> ".join([*(path.stem for path in stack), name])
+                self.faults.append(document.fault(f"a cycle in defaults: {chain}", at))
             else:
-                yield from self.step(document, group, item, prefix, at, (*above, file))
-        part = ComposedPart(prefix, document)
-        self.parts.append(part)
-        yield part
-
-    def step(
-        self,
-        document: YamlDocument,
-        group: str,
-        name: str,
-        prefix: Pointer,
-        at: Pointer,
-        above: tuple[Path, ...],
-    ) -> Iterator[ComposedPart]:
-        """Yield the entries that one item of a defaults list names, after checking it."""
-        problem = self.missing(group, name)
-        if problem:
-            self.faults.append(document.fault(problem, at))
-        elif self.file(group, name) in above:
-            chain = " -> ".join([*(path.stem for path in above), name])
-            self.faults.append(document.fault(f"a cycle in defaults: {chain}", at))
-        else:
-            yield from self.walk(group, name, prefix, above)
+                below = self.walk(entry, of, prefix if of == group else (of,), stack, chosen)
+                data = merged(data, below if of == group else {of: below})
+        self.parts.append(ComposedPart(prefix, document))
+        return merged(data, document.data)
 
     def fault(self, message: str, pointer: Pointer) -> Fault:
         """Return a fault at a place of the composed spec, with the file and line that wrote it."""
@@ -188,7 +186,6 @@ def merged(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-_FIELDS_OF_STUDY = frozenset(StudyFile.model_fields)
 KINDS = ("auto", "local", "gpus", "slurm", "ray")
 """Kinds of sites that need no file."""
 
@@ -237,76 +234,12 @@ def overrides_of(texts: Sequence[str], faults: list[Fault]) -> list[Override]:
 
 
 def _quotes(text: str) -> str:
-    """Return the override with its value in quotes, as advice, if that can be read."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
+    """Return the override with its value in quotes, as advice for a value with special signs."""
     key, is_set, value = text.partition("=")
-    mark = "'" if '"' in value else '"'
-    quoted = f"{key}={mark}{value}{mark}"
-    if not is_set or mark in value or value[:1] in "[{":
+    if not is_set or '"' in value or value[:1] in "[{":
         return ""
-    try:
-        OverridesParser.create().parse_override(quoted)
-    except HydraException:
-        return ""
+    quoted = f'{key}="{value}"'
     return f"; quotes around the value help, and others around all of it: {shlex.quote(quoted)}"
-
-
-def documents(file: Path, library: Library, chosen: Mapping[str, str]) -> dict[str, Any]:
-    """Read every file of the spec into `library.parts`. Return the composed data.
-
-    chosen: group -> entry, as overrides on the command line choose it.
-    """
-    return _walk(file, library, chosen, ())
-
-
-def _walk(
-    file: Path, library: Library, chosen: Mapping[str, str], above: tuple[Path, ...]
-) -> dict[str, Any]:
-    document = read(file, library.faults)
-    if document is None:
-        return {}
-    data: dict[str, Any] = {}
-    for i, item in enumerate(default_items(document, library.faults)):
-        at: Pointer = ("defaults", i)
-        if item == "_self_":
-            continue
-        if isinstance(item, str):
-            data = merged(data, _sibling(document, item, library, chosen, at, (*above, file)))
-            continue
-        group, name = _group_item(document, item, at, library.faults)
-        name = chosen.get(group, name)
-        for part in library.step(document, group, name, (group,), at, ()) if name else ():
-            data = merged(data, {group: part.document.data})
-    library.parts.append(ComposedPart((), document))
-    return merged(data, document.data)
-
-
-def _sibling(
-    document: YamlDocument,
-    name: str,
-    library: Library,
-    chosen: Mapping[str, str],
-    at: Pointer,
-    above: tuple[Path, ...],
-) -> dict[str, Any]:
-    """Return the composed data of another spec in the same folder, on which this spec builds.
-
-    If that spec cannot be named or found, report a fault and return no data.
-    """
-    file = library.folder / f"{name}.yaml"
-    names = [path.stem for path in library.folder.glob("*.yaml")]
-    if not is_name(name):
-        problem = f"'{name}' is not a name: letters, digits, '.', '_', '+' and '-' only"
-    elif name not in names:
-        problem = f"no spec is called '{name}' in this folder{did_you_mean(name, names)}"
-    elif file in above:
-        problem = "a cycle in defaults: " + " -> ".join([*(path.stem for path in above), name])
-    else:
-        return _walk(file, library, chosen, above)
-    library.faults.append(document.fault(problem, at))
-    return {}
 
 
 def _group_item(
@@ -333,50 +266,42 @@ def _group_item(
     return "", ""
 
 
-def compose(
-    file: Path, overrides: Sequence[Override], data: Mapping[str, Any], faults: list[Fault]
-) -> dict[str, Any]:
-    """Return the composed spec, unresolved. Report a refusal of Hydra as a fault.
+def compose(file: Path, overrides: Sequence[Override], library: Library) -> dict[str, Any]:
+    """Return the composed spec with its overrides, unresolved. Faults go to `library.faults`.
 
-    data: of `documents`. A spec that composes nothing is this data, and Hydra is not imported.
+    Hydra composes the files, with the entries that overrides choose in a defaults list; of a spec
+    that composes nothing it is not imported. All other overrides are then set one by one.
     """
-    if not overrides and _is_whole(file, data):
-        return dict(data)
+    chosen = {o.key: o.value for o in overrides if o.key in GROUPS and isinstance(o.value, str)}
+    data = library.walk(file, chosen=chosen)
+    listed = {part.prefix[0] for part in library.parts if part.prefix}
+    composed = [group for group in chosen if group in listed]
+    if not library.faults and (composed or not _is_whole(file, data)):
+        data = _by_hydra(file, [f"{group}={chosen[group]}" for group in composed], library.faults)
+    for override in overrides if not library.faults else ():
+        if override.key not in composed:
+            _apply(data, override, library)
+    return data
+
+
+def _by_hydra(file: Path, entries: Sequence[str], faults: list[Fault]) -> dict[str, Any]:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    # Hydra cannot address some keys. Their values are set after it has composed the rest.
-    late = [o for o in overrides if _place_outside_hydra(o.key, data)]
-    early = [o for o in overrides if o not in late]
-    texts = [_with_plus(o, data, file) for o in early]
-    if absent := [fault for o in early if (fault := _absent_entry(o, file))]:
-        faults.extend(absent)
-        return {}
     try:
         with initialize_config_dir(config_dir=str(file.parent.absolute()), version_base="1.3"):
-            config = hydra_compose(config_name=file.stem, overrides=[*_search_path(file), *texts])
+            config = hydra_compose(config_name=file.stem, overrides=[*_search_path(file), *entries])
         plain = OmegaConf.to_container(config)
-    except (HydraException, OmegaConfBaseException, LookupError, TypeError, ValueError) as error:
-        # OmegaConf raises Python's own errors if a step of a key is in a list.
-        if not isinstance(error, HydraException | OmegaConfBaseException):
-            faults.extend(_unplaced(overrides, data))
-            if not faults:
-                raise
-            return {}
-        own = list(_unknown_keys(overrides, data))
+    except (HydraException, OmegaConfBaseException) as error:
         lines = [line.strip(" .") for line in str(error).splitlines() if line.strip()]
-        lines = [line for line in lines if not line.startswith("To append")]
-        faults.extend(own or [Fault("; ".join(lines))])
+        faults.append(Fault("; ".join(lines)))
         return {}
     if not isinstance(plain, dict):
         raise TypeError(f"Hydra composed {type(plain).__name__} from {file}, not a mapping")
-    composed = {str(key): value for key, value in plain.items()}
-    for override in late:
-        _apply(composed, override)
-    return composed
+    return {str(key): value for key, value in plain.items()}
 
 
 def _is_whole(file: Path, data: Mapping[str, Any]) -> bool:
@@ -398,147 +323,93 @@ def _search_path(file: Path) -> list[str]:
     return [f"hydra.searchpath=['file://{quoted}']"]
 
 
-def _unplaced(overrides: Sequence[Override], data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield a fault for each override whose key goes through a value without keys."""
-    for override in overrides:
-        words = override.key.split(".")
-        for size in range(len(words) - 1, 0, -1):
-            pointer = place(".".join(words[:size]), data)
-            if pointer is None:
-                continue
-            node: Any = data
-            for step in pointer:
-                node = node[step]
-            if not isinstance(node, Mapping):
-                above, rest = ".".join(words[:size]), ".".join(words[size:])
-                yield Fault(
-                    f"override '{override.text}': {above} is {shown(node)} in the spec, so it has "
-                    f"no '{rest}'; give the whole of it: '{above}=...'"
-                )
-            break
-
-
-def _absent_entry(override: Override, file: Path) -> Fault | None:
-    """Return the fault of an override that names no entry of its config group."""
-    name = override.value
-    if override.key not in GROUPS or not isinstance(name, str):
-        return None
-    names = group_names(file.parent, override.key)
-    if not names or name in names or (override.key == "site" and name in KINDS):
-        return None
-    hint = did_you_mean(name, names) or f" (there are: {', '.join(names)})"
-    return Fault(f"override '{override.text}': no {override.key} is called '{name}'{hint}")
-
-
-def _with_plus(override: Override, data: Mapping[str, Any], file: Path) -> str:
-    """Return the text of an override. It has Hydra's `+` if a spec may have the field and this spec
-    does not have it.
-
-    A later step checks that the field exists.
-    """
-    words = override.key.split(".")
-    if override.text.startswith(("+", "~")) or place(override.key, data) is not None:
-        return override.text
-    if words[0] == "studies":
-        known = (
-            len(words) > 2 and words[1] in data.get("studies", {}) and words[2] in _FIELDS_OF_STUDY
-        )
+def _apply(data: dict[str, Any], override: Override, library: Library) -> None:
+    """Set the value of an override in the data, or report why it has no place there."""
+    steps, rest = _place(override.key, data)
+    if rest and len(steps) == 1 and isinstance(name := data[group := str(steps[0])], str):
+        # A field of an entry that the spec names: the entry's content takes its place.
+        with contextlib.suppress(LookupError):
+            entry = deepcopy(dict(library.entry(group, name)))
+            data[group] = {"name": name, **entry} if group in WHOLE else entry
+            steps, rest = _place(override.key, data)
+    owners: list[Any] = [data]
+    for step in steps:
+        owners.append(owners[-1][step])
+    node = owners[-1]
+    if rest and steps and not isinstance(node, dict):
+        above, below = ".".join(map(str, steps)), ".".join(rest)
+        message = f"override '{override.text}': {above} is {shown(node)} in the spec, so it has no "
+        library.faults.append(Fault(f"{message}'{below}'; give the whole of it: '{above}=...'"))
+        return
+    if rest and (override.deletes or not (override.adds or _can_be_there(steps, rest[0]))):
+        library.faults.append(_unknown_key(override, rest[0], node))
+        return
+    if override.deletes:
+        del owners[-2][steps[-1]]
+        return
+    value = override.value
+    if rest:
+        rest = [".".join(rest)] if steps[-1:] == ("axes",) else rest
+        for word in rest[:-1]:
+            node = node.setdefault(word, {})
+        node[rest[-1]] = value
     else:
-        known = words[0] in SpecFile.model_fields
-    if not known:
-        return override.text
-    group = len(words) == 1 and words[0] in GROUPS and bool(group_names(file.parent, words[0]))
-    return f"{'+' if group else '++'}{override.text}"
+        both = isinstance(node, dict) and isinstance(value, dict)
+        owners[-2][steps[-1]] = merged(node, value) if both else value
+    library.overridden.append(((*steps, *rest), override.text))
 
 
-def _place_outside_hydra(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """Return the place of a key that Hydra cannot address; None for other keys.
-
-    Hydra cannot address a key if a step of it has a dot, or if it is the name of an entry where
-    Hydra sees a config group and looks for an item of the defaults list.
-    """
-    pointer = place(key, data) or _new_axis(key, data)
-    if pointer and len(pointer) == 1 and pointer[0] in GROUPS and isinstance(data[key], str):
-        return pointer
-    return pointer if any("." in str(step) for step in pointer or ()) else None
-
-
-def place(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """Return the path of `studies.a.axes.kl.beta` in the data, or None if it has no such key."""
+def _place(key: str, data: Mapping[str, Any]) -> tuple[Pointer, list[str]]:
+    """Return the path of `studies.a.axes.kl.beta` in the data as far as it is there, and the words
+    that are not."""
     steps: list[str | int] = []
-    words, node = key.split("."), data
+    words = key.split(".")
+    node: Any = data
     while words:
         # The name of an axis can have dots (`kl.beta`), so the longest name that exists is taken.
         for size in range(len(words), 0, -1):
-            step = ".".join(words[:size])
-            if isinstance(node, Mapping) and step in node:
-                steps.append(step)
-                words, node = words[size:], node[step]
-                break
+            step: str | int = ".".join(words[:size])
+            if isinstance(node, list) and words[0].isdigit() and int(words[0]) < len(node):
+                step, size = int(words[0]), 1
+            elif not isinstance(node, Mapping) or step not in node:
+                if steps[-1:] == ["axes"] and step in FIELDS and size == len(words):
+                    return tuple(steps), words  # an axis that the study does not have yet
+                continue
+            steps.append(step)
+            words, node = words[size:], node[step]
+            break
         else:
-            return None
-    return tuple(steps)
+            break
+    return tuple(steps), words
 
 
-def _new_axis(key: str, data: Mapping[str, Any]) -> Pointer | None:
-    """Return the place of a dotted axis that a study does not have yet, as in the override
-    `studies.a.axes.kl.beta=[0.1]`; None for any other key."""
-    for size in range(4, len(words := key.split("."))):
-        if words[0] != "studies" or words[size - 2] != "axes":
-            continue
-        study = ".".join(words[1 : size - 2])
-        axis = ".".join(words[size - 1 :])
-        at = place(f"studies.{study}.axes", data)
-        if at is not None and axis in FIELDS:
-            return (*at, axis)
-    return None
-
-
-def _apply(composed: dict[str, Any], override: Override) -> None:
-    pointer = _place_outside_hydra(override.key, composed)
-    if pointer is None:
-        return
-    node: Any = composed
-    for step in pointer[:-1]:
-        node = node[step]
-    if override.deletes:
-        del node[pointer[-1]]
-    else:
-        node[pointer[-1]] = override.value
+def _can_be_there(steps: Pointer, word: str) -> bool:
+    """Return True if a spec may have this word below a place. A later step checks the rest."""
+    if steps[:1] == ("studies",):
+        return len(steps) > 2 or (len(steps) == 2 and word in StudyFile.model_fields)
+    return bool(steps) or word in SpecFile.model_fields
 
 
 _SHORT = {"beta": "kl.beta", "async": "max_staleness_steps", "lr": "optimizer.learning_rate"}
 
 
-def _unknown_keys(overrides: Sequence[Override], data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Yield a fault for each override whose key does not exist, with the nearest way to say it."""
-    for override in overrides:
-        if override.adds or place(override.key, data) is not None:
-            continue
-        _, equals, value = override.text.partition("=")
-        full = _SHORT.get(override.key, override.key)
-        near = did_you_mean(full, [*FIELDS, *SpecFile.model_fields])
-        if full not in FIELDS and (found := near.partition("'")[2].partition("'")[0]) in FIELDS:
-            full = found
-        if full in FIELDS and full != "seed":
-            near = f"; settings are set by base.{full}{equals}{value}, or in one study"
-        elif full == "seed":
-            near = f", did you mean 'seeds'? seeds={f'[{value}]' if value else '[0]'}"
-        else:
-            near = _nearest_word(override.key, data) or near
-        yield Fault(f"override '{override.text}': a spec has no field '{override.key}'{near}")
+def _unknown_key(override: Override, word: str, owner: Mapping[str, Any]) -> Fault:
+    """Return the fault of a key that a spec does not have, with the nearest way to say it.
 
-
-def _nearest_word(key: str, data: Mapping[str, Any]) -> str:
-    """Return a hint at the nearest key, where the first word that is not there could be."""
-    node: Any = data
-    for word in key.split("."):
-        if not isinstance(node, Mapping):
-            break
-        if word not in node:
-            return did_you_mean(word, node)
-        node = node[word]
-    return ""
+    word: the first that is not there, in `owner`.
+    """
+    _, equals, value = override.text.partition("=")
+    full = _SHORT.get(override.key, override.key)
+    near = did_you_mean(full, [*FIELDS, *SpecFile.model_fields])
+    if full not in FIELDS and (found := near.partition("'")[2].partition("'")[0]) in FIELDS:
+        full = found
+    if full in FIELDS and full != "seed":
+        near = f"; settings are set by base.{full}{equals}{value}, or in one study"
+    elif full == "seed":
+        near = f", did you mean 'seeds'? seeds={f'[{value}]' if value else '[0]'}"
+    else:
+        near = did_you_mean(word, owner) or near
+    return Fault(f"override '{override.text}': a spec has no field '{override.key}'{near}")
 
 
 def resolved(data: Mapping[str, Any], problems: list[tuple[str, Pointer]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ as choices, the rows of a grid, the settings of a row, the cells of a study.
 
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
@@ -95,6 +95,8 @@ def read(
 def _read(
     field: str, value: object, pointer: Pointer, lookup: Lookup, problems: list[SpecProblem]
 ) -> Iterator[Assignment]:
+    if field == "seed":
+        raise UnreadableValueError("seeds are an axis of their own: write `seeds: [...]`")
     if field == "system" and pointer[-2:-1] == ("base",):
         raise UnreadableValueError(
             "`system` has a place of its own: write it beside `base`, not in it"
@@ -200,11 +202,6 @@ def flat(assignments: tuple[Assignment, ...]) -> dict[str, object]:
     return leaves
 
 
-def leaf_in(leaves: Mapping[str, object]) -> Callable[[str], object]:
-    """Return a function that returns a leaf for a condition: the assigned value, or the default."""
-    return lambda name: leaves.get(name, DEFAULTS.get(name))
-
-
 def json_path(pointer: Pointer) -> str:
     """Return a pointer as a JSON path: `$.studies.onpolicy.axes['kl.beta'][0]`."""
     text = "$"
@@ -254,9 +251,7 @@ class Reader:
     def axis(self, name: str, items: object, pointer: Pointer) -> Axis | None:
         """Return what can be read of one entry of `axes`, or None if nothing can."""
         field = name if name in FIELDS else ""
-        if name == "seed":
-            self._report("seeds are an axis of their own: write `seeds: [...]`", pointer)
-        elif name.partition(".")[0] == "system":
+        if name.partition(".")[0] == "system":
             self._report(
                 f"{name} is no axis, because it changes no result: write it under `system` of the "
                 "spec, of a study or of the site",
@@ -435,8 +430,7 @@ class GridRows(NamedTuple):
     """The rows that exclusions leave, and the included rows."""
 
     product: tuple[GridRow, ...]
-    included: tuple[tuple[GridRow, tuple[int, ...] | None], ...]
-    """Included rows, with their own seeds if they name seeds."""
+    included: tuple[GridRow, ...]
     axes: tuple[Axis, ...]
     broken: bool = False
     """True if a part could not be read. Then no rows exist, and `axes` has the axes that could be
@@ -468,11 +462,21 @@ def rows(study: Study, reader: Reader, *, strict: bool) -> GridRows:
     if prod(len(a.choices) for a in axes) * len(study.seeds) > MAX_CELLS:
         raise TooLargeError
     base = dict(_leaves(study.base))
-    grid = list(_multiplied(axes, base, reader, at))
-    kept, dropped = _without(grid, base, [terms for terms, _ in excluded])
-    if strict:
-        _report_idle(excluded, dropped, axes, grid, reader, at)
-    return GridRows(tuple(kept), included, tuple(axes))
+    grid = _multiplied(axes, base, reader, at)
+    known = [_known(base, row) for row in grid] if excluded else []
+    dropped: set[int] = set()
+    for terms, pointer in excluded:
+        hit = {i for i, leaves in enumerate(known) if _holds(terms, leaves)}
+        dropped |= hit
+        if strict and not hit:  # most are mistakes, which would cost GPU-hours
+            reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
+    used = {id(choice) for row in grid for choice in row}
+    for axis in axes if strict else ():
+        if axis.conditional and not any(id(c) in used for c in axis.choices):
+            message = f"the conditions of '{axis.name}' hold for no cell"
+            reader.problems.append(SpecProblem(message, (*at, "axes", axis.name)))
+    kept = tuple(row for i, row in enumerate(grid) if i not in dropped)
+    return GridRows(kept, included, tuple(axes))
 
 
 def _axes(study: Study, reader: Reader, at: Pointer) -> list[Axis]:
@@ -510,103 +514,47 @@ def _clash(one: str, other: str) -> bool:
 
 
 def _multiplied(
-    axes: Sequence[Axis], base: dict[str, object], reader: Reader, at: Pointer
-) -> Iterator[GridRow]:
-    # Recursion over the conditional axes only: a row's conditions depend on the choices before it.
-    free = [axis.choices for axis in axes if not axis.conditional]
-    bound = [axis for axis in axes if axis.conditional]
-    leaves = {id(choice): flat(choice.assign) for axis in axes for choice in axis.choices}
-    clashes: set[str] = set()
-
-    def extended(row: GridRow, rest: Sequence[Axis], known: dict[str, object]) -> Iterator[GridRow]:
-        if not rest:
-            yield row
-            return
-        axis, further = rest[0], rest[1:]
-        holding = [c for c in axis.choices if _holds(c.when, known)]
-        if not holding:
-            yield from extended(row, further, known)
-        for choice in holding:
-            news = leaves[id(choice)]
-            clashes.update(
-                f"{field} is set by '{axis.name}' and by another axis for the same cells"
-                for earlier in row
-                for field in news.keys() & leaves[id(earlier)].keys()
+    axes: Sequence[Axis], base: Mapping[str, object], reader: Reader, at: Pointer
+) -> list[GridRow]:
+    grid: list[GridRow] = list(product(*(axis.choices for axis in axes if not axis.conditional)))
+    for axis in (axis for axis in axes if axis.conditional):
+        wider: list[GridRow] = []
+        clashes: set[str] = set()
+        for row in grid:
+            own = _known({}, row)
+            holding = [c for c in axis.choices if _holds(c.when, {**base, **own})]
+            clashes |= {field for c in holding for field in flat(c.assign).keys() & own.keys()}
+            wider += [(*row, choice) for choice in holding] or [row]
+        grid = wider
+        reader.problems.extend(
+            SpecProblem(
+                f"{field} is set by '{axis.name}' and by another axis for the same cells",
+                (*at, "axes"),
             )
-            yield from extended((*row, choice), further, known | news)
+            for field in sorted(clashes)
+        )
+    return grid
 
-    for combination in product(*free):
-        if not bound:
-            yield combination
-            continue
-        known = dict(base)
-        for choice in combination:
-            known |= leaves[id(choice)]
-        yield from extended(combination, bound, known)
-    reader.problems.extend(SpecProblem(message, (*at, "axes")) for message in sorted(clashes))
+
+def _known(base: Mapping[str, object], row: GridRow) -> dict[str, object]:
+    """Return dotted leaf -> value of a row over the base."""
+    known = dict(base)
+    for choice in row:
+        known |= flat(choice.assign)
+    return known
 
 
 def _holds(terms: Sequence[FilterTerm], leaves: Mapping[str, object]) -> bool:
-    leaf = leaf_in(leaves)
+    def leaf(name: str) -> object:
+        return leaves.get(name, DEFAULTS.get(name))
+
     return all(term.holds((label_of(term.field, leaf),)) for term in terms)
 
 
-def _without(
-    grid: list[GridRow], base: dict[str, object], exclusions: list[tuple[FilterTerm, ...]]
-) -> tuple[list[GridRow], set[int]]:
-    """Return the rows that no exclusion matches, and the exclusions that matched a row."""
-    if not exclusions:
-        return grid, set()
-    kept, used = [], set()
-    for row in grid:
-        known = dict(base)
-        for choice in row:
-            known |= flat(choice.assign)
-        hits = {i for i, terms in enumerate(exclusions) if _holds(terms, known)}
-        used |= hits
-        if not hits:
-            kept.append(row)
-    return kept, used
-
-
-def _report_idle(
-    excluded: list[tuple[tuple[FilterTerm, ...], Pointer]],
-    dropped: set[int],
-    axes: Sequence[Axis],
-    grid: list[GridRow],
-    reader: Reader,
-    at: Pointer,
-) -> None:
-    """Report conditions that never hold. Most are mistakes, which would cost GPU-hours."""
-    for i, (_, pointer) in enumerate(excluded):
-        if i not in dropped:
-            reader.problems.append(SpecProblem("this exclusion matches no cell", pointer))
-    used = {id(choice) for row in grid for choice in row}
-    for axis in axes:
-        if axis.conditional and not any(id(c) in used for c in axis.choices):
-            reader.problems.append(
-                SpecProblem(
-                    f"the conditions of '{axis.name}' hold for no cell", (*at, "axes", axis.name)
-                )
-            )
-
-
-def _included(
-    written: Mapping[str, Any], pointer: Pointer, reader: Reader
-) -> tuple[GridRow, tuple[int, ...] | None]:
-    settings = {key: value for key, value in written.items() if key != "seed"}
-    assigned = tuple(read("", settings, pointer, reader.lookup, reader.problems))
+def _included(written: Mapping[str, Any], pointer: Pointer, reader: Reader) -> GridRow:
     if not written:
         reader.problems.append(SpecProblem("an included cell names at least one field", pointer))
-    if "seed" not in written:
-        return (Choice(assigned),), None
-    seed = written["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        reader.problems.append(
-            SpecProblem(f"seed must be a whole number >= 0, got {seed!r}", (*pointer, "seed"))
-        )
-        return (), None
-    return (Choice(assigned),), (seed,)
+    return (Choice(tuple(read("", written, pointer, reader.lookup, reader.problems))),)
 
 
 def _leaves(base: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -664,6 +612,7 @@ class Builder:
         self.base, self.origins, self.problems = base, origins, problems
         self._sections: dict[tuple[object, ...], Frozen | None] = {}
         self._reported: set[tuple[str, Pointer]] = set()
+        self.in_parts = False
 
     def parts(self, row: GridRow) -> dict[str, Any]:
         """Return validated sections and raw scalars of a row, without the sections that have a
@@ -703,17 +652,13 @@ class Builder:
             return None
 
     def check_parts(self, choices: Iterable[Choice]) -> None:
-        """Check the base and each choice separately, for a study whose axes cannot be read."""
-        for name in self.base.keys() & SECTIONS.keys():
-            given = {field for field, _ in _leaves(self.base) if field.startswith("kl.")}
-            self._section(name, (), given if name == "kl" else frozenset())
-        self.check_scalars(self.base, ())
-        for choice in choices:
-            own = {assignment.field for assignment in choice.assign}
-            for name in {a.section for a in choice.assign} & SECTIONS.keys():
-                self._section(name, (choice,), own)
-            scalars = {a.field: a.value for a in choice.assign if a.field in SCALARS}
-            self.check_scalars(scalars, (choice,))
+        """Check the base and each choice separately, for a study whose axes cannot be read.
+
+        What is missing, or breaks a rule between fields, is no fault: such an axis may set it.
+        """
+        self.in_parts = True
+        for row in ((), *((choice,) for choice in choices)):
+            self.check_scalars(self.parts(row), row)
 
     def check_scalars(self, parts: Mapping[str, Any], row: GridRow) -> None:
         """Check only the scalars of these parts: `settings` has not checked them if a section has a
@@ -725,12 +670,8 @@ class Builder:
                 except ValidationError as error:
                     self._report(error, name, row)
 
-    def _section(self, name: str, row: GridRow, own: Set[str] = frozenset()) -> Frozen | None:
-        """Return a validated section. If it has a fault, report it and return None.
-
-        own: report only faults of these fields, because an axis that cannot be read may set the
-        others.
-        """
+    def _section(self, name: str, row: GridRow) -> Frozen | None:
+        """Return a validated section. If it has a fault, report it and return None."""
         tree: dict[str, Any] = {name: deepcopy(self.base[name])} if name in self.base else {}
         assigned = [a for choice in row for a in choice.assign if a.section == name]
         for assignment in sorted(assigned, key=lambda a: a.field not in WHOLE):
@@ -740,18 +681,14 @@ class Builder:
         if name in OUTSIDE or not Settings.model_fields[name].is_required():
             tree.setdefault(name, {})
         if name not in tree:
-            if own:
-                return None
             for field in _fields_to_give(name):
                 self._add(f"{field}{MISSING}", self.at)
             return None
         try:
             section = SECTIONS[name].model_validate(tree[name])
         except ValidationError as error:
-            self._report(error, name, row, own)
+            self._report(error, name, row)
             return None
-        if own:
-            return section
         if isinstance(section, Resources):
             return self._laid_out(section, row)
         if isinstance(section, Kl) and section.estimator != "none":
@@ -773,12 +710,10 @@ class Builder:
             self._add(str(error), self.origin("resources.gpus_per_node", row))
             return None
 
-    def _report(
-        self, error: ValidationError, within: str, row: GridRow, own: Set[str] = frozenset()
-    ) -> None:
+    def _report(self, error: ValidationError, within: str, row: GridRow) -> None:
         for detail in error.errors():
             field = ".".join(str(key) for key in (within, *detail["loc"]) if key != "")
-            if own and (detail["type"] == "missing" or own.isdisjoint(_widening(field))):
+            if self.in_parts and detail["type"] == "value_error":
                 continue
             parent = field.rpartition(".")[0]
             known = [
@@ -815,12 +750,14 @@ class Builder:
         return next((f for f in fields if f in assigned), fields[0] if fields else "")
 
     def _add(self, message: str, pointer: Pointer) -> None:
-        if (message, pointer) not in self._reported:
+        if (message, pointer) not in self._reported and not (
+            self.in_parts and " is missing" in message
+        ):
             self._reported.add((message, pointer))
             self.problems.append(SpecProblem(message, pointer, str(self.at[1])))
 
 
-def layered(assignments: list[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
+def layered(assignments: Iterable[Assignment]) -> tuple[dict[str, Any], dict[str, Pointer]]:
     """Return assignments, later ones over earlier ones, as nested data and the origin of each
     field."""
     tree: dict[str, Any] = {}
@@ -866,9 +803,6 @@ class Variant(NamedTuple):
     """A row without its seed. It is checked, named and encoded once, for all its seeds."""
 
     row: GridRow
-    seeds: Sequence[int]
-    by_hand: bool
-    """True for an included row."""
     cell: Cell
     """The cell of seed 0, without the seed at the end of its slug."""
     id_of: Callable[[int], str]
@@ -889,46 +823,27 @@ class Variant(NamedTuple):
 def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]:
     """Return the rows of a study that have no fault. Report the faults of the others."""
     extras = _extra_labels(grid)
-    rows_ = [(row, study.seeds, False) for row in grid.product]
-    rows_ += [(row, study.seeds if own is None else own, True) for row, own in grid.included]
-    for seed, row in {seed: row for row, seeds, _ in rows_[:1] for seed in seeds}.items():
-        builder.check_scalars({"seed": seed}, row)
-    variants: list[Variant] = []
-    twins: dict[str, list[Variant]] = {}
-    for row, seeds, by_hand in rows_:
+    variants: dict[str, Variant] = {}
+    for row in (*grid.product, *grid.included):
         parts = builder.parts(row)
         settings = builder.settings(parts, row)
         if settings is None:
             continue
         cell = _cell(study, settings, parts, extras)
-        variant = Variant(row, seeds, by_hand, cell, fingerprint_by_seed(settings))
-        same = twins.setdefault(variant.id_of(0), [])
-        for twin in same[:1]:
-            if common := set(twin.seeds) & set(seeds):
-                _report_duplicate(variant, f"{twin.cell.slug}-s{min(common)}", builder)
-        same.append(variant)
-        variants.append(variant)
-    return variants
+        variant = Variant(row, cell, fingerprint_by_seed(settings))
+        twin = variants.setdefault(variant.id_of(0), variant)
+        if twin is not variant:
+            _report_duplicate(variant, f"{twin.cell.slug}-s{min(study.seeds)}", builder)
+    return [*variants.values()]
 
 
 def cells_of(
     variants: Iterable[Variant], seeds: Sequence[int], slugs: dict[str, str]
 ) -> dict[str, Cell]:
-    """Return the cells of one study by id: first by seed and row, then the included ones."""
-    product_: list[Variant] = []
-    by_hand: list[Variant] = []
-    for variant in variants:
-        (by_hand if variant.by_hand else product_).append(variant)
-    cells = {}
-    for seed in seeds:
-        for variant in product_:
-            cell = variant.with_seed(seed, slugs)
-            cells[cell.id] = cell
-    for variant in by_hand:
-        for seed in variant.seeds:
-            cell = variant.with_seed(seed, slugs)
-            cells.setdefault(cell.id, cell)
-    return cells
+    """Return the cells of one study by id, by seed and row."""
+    every = list(variants)
+    cells = (variant.with_seed(seed, slugs) for seed in seeds for variant in every)
+    return {cell.id: cell for cell in cells}
 
 
 def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
@@ -946,7 +861,7 @@ def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
 def _extra_labels(grid: GridRows) -> list[str]:
     """Return the fields that this study varies and that no standard label shows."""
     choices = [c for axis in grid.axes for c in axis.choices]
-    choices += [c for row, _ in grid.included for c in row]
+    choices += [c for row in grid.included for c in row]
     fields: dict[str, None] = {}
     for choice in choices:
         for a in choice.assign:

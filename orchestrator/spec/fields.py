@@ -31,48 +31,12 @@ Fields = dict[str, Any]
 """Settings, resources and cadence, nested or dotted, any part of them."""
 
 
-class StudyFile(Frozen):
-    """A named sub-grid: one figure, one question."""
+class SpecLayer(Frozen):
+    """What a spec and each of its studies may set. A study's own stands over the spec's."""
 
-    title: str = ""
-    """The title in the report."""
-    figure: str = ""
-    """The figure of the paper it repeats."""
     recipe: str | Fields | None = None
-    """Instead of the spec's recipe: an entry of recipe/, or its content."""
-    model: str | Fields | None = None
-    """Instead of the spec's model."""
-    data: str | Fields | None = None
-    """Instead of the spec's data."""
-    backend: str | Fields | None = None
-    """`verl`, `verl@0.9.1`, or name, version and extra: the library's own keys."""
-    system: Fields = Field(default_factory=dict)
-    """Over the spec's own `system`."""
-    base: Fields = Field(default_factory=dict)
-    """Over the recipe and over the spec's own base."""
-    axes: Fields = Field(default_factory=dict)
-    """The values that vary; see orchestrator/spec/expand."""
-    exclude: list[Fields] = Field(default_factory=list)
-    """Rows for which all of an entry holds are left out."""
-    include: list[Fields] = Field(default_factory=list)
-    """Further cells: fields over the base."""
-    seeds: Seeds | None = None
-    """Instead of the spec's seeds."""
-
-
-class SpecFile(Frozen):
-    """One experiment."""
-
-    name: Name
-    """Names the folder of runs and the MLflow experiment."""
-    question: str = ""
-    """The question that the experiment answers."""
-    description: str = ""
-    """For readers of the report."""
-    seeds: Seeds = Field(default_factory=lambda: [0])
-    """Every cell is trained once with each."""
-    recipe: str | Fields | None = None
-    """Settings all studies begin with: an entry of recipe/, or its content."""
+    """Settings to begin with: an entry of recipe/, or its content. A study's own replaces the
+    spec's."""
     model: str | Fields | None = None
     """An entry of model/, or its content."""
     data: str | Fields | None = None
@@ -83,7 +47,37 @@ class SpecFile(Frozen):
     system: Fields = Field(default_factory=dict)
     """Memory and speed of the launches, over the site's. No part of a cell's identity."""
     base: Fields = Field(default_factory=dict)
-    """Over the recipe: settings, resources and cadence that all cells share."""
+    """Over the recipe: settings, resources and cadence."""
+
+
+class StudyFile(SpecLayer):
+    """A named sub-grid: one figure, one question."""
+
+    title: str = ""
+    """The title in the report."""
+    figure: str = ""
+    """The figure of the paper it repeats."""
+    axes: Fields = Field(default_factory=dict)
+    """The values that vary; see orchestrator/spec/expand."""
+    exclude: list[Fields] = Field(default_factory=list)
+    """Rows for which all of an entry holds are left out."""
+    include: list[Fields] = Field(default_factory=list)
+    """Further cells: fields over the base."""
+    seeds: Seeds | None = None
+    """Instead of the spec's seeds."""
+
+
+class SpecFile(SpecLayer):
+    """One experiment."""
+
+    name: Name
+    """Names the folder of runs and the MLflow experiment."""
+    question: str = ""
+    """The question that the experiment answers."""
+    description: str = ""
+    """For readers of the report."""
+    seeds: Seeds = Field(default_factory=lambda: [0])
+    """Every cell is trained once with each."""
     studies: dict[Name, StudyFile] = Field(min_length=1)
     """Study name -> sub-grid."""
     claims: dict[Name, str | dict[Name, str]] = Field(default_factory=dict)

@@ -8,7 +8,7 @@ change no cell, because a user would believe that an ignored override works. The
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -28,14 +28,11 @@ from orchestrator.settings import BackendRef, Data, Frozen, Model, Settings
 from orchestrator.spec import select
 from orchestrator.spec.claims import check_claims
 from orchestrator.spec.compose import (
-    GROUPS,
     KINDS,
     Library,
     Override,
     compose,
-    documents,
     overrides_of,
-    place,
     resolved,
 )
 from orchestrator.spec.expand import (
@@ -43,6 +40,7 @@ from orchestrator.spec.expand import (
     OUTSIDE,
     Assignment,
     Expansion,
+    Lookup,
     Pointer,
     SpecProblem,
     conditions,
@@ -52,7 +50,7 @@ from orchestrator.spec.expand import (
     read,
     remember,
 )
-from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, StudyFile, sections_of
+from orchestrator.spec.fields import FIELDS, WHOLE, SpecFile, SpecLayer, StudyFile, sections_of
 from orchestrator.spec.redaction import secrets_in
 from orchestrator.spec.reward_files import read_rewards
 from orchestrator.spec.sentences import sentence, shown
@@ -229,15 +227,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Spec:
             advice = f"this is a script and no spec; to read its launches: orch audit {path}"
         raise SpecError(str(path), [Fault(advice, "$", path)])
     parsed = overrides_of(overrides, faults)
-    chosen = {o.key: o.value for o in parsed if o.key in GROUPS and isinstance(o.value, str)}
-    data = documents(path, library, chosen)
+    composed = compose(path, parsed, library)
     _raise_if_any(path, faults)
-    composed = compose(path, parsed, data, faults)
-    _raise_if_any(path, faults)
-    for override in parsed:
-        pointer = place(override.key, composed)
-        if pointer and (pointer[0] not in chosen or isinstance(data.get(override.key), str)):
-            library.overridden.append((pointer, override.text))
     faults += [library.fault(sentence, pointer) for pointer, sentence in secrets_in(composed)]
     _raise_if_any(path, faults)
     rewards: dict[str, str] = {}
@@ -327,9 +318,8 @@ def _assembled(
     studies, origins, broken = [], {}, []
     _check_seeds(file.seeds, ("seeds",), problems)
     for name, study in file.studies.items():
-        layers = _Layers(file, study, name, library, problems, site)
         before = len(problems)
-        base, origins[name] = layered(layers.assignments(lookup))
+        base, origins[name] = layered(_layers(file, name, site, library, lookup, problems))
         if len(problems) > before:
             broken.append(("studies", name))
         if study.seeds is not None:
@@ -382,44 +372,33 @@ def _used(library: Library) -> dict[str, dict[str, Any]]:
     return groups
 
 
-class _Layers(NamedTuple):
-    """The layers of a study: recipe, the spec's base, the study's own. Later ones win.
+def _layers(
+    file: SpecFile,
+    name: str,
+    site: Site,
+    library: Library,
+    lookup: Lookup,
+    problems: list[SpecProblem],
+) -> Iterator[Assignment]:
+    """Yield the layers of a study: recipe, the spec's base, the study's own. Later ones win.
 
     Of `system`: the site's, the spec's, the study's own.
     """
-
-    file: SpecFile
-    study: StudyFile
-    name: str
-    library: Library
-    problems: list[SpecProblem]
-    site: Site
-
-    def assignments(self, lookup: Any) -> list[Assignment]:
-        at: Pointer = ("studies", self.name)
-        assigned = self._recipe(at, lookup)
-        of_site = self.site.system.model_dump(exclude_none=True)
-        assigned += read("system", of_site, ("site", "system"), lookup, self.problems)
-        for owner, root in ((self.file, ()), (self.study, at)):
-            assigned += read("system", owner.system, (*root, "system"), lookup, self.problems)
-            for field in WHOLE:
-                value = getattr(owner, field)
-                if value is not None:
-                    assigned += read(field, value, (*root, field), lookup, self.problems)
-            assigned += read("", owner.base, (*root, "base"), lookup, self.problems)
-        return assigned
-
-    def _recipe(self, at: Pointer, lookup: Any) -> list[Assignment]:
-        own = self.study.recipe is not None
-        pointer: Pointer = (*at, "recipe") if own else ("recipe",)
-        content, pointer = _entry(
-            self.study.recipe if own else self.file.recipe,
-            "recipe",
-            pointer,
-            self.library,
-            self.problems,
-        )
-        return list(read("", content, pointer, lookup, self.problems))
+    study, at = file.studies[name], ("studies", name)
+    if study.recipe is None:
+        content, pointer = _entry(file.recipe, "recipe", ("recipe",), library, problems)
+    else:
+        content, pointer = _entry(study.recipe, "recipe", (*at, "recipe"), library, problems)
+    yield from read("", content, pointer, lookup, problems)
+    of_site = site.system.model_dump(exclude_none=True)
+    yield from read("system", of_site, ("site", "system"), lookup, problems)
+    roots: tuple[tuple[SpecLayer, Pointer], ...] = ((file, ()), (study, at))
+    for owner, root in roots:
+        for field in ("system", *WHOLE, "base"):
+            value = getattr(owner, field)
+            if value is not None:
+                named = "" if field == "base" else field
+                yield from read(named, value, (*root, field), lookup, problems)
 
 
 def _entry(

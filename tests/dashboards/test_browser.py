@@ -133,7 +133,6 @@ def told(synthetic: Any) -> Report:
     base = tuple(s.model_copy(update={"cell_id": "base", "value": 0.3}) for s in done.scores[:6])
     context = Context(
         baselines=[ScoredBaseline(baseline, "base", base, SCRIPT)],
-        base="verl",
         sides=[libraries(synthetic)],
     )
     comparison = compare(spec, done.records, done.scores)

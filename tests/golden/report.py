@@ -114,7 +114,6 @@ def whole(synthetic: Any) -> Report:
             baselines=scored,
             faults=FAULTS,
             sides=[libraries(synthetic)],
-            base="verl",
         ),
         last_lines={failed.cell.id: "".join(f"line {n}\n" for n in range(1000)) + "x" * 10_000},
     )

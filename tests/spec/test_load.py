@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.errors import Fault, SpecError
 from orchestrator.records import Spec
 from orchestrator.spec import load
-from orchestrator.spec.compose import Library, compose, documents
+from orchestrator.spec.compose import Library, compose
 from orchestrator.spec.expand import expand
 from tests.spec.spec_files import HEAD, ROOT, folder, study, write
 
@@ -282,7 +282,7 @@ def test_a_fault_of_an_override_names_it(here: Path) -> None:
     [
         ("studies.aa.title=x", "did you mean 'a'?"),
         ("studies.a.titel=x", "did you mean 'title'?"),
-        ("data=nope", "override 'data=nope': no data is called 'nope' (there are: "),
+        ("data=nope", "no data is called 'nope' (there are: "),
         ("base.kl.beta=-1", "kl.beta = -1 reaches no cell"),
         ("studies.a.base.kl.beta=7", "Override it there (studies.a.axes)"),
         ("seeds=[", "cannot be read: no viable alternative at input '['  @"),
@@ -367,8 +367,7 @@ def composed_by(file: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[
     true = hydra.compose
     monkeypatch.setattr(hydra, "compose", lambda *a, **k: [calls.append("Hydra"), true(*a, **k)][1])
     found: list[Fault] = []
-    data = documents(file, Library(file.parent, found), {})
-    plain = compose(file, [], data, found)
+    plain = compose(file, [], Library(file.parent, found))
     assert not found
     return (calls or ["orch"])[0], plain
 
