@@ -17,7 +17,6 @@ from backends.openrlhf.flags import (
     is_given,
     release_table,
     spelled,
-    words,
 )
 from backends.openrlhf.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.errors import Fault, SpecError
@@ -30,7 +29,6 @@ from orchestrator.library.manifest import (
     WHOLE,
     Account,
     AllBut,
-    Carried,
     Manifest,
     Meaning,
     Number,
@@ -270,9 +268,6 @@ _NO_CONSTANT = (
     "loss.aggregation=token_mean (drop constant_tokens) with advantage.estimator=dr_grpo."
 )
 _SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
-_AGGREGATION = ("actor.loss_agg_mode", "train.micro_batch_size")
-_ESTIMATOR = ("algo.kl.estimator", "algo.kl.unbiased_gradient")
-_FILE = "data.prompt_dataset"
 
 MODEL_AND_DATA = (
     label_row("OpenRLHF"),
@@ -288,21 +283,19 @@ MODEL_AND_DATA = (
         ),
     ),
     prompts_row("name", NAME),
-    prompts_row("path", account=_path_account, shows=(_FILE, "data.max_samples")),
-    prompts_row("split", "applied when the prompt file is made", (_FILE,)),
+    prompts_row("path", account=_path_account),
+    prompts_row("split", "applied when the prompt file is made"),
     prompts_row(
         "num_prompts",
         "a shorter file would end training early, without a message",
-        (_FILE,),
         offer=Such("the number of prompts of the split", COUNT.__contains__),
         advice="It has no number of steps and stops when its prompts run out: with "
         "data.num_prompts orch repeats and cuts them to exactly num_train_steps.",
     ),
-    prompts_row("instruction", "already part of each prompt of the file", (_FILE,)),
+    prompts_row("instruction", "already part of each prompt of the file"),
     prompts_row(
         "reward",
         "a rule of reward.py, which reward.remote_url names",
-        ("reward.remote_url", "reward.clip_range"),
     ),
     Row(
         "data.max_prompt_tokens",
@@ -343,7 +336,6 @@ OBJECTIVE = (
         when=GSPO,
         account=lambda s: approximated_if(s.kl.placement == "loss", KL_BY_TOKENS),
         advice="OpenRLHF averages gspo by response always: set loss.aggregation=sequence_mean.",
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.aggregation",
@@ -357,7 +349,6 @@ OBJECTIVE = (
             BY_RESPONSES,
         ),
         advice=_NO_CONSTANT,
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.aggregation",
@@ -366,14 +357,12 @@ OBJECTIVE = (
         read=_of_one_response,
         until=READ,
         advice=_NO_CONSTANT,
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.aggregation",
         carried_by="micro-batches of several sequences",
         offer=fixed("token_mean", MICRO_BATCHES, "approximated"),
         until=READ,
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.constant_tokens",
@@ -449,7 +438,6 @@ def _corrected_by(settings: Settings) -> str:
 
 
 _WEIGHTS = "the ratio of the trainer's probability before the first minibatch to the engine's"
-_OF_CORRECTION = (LEVEL, MODE, BOUNDS)
 
 CORRECTION = (
     Row(
@@ -467,7 +455,6 @@ CORRECTION = (
         since=READ,
         note=_WEIGHTS,
         advice=_corrected_by,
-        shows=_OF_CORRECTION,
     ),
     Row(
         "loss.correction.kind",
@@ -478,7 +465,6 @@ CORRECTION = (
         until=READ,
         note=_WEIGHTS,
         advice=_corrected_by,
-        shows=_OF_CORRECTION,
     ),
     *(
         Row(
@@ -511,7 +497,6 @@ KL = (
         when={"kl.placement": ("loss",)},
         since=READ,
         account=_kl_estimator_account,
-        shows=_ESTIMATOR,
     ),
     Row(
         "kl.estimator",
@@ -520,7 +505,6 @@ KL = (
         read=_plain_estimator,
         account=_kl_estimator_account,
         advice=_estimator_advice,
-        shows=_ESTIMATOR,
     ),
     Row(
         "kl.placement",
@@ -553,7 +537,6 @@ ROLLOUT_AND_BATCH = (
         "rollout.max_response_tokens",
         "rollout.max_new_tokens",
         offer=COUNT,
-        shows=("rollout.max_new_tokens", "data.max_len"),
     ),
     *sampling_rows("rollout.temperature", "rollout.top_p"),
     Row(
@@ -632,7 +615,6 @@ RUN = (
         adds=lambda _: {"train.num_episodes": 1, "train.max_epochs": 1},
         read=_train_steps,
         note=STEPS_NOTE,
-        shows=("data.max_samples", "train.num_episodes"),
     ),
     *backend_rows("openrlhf", VERSIONS),
     Row(
@@ -650,7 +632,6 @@ RUN = (
         read=lambda launch: _integer(launch, "train.async_queue_size") * _minibatches(launch),
         status="approximated",
         note=QUEUE,
-        shows=("train.async_enable", "train.async_queue_size"),
     ),
     Row(
         "seed",
@@ -694,18 +675,9 @@ PRECISION = (
 )
 
 
-def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
-    """Return the flags on the command line, as the release spells them, and their value."""
-    row = carried.row
-    flags: list[str] = []
-    values: list[str] = []
-    for name in row.shows or (row.key,):
-        value = launch.get(name)
-        if is_given(value):
-            flags.append(spelled(name, version) or name)
-            # A prompt file may be named many times; show it once.
-            values.append(" ".join(words(value)).partition(",")[0] or "given")
-    return " ".join(flags), " ".join(values)
+def _spelled(name: str, value: object, version: str) -> str:
+    """Return a flag on the command line, as the release spells it."""
+    return (spelled(name, version) or name) if is_given(value) else ""
 
 
 def _of_tokens(settings: Settings) -> Account:
@@ -758,7 +730,7 @@ MANIFEST = Manifest(
         NO_LORA,
     ),
     tables={version: release_table(version) for version in VERSIONS},
-    show=_show,
+    spelled=_spelled,
     version_advice="orch knows the flags of these releases only; they were all renamed at 0.10.2. "
     f"Set backend.version={NEWEST}.",
 )

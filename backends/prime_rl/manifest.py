@@ -20,7 +20,6 @@ from orchestrator.library.manifest import (
     TEXT,
     WHOLE,
     Account,
-    Carried,
     Constant,
     Manifest,
     Meaning,
@@ -326,7 +325,6 @@ ROWS: tuple[Row, ...] = (
             ),
             Meaning("dr_grpo", "default", "exact", _MEAN),
         ),
-        shows=(_ADVANTAGE,),
         until=CURRENT,
     ),
     Row(
@@ -370,7 +368,6 @@ ROWS: tuple[Row, ...] = (
         offer=(Meaning(None, ABSENT, "extension", f"no clip; {_OURS}"),),
         carried_by="its absence",
         read=_read_clip,
-        shows=(_KWARGS,),
     ),
     Row("loss.clip.low", f"{_KWARGS}.clip_low", _POSITIVE, status="extension", note=_OURS),
     Row("loss.clip.high", f"{_KWARGS}.clip_high", _POSITIVE, status="extension", note=_OURS),
@@ -702,13 +699,6 @@ def table_of(version: str) -> ReleaseTable:
     return ReleaseTable(version, frozenset(named), values, tuple(added), defaults=defaults)
 
 
-def _shown(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
-    """Return the key and the cell's value. A note has the library's unit if it differs."""
-    row = carried.row
-    key = "" if carried.meaning.theirs is ABSENT else row.key
-    return (row.shows or (key,))[0], str(carried.value)
-
-
 MANIFEST = Manifest(
     NAME,
     (CURRENT, OLD),
@@ -716,7 +706,6 @@ MANIFEST = Manifest(
     {version: table_of(version) for version in VERSIONS},
     default=OLD,
     constants=CONSTANTS,
-    show=_shown,
     system=SYSTEM,
     passes_keys=True,
     fields_of_keys=FIELDS_OF_KEYS,

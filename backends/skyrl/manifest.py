@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from backends.skyrl.overrides import written
 from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library import key_tables, lora
 from orchestrator.library.key_tables import driven, is_since, load_options
@@ -23,7 +22,6 @@ from orchestrator.library.manifest import (
     WHOLE,
     Account,
     AllBut,
-    Carried,
     Manifest,
     Meaning,
     Number,
@@ -873,15 +871,6 @@ def _steps(launch: Any, *keys: str) -> object:
     return ABSENT if batches is None else batches * _minibatches(launch)
 
 
-def _show(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
-    """Return all keys that carry a field, and their values as the launch spells them."""
-    sent = {key: value for key, value in carried.sent.items() if value is not ABSENT}
-    if sent:
-        return ", ".join(sent), ", ".join(map(written, sent.values()))
-    in_file = NEEDS if carried.row.field.startswith("data.") else ""
-    return in_file, str(carried.value)
-
-
 ENTROPY = (
     Row(
         "loss.entropy_bonus",
@@ -945,7 +934,6 @@ MANIFEST = Manifest(
     ),
     tables=tables(),
     extensions={ADVANTAGE: ("orch_reinforce",), LOSS_TYPE: LOSSES[2:]},
-    show=_show,
     version_advice=f"Set backend=skyrl@{NEWEST}, or leave the version out.",
 )
 

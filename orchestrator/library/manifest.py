@@ -252,8 +252,6 @@ class Row:
     """A function that returns both, where they depend on the cell's other fields."""
     advice: str | Callable[[Settings], str] = ""
     """Advice if a value is refused."""
-    shows: tuple[str, ...] = ()
-    """Keys that the ledger shows, if `key` alone does not explain enough."""
 
     def meaning(self, value: object) -> Meaning | None:
         """Return the entry of the allow-list for a value of the field, or None if it has none."""
@@ -424,10 +422,6 @@ class Carried(NamedTuple):
     sent: Values
 
 
-Show = Callable[[Carried, Values, str], tuple[str, str]]
-"""Key and value of a field as the ledger shows them, from the launch of a release."""
-
-
 def sampling_rows(
     temperature: str,
     top_p: str,
@@ -547,9 +541,9 @@ class Manifest:
     constants: tuple[Constant, ...] = ()
     extensions: Mapping[str, Container[object]] = field(default_factory=dict)
     """Key -> values that a module of orch, shipped with the launch, adds to the library."""
-    show: Show | None = None
-    """A function that returns a field's key and value for the ledger. None: the row's key and the
-    value that was sent."""
+    spelled: Callable[[str, object, str], str] = lambda key, _value, _version: key
+    """A function that returns the name of a key with this value in the launch of a release; empty:
+    the launch leaves it out."""
     version_advice: str = ""
     """Advice if a release is unknown."""
     system: tuple[SystemRow, ...] = ()
@@ -992,12 +986,13 @@ class Manifest:
                 raise ManifestError(f"{self.library}: {row.field}={value} cannot be sent: {why}")
         if status in ("exact", "not judged"):
             self._check_meaning(carried, launch, effective)
-        if self.show is not None:
-            shown_key, text = self.show(carried, launch, table.version)
-        else:
-            shown_key = row.key if meaning.theirs is not ABSENT else ""
-            text = str(launch.get(row.key, value) if shown_key else value)
-        return _entry(row.field, status, shown_key, text, note)
+        given = {
+            name: " ".join(map(str, theirs)) if isinstance(theirs, tuple) else str(theirs)
+            for key, theirs in shown.items()
+            if theirs is not ABSENT and (name := self.spelled(key, theirs, table.version))
+        }
+        text = ", ".join(given.values()) if given else str(value)
+        return _entry(row.field, status, ", ".join(given), text, note)
 
     def _check_meaning(self, carried: Carried, launch: Values, effective: Values) -> None:
         row, value, meaning, _ = carried

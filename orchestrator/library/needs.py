@@ -107,7 +107,6 @@ def name_of(path: str) -> str:
 def prompts_row(
     name: str,
     note: str = "",
-    shows: tuple[str, ...] = (),
     account: Callable[[Settings], Account] | None = None,
     **more: Any,
 ) -> Row:
@@ -123,7 +122,7 @@ def prompts_row(
         "max_prompt_tokens": COUNT,
     }
     own = {"carried_by": NEEDS, "offer": offers.get(name, TEXT), "read": read, "note": note}
-    return Row(f"data.{name}", **{**own, "shows": shows, "account": account, **more})
+    return Row(f"data.{name}", **{**own, "account": account, **more})
 
 
 def label_row(library: str) -> Row:
