@@ -44,6 +44,7 @@ from orchestrator.library.manifest import (
     sampling_rows,
     weighs_policy_loss,
 )
+from orchestrator.library.memory import longest_sequence
 from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
 from orchestrator.settings import Settings
 
@@ -301,7 +302,7 @@ MODEL_AND_DATA = (
         "data.max_prompt_tokens",
         "data.max_len",
         offer=COUNT,
-        write=lambda s: s.data.max_prompt_tokens + s.rollout.max_response_tokens,
+        write=longest_sequence,
         read=lambda launch: (
             _integer(launch, "data.max_len") - _integer(launch, "rollout.max_new_tokens")
         ),
@@ -443,7 +444,7 @@ CORRECTION = (
     Row(
         "loss.correction",
         carried_by="the absence of a level, or of the switch",
-        offer=(Meaning(None, ABSENT, note="no weight"),),
+        offer=fixed(None, "no weight"),
         read=lambda launch: ABSENT if _is_corrected(launch) else None,
     ),
     Row(

@@ -6,7 +6,6 @@ would happen.
 """
 
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,12 +31,12 @@ from backends.openrlhf.manifest import (
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
 from orchestrator.library.manifest import Carried, validation
-from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.memory import longest_sequence, micro_batch
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Resources, Settings, System
 
-REWARD = "reward.py"
+REWARDS, REWARD = Path(__file__).parent / "rewards", "reward.py"
 NO_KEY = "of_the_environment"
 """OpenRLHF logs to W&B where it is given a key, and uses it only if the environment has none. A
 key does not belong into arguments."""
@@ -122,7 +121,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         backend="openrlhf",
         version=version,
         argv=program,
-        files={REWARD: reward_file(), **shared_files(cell, PROMPTS_FORMAT, needed)},
+        files={REWARD: text_of(REWARDS, REWARD), **shared_files(cell, PROMPTS_FORMAT, needed)},
         env={
             **({"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {}),
             **loggers.variables(cell, paths),
@@ -220,7 +219,7 @@ def _validation(cell: Cell, options: Options, version: str) -> LedgerEntry:
 def _output(cell: Cell, paths: AttemptPaths) -> Options:
     minibatches = cell.settings.batch.num_minibatches
     every = cell.cadence.checkpoint_every_steps
-    steps = STEPS_DIR.format(minibatches)
+    steps = f"{STEPS_DIR}{minibatches}"
     wandb = {
         "logger.wandb.key": NO_KEY,
         "logger.wandb.project": loggers.project(paths),
@@ -228,9 +227,7 @@ def _output(cell: Cell, paths: AttemptPaths) -> Options:
     }
     return {
         "ckpt.path": str(paths.checkpoints_dir / steps),
-        "ckpt.output_dir": str(
-            paths.checkpoints_dir / FINAL_DIR.format(cell.settings.num_train_steps)
-        ),
+        "ckpt.output_dir": f"{paths.checkpoints_dir / FINAL_DIR}{cell.settings.num_train_steps}",
         "ckpt.save_steps": None if every is None else max(1, round(every / minibatches)),
         "ckpt.save_hf": every is not None,
         "ckpt.max_num": 2,
@@ -240,12 +237,6 @@ def _output(cell: Cell, paths: AttemptPaths) -> Options:
         "logger.wandb.run_name": cell.slug,
         **(wandb if "wandb" in cell.loggers else {}),
     }
-
-
-@cache
-def reward_file() -> str:
-    """Return the text of the reward function that the samplers load."""
-    return (Path(__file__).parent / "rewards" / "reward.py").read_text(encoding="utf-8")
 
 
 def rank_layout(
@@ -278,7 +269,7 @@ def rank_layout(
             "GPUs train: change batch.num_prompts, rollout.group_size or the number of GPUs.",
         )
     share = per_minibatch // workers
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    longest = longest_sequence(settings)
     tokens = longest if is_read(version) else 1
     micro = micro_batch(share, tokens, MOST_TOKENS, LARGEST_MICRO_BATCH)
     by_sequence = not is_read(version) and settings.loss.aggregation == "sequence_mean"

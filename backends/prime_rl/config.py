@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator, Mapping
 
 from backends.prime_rl.launch import SERVER_HOST
-from backends.prime_rl.manifest import ENVIRONMENT_ID, sequence_tokens
+from backends.prime_rl.manifest import ENVIRONMENT_ID
 from backends.prime_rl.releases import CURRENT
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
+from orchestrator.library.memory import longest_sequence
 from orchestrator.records import AttemptPaths, Cell
 
 INTERVAL = "orchestrator.eval.interval"
@@ -153,7 +154,7 @@ def _reference(cell: Cell, served: Mapping[str, object]) -> dict[str, object]:
         "server.port": REFERENCE_PORT,
         "parallel.dp": 1,
         "model.name": cell.settings.model.path,
-        "model.max_model_len": sequence_tokens(cell.settings),
+        "model.max_model_len": longest_sequence(cell.settings),
         "weight_broadcast.type": "filesystem",
         **own,
     }

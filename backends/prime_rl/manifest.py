@@ -33,6 +33,7 @@ from orchestrator.library.manifest import (
     one_format,
     same,
 )
+from orchestrator.library.memory import longest_sequence
 from orchestrator.library.needs import NEEDS, asked
 from orchestrator.settings import Settings
 
@@ -185,11 +186,6 @@ def _lag(settings: Settings) -> Account:
     return ("exact", _DROPPED) if settings.max_staleness_steps == 0 else ("approximated", LAG)
 
 
-def sequence_tokens(settings: Settings) -> int:
-    """Return the tokens of prompt and response together, which the library limits."""
-    return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
-
-
 def schedule_type(settings: Settings) -> str:
     """Return the library's schedule.
 
@@ -308,8 +304,8 @@ ROWS: tuple[Row, ...] = (
         "data.max_prompt_tokens",
         "seq_len",
         COUNT,
-        write=sequence_tokens,
-        adds=lambda s: {"inference.model.max_model_len": sequence_tokens(s)},
+        write=longest_sequence,
+        adds=lambda s: {"inference.model.max_model_len": longest_sequence(s)},
         read=_read_prompt_tokens,
         status="approximated",
         note=_PROMPT,
@@ -414,7 +410,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "kl.placement",
-        offer=(Meaning(None, ABSENT, "exact", _NO_KL),),
+        offer=fixed(None, _NO_KL),
         carried_by="our loss, which has no reference policy",
         advice=f"Its RL loss is handed no reference log-probabilities. {_HAS_OLD} in our loss.",
         since=CURRENT,
@@ -422,7 +418,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "kl.beta",
         f"{_KWARGS}.beta",
-        (Meaning(0.0, ABSENT, "exact", _NO_KL),),
+        fixed(0.0, _NO_KL),
         when=lambda s: s.kl.placement is None,
         until=CURRENT,
     ),
@@ -436,17 +432,13 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "kl.beta",
-        offer=(Meaning(0.0, ABSENT, "exact", _NO_KL),),
+        offer=fixed(0.0, _NO_KL),
         carried_by="our loss, which has no reference policy",
         since=CURRENT,
     ),
     Row(
         "kl.reset_reference_every_steps",
-        offer=(
-            Meaning(
-                None, ABSENT, "exact", "the reference policy's server never changes its weights"
-            ),
-        ),
+        offer=fixed(None, "the reference policy's server never changes its weights"),
         carried_by="the reference policy's server",
         advice="The reference policy is a server whose weights never change. Leave it out; of "
         "orch's backends only the embedded trainer resets it.",

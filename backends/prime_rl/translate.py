@@ -5,7 +5,6 @@ schedules, and GPUs that do not fit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from backends.prime_rl import config
@@ -15,7 +14,7 @@ from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
 from orchestrator.library.manifest import Carried, validation
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 
 PROMPTS_FORMAT = "questions"
@@ -108,15 +107,11 @@ def _leaves(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obj
             yield f"{prefix}{name}", value
 
 
-@cache
 def sources() -> dict[str, str]:
     """Return the modules shipped with a plan, by the names that Prime-RL imports."""
     folder = Path(__file__).parent
     names = {"hooks": HOOKS, "environment": ENVIRONMENT, "launch": LAUNCHER}
-    return {
-        f"{target}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
-        for name, target in names.items()
-    }
+    return {f"{target}.py": text_of(folder, f"{name}.py") for name, target in names.items()}
 
 
 def check(cell: Cell) -> None:

@@ -875,7 +875,7 @@ ENTROPY = (
     Row(
         "loss.entropy_bonus",
         carried_by=f"{ALGORITHM}.use_entropy_loss=false",
-        offer=(Meaning(0.0, ABSENT),),
+        offer=fixed(0.0),
         read=lambda launch: ABSENT if launch.get(f"{ALGORITHM}.use_entropy_loss") else 0.0,
     ),
     Row(

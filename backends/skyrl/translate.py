@@ -5,7 +5,6 @@ combinations that SkyRL cannot train as asked: GPUs, batches and data.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +26,8 @@ from backends.skyrl.system import MICRO
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
 from orchestrator.library.manifest import validation
-from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.memory import longest_sequence, micro_batch
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Cadence, Resources, Settings, System
 
@@ -97,8 +96,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             *(write(key, value) for key, value in overrides.items()),
         ),
         files={
-            ENTRY: _text(ENTRY),
-            REWARD: _text(REWARD),
+            ENTRY: text_of(LAUNCH, ENTRY),
+            REWARD: text_of(LAUNCH, REWARD),
             **shared_files(cell, PROMPTS_FORMAT, needed),
         },
         env={"TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates))},
@@ -151,7 +150,7 @@ def _micro_batches(
             f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts: take a "
             "divisor.",
         )
-    tokens = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    tokens = longest_sequence(settings)
     for phase in ("train", "forward"):
         yield (
             f"trainer.micro_{phase}_batch_size_per_gpu",
@@ -227,11 +226,6 @@ def _of_cadence(
             f"{steps} train steps: leave disk for {settings.num_train_steps // steps} exports more",
         ),
     )
-
-
-@cache
-def _text(name: str) -> str:
-    return (LAUNCH / name).read_text(encoding="utf-8")
 
 
 def gpu_layout(resources: Resources, *, asynchronous: bool, tensor_parallel: int = 1) -> GpuLayout:

@@ -451,7 +451,7 @@ OBJECTIVE = (
         Row(
             "loss.correction",
             carried_by=f"{WEIGHS}=false where vLLM samples",
-            offer=(Meaning(None, ABSENT),),
+            offer=fixed(None),
             read=lambda launch: ABSENT if _is_weighed(launch) else None,
         ),
         Row(
@@ -589,7 +589,7 @@ ENTROPY = (
         Row(
             "loss.entropy_bonus",
             "entropy_coef",
-            offer=(Meaning(0.0, ABSENT),),
+            offer=fixed(0.0),
             read=lambda launch: ABSENT if launch.get("entropy_coef") else 0.0,
         ),
         Row(
@@ -710,7 +710,7 @@ KL = (
     Row(
         "kl.reference",
         carried_by="sync_ref_model, which is off or resets",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         read=lambda launch: ABSENT if _is_averaged(launch) else None,
     ),
     Row(

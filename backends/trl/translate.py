@@ -7,7 +7,6 @@ cannot train as asked: machines, batches, constants.
 import math
 import os
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +30,8 @@ from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, quiet_kl
 from orchestrator.library.key_tables import is_since
 from orchestrator.library.manifest import ManifestError, Values, validation
-from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.memory import longest_sequence, micro_batch
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import AS_SENT, Cadence, Resources, Settings, System
 
@@ -313,12 +312,11 @@ def _of_cadence(cell: Cell) -> tuple[LedgerEntry, ...]:
     )
 
 
-@cache
 def shipped(kl: bool) -> Mapping[str, str]:
     """Return name -> text of orch's programs in a launch. `kl`: orch adds its KL to TRL."""
     folder = Path(__file__).parent / "launch"
     names = (PROGRAM, REWARD_FILE, *[KL] * kl)
-    texts = {name: (folder / name).read_text("utf-8") for name in names}
+    texts = {name: text_of(folder, name) for name in names}
     if kl:
         texts[f"{quiet_kl.MODULE}.py"] = quiet_kl.source()
     return texts
@@ -372,7 +370,7 @@ def rank_layout(
             "Only a sharded launch offloads: more than one GPU, a KL of TRL's own, and a reference "
             "policy that does not move.",
         )
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    longest = longest_sequence(settings)
     bounds = (share, LARGEST_ON_CPU) if on_cpu else (MOST_TOKENS, LARGEST_ON_GPU)
     per_device = micro or micro_batch(share, 1 if on_cpu else longest, *bounds)
     return ProcessShares(processes, on_cpu, per_device, share // per_device)

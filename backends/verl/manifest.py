@@ -34,6 +34,7 @@ from orchestrator.library.manifest import (
     Values,
     When,
     beta_rows,
+    fixed,
     named,
     one_format,
     same,
@@ -297,7 +298,7 @@ KL_ROWS = (
             ),
         ),
     ),
-    Row("kl.beta", offer=(Meaning(0.0, ABSENT),), carried_by="no KL term", when=NO_KL),
+    Row("kl.beta", offer=fixed(0.0), carried_by="no KL term", when=NO_KL),
     Row(
         "kl.beta",
         REWARD_BETA,
@@ -322,7 +323,7 @@ KL_ROWS = (
     ),
     Row(
         "kl.controller",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         carried_by=f"{CONTROLLER}=fixed",
         read=lambda values: ABSENT if _is_controlled(values) else None,
     ),
@@ -344,7 +345,7 @@ KL_ROWS = (
     ),
     Row(
         "kl.reset_reference_every_steps",
-        offer=(Meaning(None, ABSENT, note="verl never replaces its reference policy"),),
+        offer=fixed(None, "verl never replaces its reference policy"),
         carried_by="verl loads its reference policy once",
         advice="verl loads its reference policy once: leave it out, or ask a backend that resets "
         "it.",
@@ -540,7 +541,7 @@ LOSS_ROWS = (
     ),
     Row(
         "loss.clip",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         carried_by="the loss, which reads no bound",
         when={"loss.policy": UNBOUNDED},
     ),
@@ -576,7 +577,7 @@ LOSS_ROWS = (
     ),
     Row(
         "loss.clip.dual",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         carried_by="the loss, which reads no clip_ratio_c",
         when=_clipped(but=DUAL),
         advice="verl's loss does not read clip_ratio_c: leave loss.clip.dual out.",
@@ -752,11 +753,7 @@ STEP_ROWS = (
     ),
     Row(
         "max_staleness_steps",
-        offer=(
-            Meaning(
-                0, ABSENT, note="the synchronous trainer; old log-probabilities are recomputed"
-            ),
-        ),
+        offer=fixed(0, "the synchronous trainer; old log-probabilities are recomputed"),
         carried_by="the only trainer of the release",
         until="0.9.0",
         advice=f"Asynchronous training needs the trainer of {NEWEST}: set "
@@ -941,7 +938,7 @@ def _applies_to(values: Values) -> object:
 CORRECTION_ROWS = (
     Row(
         "loss.correction",
-        offer=(Meaning(None, ABSENT, note="rollout_is and rollout_rs are left out: no weight"),),
+        offer=fixed(None, "rollout_is and rollout_rs are left out: no weight"),
         carried_by=f"the absence of {IS_WEIGHTS} and of {REJECTION}",
         read=lambda values: ABSENT if is_corrected(values) else None,
         since="0.9.0",

@@ -5,7 +5,6 @@ the order of a cell's settings. Only the first broken rule is reported.
 """
 
 from collections.abc import Container, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +24,12 @@ from backends.verl.overrides import write
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
 from orchestrator.library.manifest import validation
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.memory import longest_sequence
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Resources, Settings
 
-MAIN = "verl.trainer.main_ppo"
+MAIN, HERE = "verl.trainer.main_ppo", Path(__file__).parent
 TEST = "trainer.test_freq"
 SCORER = "reward.py"
 PROMPTS_FORMAT = "chat"
@@ -62,9 +62,9 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     arguments, own = MANIFEST.finished(settings, cell.system, arguments)
     needed = needs(settings, version, "backend.version", "precision.checkpoint")
-    files = {SCORER: _text("reward.py"), **shared_files(cell, PROMPTS_FORMAT, needed)}
+    files = {SCORER: text_of(HERE, "reward.py"), **shared_files(cell, PROMPTS_FORMAT, needed)}
     if needs_extension(settings):
-        files[EXTENSION] = _text("extension.py")
+        files[EXTENSION] = text_of(HERE, "extension.py")
     return LaunchPlan(
         cell_id=cell.id,
         backend="verl",
@@ -146,7 +146,7 @@ def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
     plan, attempt, checkpoints = map(str, paths)
     updates = settings.batch.num_minibatches
     total = settings.num_train_steps // updates
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    longest = longest_sequence(settings)
     return {
         "data.train_files": f"{plan}/data/train.parquet",
         "data.val_files": f"{plan}/data/validation.parquet",
@@ -208,11 +208,6 @@ def _gpus(cell: Cell) -> dict[str, object]:
         f"{ROLLOUT}.nnodes": split.rollout_nodes,
         f"{ROLLOUT}.n_gpus_per_node": split.rollout_gpus,
     }
-
-
-@cache
-def _text(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def split_gpus(resources: Resources) -> GpuSplit:
@@ -393,7 +388,7 @@ def _even_minibatches(cell: Cell) -> Iterator[UnsupportedSetting]:
             f"Each GPU has {rollouts // trainers} rollouts of a minibatch, and verl splits them "
             "into equal micro batches: take a divisor.",
         )
-    needed = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    needed = longest_sequence(settings)
     if longest is not None and longest < needed:
         yield _refusal(
             "system.tokens_per_gpu",

@@ -624,9 +624,6 @@ class Manifest:
         values = self.fields(settings) | {name: value}
         return self._choose(settings, values, name, self.version_of(settings))[0]
 
-    def _is_accounted(self, name: str, version: str) -> bool:
-        return bool(self.rows_of(name, version)) or _born(name) is not None
-
     def _choose(
         self, settings: Settings, values: Values, name: str, version: str
     ) -> tuple[Row, Meaning]:
@@ -636,9 +633,9 @@ class Manifest:
             if born != name:
                 raise self._refusal(settings, born, _plain_section(values, born), rows, rows)
         if not rows:
-            missing = ", ".join(each for each in values if not self._is_accounted(each, version))
+            missing = [e for e in values if not self.rows_of(e, version) and _born(e) is None]
             raise ManifestError(
-                f"{self.library} {version}: no row accounts for {missing}. Write a row for each; "
+                f"{self.library} {version}: no row accounts for {', '.join(missing)}. Write rows; "
                 "a field that the library lacks has the one value that means so, such as same(None)"
             )
         fitting = [
@@ -653,35 +650,17 @@ class Manifest:
                 f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
             )
         meant = [row for row in rows if _applies(row.when, settings, values)] or list(rows)
-        for other, wanted, every in self._causes(settings, values, rows, version):
-            raise self._refusal(settings, other, values.get(other), wanted, every)
-        raise self._refusal(settings, name, value, meant, rows)
-
-    def _causes(
-        self, settings: Settings, values: Values, rows: Sequence[Row], version: str
-    ) -> Iterator[tuple[str, Sequence[Row], Sequence[Row]]]:
-        """Yield each field on which `rows` depend and whose value no row offers.
-
-        Each item is the name, its rows for this cell, and all of its rows. Values that no cell may
-        have come first.
-        """
-        conditions = [
-            (other, others, [row for row in others if _applies(row.when, settings, values)])
-            for other in self._conditions(rows)
-            if (others := self.rows_of(other, version))
-        ]
-        for other, others, _ in conditions:
-            if all(row.meaning(values.get(other)) is None for row in others):
-                yield other, others, others
-        for other, others, of_cell in conditions:
-            if all(row.meaning(values.get(other)) is None for row in of_cell):
-                yield other, of_cell or others, others
-
-    @staticmethod
-    def _conditions(rows: Sequence[Row]) -> list[str]:
-        """Return the fields whose values decide which of the rows applies."""
+        # A field on which the rows depend may be the cause: first a value that no cell may have,
+        # then one that this cell may not have.
         conditions = (row.when for row in rows if isinstance(row.when, Mapping))
-        return list(dict.fromkeys(name for when in conditions for name in when))
+        causes = {each: self.rows_of(each, version) for when in conditions for each in when}
+        for of_cell in (False, True):
+            for other, every in causes.items():
+                asked_of = [r for r in every if not of_cell or _applies(r.when, settings, values)]
+                cause = values.get(other)
+                if every and all(row.meaning(cause) is None for row in asked_of):
+                    raise self._refusal(settings, other, cause, asked_of or every, every)
+        raise self._refusal(settings, name, value, meant, rows)
 
     def _refusal(
         self,
@@ -824,25 +803,19 @@ class Manifest:
         version = self.version_of(settings)
         rows = [row for row in self.system if _spans(row, version)]
         row = next((row for row in rows if row.field == name), None)
-        if row is None:
-            known = ", ".join(f"system.{row.field}" for row in rows)
-            raise UnsupportedSetting(
-                f"{self.library} {version}",
-                f"system.{name}",
-                value,
-                (None,),
-                f"Leave it out; this release has {known or 'no setting of the machine'}.",
-            )
-        if why := row.changes(settings):
-            raise UnsupportedSetting(
-                f"{self.library} {version}",
-                f"system.{name}",
-                value,
-                (None,),
-                f"{why}. So it is mathematics here, and part of the cell's id: set the library's "
-                "own key in backend.extra.",
-            )
-        return row
+        if row is not None and not (why := row.changes(settings)):
+            return row
+        known = ", ".join(f"system.{row.field}" for row in rows)
+        raise UnsupportedSetting(
+            f"{self.library} {version}",
+            f"system.{name}",
+            value,
+            (None,),
+            f"Leave it out; this release has {known or 'no setting of the machine'}."
+            if row is None
+            else f"{why}. So it is mathematics here, and part of the cell's id: set the library's "
+            "own key in backend.extra.",
+        )
 
     def lower_memory(self, settings: Settings, system: System) -> tuple[str, ...]:
         """Return two settings of `system` that lower the memory of a launch, as overrides."""
@@ -996,9 +969,9 @@ class Manifest:
 
     def _check_meaning(self, carried: Carried, launch: Values, effective: Values) -> None:
         row, value, meaning, _ = carried
-        if not (row.key or row.read or row.carried_by or meaning.also):
-            raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
         if not (row.key or row.read or row.carried_by == NEEDS or meaning.also):
+            if not row.carried_by:
+                raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
             return
         try:
             back = row.back(launch, effective)
@@ -1214,12 +1187,10 @@ def _nearest(name: str, value: object, offered: Sequence[object]) -> str:
 def _put(nested: dict[str, object], name: str, value: object) -> None:
     """Set a dotted field of nested data."""
     *sections, leaf = name.split(".")
+    inner: Any = nested
     for section in sections:
-        inner = nested.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise ManifestError(f"{name}: {section} is both a value and a section")
-        nested = inner
-    nested[leaf] = value
+        inner = inner.setdefault(section, {})
+    inner[leaf] = value
 
 
 def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fault:

@@ -7,6 +7,8 @@ under `asked`, fields that the keys do not tell apart.
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -69,6 +71,12 @@ def shared_files(cell: Cell, prompts_format: str, needed: Mapping[str, object]) 
         passed = json.dumps(settings.backend.passed, indent=1, ensure_ascii=False)
         files[EXTRA_FILE] = f"{passed}\n"
     return files | lora.file(settings)
+
+
+@cache
+def text_of(folder: Path, name: str) -> str:
+    """Return the text of a file that a backend ships with its launches."""
+    return (folder / name).read_text(encoding="utf-8")
 
 
 def passed_keys(files: Mapping[str, str]) -> dict[str, Any]:
