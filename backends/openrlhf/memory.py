@@ -13,8 +13,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     policy, bf16, does not. Offloaded, AdamW and the reference policy are in the node's memory.
     """
     settings, system = cell.settings, cell.system
-    version = MANIFEST.version_of(settings)
-    layout = rank_layout(settings, cell.resources, version, system)
+    layout = rank_layout(cell, MANIFEST.version_of(settings))
     longest = longest_sequence(settings)
     synchronous = settings.max_staleness_steps == 0
     reference = 0.0 if settings.kl.estimator == "none" or system.offload else 2.0

@@ -16,12 +16,9 @@ def gpu_memory(cell: Cell) -> GpuUse:
     moments.
     """
     settings, system = cell.settings, cell.system
-    asynchronous = bool(settings.max_staleness_steps)
-    layout = gpu_layout(
-        cell.resources, asynchronous=asynchronous, tensor_parallel=system.tensor_parallel or 1
-    )
+    layout = gpu_layout(cell)
     longest = longest_sequence(settings)
-    sequences = sequences_per_gpu(settings, layout)
+    sequences = sequences_per_gpu(cell, layout)
     tokens = (system.micro_batch or micro_batch(sequences, longest, MOST_TOKENS)) * longest
     share = 0.0 if system.offload else 1.0
     trains_all = settings.lora is None

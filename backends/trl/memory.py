@@ -17,7 +17,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     makes the reference before it prepares the policy (1.16.0, grpo_trainer.py, line 1003).
     """
     settings, system = cell.settings, cell.system
-    layout = rank_layout(settings, cell.resources, system)
+    layout = rank_layout(cell)
     sharded = is_sharded(settings, layout.processes)
     longest = longest_sequence(settings)
     trains_all = settings.lora is None

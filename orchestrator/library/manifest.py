@@ -21,7 +21,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from packaging.version import Version
@@ -167,6 +167,26 @@ def asked(launch: Values, name: str) -> Any:
     """Return a field that needs.json has; None if it leaves it out, ABSENT without that file."""
     plain: Any = launch.get(NEEDS) or {}
     return plain.get("asked", {}).get(name, None if "library" in plain else ABSENT)
+
+
+def refuse_if(
+    cell: Cell,
+    broken: object,
+    field: str,
+    offered: object,
+    advice: str,
+    value: object = ABSENT,
+    library: str = "",
+) -> None:
+    """Raise UnsupportedSetting if a cell breaks a rule over several of its fields.
+
+    value: that of the field, if it is not to be looked up.
+    """
+    if broken:
+        holder = cell if field.startswith(("resources.", "system.")) else cell.settings
+        found = reduce(getattr, field.split("."), holder) if value is ABSENT else value
+        name = library or cell.settings.backend.name
+        raise UnsupportedSetting(name, field, found, (offered,), advice)
 
 
 def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Meaning, ...]:
