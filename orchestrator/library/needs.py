@@ -103,7 +103,10 @@ def read_back(
         plain[section].setdefault("name", name_of(plain[section]["path"]))
     if extra:
         plain["backend"] = {**plain.get("backend", {}), "extra": extra}
-    return _settings_of(plain, source)
+    try:
+        return Settings.model_validate(plain)
+    except ValidationError as error:
+        raise SpecError(source, faults_of(error)) from error
 
 
 def name_of(path: str) -> str:
@@ -159,19 +162,15 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
     )
 
 
-def _settings_of(plain: Mapping[str, object], launch: str) -> Settings:
-    """Return the settings with these values. Raise SpecError if they are not valid."""
-    try:
-        return Settings.model_validate(plain)
-    except ValidationError as error:
-        faults = [
-            Fault(
-                # A rule over several fields says what it got, and its input is all of them.
-                each["msg"].removeprefix("Value error, ")
-                if each["type"] == "value_error"
-                else f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
-                "$" + "".join(f".{part}" for part in each["loc"]),
-            )
-            for each in error.errors()
-        ]
-        raise SpecError(launch, faults) from error
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Return the faults of data that are not valid."""
+    return [
+        Fault(
+            # A rule over several fields says what it got, and its input is all of them.
+            each["msg"].removeprefix("Value error, ")
+            if each["type"] == "value_error"
+            else f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
+            "$" + "".join(f".{part}" for part in each["loc"]),
+        )
+        for each in error.errors()
+    ]
