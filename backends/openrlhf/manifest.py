@@ -425,6 +425,10 @@ def _kind(names: Mapping[str, str]) -> Callable[[Values], object]:
     return read
 
 
+def _sending(values: Values) -> Callable[[Settings], Values]:
+    return lambda _: values
+
+
 def _bound(at: int) -> Callable[[Values], object]:
     def read(launch: Any) -> object:
         return launch[BOUNDS][at] if _is_corrected(launch) else ABSENT
@@ -447,25 +451,22 @@ CORRECTION = (
         offer=fixed(None, "no weight"),
         read=lambda launch: ABSENT if _is_corrected(launch) else None,
     ),
-    Row(
-        "loss.correction.kind",
-        MODE,
-        offer=named(_BY_TOKEN),
-        adds=lambda _: {LEVEL: "token", GATING: "ratio"},
-        read=_kind(_BY_TOKEN),
-        since=READ,
-        note=_WEIGHTS,
-        advice=_corrected_by,
-    ),
-    Row(
-        "loss.correction.kind",
-        MODE,
-        offer=named(_BY_TOKEN_FLAT),
-        adds=lambda _: {LEVEL: True},
-        read=_kind(_BY_TOKEN_FLAT),
-        until=READ,
-        note=_WEIGHTS,
-        advice=_corrected_by,
+    *(
+        Row(
+            "loss.correction.kind",
+            MODE,
+            offer=named(kinds),
+            adds=_sending(level),
+            read=_kind(kinds),
+            since=since,
+            until=until,
+            note=_WEIGHTS,
+            advice=_corrected_by,
+        )
+        for kinds, level, since, until in (
+            (_BY_TOKEN, {LEVEL: "token", GATING: "ratio"}, READ, ""),
+            (_BY_TOKEN_FLAT, {LEVEL: True}, "", READ),
+        )
     ),
     *(
         Row(

@@ -619,19 +619,18 @@ KL = (
         when={"kl.placement": (None,)},
         read=lambda launch: "none" if _no_kl(launch) else ABSENT,
     ),
-    Row(
-        "kl.estimator",
-        carried_by="--kl-estimator of orch_trl.py",
-        offer=same(*OVER_VOCABULARY, status="extension", note=SHIPPED),
-        when={"kl.placement": ("loss", "reward", "reward_and_loss")},
-        read=lambda launch: launch.get(ESTIMATOR, ABSENT),
-    ),
-    Row(
-        "kl.estimator",
-        carried_by="--kl-estimator of orch_trl.py",
-        offer=same(*IN_REWARD_ONLY, status="extension", note=SHIPPED),
-        when={"kl.placement": ("reward",)},
-        read=lambda launch: launch.get(ESTIMATOR, ABSENT),
+    *(
+        Row(
+            "kl.estimator",
+            carried_by="--kl-estimator of orch_trl.py",
+            offer=same(*estimators, status="extension", note=SHIPPED),
+            when={"kl.placement": placements},
+            read=lambda launch: launch.get(ESTIMATOR, ABSENT),
+        )
+        for estimators, placements in (
+            (OVER_VOCABULARY, ("loss", "reward", "reward_and_loss")),
+            (IN_REWARD_ONLY, ("reward",)),
+        )
     ),
     Row(
         "kl.estimator",

@@ -652,6 +652,10 @@ def _asynchronous(settings: Settings) -> Values:
     return {PARTS: updates, LIMIT: batches + 1, MODE: "separate_async"}
 
 
+def _seeding(keys: Iterable[str]) -> Callable[[Settings], Values]:
+    return lambda settings: dict.fromkeys(keys, settings.seed)
+
+
 def _steps(settings: Settings) -> int:
     return settings.num_train_steps // settings.batch.num_minibatches
 
@@ -736,7 +740,7 @@ STEP_ROWS = (
             ),
         ),
         carried_by=MODE,
-        since="0.9.0",
+        since=V1,
     ),
     Row(
         "max_staleness_steps",
@@ -745,7 +749,7 @@ STEP_ROWS = (
         write=lambda s: s.max_staleness_steps // s.batch.num_minibatches,
         adds=_asynchronous,
         read=_staleness,
-        since="0.9.0",
+        since=V1,
         status="approximated",
         note="separate_async: a bound, not the lag of every rollout, held by waiting, counted "
         "in rollout batches; a response that new weights interrupt continues with them; "
@@ -755,32 +759,27 @@ STEP_ROWS = (
         "max_staleness_steps",
         offer=fixed(0, "the synchronous trainer; old log-probabilities are recomputed"),
         carried_by="the only trainer of the release",
-        until="0.9.0",
+        until=V1,
         advice=f"Asynchronous training needs the trainer of {NEWEST}: set "
         f"backend.version={NEWEST}, or max_staleness_steps=0.",
     ),
-    Row(
-        "seed",
-        "data.seed",
-        Number(least=0, most=2**32, whole=True),
-        adds=lambda s: dict.fromkeys((*SEEDS, f"{ROLLOUT}.seed"), s.seed),
-        read=lambda values: values["data.seed"] or 0,
-        since="0.9.0",
-        status="approximated",
-        note="seeds prompt order, minibatches, sampling; equal seeds do not give equal bits",
-        advice="Choose a smaller seed.",
-    ),
-    Row(
-        "seed",
-        "data.seed",
-        Number(least=0, most=2**32, whole=True),
-        adds=lambda s: dict.fromkeys(SEEDS, s.seed),
-        read=lambda values: values["data.seed"] or 0,
-        until="0.9.0",
-        status="approximated",
-        note="seeds prompt order, minibatches; sampling cannot be seeded before 0.9; equal "
-        "seeds do not give equal bits",
-        advice="Choose a smaller seed.",
+    *(
+        Row(
+            "seed",
+            "data.seed",
+            Number(least=0, most=2**32, whole=True),
+            adds=_seeding(seeded),
+            read=lambda values: values["data.seed"] or 0,
+            since=since,
+            until=until,
+            status="approximated",
+            note=f"seeds prompt order, minibatches{sampling}; equal seeds do not give equal bits",
+            advice="Choose a smaller seed.",
+        )
+        for seeded, sampling, since, until in (
+            ((*SEEDS, f"{ROLLOUT}.seed"), ", sampling", V1, ""),
+            (SEEDS, "; sampling cannot be seeded before 0.9", "", V1),
+        )
     ),
 )
 
@@ -821,12 +820,12 @@ PRECISION_ROWS = (
             _trained_in("fp32", "float32", "no autocast; the reference policy's passes too"),
         ),
     ),
-    Row("precision.rollout", SAMPLED_IN, _sampled_in(), since="0.9.0"),
+    Row("precision.rollout", SAMPLED_IN, _sampled_in(), since=V1),
     Row(
         "precision.rollout",
         SAMPLED_IN,
         _sampled_in("the weights that reach it were rounded to bf16 on the way", "approximated"),
-        until="0.9.0",
+        until=V1,
     ),
     one_format(
         "checkpoint",
@@ -935,13 +934,12 @@ def _applies_to(values: Values) -> object:
     return "both" if values.get(REJECTION) and values.get(USE_LOSS) else "policy_loss"
 
 
-CORRECTION_ROWS = (
+_CORRECTION_ROWS = (
     Row(
         "loss.correction",
         offer=fixed(None, "rollout_is and rollout_rs are left out: no weight"),
         carried_by=f"the absence of {IS_WEIGHTS} and of {REJECTION}",
         read=lambda values: ABSENT if is_corrected(values) else None,
-        since="0.9.0",
     ),
     *(
         Row(
@@ -949,7 +947,6 @@ CORRECTION_ROWS = (
             key,
             named(kinds),
             read=read,
-            since="0.9.0",
             note=note,
         )
         for key, kinds, read, note in (
@@ -963,7 +960,6 @@ CORRECTION_ROWS = (
         carried_by="truncation, which has an upper bound only",
         read=lambda values: 0.0 if values.get(IS_WEIGHTS) else ABSENT,
         when=_of_kinds(("tis_token", "tis_sequence")),
-        since="0.9.0",
         advice="verl truncates from above only: leave loss.correction.least out.",
     ),
     Row(
@@ -973,7 +969,6 @@ CORRECTION_ROWS = (
         carried_by=f"{IS_THRESHOLD}, as least_most",
         read=_reads(0),
         when=_of_kinds(("mis_token", "mis_sequence")),
-        since="0.9.0",
         advice="verl masks between two bounds: set loss.correction.least above 0.",
     ),
     Row(
@@ -983,7 +978,6 @@ CORRECTION_ROWS = (
         write=_threshold,
         read=_reads(1),
         when=_of_kinds(_WEIGHTS),
-        since="0.9.0",
         advice=_UPPER,
     ),
     Row(
@@ -993,7 +987,6 @@ CORRECTION_ROWS = (
         carried_by=f"{RS_THRESHOLD}, as 1/most_1/least: verl bounds the inverse ratio",
         read=_reads(0),
         when=_of_kinds(REJECTED),
-        since="0.9.0",
         advice="verl rejects between two bounds: set loss.correction.least above 0.",
     ),
     Row(
@@ -1003,7 +996,6 @@ CORRECTION_ROWS = (
         write=_inverse_threshold,
         read=_reads(1),
         when=_of_kinds(REJECTED),
-        since="0.9.0",
         advice=_UPPER,
     ),
     *(
@@ -1013,7 +1005,6 @@ CORRECTION_ROWS = (
             carried_by=why,
             read=_applies_to,
             when=when,
-            since="0.9.0",
             advice=f"In verl {why}: set loss.correction.applies_to={part}.",
         )
         for part, why, when in (
@@ -1031,6 +1022,7 @@ CORRECTION_ROWS = (
         )
     ),
 )
+CORRECTION_ROWS = tuple(replace(row, since=V1) for row in _CORRECTION_ROWS)
 
 
 ENTROPY_ROWS = (
@@ -1080,12 +1072,12 @@ CONSTANTS = (
     Constant(f"{ROLLOUT}.gpu_memory_utilization", 0.6),
     Constant("trainer.val_before_train", True),
     Constant("trainer.resume_mode", "auto"),
-    Constant("trainer.use_v1", True, accepts=(True,), since="0.9.0"),
-    Constant(MODE, "separate_async", accepts=("sync", "separate_async"), when=STALE, since="0.9.0"),
-    Constant(STRATEGY, "wait", accepts=("drop", "wait"), when=STALE, since="0.9.0"),
-    Constant(ENGINE, "nccl", when=STALE, since="0.9.0"),
-    Constant(f"{CORRECTION}.bypass_mode", True, when=STALE, since="0.9.0"),
-    Constant(f"{ACTOR}.calculate_entropy", True, when=STALE, since="0.9.0"),
+    Constant("trainer.use_v1", True, accepts=(True,), since=V1),
+    Constant(MODE, "separate_async", accepts=("sync", "separate_async"), when=STALE, since=V1),
+    Constant(STRATEGY, "wait", accepts=("drop", "wait"), when=STALE, since=V1),
+    Constant(ENGINE, "nccl", when=STALE, since=V1),
+    Constant(f"{CORRECTION}.bypass_mode", True, when=STALE, since=V1),
+    Constant(f"{ACTOR}.calculate_entropy", True, when=STALE, since=V1),
 )
 """Keys that every launch sends and no field has. Without them it would train another cell."""
 
