@@ -384,14 +384,6 @@ ROWS: tuple[Row, ...] = (
         until=CURRENT,
     ),
     Row(
-        "kl.estimator",
-        offer=(Meaning("none", ABSENT, "exact", _NO_KL),),
-        carried_by="our loss, which has no reference policy",
-        advice="Its RL loss is handed no reference log-probabilities, and its `kl_tau` pulls to "
-        f"the rollout policy. {_HAS_OLD} through our loss.",
-        since=CURRENT,
-    ),
-    Row(
         "kl.placement",
         f"{_KWARGS}.placement",
         _placements("reward", "loss", "reward_and_loss"),
@@ -409,13 +401,6 @@ ROWS: tuple[Row, ...] = (
         until=CURRENT,
     ),
     Row(
-        "kl.placement",
-        offer=fixed(None, _NO_KL),
-        carried_by="our loss, which has no reference policy",
-        advice=f"Its RL loss is handed no reference log-probabilities. {_HAS_OLD} in our loss.",
-        since=CURRENT,
-    ),
-    Row(
         "kl.beta",
         f"{_KWARGS}.beta",
         fixed(0.0, _NO_KL),
@@ -430,11 +415,30 @@ ROWS: tuple[Row, ...] = (
         account=_beta,
         until=CURRENT,
     ),
-    Row(
-        "kl.beta",
-        offer=fixed(0.0, _NO_KL),
-        carried_by="our loss, which has no reference policy",
-        since=CURRENT,
+    *(
+        Row(
+            field,
+            offer=fixed(value, _NO_KL),
+            carried_by="our loss, which has no reference policy",
+            advice=advice,
+            since=CURRENT,
+        )
+        for field, value, advice in (
+            (
+                "kl.estimator",
+                "none",
+                (
+                    "Its RL loss is handed no reference log-probabilities, and its `kl_tau` pulls "
+                    f"to the rollout policy. {_HAS_OLD} through our loss."
+                ),
+            ),
+            (
+                "kl.placement",
+                None,
+                f"Its RL loss is handed no reference log-probabilities. {_HAS_OLD} in our loss.",
+            ),
+            ("kl.beta", 0.0, ""),
+        )
     ),
     Row(
         "kl.reset_reference_every_steps",

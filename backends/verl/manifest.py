@@ -299,19 +299,12 @@ KL_ROWS = (
         ),
     ),
     Row("kl.beta", offer=fixed(0.0), carried_by="no KL term", when=NO_KL),
-    Row(
-        "kl.beta",
-        REWARD_BETA,
-        Number(least=0),
-        when=IN_REWARD,
-        note="fixed; multiplies the sum over a response",
-    ),
-    Row(
-        "kl.beta",
-        LOSS_BETA,
-        Number(least=0),
-        when=IN_LOSS,
-        note="multiplies the aggregated KL",
+    *(
+        Row("kl.beta", key, Number(least=0), when=when, note=note)
+        for key, when, note in (
+            (REWARD_BETA, IN_REWARD, "fixed; multiplies the sum over a response"),
+            (LOSS_BETA, IN_LOSS, "multiplies the aggregated KL"),
+        )
     ),
     Row(
         "kl.beta",

@@ -357,6 +357,18 @@ class SystemRow:
     until: str = ""
 
 
+def of_engine(field: str, key: str, *, by_layout: bool = False) -> SystemRow:
+    """Return the row of a setting of the inference engine."""
+    note = "vLLM's own; it moves no probability but by rounding"
+    return SystemRow(field, (key,), note, by_layout=by_layout)
+
+
+def of_checkpointing(key: str, measured: str) -> SystemRow:
+    """Return the row of the setting that keeps no activations."""
+    note = "activations are computed again, by the same operations"
+    return SystemRow("gradient_checkpointing", (key,), note, measured)
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseTable:
     """The keys of one release's own parser, with their defaults and their closed lists of values.
