@@ -18,8 +18,8 @@ from types import TracebackType
 from pydantic_core import from_json
 
 from backends.micro.version import VERSION
-from orchestrator.errors import LogFault
-from orchestrator.library.checkpoints import TEXTS, is_complete
+from orchestrator.library.checkpoints import TEXTS, is_complete, numbered
+from orchestrator.library.logged import check_names
 from orchestrator.metrics.names import is_canonical
 from orchestrator.records import Checkpoint, MetricPoint
 
@@ -56,13 +56,7 @@ def resumable_step(checkpoints_dir: Path) -> int:
 
 def all_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return all checkpoints, complete or cut off, oldest first."""
-    checkpoints = []
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(checkpoints_dir):
-            step = entry.name.removeprefix("step-")
-            if entry.name.startswith("step-") and step.isdecimal():
-                checkpoints.append(Checkpoint(int(step), Path(entry)))
-    return sorted(checkpoints)
+    return [Checkpoint(step, path) for step, path in numbered(checkpoints_dir, "step-")]
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
@@ -91,8 +85,7 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
                 break
             names.update(point.values)
             yield point
-    if names and not any(map(is_canonical, names)):
-        raise LogFault.of_names(path, "micro", (VERSION,), names)
+    check_names(path, "micro", (VERSION,), names, filter(is_canonical, names))
 
 
 class Journal:

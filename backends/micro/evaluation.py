@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import passes
-from backends.micro.passes import Policies
+from backends.micro.fused import Policy, prepared
 from backends.micro.problem_sets import encode, held_out_problems
 from backends.micro.skills import SKILLS, Skill
 
@@ -26,20 +25,17 @@ NUM_KL_PROBLEMS = 128
 
 
 @torch.no_grad()
-def log_accuracies(policy: Policies, skill: Skill) -> Tensor:
-    """Return [C, NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
-    cells, device = policy.place
-    prompts, answers = _exam(skill, NUM_PROBLEMS, device)
-    tokens = answers.expand(cells, -1, -1)[:, :, None]
-    plain = torch.ones(cells, 1, 1, 1, device=device)
-    mask = torch.ones(tokens.shape, device=device)
-    given = prompts.expand(cells, -1, -1), tokens, mask
-    return policy.score(*given, plain).logp[:, :, 0].sum(-1)
+def log_accuracies(policy: Policy, skill: Skill) -> Tensor:
+    """Return [NUM_PROBLEMS], the log-probability of each held-out problem's right answer."""
+    prompts, answers = _exam(skill, NUM_PROBLEMS, policy.device)
+    tokens = answers[:, None]
+    mask = torch.ones(tokens.shape, device=policy.device)
+    return policy.score(prompts, tokens, mask).logp[:, 0].sum(-1)
 
 
-def accuracies(policy: Policies) -> dict[Skill, float]:
+def accuracies(policy: Policy) -> dict[Skill, float]:
     """Return a policy's exact expected accuracy on each skill, at temperature 1."""
-    return {skill: log_accuracies(policy, skill)[0].exp().mean(-1).item() for skill in SKILLS}
+    return {skill: log_accuracies(policy, skill).exp().mean(-1).item() for skill in SKILLS}
 
 
 def accuracy_metrics(exact: Mapping[Skill, float], trained: Skill) -> dict[str, float]:
@@ -60,30 +56,23 @@ class Divergence:
         self.reference, self.skill, self.longest = reference, skill, longest
         self.prompts = _exam(skill, NUM_KL_PROBLEMS, device)[0]
         self.uniforms = _uniforms(longest, device)
-        theirs = passes.prepared(reference[None]).sample(
-            self.prompts[None],
-            self.uniforms[None],
-            passes.temperature(1.0, reference),
-            (1.0,),
-            keep=False,
-        )
-        self.tokens, self.mask = theirs.rollouts.tokens[0], theirs.rollouts.mask[0]
-        self.logps = theirs.scored.logps[0]
+        theirs = prepared(reference).sample(self.prompts, self.uniforms, keep=False)
+        self.tokens, self.mask = theirs.rollouts.tokens, theirs.rollouts.mask
+        self.logps = theirs.scored.logps
 
 
-def metrics(to: Divergence, policy: Policies) -> dict[str, float]:
+def metrics(to: Divergence, policy: Policy) -> dict[str, float]:
     """Return a policy's metrics: exact accuracies, divergences to its reference, entropy."""
     return accuracy_metrics(accuracies(policy), to.skill) | divergence_metrics(to, policy)
 
 
 @torch.no_grad()
-def divergence_metrics(to: Divergence, policy: Policies) -> dict[str, float]:
+def divergence_metrics(to: Divergence, policy: Policy) -> dict[str, float]:
     """Return reverse and forward KL (nats per sequence) and entropy (nats per token)."""
-    plain = passes.temperature(1.0, to.reference)
-    ours = policy.sample(to.prompts[None], to.uniforms[None], plain, (1.0,), keep=False)
-    theirs = policy.score(to.prompts[None], to.tokens[None], to.mask[None], plain).logps[0]
-    own, visited = ours.scored.logps[0], ours.rollouts.mask[0, :, 0]
-    reference = passes.scored(to.reference, ours.rollouts, 1.0).logps
+    ours = policy.sample(to.prompts, to.uniforms, keep=False)
+    theirs = policy.score(to.prompts, to.tokens, to.mask).logps
+    own, visited = ours.scored.logps, ours.rollouts.mask[:, 0]
+    reference = prepared(to.reference).score(*ours.rollouts[:3]).logps
     entropy = -(own.exp() * own).sum(-1)
     values = {
         "eval/kl_reverse": (_kl(own, reference) * visited).sum() / NUM_KL_PROBLEMS,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from backends.micro import passes, rollout_rounding
+from backends.micro import fused, rollout_rounding
 from backends.micro.batched import Sampled
 from backends.micro.objective import (
     Experience,
@@ -55,7 +55,7 @@ class Collected(NamedTuple):
     version: int
     """The number of train steps behind the rollout policy."""
     sampled: Sampled
-    sampler: passes.Policies
+    sampler: fused.Policy
     """The policy that sampled."""
 
 
@@ -63,23 +63,20 @@ def collect(cell: Trainee) -> Collected:
     """Return the rollout batch for the next train steps of a cell."""
     state, settings = cell.state, cell.settings
     prompts, answers, uniforms = (
-        torch.from_numpy(part)[None].to(state.policy.device) for part in _draw(cell)
+        torch.from_numpy(part).to(state.policy.device) for part in _draw(cell)
     )
     version, heat = cell.rollout_version, settings.rollout.temperature
     rounded = rollout_rounding.rounding(settings)
-    copied = rollout_rounding.copied(state.version(version)[None], rounded)
-    sampler, top_p = passes.prepared(copied), [settings.rollout.top_p]
-    sampled = sampler.sample(
-        prompts, uniforms, passes.temperature(heat, copied), top_p, rounded=rounded
-    )
-    rollouts = Rollouts(*(part[0] for part in sampled.rollouts))
-    ours = start = theirs = Scored(sampled.scored.logp[0], sampled.scored.logps[0])
+    sampler = fused.prepared(rollout_rounding.copied(state.version(version), rounded))
+    sampled = sampler.sample(prompts, uniforms, heat, settings.rollout.top_p, rounded=rounded)
+    rollouts, ours = sampled
+    start = theirs = ours
     if _asks_of_the_start(cell, version):
-        start = passes.scored(state.policy, sampled.rollouts, heat)
+        start = fused.prepared(state.policy).score(*rollouts[:3], heat)
     if not _is_to_the_sampler(cell):
         is_one = cell.dialect.reference_temperature == "one"
-        theirs = passes.scored(state.reference, sampled.rollouts, 1.0 if is_one else heat)
-    reward = rewards(rollouts.tokens, rollouts.mask, answers[0])
+        theirs = fused.prepared(state.reference).score(*rollouts[:3], 1.0 if is_one else heat)
+    reward = rewards(rollouts.tokens, rollouts.mask, answers)
     experience = _experience(cell, rollouts, ours, start, theirs, reward)
     return Collected(experience, version, sampled, sampler)
 
@@ -178,9 +175,8 @@ def differs(cell: Trainee, version: int) -> bool:
 
 
 def rewards(tokens: Tensor, mask: Tensor, answers: Tensor) -> Tensor:
-    """Return [..., P, G]: 1 where the response [..., P, G, T] is exactly the answer [..., P, 6],
-    else 0."""
+    """Return [P, G]: 1 where the response [P, G, T] is exactly the answer [P, 6], else 0."""
     if tokens.shape[-1] < ANSWER_TOKENS:
         return torch.zeros_like(mask[..., 0])
-    right = (tokens[..., :ANSWER_TOKENS] == answers[..., None, :]).all(-1)
+    right = (tokens[..., :ANSWER_TOKENS] == answers[:, None]).all(-1)
     return right.to(mask.dtype)

@@ -1,13 +1,13 @@
-"""The passes of `batched.py` by the kernels (`kernels.c`): one cell after another, in the cache.
+"""A policy ready for its passes: by the kernels (`kernels.c`) where they are, else by torch.
 
-Shapes: C cells, P prompts, G responses, T tokens of the longest, V vocabulary. The functions are
-those of `batched.py`, with its results; `passes.py` chooses.
+Shapes: P prompts, G responses, T tokens of the longest, V vocabulary. Both kinds sample, score and
+give gradients, with equal results; `batched.Folded` says how. The kernels take several policies at
+once; here it is always one.
 """
 
 import ctypes
-from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import c_double, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int64, c_void_p
 from functools import cache
 from typing import NamedTuple
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from backends.micro import kernels
-from backends.micro.batched import SCALE, PackedScores, Sampled
+from backends.micro.batched import SCALE, Folded, Sampled, folded
 from backends.micro.policy import rotation
-from backends.micro.rollout import Rollouts
+from backends.micro.rollout import Rollouts, Scored
 from backends.micro.shape import MAX_TOKENS, NUM_PARAMETERS, NUM_TOKENS
 from orchestrator.settings import EngineFormat, Optimizer
 
@@ -31,26 +31,26 @@ with suppress(kernels.Unavailable):
 
 
 class Packed(NamedTuple):
-    """C policies, as the kernels read them."""
+    """A policy, as the kernels read it."""
 
     flat: Tensor
-    """[C, NUM_PARAMETERS]"""
+    """[NUM_PARAMETERS]"""
     panels: Tensor
-    """[C, bytes]"""
+    """Its matrices in the kernels' order, in bytes."""
     library: ctypes.CDLL
 
     @property
-    def place(self) -> tuple[int, torch.device]:
-        """Return the number of policies, and where they are."""
-        return len(self.flat), self.flat.device
+    def device(self) -> torch.device:
+        """Return where it is."""
+        return self.flat.device
 
     @torch.no_grad()
     def sample(
         self,
         prompts: Tensor,
         uniforms: Tensor,
-        temperature: Tensor,
-        top_p: Sequence[float],
+        temperature: float = 1.0,
+        top_p: float = 1.0,
         *,
         keep: bool = True,
         rounded: EngineFormat | None = None,
@@ -64,10 +64,10 @@ class Packed(NamedTuple):
         self.library.sample(
             ctypes.byref(trees.given),
             *map(_at, (prompts, uniforms)),
-            (c_double * len(top_p))(*top_p),
+            ctypes.byref(c_double(top_p)),
             *map(_at, (tokens, mask, logp, entropy, logps)),
         )
-        scored = PackedScores(logp, logps, trees, entropy)
+        scored = Scored(logp, logps, trees, entropy)
         return Sampled(Rollouts(prompts, tokens, mask, logp), scored)
 
     @torch.no_grad()
@@ -76,10 +76,10 @@ class Packed(NamedTuple):
         prompts: Tensor,
         tokens: Tensor,
         mask: Tensor,
-        temperature: Tensor,
+        temperature: float = 1.0,
         *,
         keep: bool = False,
-    ) -> PackedScores:
+    ) -> Scored:
         """Return `Folded.score`. Positions behind <eos> have log-probabilities of 0."""
         trees = Trees(self, tokens.shape, temperature, 0, keep=keep)
         logp, entropy, logps = _empty_scores(self, tokens.shape)
@@ -87,31 +87,26 @@ class Packed(NamedTuple):
         self.library.score(
             ctypes.byref(trees.given), *map(_at, (prompts, tokens, mask, logp, entropy, logps))
         )
-        return PackedScores(logp, logps, trees, entropy)
+        return Scored(logp, logps, trees, entropy)
 
     @torch.no_grad()
     def gradient(
         self,
-        scored: PackedScores,
+        scored: Scored,
         tokens: Tensor,  # noqa: ARG002  (the trees have them)
         slope: Tensor,
-        temperature: Tensor | float,  # noqa: ARG002  (the trees have it)
-        grad_logps: Sequence[Tensor | None] = (),
+        temperature: float = 1.0,  # noqa: ARG002  (the trees have it)
+        further: Tensor | None = None,
     ) -> Tensor:
         """Return `Folded.gradient`."""
         trees = scored.activations
         if not isinstance(trees, Trees):
             raise TypeError("these log-probabilities are of another pass")
-        result = torch.empty_like(self.flat)
-        slope = slope.contiguous()
-        for cell, memory in enumerate(trees.memory):
-            further = grad_logps[cell] if cell < len(grad_logps) else None
-            further = None if further is None else further.contiguous()
-            work = torch.empty(self.library.slope_bytes(_at(memory)), dtype=torch.uint8)
-            self.library.gradient(
-                *map(_at, (self.flat[cell], self.panels[cell], memory)),
-                *map(_at, (slope[cell], further, work, result[cell])),
-            )
+        slope, result = slope.contiguous(), torch.empty_like(self.flat)
+        further = None if further is None else further.contiguous()
+        work = torch.empty(self.library.slope_bytes(_at(trees.memory)), dtype=torch.uint8)
+        given = self.flat, self.panels, trees.memory, slope, further, work, result
+        self.library.gradient(*map(_at, given))
         return result
 
 
@@ -143,41 +138,27 @@ class _Adam(ctypes.Structure):
 
 
 class Trees:
-    """The forward pass of each of C cells over the tree of its responses.
+    """The forward pass of a policy over the tree of its responses.
 
     `keep`: for the backward pass.
     """
 
     def __init__(
-        self,
-        policy: Packed,
-        shape: Sequence[int],
-        temperature: Tensor,
-        rounding: int,
-        *,
-        keep: bool,
+        self, policy: Packed, shape: torch.Size, temperature: float, rounding: int, *, keep: bool
     ):
-        cells, prompts, size, longest = shape
-        each = policy.library.tree_bytes(*map(c_int64, (prompts, size, longest, keep)))
-        # Without a backward pass nothing is read of a tree later: all cells use one memory, which
-        # stays in the cache.
-        apart = cells if keep else 1
-        memory = [torch.empty(each, dtype=torch.uint8) for _ in range(apart)]
-        self.memory = memory if keep else memory * cells
-        places = (c_void_p * cells)(*(one.data_ptr() for one in self.memory))
+        sizes = *shape, keep
+        needed = policy.library.tree_bytes(*map(c_int64, sizes))
+        self.memory = torch.empty(needed, dtype=torch.uint8)
         # What the struct points to lives as long as it.
-        self._heat = temperature.expand(cells, 1, 1, 1).flatten().float().contiguous()
-        self._places, self._turns = places, _turns(policy.flat.dtype)
+        self._place = c_void_p(self.memory.data_ptr())
+        self._heat, self._turns = c_float(temperature), _turns(policy.flat.dtype)
         self.given = _Pass(
-            cells,
-            prompts,
-            size,
-            longest,
-            keep,
+            1,
+            *sizes,
             rounding,
             policy.panels.data_ptr(),
-            ctypes.cast(places, c_void_p),
-            self._heat.data_ptr(),
+            ctypes.addressof(self._place),
+            ctypes.addressof(self._heat),
             self._turns.data_ptr(),
         )
 
@@ -233,23 +214,31 @@ def adamw(
 
 
 def packed(flat: Tensor) -> Packed | None:
-    """Return C policies [C, NUM_PARAMETERS], or None where only torch can compute."""
+    """Return the policy of a flat vector [NUM_PARAMETERS], or None where only torch can compute."""
     library = _library(flat)
     if library is None:
         return None
     flat = flat.contiguous()
-    panels = torch.empty(len(flat), library.policy_bytes(), dtype=torch.uint8)
-    library.pack(c_int64(len(flat)), _at(flat), _at(panels))
+    panels = torch.empty(library.policy_bytes(), dtype=torch.uint8)
+    library.pack(c_int64(1), _at(flat), _at(panels))
     return Packed(flat, panels, library)
+
+
+Policy = Folded | Packed
+"""A policy, ready for its passes."""
+
+
+def prepared(flat: Tensor) -> Policy:
+    """Return the policy of a flat vector [NUM_PARAMETERS]."""
+    return packed(flat) or folded(flat)
 
 
 def _at(tensor: Tensor | None) -> c_void_p:
     return c_void_p(None if tensor is None else tensor.data_ptr())
 
 
-def _empty_scores(policy: Packed, shape: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return room for logp and entropy [C, P, G, T], and logps [C, P, 1 + G (T - 1), V]."""
-    cells, prompts, size, longest = shape
+def _empty_scores(policy: Packed, shape: torch.Size) -> tuple[Tensor, Tensor, Tensor]:
+    """Return room for logp and entropy [P, G, T], and logps [P, 1 + G (T - 1), V]."""
+    prompts, size, longest = shape
     new = policy.flat.new_empty
-    packed_shape = cells, prompts, 1 + size * (longest - 1), NUM_TOKENS
-    return new(tuple(shape)), new(tuple(shape)), new(packed_shape)
+    return new(shape), new(shape), new(prompts, 1 + size * (longest - 1), NUM_TOKENS)

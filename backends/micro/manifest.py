@@ -24,6 +24,7 @@ from orchestrator.library.manifest import (
     Offer,
     ReleaseTable,
     Row,
+    Such,
     same,
 )
 from orchestrator.losses import table as losses
@@ -53,22 +54,28 @@ class EstimatorsOfTheTable:
         return ", ".join(estimators.choices())
 
 
-class Versions:
-    """An offer: None, and every version that names a dialect the trainer has."""
-
-    def __contains__(self, value: object) -> bool:
-        try:
-            dialect(None if value is None else str(value))
-        except UnsupportedSetting:
-            return False
-        return True
-
-    def __str__(self) -> str:
-        return f"{VERSION}, {VERSION}+kl_reward=to_go, ..."
+def _names_a_dialect(version: object) -> bool:
+    try:
+        dialect(None if version is None else str(version))
+    except UnsupportedSetting:
+        return False
+    return True
 
 
-_POSITIVE, _COUNT = Number(null=True), Number(least=0, whole=True, null=True)
+_NUMBERS = """
+loss.clip.low loss.clip.high loss.clip.dual kl.beta rollout.temperature rollout.top_p
+optimizer.learning_rate optimizer.weight_decay optimizer.beta1 optimizer.beta2 optimizer.epsilon
+optimizer.max_grad_norm kl.reference.share kl.controller.target loss.correction.least
+loss.correction.most
+"""
+_COUNTS = """
+loss.constant_tokens kl.reset_reference_every_steps rollout.group_size batch.num_minibatches
+optimizer.num_warmup_steps num_train_steps max_staleness_steps seed kl.reference.every_steps
+kl.controller.horizon
+"""
 OFFERS: dict[str, Offer] = {
+    **dict.fromkeys(_NUMBERS.split(), Number(null=True)),
+    **dict.fromkeys(_COUNTS.split(), Number(least=0, whole=True, null=True)),
     "model.name": TEXT,
     "model.path": same(*(PREFIX + name for name in names())),
     "model.chat_template": same("default", "none"),
@@ -82,53 +89,27 @@ OFFERS: dict[str, Offer] = {
     "data.max_prompt_tokens": Number(least=PROMPT_TOKENS, whole=True),
     "advantage.estimator": same(*get_args(AdvantageEstimator)),
     "loss.aggregation": same(*get_args(LossAggregation)),
-    "loss.constant_tokens": _COUNT,
     "loss.policy": same(*losses.choices()),
     "loss.clip": same(None),
-    "loss.clip.low": _POSITIVE,
-    "loss.clip.high": _POSITIVE,
-    "loss.clip.dual": _POSITIVE,
     "kl.estimator": EstimatorsOfTheTable(),
     "kl.placement": same(None, *get_args(Placement)),
-    "kl.beta": _POSITIVE,
-    "kl.reset_reference_every_steps": _COUNT,
-    "rollout.group_size": _COUNT,
     "rollout.max_response_tokens": Number(ANSWER_TOKENS, LONGEST_RESPONSE + 1, whole=True),
-    "rollout.temperature": _POSITIVE,
-    "rollout.top_p": _POSITIVE,
     "batch.num_prompts": Number(1, NUM_TRAIN_PROBLEMS + 1, whole=True),
-    "batch.num_minibatches": _COUNT,
-    "optimizer.learning_rate": _POSITIVE,
-    "optimizer.weight_decay": _POSITIVE,
-    "optimizer.beta1": _POSITIVE,
-    "optimizer.beta2": _POSITIVE,
-    "optimizer.epsilon": _POSITIVE,
-    "optimizer.max_grad_norm": _POSITIVE,
     "optimizer.schedule": same("constant", "linear", "cosine"),
-    "optimizer.num_warmup_steps": _COUNT,
-    "num_train_steps": _COUNT,
     "backend.name": same("micro"),
-    "backend.version": Versions(),
-    "max_staleness_steps": _COUNT,
-    "seed": _COUNT,
+    "backend.version": Such(f"{VERSION}, {VERSION}+kl_reward=to_go, ...", _names_a_dialect),
     "precision.training": same(None, "fp32"),
     "precision.rollout": same(None, *get_args(EngineFormat)),
     "precision.checkpoint": same(None, "fp32"),
     "kl.reference": same(None),
     "kl.reference.kind": same(*get_args(ReferenceKind)),
-    "kl.reference.share": _POSITIVE,
-    "kl.reference.every_steps": _COUNT,
     "kl.reference.path": same(None, *(PREFIX + name for name in names())),
     "kl.reference.task_reward": same(True, False),
     "kl.controller": same(None),
-    "kl.controller.target": _POSITIVE,
-    "kl.controller.horizon": _COUNT,
     "loss.ratio_level": same(*get_args(RatioLevel)),
     "kl.ratio_level": same(*get_args(RatioLevel)),
     "loss.correction": same(None),
     "loss.correction.kind": same(*get_args(CorrectionKind)),
-    "loss.correction.least": _POSITIVE,
-    "loss.correction.most": _POSITIVE,
     "loss.correction.applies_to": same(*get_args(Corrected)),
 }
 _FP32 = "The embedded trainer computes and saves in fp32 only: leave it out."
@@ -149,32 +130,23 @@ _NOTES = {
     "model.chat_template": "the embedded policies have none; a prompt is given as it is",
     "data.max_prompt_tokens": f"every prompt has {PROMPT_TOKENS} tokens",
     "data.num_prompts": f"the split has {NUM_TRAIN_PROBLEMS} prompts",
-    "advantage.estimator": "over the shaped reward of the response, one advantage for all its "
-    "tokens; grpo divides by the unbiased standard deviation + 1e-6",
+    "advantage.estimator": "one for all tokens of a response; grpo adds 1e-6 to the deviation",
     "loss.policy": "the ratio is to the rollout policy; with loss.correction to the proximal one",
-    "kl.estimator": "log-probabilities at rollout.temperature, over the whole vocabulary, "
-    "not clamped",
+    "kl.estimator": "not clamped; log-probabilities are at rollout.temperature",
     "backend.version": "what it names after a + is another library's way",
-    "kl.placement": "in the reward: summed over the response, of the rollout policy, subtracted "
-    "before the group baseline (as verl does); in the loss: of the policy, aggregated as the "
-    "policy loss is",
+    "kl.placement": "in the reward before the group baseline, in the loss as the policy loss is",
     "kl.beta": "0 leaves the term out: the run is bit for bit that of estimator none",
     "kl.reset_reference_every_steps": "at the end of the rollout batch in which it falls due",
-    "kl.reference.kind": "sampler: the KL of a rollout batch is to the engine that sampled it, "
-    "that of evaluations to the model before training; ema: of weights",
+    "kl.reference.kind": "sampler: evaluations are to the model before training; ema: of weights",
     "kl.reference.every_steps": "at the end of the rollout batch in which it falls due",
     "kl.reference.task_reward": "false: every advantage is of reward 0; rewards are still logged",
-    "kl.controller.target": "of the estimate in the reward, of the batch that was just trained on",
+    "kl.controller.target": "of the estimate in the reward, of the batch that was trained on",
     "rollout.top_p": "truncates sampling only; log-probabilities are of the whole distribution",
     "batch.num_minibatches": "equal parts of the rollout batch by prompt, each used once",
-    "max_staleness_steps": "rollouts are sampled from the policy of exactly this many train steps "
-    "before their rollout batch, or the first; one process, nothing runs concurrently",
+    "max_staleness_steps": "the policy of exactly so many train steps before samples, or the first",
     "precision.training": "it computes in fp32",
-    "precision.rollout": "null and fp32: the policy itself samples; else a copy of it, whose "
-    "weights and logits are rounded (8 bits: the matrices of its layers, with a scale for each "
-    "output; all else in bf16) and whose activations are fp32",
-    "loss.correction.kind": "the proximal policy is that before the batch's first train step: "
-    "ratios are to it, and a KL in the reward is its own",
+    "precision.rollout": "null, fp32: the policy itself samples; else a copy of it, rounded",
+    "loss.correction.kind": "ratios and a KL in the reward are to the policy before the batch",
     "loss.correction.applies_to": "a token of weight 0 stays in the divisor of a mean",
     "precision.checkpoint": "saved in fp32, as it is trained",
     "seed": "seeds prompts and sampling by (seed, number of the rollout batch)",

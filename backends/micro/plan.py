@@ -1,7 +1,7 @@
 """Translate a cell to a launch of the embedded trainer, and read such a launch back."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from backends.micro.manifest import MANIFEST
 from backends.micro.version import VERSION
 from orchestrator.errors import Fault, SpecError
+from orchestrator.library.needs import faults_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan
 from orchestrator.settings import Settings
 
@@ -57,10 +58,4 @@ def parse_cell(name: str, text: str) -> Cell:
     try:
         return Cell.model_validate_json(text)
     except ValidationError as error:
-        raise SpecError(name, _faults(error)) from error
-
-
-def _faults(error: ValidationError) -> Iterator[Fault]:
-    for each in error.errors():
-        where = "".join(f".{part}" for part in each["loc"])
-        yield Fault(f"{each['msg']}, got {str(each['input'])[:80]!r}", f"${where}")
+        raise SpecError(name, faults_of(error)) from error

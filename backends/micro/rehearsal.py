@@ -89,40 +89,28 @@ def scaled(declared: Settings, dialect: Dialect = PLAIN) -> Settings:
     shorter = MAX_RESPONSE_TOKENS / declared.rollout.max_response_tokens
     prompts = max(1, ROLLOUTS_PER_UPDATE // group, min(PROMPTS, MOST_ROLLOUTS // group))
     policy, skill = policy_for(declared.model.name), skill_for(declared.data)
-    optimizer, loss = declared.optimizer, declared.loss
+    optimizer, loss, kl = declared.optimizer, declared.loss, declared.kl
     small = declared.model_copy(
         update={
             "model": Model(name=policy, path=PREFIX + policy, chat_template="none"),
             "data": Data(
                 name=skill, path=PREFIX + skill, reward="exact", max_prompt_tokens=PROMPT_TOKENS
             ),
-            "loss": loss.model_copy(
-                update={"constant_tokens": _times(loss.constant_tokens, shorter)}
+            "loss": loss.but(constant_tokens=_times(loss.constant_tokens, shorter)),
+            "kl": kl.but(
+                beta=kl.beta * (ASYNC_BETA_FACTOR if declared.max_staleness_steps else 1.0),
+                reset_reference_every_steps=_times(kl.reset_reference_every_steps, ratio),
+                reference=_reference(declared, ratio, policy, skill),
+                controller=_controller(declared, prompts * group * steps),
             ),
-            "kl": declared.kl.model_copy(
-                update={
-                    "beta": declared.kl.beta
-                    * (ASYNC_BETA_FACTOR if declared.max_staleness_steps else 1.0),
-                    "reset_reference_every_steps": _times(
-                        declared.kl.reset_reference_every_steps, ratio
-                    ),
-                    "reference": _reference(declared, ratio, policy, skill),
-                    "controller": _controller(declared, prompts * group * steps),
-                }
-            ),
-            "rollout": declared.rollout.model_copy(
-                update={"max_response_tokens": MAX_RESPONSE_TOKENS}
-            ),
+            "rollout": declared.rollout.but(max_response_tokens=MAX_RESPONSE_TOKENS),
             "batch": Batch(num_prompts=prompts * minibatches, num_minibatches=minibatches),
-            "optimizer": optimizer.model_copy(
-                update={
-                    # 12 digits: the product of a decimal is that decimal again.
-                    "learning_rate": min(
-                        LARGEST_RATE,
-                        float(f"{optimizer.learning_rate * LEARNING_RATE_FACTOR:.12g}"),
-                    ),
-                    "num_warmup_steps": round(optimizer.num_warmup_steps * ratio),
-                }
+            "optimizer": optimizer.but(
+                # 12 digits: the product of a decimal is that decimal again.
+                learning_rate=min(
+                    LARGEST_RATE, float(f"{optimizer.learning_rate * LEARNING_RATE_FACTOR:.12g}")
+                ),
+                num_warmup_steps=round(optimizer.num_warmup_steps * ratio),
             ),
             "num_train_steps": steps,
             "precision": Precision(rollout=_engine_format(declared, dialect)),

@@ -36,6 +36,16 @@ class Scored(NamedTuple):
     """[P, G, T], of the tokens; 0 where masked."""
     logps: Tensor
     """[P, 1 + G (T - 1), V], of the whole vocabulary at each packed position."""
+    activations: object = None
+    """Of the forward pass, for its backward pass."""
+    entropies: Tensor | None = None
+    """[P, G, T], of the distribution of each token, where the pass has computed them."""
+
+    def entropy(self) -> Tensor:
+        """Return the entropy of the distribution of each token, [P, G, T]."""
+        if self.entropies is not None:
+            return self.entropies
+        return rows_of(-(self.logps.exp() * self.logps).sum(-1), self.logp.shape)
 
 
 @cache
@@ -54,9 +64,9 @@ def tree(size: int, longest: int, device: torch.device) -> tuple[Layout, Tensor]
 
 
 def rows_of(per_row: Tensor, shape: torch.Size) -> Tensor:
-    """Return the value at the packed position that predicts each response token, [..., P, G, T].
+    """Return the value at the packed position that predicts each response token, [P, G, T].
 
-    `per_row`: values [..., P, 1 + G (T - 1)].
+    `per_row`: values [P, 1 + G (T - 1)].
     """
     _, index = tree(shape[-2], shape[-1], per_row.device)
     return per_row[..., index].view(shape)

@@ -24,14 +24,12 @@ def rounding(settings: Settings) -> EngineFormat | None:
     return None if rollout_format == "fp32" else rollout_format
 
 
-def copied(policies: Tensor, rounded: EngineFormat | None) -> Tensor:
-    """Return the engine's weights of C policies [C, NUM_PARAMETERS]."""
-    if rounded is None:
-        return policies
-    copy = near(policies, rounded)
+def copied(policy: Tensor, rounded: EngineFormat | None) -> Tensor:
+    """Return the engine's weights of a policy [NUM_PARAMETERS]."""
+    copy = near(policy, rounded)
     if rounded not in EIGHT_BITS:
         return copy
-    matrices, quantised = weights(policies), weights(copy)
+    matrices, quantised = weights(policy), weights(copy)
     for layer, into in zip(matrices.layers, quantised.layers, strict=True):
         for name in ("qkv", "output", "gate_up", "down"):
             getattr(into, name).copy_(_quantised(getattr(layer, name), rounded))

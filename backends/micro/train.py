@@ -17,9 +17,9 @@ from torch import Tensor
 from backends.micro import (
     disk,
     evaluation,
+    fused,
     huggingface,
     optimizer,
-    passes,
     rollout_rounding,
     theory,
 )
@@ -117,14 +117,8 @@ class Slopes(NamedTuple):
     """See `measured`."""
 
 
-def slopes(
-    settings: Settings, dialect: Dialect, minibatch: Experience, scored: Scored, entropy: Tensor
-) -> Slopes:
-    """Return the slopes of the loss of a minibatch.
-
-    scored: the policy's log-probabilities of the responses. entropy [P, G, T]: of the policy at
-    each token.
-    """
+def slopes(settings: Settings, dialect: Dialect, minibatch: Experience, scored: Scored) -> Slopes:
+    """Return the slopes of the loss of a minibatch, by the policy's scores of its responses."""
     leaves, kl = [scored.logp.detach().requires_grad_()], settings.kl
     states = whole = None
     if minibatch.logps_ref is not None and in_loss(kl):
@@ -134,7 +128,7 @@ def slopes(
     target = objective(settings.loss, kl, leaves[0], minibatch, dialect, states)
     grad_logp, *of_states = torch.autograd.grad(target.loss, leaves)
     grad_logps = None if whole is None else state_slope(*whole, of_states[0])
-    metrics = measured(settings, minibatch, target, scored.logp, entropy)
+    metrics = measured(settings, minibatch, target, scored)
     return Slopes(target.loss.detach(), grad_logp, grad_logps, metrics)
 
 
@@ -204,21 +198,19 @@ class Training:
         began: train steps before the batch.
         """
         state, settings, dialect = self.state, self.settings, self.trainee.dialect
-        heat = passes.temperature(settings.rollout.temperature, state.policy)
+        heat = settings.rollout.temperature
         # Then the policy that sampled is the policy that is updated, and its forward pass is used
         # again.
         alike = settings.max_staleness_steps == 0 and rollout_rounding.rounding(settings) is None
         policy, scored = collected.sampler, collected.sampled.scored
         if not alike or settings.batch.num_minibatches > 1:
-            policy = passes.prepared(state.policy[None])
-            given = minibatch.prompts[None], minibatch.tokens[None], minibatch.mask[None]
-            scored = policy.score(*given, heat, keep=True)
-        ours = Scored(scored.logp[0], scored.logps[0])
-        minibatch, values = self.loss_input(minibatch, ours.logp, began, collected.version)
-        found = slopes(settings, dialect, minibatch, ours, scored.entropy()[0])
-        slope = (found.grad_logp * minibatch.mask)[None]
-        gradients = policy.gradient(scored, minibatch.tokens[None], slope, heat, [found.grad_logps])
-        gradient, norm = optimizer.clip(gradients[0], settings.optimizer.max_grad_norm)
+            policy = fused.prepared(state.policy)
+            scored = policy.score(*minibatch[:3], heat, keep=True)
+        minibatch, values = self.loss_input(minibatch, scored.logp, began, collected.version)
+        found = slopes(settings, dialect, minibatch, scored)
+        slope = found.grad_logp * minibatch.mask
+        whole = policy.gradient(scored, minibatch.tokens, slope, heat, found.grad_logps)
+        gradient, norm = optimizer.clip(whole, settings.optimizer.max_grad_norm)
         if not (found.value.isfinite() and isfinite(norm)):
             raise _Diverged("the loss or its gradient")
         return self.update(gradient, {**found.metrics, **values, "train/grad_norm": norm})
@@ -228,7 +220,7 @@ class Training:
         if self.divergence is None:
             longest = self.settings.rollout.max_response_tokens
             self.divergence = Divergence(self.state.reference, self.trainee.skill, longest)
-        policy = passes.prepared(self.state.policy[None])
+        policy = fused.prepared(self.state.policy)
         return evaluation.metrics(self.divergence, policy) | self.prediction
 
     def outcome(self) -> Outcome:
@@ -385,14 +377,14 @@ def followed(controller: BetaController, beta: float, current: float, responses:
 
 @torch.no_grad()
 def measured(
-    settings: Settings, batch: Experience, target: Objective, logp: Tensor, entropy: Tensor
+    settings: Settings, batch: Experience, target: Objective, scored: Scored
 ) -> dict[str, float]:
     """Return the metrics of a minibatch under canonical names, for the policy before its update."""
     mask, kl = batch.mask, settings.kl
     tokens, lengths = sum_over_tokens(mask), mask.sum(-1)
     means = {
         "train/reward_mean": batch.reward,
-        "train/kl_reference": ((logp - batch.logp_ref) * mask).sum(-1),
+        "train/kl_reference": ((scored.logp - batch.logp_ref) * mask).sum(-1),
         "rollout/response_tokens": lengths,
         "train/shaped_reward_mean": batch.reward - kl.beta * batch.penalty,
         "train/kl_term": batch.penalty,
@@ -401,7 +393,7 @@ def measured(
         del means["train/shaped_reward_mean"], means["train/kl_term"]
     values = {name: mean_over_responses(of_responses) for name, of_responses in means.items()}
     values |= {
-        "train/entropy": sum_over_tokens(entropy * mask) / tokens,
+        "train/entropy": sum_over_tokens(scored.entropy() * mask) / tokens,
         "train/policy_loss": target.policy_loss,
         "train/clip_fraction": sum_over_tokens(target.clipped * mask) / tokens,
         "train/ratio_max": (target.ratio * mask).max(),

@@ -6,32 +6,15 @@ checkpoints/global_step-x<m>/_actor               DeepSpeed's state, for resumin
                                                   two of these, and never deletes the others
 """
 
-import contextlib
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.library.checkpoints import is_complete
+from orchestrator.library.checkpoints import is_complete, numbered
 from orchestrator.records import Checkpoint
 
-_STEPS, _BATCHES, _FINAL = (
-    re.compile(r"global_step-x([0-9]+)"),
-    re.compile(r"global_step([0-9]+)_hf"),
-    re.compile(r"step-([0-9]+)"),
-)
-STEPS_DIR = "global_step-x{}"
-"""Directory whose `global_step<n>` are n rollout batches of so many train steps each."""
-FINAL_DIR = "step-{}"
-
-
-def steps_per_batch(name: str) -> int | None:
-    """Return the train steps of a library step, from the name that orch gave to the directory.
-
-    Return None for another name.
-    """
-    match = _STEPS.fullmatch(name)
-    return int(match[1]) if match else None
+STEPS_DIR = "global_step-x"
+"""With a number: a folder whose `global_step<n>` are n rollout batches of so many train steps."""
+FINAL_DIR = "step-"
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
@@ -52,17 +35,7 @@ def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
 
 
 def _saved(root: Path) -> Iterator[tuple[int, Path]]:
-    for name, path in _directories(root):
-        steps = steps_per_batch(name)
-        for inner, saved in _directories(path) if steps else ():
-            if steps and (batches := _BATCHES.fullmatch(inner)):
-                yield int(batches[1]) * steps, saved
-    for name, path in _directories(root):
-        if final := _FINAL.fullmatch(name):
-            yield int(final[1]), path
-
-
-def _directories(root: Path) -> list[tuple[str, Path]]:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
-        return sorted((entry.name, Path(entry)) for entry in entries if entry.is_dir())
-    return []
+    for steps, folder in numbered(root, STEPS_DIR):
+        for batches, saved in numbered(folder, "global_step", "_hf"):
+            yield batches * steps, saved
+    yield from numbered(root, FINAL_DIR)

@@ -220,14 +220,11 @@ def argv(given: Values, version: str, extra: Values | None = None) -> tuple[str,
     if unknown:
         raise KeyError(f"OpenRLHF {version}: orch has no {', '.join(sorted(unknown))}")
     line = ["python3", "-m", MODULE]
-    for name, flag in _order(version):
-        value = given.get(name)
-        if not is_given(value):
-            continue
-        if flag is None:
-            raise KeyError(f"OpenRLHF {version} has no {name}")
-        line.append(flag)
-        line += words(value)
+    for name in FLAT_NAMES:
+        if is_given(value := given.get(name)):
+            if (flag := spelled(name, version)) is None:
+                raise KeyError(f"OpenRLHF {version} has no {name}")
+            line += [flag, *words(value)]
     for name, value in (extra or {}).items():
         line += [f"--{name}", *words(tuple(value) if isinstance(value, list) else value)]
     return tuple(line)
@@ -236,18 +233,11 @@ def argv(given: Values, version: str, extra: Values | None = None) -> tuple[str,
 def without(argv: Sequence[str], names: Collection[str]) -> list[str]:
     """Return a command line without these flags of the release, which are written in full."""
     kept: list[str] = []
-    dropping = False
+    flag = ""
     for word in argv:
-        if word.startswith("--"):
-            dropping = word.removeprefix("--").partition("=")[0] in names
-        if not dropping:
-            kept.append(word)
+        flag = word.removeprefix("--").partition("=")[0] if word.startswith("--") else flag
+        kept += [] if flag in names else [word]
     return kept
-
-
-@cache
-def _order(version: str) -> tuple[tuple[str, str | None], ...]:
-    return tuple((name, spelled(name, version)) for name in FLAT_NAMES)
 
 
 class CommandLine(NamedTuple):

@@ -17,7 +17,6 @@ from backends.openrlhf.flags import (
     is_given,
     release_table,
     spelled,
-    words,
 )
 from backends.openrlhf.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.errors import Fault, SpecError
@@ -30,7 +29,6 @@ from orchestrator.library.manifest import (
     WHOLE,
     Account,
     AllBut,
-    Carried,
     Manifest,
     Meaning,
     Number,
@@ -46,6 +44,7 @@ from orchestrator.library.manifest import (
     sampling_rows,
     weighs_policy_loss,
 )
+from orchestrator.library.memory import longest_sequence
 from orchestrator.library.needs import NEEDS, asked, backend_rows, label_row, prompts_row
 from orchestrator.settings import Settings
 
@@ -270,9 +269,6 @@ _NO_CONSTANT = (
     "loss.aggregation=token_mean (drop constant_tokens) with advantage.estimator=dr_grpo."
 )
 _SCHEDULES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
-_AGGREGATION = ("actor.loss_agg_mode", "train.micro_batch_size")
-_ESTIMATOR = ("algo.kl.estimator", "algo.kl.unbiased_gradient")
-_FILE = "data.prompt_dataset"
 
 MODEL_AND_DATA = (
     label_row("OpenRLHF"),
@@ -288,27 +284,25 @@ MODEL_AND_DATA = (
         ),
     ),
     prompts_row("name", NAME),
-    prompts_row("path", account=_path_account, shows=(_FILE, "data.max_samples")),
-    prompts_row("split", "applied when the prompt file is made", (_FILE,)),
+    prompts_row("path", account=_path_account),
+    prompts_row("split", "applied when the prompt file is made"),
     prompts_row(
         "num_prompts",
         "a shorter file would end training early, without a message",
-        (_FILE,),
         offer=Such("the number of prompts of the split", COUNT.__contains__),
         advice="It has no number of steps and stops when its prompts run out: with "
         "data.num_prompts orch repeats and cuts them to exactly num_train_steps.",
     ),
-    prompts_row("instruction", "already part of each prompt of the file", (_FILE,)),
+    prompts_row("instruction", "already part of each prompt of the file"),
     prompts_row(
         "reward",
         "a rule of reward.py, which reward.remote_url names",
-        ("reward.remote_url", "reward.clip_range"),
     ),
     Row(
         "data.max_prompt_tokens",
         "data.max_len",
         offer=COUNT,
-        write=lambda s: s.data.max_prompt_tokens + s.rollout.max_response_tokens,
+        write=longest_sequence,
         read=lambda launch: (
             _integer(launch, "data.max_len") - _integer(launch, "rollout.max_new_tokens")
         ),
@@ -343,7 +337,6 @@ OBJECTIVE = (
         when=GSPO,
         account=lambda s: approximated_if(s.kl.placement == "loss", KL_BY_TOKENS),
         advice="OpenRLHF averages gspo by response always: set loss.aggregation=sequence_mean.",
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.aggregation",
@@ -357,7 +350,6 @@ OBJECTIVE = (
             BY_RESPONSES,
         ),
         advice=_NO_CONSTANT,
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.aggregation",
@@ -366,14 +358,12 @@ OBJECTIVE = (
         read=_of_one_response,
         until=READ,
         advice=_NO_CONSTANT,
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.aggregation",
         carried_by="micro-batches of several sequences",
         offer=fixed("token_mean", MICRO_BATCHES, "approximated"),
         until=READ,
-        shows=_AGGREGATION,
     ),
     Row(
         "loss.constant_tokens",
@@ -435,6 +425,10 @@ def _kind(names: Mapping[str, str]) -> Callable[[Values], object]:
     return read
 
 
+def _sending(values: Values) -> Callable[[Settings], Values]:
+    return lambda _: values
+
+
 def _bound(at: int) -> Callable[[Values], object]:
     def read(launch: Any) -> object:
         return launch[BOUNDS][at] if _is_corrected(launch) else ABSENT
@@ -449,36 +443,30 @@ def _corrected_by(settings: Settings) -> str:
 
 
 _WEIGHTS = "the ratio of the trainer's probability before the first minibatch to the engine's"
-_OF_CORRECTION = (LEVEL, MODE, BOUNDS)
 
 CORRECTION = (
     Row(
         "loss.correction",
         carried_by="the absence of a level, or of the switch",
-        offer=(Meaning(None, ABSENT, note="no weight"),),
+        offer=fixed(None, "no weight"),
         read=lambda launch: ABSENT if _is_corrected(launch) else None,
     ),
-    Row(
-        "loss.correction.kind",
-        MODE,
-        offer=named(_BY_TOKEN),
-        adds=lambda _: {LEVEL: "token", GATING: "ratio"},
-        read=_kind(_BY_TOKEN),
-        since=READ,
-        note=_WEIGHTS,
-        advice=_corrected_by,
-        shows=_OF_CORRECTION,
-    ),
-    Row(
-        "loss.correction.kind",
-        MODE,
-        offer=named(_BY_TOKEN_FLAT),
-        adds=lambda _: {LEVEL: True},
-        read=_kind(_BY_TOKEN_FLAT),
-        until=READ,
-        note=_WEIGHTS,
-        advice=_corrected_by,
-        shows=_OF_CORRECTION,
+    *(
+        Row(
+            "loss.correction.kind",
+            MODE,
+            offer=named(kinds),
+            adds=_sending(level),
+            read=_kind(kinds),
+            since=since,
+            until=until,
+            note=_WEIGHTS,
+            advice=_corrected_by,
+        )
+        for kinds, level, since, until in (
+            (_BY_TOKEN, {LEVEL: "token", GATING: "ratio"}, READ, ""),
+            (_BY_TOKEN_FLAT, {LEVEL: True}, "", READ),
+        )
     ),
     *(
         Row(
@@ -511,7 +499,6 @@ KL = (
         when={"kl.placement": ("loss",)},
         since=READ,
         account=_kl_estimator_account,
-        shows=_ESTIMATOR,
     ),
     Row(
         "kl.estimator",
@@ -520,7 +507,6 @@ KL = (
         read=_plain_estimator,
         account=_kl_estimator_account,
         advice=_estimator_advice,
-        shows=_ESTIMATOR,
     ),
     Row(
         "kl.placement",
@@ -553,7 +539,6 @@ ROLLOUT_AND_BATCH = (
         "rollout.max_response_tokens",
         "rollout.max_new_tokens",
         offer=COUNT,
-        shows=("rollout.max_new_tokens", "data.max_len"),
     ),
     *sampling_rows("rollout.temperature", "rollout.top_p"),
     Row(
@@ -632,7 +617,6 @@ RUN = (
         adds=lambda _: {"train.num_episodes": 1, "train.max_epochs": 1},
         read=_train_steps,
         note=STEPS_NOTE,
-        shows=("data.max_samples", "train.num_episodes"),
     ),
     *backend_rows("openrlhf", VERSIONS),
     Row(
@@ -650,7 +634,6 @@ RUN = (
         read=lambda launch: _integer(launch, "train.async_queue_size") * _minibatches(launch),
         status="approximated",
         note=QUEUE,
-        shows=("train.async_enable", "train.async_queue_size"),
     ),
     Row(
         "seed",
@@ -694,18 +677,9 @@ PRECISION = (
 )
 
 
-def _show(carried: Carried, launch: Values, version: str) -> tuple[str, str]:
-    """Return the flags on the command line, as the release spells them, and their value."""
-    row = carried.row
-    flags: list[str] = []
-    values: list[str] = []
-    for name in row.shows or (row.key,):
-        value = launch.get(name)
-        if is_given(value):
-            flags.append(spelled(name, version) or name)
-            # A prompt file may be named many times; show it once.
-            values.append(" ".join(words(value)).partition(",")[0] or "given")
-    return " ".join(flags), " ".join(values)
+def _spelled(name: str, value: object, version: str) -> str:
+    """Return a flag on the command line, as the release spells it."""
+    return (spelled(name, version) or name) if is_given(value) else ""
 
 
 def _of_tokens(settings: Settings) -> Account:
@@ -758,7 +732,7 @@ MANIFEST = Manifest(
         NO_LORA,
     ),
     tables={version: release_table(version) for version in VERSIONS},
-    show=_show,
+    spelled=_spelled,
     version_advice="orch knows the flags of these releases only; they were all renamed at 0.10.2. "
     f"Set backend.version={NEWEST}.",
 )

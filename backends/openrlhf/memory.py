@@ -2,7 +2,7 @@
 
 from backends.openrlhf.manifest import MANIFEST
 from backends.openrlhf.translate import rank_layout
-from orchestrator.library.memory import CheckpointUse, GpuUse, saves
+from orchestrator.library.memory import CheckpointUse, GpuUse, longest_sequence, saves
 from orchestrator.records import Cell
 
 
@@ -13,9 +13,8 @@ def gpu_memory(cell: Cell) -> GpuUse:
     policy, bf16, does not. Offloaded, AdamW and the reference policy are in the node's memory.
     """
     settings, system = cell.settings, cell.system
-    version = MANIFEST.version_of(settings)
-    layout = rank_layout(settings, cell.resources, version, system)
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    layout = rank_layout(cell, MANIFEST.version_of(settings))
+    longest = longest_sequence(settings)
     synchronous = settings.max_staleness_steps == 0
     reference = 0.0 if settings.kl.estimator == "none" or system.offload else 2.0
     return GpuUse(

@@ -8,13 +8,12 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from backends.openrlhf.checkpoints import steps_per_batch
+from backends.openrlhf.checkpoints import STEPS_DIR
 from backends.openrlhf.flags import VERSIONS, read
-from orchestrator.errors import LogFault
-from orchestrator.library.logged import LoggedMetric, LoggedMetrics, renamed
+from orchestrator.library.checkpoints import numbered
+from orchestrator.library.logged import LoggedMetric, LoggedMetrics, check_names, renamed
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.metrics.tensorboard import scalars
 from orchestrator.records import MetricPoint
@@ -52,14 +51,11 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     Raise LogFault after them if orch does not know the names in a log.
     """
     kept = NAMES if has_reference(attempt_dir) else _WITHOUT_KL
-    for directory in sorted((attempt_dir / "tensorboard").glob("global_step-x*")):
-        steps = steps_per_batch(directory.name)
-        if steps is None:
-            continue
-        logged = LoggedSteps()
+    for steps, directory in numbered(attempt_dir / "tensorboard", STEPS_DIR):
+        logged: set[str] = set()
         for file in sorted(directory.rglob("events.out.tfevents.*")):
             yield from _of_events(file, steps, logged, kept)
-        logged.check(directory, LAST, REWARD)
+        check_names(directory, "OpenRLHF", VERSIONS, logged, NAMES, LAST, REWARD)
 
 
 def has_reference(attempt_dir: Path) -> bool:
@@ -76,28 +72,12 @@ def has_reference(attempt_dir: Path) -> bool:
     return bool(coefficient)
 
 
-@dataclass
-class LoggedSteps:
-    """The names in the complete steps of a log.
+def _of_events(path: Path, steps: int, names_seen: set[str], kept: Names) -> Iterator[MetricPoint]:
+    """Yield one point per step, when the step is complete, and one per validation.
 
-    All steps but the last are complete. The last is complete if LAST ended it.
+    names_seen: takes the names in complete steps. All steps but the last are complete. The last is
+    complete if LAST ended it.
     """
-
-    whole: set[str] = field(default_factory=set)
-
-    def check(self, path: Path, *needed: str) -> None:
-        """Raise LogFault for a log that has no name known to orch, or lacks a needed one."""
-        if self.whole and not self.whole & NAMES.keys():
-            raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole)
-        for name in needed:
-            if self.whole and name not in self.whole:
-                raise LogFault.of_names(path, "OpenRLHF", VERSIONS, self.whole, name)
-
-
-def _of_events(
-    path: Path, steps: int, names_seen: LoggedSteps, kept: Names
-) -> Iterator[MetricPoint]:
-    """Yield one point per step, when the step is complete, and one per validation."""
     at, values = -1, dict[str, float]()
     for scalar in scalars(path):
         prefix, _, name = scalar.tag.partition("/")
@@ -106,11 +86,11 @@ def _of_events(
                 yield MetricPoint(scalar.step * steps, scalar.time, {VALIDATION: scalar.value})
             continue
         if scalar.step != at:
-            names_seen.whole.update(values)
+            names_seen.update(values)
             at, values = scalar.step, {}
         values[name if prefix == "train" else scalar.tag] = scalar.value
         if prefix == "train" and name == LAST:
-            names_seen.whole.update(values)
+            names_seen.update(values)
             yield MetricPoint(at * steps, scalar.time, canonical(values, steps, kept))
 
 

@@ -6,14 +6,13 @@ all GPUs; 0.10.1.post2 divides each micro batch by its own tokens, so that its s
 """
 
 from backends.openrlhf.flags import NEWEST, is_read
-from orchestrator.library.manifest import SystemRow
+from orchestrator.library.manifest import SystemRow, of_checkpointing, of_engine
 from orchestrator.settings import Settings
 
 TOKENS = ("train.max_tokens_per_gpu", "rollout.max_tokens_per_gpu")
 DYNAMIC = "train.dynamic_batch_enable"
 OFFLOADED = ("ds.adam_offload", "ref.offload")
 _SUMS = "0.11.2 divides by the tokens of the accumulated step, over all GPUs (ppo_actor.py)"
-_ENGINE = "vLLM's own; it moves no probability but by rounding"
 
 
 def _own_tokens(settings: Settings) -> str:
@@ -48,19 +47,14 @@ SYSTEM = (
         send=lambda value, _: {DYNAMIC: True, **dict.fromkeys(TOKENS, value)},
         changes=_order,
     ),
-    SystemRow("engine_memory", ("vllm.gpu_memory_utilization",), _ENGINE),
-    SystemRow("tensor_parallel", ("vllm.tensor_parallel_size",), _ENGINE, by_layout=True),
+    of_engine("engine_memory", "vllm.gpu_memory_utilization"),
+    of_engine("tensor_parallel", "vllm.tensor_parallel_size", by_layout=True),
     SystemRow(
         "offload",
         OFFLOADED,
         "AdamW's step runs on the CPU in fp32 (DeepSpeedCPUAdam), by the same rule",
     ),
-    SystemRow(
-        "gradient_checkpointing",
-        ("actor.gradient_checkpointing_enable",),
-        "activations are computed again, by the same operations",
-        measured="0.11.2",
-    ),
+    of_checkpointing("actor.gradient_checkpointing_enable", "0.11.2"),
 )
 FIELDS_OF_KEYS = {
     "data.prompt_dataset": "data.path",

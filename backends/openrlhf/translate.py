@@ -5,8 +5,7 @@ train: GPUs, batches, prompts and paths. Its parser accepts most of them. README
 would happen.
 """
 
-from collections.abc import Iterator
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,13 +30,13 @@ from backends.openrlhf.manifest import (
 )
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
-from orchestrator.library.manifest import Carried, validation
-from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.manifest import Carried, refuse_if, validation
+from orchestrator.library.memory import longest_sequence, micro_batch
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import AS_SENT, Resources, Settings, System
+from orchestrator.settings import Settings
 
-REWARD = "reward.py"
+REWARDS, REWARD = Path(__file__).parent / "rewards", "reward.py"
 NO_KEY = "of_the_environment"
 """OpenRLHF logs to W&B where it is given a key, and uses it only if the environment has none. A
 key does not belong into arguments."""
@@ -90,8 +89,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     loggers.refuse(cell, ("wandb", "tensorboard"), "OpenRLHF logs to W&B and to TensorBoard alone.")
     version = MANIFEST.version_of(settings)
     carried = _carried(settings)
-    layout = rank_layout(settings, cell.resources, version, cell.system)
-    check(settings, version, layout, paths)
+    layout = rank_layout(cell, version)
+    check(cell, version, layout, paths)
     needed = needs(
         settings,
         version,
@@ -122,7 +121,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         backend="openrlhf",
         version=version,
         argv=program,
-        files={REWARD: reward_file(), **shared_files(cell, PROMPTS_FORMAT, needed)},
+        files={REWARD: text_of(REWARDS, REWARD), **shared_files(cell, PROMPTS_FORMAT, needed)},
         env={
             **({"RAY_ADDRESS": "auto"} if cell.resources.num_nodes > 1 else {}),
             **loggers.variables(cell, paths),
@@ -220,7 +219,7 @@ def _validation(cell: Cell, options: Options, version: str) -> LedgerEntry:
 def _output(cell: Cell, paths: AttemptPaths) -> Options:
     minibatches = cell.settings.batch.num_minibatches
     every = cell.cadence.checkpoint_every_steps
-    steps = STEPS_DIR.format(minibatches)
+    steps = f"{STEPS_DIR}{minibatches}"
     wandb = {
         "logger.wandb.key": NO_KEY,
         "logger.wandb.project": loggers.project(paths),
@@ -228,9 +227,7 @@ def _output(cell: Cell, paths: AttemptPaths) -> Options:
     }
     return {
         "ckpt.path": str(paths.checkpoints_dir / steps),
-        "ckpt.output_dir": str(
-            paths.checkpoints_dir / FINAL_DIR.format(cell.settings.num_train_steps)
-        ),
+        "ckpt.output_dir": f"{paths.checkpoints_dir / FINAL_DIR}{cell.settings.num_train_steps}",
         "ckpt.save_steps": None if every is None else max(1, round(every / minibatches)),
         "ckpt.save_hf": every is not None,
         "ckpt.max_num": 2,
@@ -242,194 +239,145 @@ def _output(cell: Cell, paths: AttemptPaths) -> Options:
     }
 
 
-@cache
-def reward_file() -> str:
-    """Return the text of the reward function that the samplers load."""
-    return (Path(__file__).parent / "rewards" / "reward.py").read_text(encoding="utf-8")
-
-
-def rank_layout(
-    settings: Settings, resources: Resources, version: str, system: System = AS_SENT
-) -> RankLayout:
+def rank_layout(cell: Cell, version: str) -> RankLayout:
     """Return the split of the GPUs. Synchronous: all models share every GPU. Else half train.
 
     Raise UnsupportedSetting if the GPUs cannot be halved, or a batch does not divide over them: the
     library would leave some ranks with fewer samples and hang, or fail in DeepSpeed.
     """
-    nodes, gpus = resources.num_nodes, resources.gpus_per_node
-    if settings.max_staleness_steps > 0:
-        nodes, gpus = _half(nodes, gpus)
-    if gpus == 0:
-        raise _refused(
-            "resources.gpus_per_node",
-            resources.gpus_per_node,
-            "1 or more",
-            "Every model of a run lives on GPUs; set resources.gpus_per_node.",
-        )
-    workers = nodes * gpus
-    per_step = settings.batch.num_prompts * settings.rollout.group_size
-    per_minibatch, remainder = divmod(per_step, settings.batch.num_minibatches)
-    if remainder or per_minibatch % workers:
-        raise _refused(
-            "batch.num_prompts",
-            settings.batch.num_prompts,
-            f"num_prompts x group_size / num_minibatches a multiple of {workers}",
-            f"A minibatch has {per_step / settings.batch.num_minibatches:g} rollouts and {workers} "
-            "GPUs train: change batch.num_prompts, rollout.group_size or the number of GPUs.",
-        )
+    refuse, settings, batch = partial(refuse_if, cell), cell.settings, cell.settings.batch
+    nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
+    halved = settings.max_staleness_steps > 0
+    refuse(
+        halved and nodes % 2 and gpus % 2,
+        "resources.gpus_per_node",
+        "an even number of nodes or of GPUs",
+        "Asynchronous training keeps half of the GPUs for sampling: give an even number, or "
+        "set max_staleness_steps=0.",
+    )
+    if halved:
+        nodes, gpus = (nodes, gpus // 2) if nodes % 2 else (nodes // 2, gpus)
+    refuse(
+        gpus == 0,
+        "resources.gpus_per_node",
+        "1 or more",
+        "Every model of a run lives on GPUs; set resources.gpus_per_node.",
+    )
+    workers, rollouts = nodes * gpus, batch.num_prompts * settings.rollout.group_size
+    per_minibatch, remainder = divmod(rollouts, batch.num_minibatches)
+    refuse(
+        remainder or per_minibatch % workers,
+        "batch.num_prompts",
+        f"num_prompts x group_size / num_minibatches a multiple of {workers}",
+        f"A minibatch has {rollouts / batch.num_minibatches:g} rollouts and {workers} GPUs train: "
+        "change batch.num_prompts, rollout.group_size or the number of GPUs.",
+    )
     share = per_minibatch // workers
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
-    tokens = longest if is_read(version) else 1
-    micro = micro_batch(share, tokens, MOST_TOKENS, LARGEST_MICRO_BATCH)
+    tokens = longest_sequence(settings) if is_read(version) else 1
     by_sequence = not is_read(version) and settings.loss.aggregation == "sequence_mean"
     key = spelled("train.micro_batch_size", version) or ""
-    declared = MANIFEST.micro_batch(settings, system, key.removeprefix("--"))
-    if declared is not None and share % declared:
-        raise _refused(
-            "system.micro_batch",
-            declared,
-            f"divisors of {share}",
-            f"A GPU has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
-        )
-    if by_sequence and declared not in (None, 1):
-        raise _refused(
-            "system.micro_batch",
-            declared,
-            "1",
-            f"In {version} micro-batches of one sequence make loss.aggregation=sequence_mean: "
-            "leave it out.",
-        )
-    parallel = system.tensor_parallel or 1
-    if gpus % parallel:
-        raise _refused(
-            "system.tensor_parallel",
-            parallel,
-            f"divisors of {gpus}",
-            f"Engines of {parallel} GPUs do not fill the {gpus} GPUs that a node has for them: "
-            "take a divisor.",
-        )
-    micro = declared or micro
+    declared = MANIFEST.micro_batch(settings, cell.system, key.removeprefix("--"))
+    refuse(
+        share % (declared or 1),
+        "system.micro_batch",
+        f"divisors of {share}",
+        f"A GPU has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
+        declared,
+    )
+    refuse(
+        by_sequence and declared not in (None, 1),
+        "system.micro_batch",
+        "1",
+        f"In {version} micro-batches of one sequence make loss.aggregation=sequence_mean: "
+        "leave it out.",
+        declared,
+    )
+    parallel = cell.system.tensor_parallel or 1
+    refuse(
+        gpus % parallel,
+        "system.tensor_parallel",
+        f"divisors of {gpus}",
+        f"Engines of {parallel} GPUs do not fill the {gpus} GPUs that a node has for them: "
+        "take a divisor.",
+    )
+    micro = declared or micro_batch(share, tokens, MOST_TOKENS, LARGEST_MICRO_BATCH)
     return RankLayout(
         nodes, gpus, workers // parallel, 1 if by_sequence else micro, micro, parallel
     )
 
 
-def _half(nodes: int, gpus: int) -> tuple[int, int]:
-    """Return half of the nodes, or half of each node's GPUs."""
-    if nodes % 2 == 0:
-        return nodes // 2, gpus
-    if gpus % 2:
-        raise _refused(
-            "resources.gpus_per_node",
-            gpus,
-            "an even number of nodes or of GPUs",
-            "Asynchronous training keeps half of the GPUs for sampling: give an even number, or "
-            "set max_staleness_steps=0.",
-        )
-    return nodes, gpus // 2
-
-
-def check(settings: Settings, version: str, layout: RankLayout, paths: AttemptPaths) -> None:
+def check(cell: Cell, version: str, layout: RankLayout, paths: AttemptPaths) -> None:
     """Raise UnsupportedSetting for the first rule that a cell breaks."""
-    for refusal in _refusals(settings, version, layout, paths):
-        raise refusal
-
-
-def _refusals(
-    settings: Settings, version: str, layout: RankLayout, paths: AttemptPaths
-) -> Iterator[UnsupportedSetting]:
-    yield from _weighted_gradient(settings)
-    yield from _prompts(settings)
-    yield from _words(settings, paths)
-    if settings.max_staleness_steps % settings.batch.num_minibatches:
-        yield _refused(
-            "max_staleness_steps",
-            settings.max_staleness_steps,
-            f"multiples of batch.num_minibatches ({settings.batch.num_minibatches})",
-            "The queue between sampler and trainer holds whole rollout batches: take a multiple of "
-            "batch.num_minibatches.",
+    refuse, settings, loss = partial(refuse_if, cell), cell.settings, cell.settings.loss
+    _check_weighted_gradient(settings)
+    copies = num_copies(settings)
+    refuse(
+        settings.data.num_prompts and copies > MOST_COPIES,
+        "data.num_prompts",
+        f"a split passed at most {MOST_COPIES} times",
+        f"num_train_steps needs {copies} passes; take more prompts or fewer train steps.",
+    )
+    for sign in (",", "@"):  # OpenRLHF cuts paths at a comma, and those of data at @
+        refuse(
+            sign in str(paths.plan_dir),
+            "site.runs_dir",
+            f"a path without '{sign}'",
+            "It splits the paths of prompts and rewards there: move the runs folder.",
+            paths.plan_dir,
         )
-    correction = settings.loss.correction
-    if settings.loss.policy == "gspo" and correction is not None:
-        yield _refused(
-            "loss.correction",
-            correction.kind,
-            "none, where loss.policy is gspo",
-            "OpenRLHF's gspo with a correction takes its ratio to the engine and weights nothing "
-            "(openrlhf/models/loss.py, PolicyLoss): leave it out, or set loss.policy=ppo.",
-        )
-    by_token = settings.loss.aggregation == "token_mean"
-    if not is_read(version) and by_token and layout.micro_train == 1:
-        yield _refused(
-            "loss.aggregation",
-            "token_mean",
-            "sequence_mean",
-            f"{version} averages each micro-batch by itself, and only one sequence fits this batch "
-            f"and these GPUs: that is sequence_mean. backend.version={NEWEST} divides by the "
-            "tokens of the minibatch.",
-        )
+    refuse(
+        settings.model.path.startswith("-"),
+        "model.path",
+        "a path that starts otherwise",
+        "Its parser would take this for a flag: write ./ before it.",
+    )
+    refuse(
+        settings.max_staleness_steps % settings.batch.num_minibatches,
+        "max_staleness_steps",
+        f"multiples of batch.num_minibatches ({settings.batch.num_minibatches})",
+        "The queue between sampler and trainer holds whole rollout batches: take a multiple of "
+        "batch.num_minibatches.",
+    )
+    refuse(
+        loss.policy == "gspo" and loss.correction is not None,
+        "loss.correction",
+        "none, where loss.policy is gspo",
+        "OpenRLHF's gspo with a correction takes its ratio to the engine and weights nothing "
+        "(openrlhf/models/loss.py, PolicyLoss): leave it out, or set loss.policy=ppo.",
+        loss.correction and loss.correction.kind,
+    )
+    by_token = loss.aggregation == "token_mean"
+    refuse(
+        not is_read(version) and by_token and layout.micro_train == 1,
+        "loss.aggregation",
+        "sequence_mean",
+        f"{version} averages each micro-batch by itself, and only one sequence fits this batch "
+        f"and these GPUs: that is sequence_mean. backend.version={NEWEST} divides by the "
+        "tokens of the minibatch.",
+    )
 
 
-def _weighted_gradient(settings: Settings) -> Iterator[UnsupportedSetting]:
-    """Yield a refusal if the gradient of --algo.kl.unbiased_gradient is not the estimator's.
+def _check_weighted_gradient(settings: Settings) -> None:
+    """Raise UnsupportedSetting if --algo.kl.unbiased_gradient has not the estimator's gradient.
 
-    It is k2's, weighted by the ratio to the policy at the start of the rollout batch. That ratio is
-    1 at the first of the minibatches only, and is not the one to a stale rollout policy.
+    It has k2's, weighted by the ratio to the policy at the start of the rollout batch. That ratio
+    is 1 at the first of the minibatches only, and is not the one to a stale rollout policy.
     """
     estimator, minibatches = settings.kl.estimator, settings.batch.num_minibatches
     stale = settings.max_staleness_steps > 0
-    if settings.kl.placement != "loss":
-        return
-    if estimator in STRAIGHT_THROUGH and minibatches > 1:
+    why = ""
+    if settings.kl.placement == "loss" and estimator in STRAIGHT_THROUGH and minibatches > 1:
         weighted = "k2" if stale else "sg_rho_k2"
         why = (
             "With several minibatches its straight-through gradient is weighted by the importance "
             f"ratio: ask for {weighted}, or set batch.num_minibatches=1."
         )
-    elif estimator in WEIGHTED and stale:
+    elif settings.kl.placement == "loss" and estimator in WEIGHTED and stale:
         why = (
             "Its ratio is to the policy at the start of the rollout batch, not to the stale "
             "rollout policy: set max_staleness_steps=0, or take kl.estimator=k2."
         )
-    else:
-        return
-    offered = (
-        *PLAIN_ESTIMATORS,
-        *(STRAIGHT_THROUGH if minibatches == 1 else ()),
-        *(() if stale else WEIGHTED),
-    )
-    yield UnsupportedSetting("openrlhf", "kl.estimator", estimator, offered, why)
-
-
-def _prompts(settings: Settings) -> Iterator[UnsupportedSetting]:
-    known = settings.data.num_prompts
-    if known and (copies := num_copies(settings)) > MOST_COPIES:
-        yield _refused(
-            "data.num_prompts",
-            known,
-            f"a split passed at most {MOST_COPIES} times",
-            f"num_train_steps needs {copies} passes; take more prompts or fewer train steps.",
-        )
-
-
-def _words(settings: Settings, paths: AttemptPaths) -> Iterator[UnsupportedSetting]:
-    """Yield a refusal for each path that OpenRLHF cuts: at a comma, or at @ in a data path."""
-    for sign in (",", "@"):
-        if sign in str(paths.plan_dir):
-            yield _refused(
-                "site.runs_dir",
-                paths.plan_dir,
-                f"a path without '{sign}'",
-                "It splits the paths of prompts and rewards there: move the runs folder.",
-            )
-    if settings.model.path.startswith("-"):
-        yield _refused(
-            "model.path",
-            settings.model.path,
-            "a path that starts otherwise",
-            "Its parser would take this for a flag: write ./ before it.",
-        )
-
-
-def _refused(field: str, value: object, offered: str, advice: str) -> UnsupportedSetting:
-    return UnsupportedSetting("openrlhf", field, value, (offered,), advice)
+    if why:
+        straight = STRAIGHT_THROUGH if minibatches == 1 else ()
+        offered = (*PLAIN_ESTIMATORS, *straight, *(() if stale else WEIGHTED))
+        raise UnsupportedSetting("openrlhf", "kl.estimator", estimator, offered, why)

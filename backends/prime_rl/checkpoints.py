@@ -8,6 +8,7 @@ run_default/{checkpoints,broadcasts}/step_<n>   the orchestrator's state; weight
 from pathlib import Path
 
 from orchestrator.library import lora
+from orchestrator.library.checkpoints import numbered
 from orchestrator.records import Checkpoint
 
 ADAPTERS = "lora_adapters"
@@ -50,8 +51,5 @@ def _is_whole(path: Path) -> bool:
 
 def _weights(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return all policies, complete or not, oldest first."""
-    named = [
-        (path.name.removeprefix("step_"), path)
-        for path in (checkpoints_dir / "weights").glob("step_*")
-    ]
-    return sorted(Checkpoint(int(step), path) for step, path in named if step.isdecimal())
+    found = numbered(checkpoints_dir / "weights", "step_")
+    return [Checkpoint(step, path) for step, path in found]

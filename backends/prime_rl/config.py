@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator, Mapping
 
 from backends.prime_rl.launch import SERVER_HOST
-from backends.prime_rl.manifest import ENVIRONMENT_ID, sequence_tokens
+from backends.prime_rl.manifest import ENVIRONMENT_ID
 from backends.prime_rl.releases import CURRENT
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
+from orchestrator.library.manifest import refuse_if
+from orchestrator.library.memory import longest_sequence
 from orchestrator.records import AttemptPaths, Cell
 
 INTERVAL = "orchestrator.eval.interval"
@@ -100,15 +101,14 @@ def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
     if alone and _has_reference(cell, version):
         yield "deployment.num_teacher_gpus", 1
     engines, parallel = served if alone else free, cell.system.tensor_parallel or 1
-    if engines % parallel:
-        raise UnsupportedSetting(
-            f"prime_rl {version}",
-            "system.tensor_parallel",
-            parallel,
-            (f"divisors of {engines}",),
-            f"Engines of {parallel} GPUs do not fill the {engines} GPUs that sample: take a "
-            "divisor.",
-        )
+    refuse_if(
+        cell,
+        engines % parallel,
+        "system.tensor_parallel",
+        f"divisors of {engines}",
+        f"Engines of {parallel} GPUs do not fill the {engines} GPUs that sample: take a divisor.",
+        library=f"prime_rl {version}",
+    )
     if parallel > 1:
         yield "inference.parallel.tp", parallel
     yield "inference.parallel.dp", engines // parallel
@@ -153,7 +153,7 @@ def _reference(cell: Cell, served: Mapping[str, object]) -> dict[str, object]:
         "server.port": REFERENCE_PORT,
         "parallel.dp": 1,
         "model.name": cell.settings.model.path,
-        "model.max_model_len": sequence_tokens(cell.settings),
+        "model.max_model_len": longest_sequence(cell.settings),
         "weight_broadcast.type": "filesystem",
         **own,
     }

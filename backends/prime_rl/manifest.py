@@ -20,7 +20,6 @@ from orchestrator.library.manifest import (
     TEXT,
     WHOLE,
     Account,
-    Carried,
     Constant,
     Manifest,
     Meaning,
@@ -34,6 +33,7 @@ from orchestrator.library.manifest import (
     one_format,
     same,
 )
+from orchestrator.library.memory import longest_sequence
 from orchestrator.library.needs import NEEDS, asked
 from orchestrator.settings import Settings
 
@@ -186,11 +186,6 @@ def _lag(settings: Settings) -> Account:
     return ("exact", _DROPPED) if settings.max_staleness_steps == 0 else ("approximated", LAG)
 
 
-def sequence_tokens(settings: Settings) -> int:
-    """Return the tokens of prompt and response together, which the library limits."""
-    return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
-
-
 def schedule_type(settings: Settings) -> str:
     """Return the library's schedule.
 
@@ -309,8 +304,8 @@ ROWS: tuple[Row, ...] = (
         "data.max_prompt_tokens",
         "seq_len",
         COUNT,
-        write=sequence_tokens,
-        adds=lambda s: {"inference.model.max_model_len": sequence_tokens(s)},
+        write=longest_sequence,
+        adds=lambda s: {"inference.model.max_model_len": longest_sequence(s)},
         read=_read_prompt_tokens,
         status="approximated",
         note=_PROMPT,
@@ -326,7 +321,6 @@ ROWS: tuple[Row, ...] = (
             ),
             Meaning("dr_grpo", "default", "exact", _MEAN),
         ),
-        shows=(_ADVANTAGE,),
         until=CURRENT,
     ),
     Row(
@@ -370,7 +364,6 @@ ROWS: tuple[Row, ...] = (
         offer=(Meaning(None, ABSENT, "extension", f"no clip; {_OURS}"),),
         carried_by="its absence",
         read=_read_clip,
-        shows=(_KWARGS,),
     ),
     Row("loss.clip.low", f"{_KWARGS}.clip_low", _POSITIVE, status="extension", note=_OURS),
     Row("loss.clip.high", f"{_KWARGS}.clip_high", _POSITIVE, status="extension", note=_OURS),
@@ -391,14 +384,6 @@ ROWS: tuple[Row, ...] = (
         until=CURRENT,
     ),
     Row(
-        "kl.estimator",
-        offer=(Meaning("none", ABSENT, "exact", _NO_KL),),
-        carried_by="our loss, which has no reference policy",
-        advice="Its RL loss is handed no reference log-probabilities, and its `kl_tau` pulls to "
-        f"the rollout policy. {_HAS_OLD} through our loss.",
-        since=CURRENT,
-    ),
-    Row(
         "kl.placement",
         f"{_KWARGS}.placement",
         _placements("reward", "loss", "reward_and_loss"),
@@ -416,16 +401,9 @@ ROWS: tuple[Row, ...] = (
         until=CURRENT,
     ),
     Row(
-        "kl.placement",
-        offer=(Meaning(None, ABSENT, "exact", _NO_KL),),
-        carried_by="our loss, which has no reference policy",
-        advice=f"Its RL loss is handed no reference log-probabilities. {_HAS_OLD} in our loss.",
-        since=CURRENT,
-    ),
-    Row(
         "kl.beta",
         f"{_KWARGS}.beta",
-        (Meaning(0.0, ABSENT, "exact", _NO_KL),),
+        fixed(0.0, _NO_KL),
         when=lambda s: s.kl.placement is None,
         until=CURRENT,
     ),
@@ -437,19 +415,34 @@ ROWS: tuple[Row, ...] = (
         account=_beta,
         until=CURRENT,
     ),
-    Row(
-        "kl.beta",
-        offer=(Meaning(0.0, ABSENT, "exact", _NO_KL),),
-        carried_by="our loss, which has no reference policy",
-        since=CURRENT,
+    *(
+        Row(
+            field,
+            offer=fixed(value, _NO_KL),
+            carried_by="our loss, which has no reference policy",
+            advice=advice,
+            since=CURRENT,
+        )
+        for field, value, advice in (
+            (
+                "kl.estimator",
+                "none",
+                (
+                    "Its RL loss is handed no reference log-probabilities, and its `kl_tau` pulls "
+                    f"to the rollout policy. {_HAS_OLD} through our loss."
+                ),
+            ),
+            (
+                "kl.placement",
+                None,
+                f"Its RL loss is handed no reference log-probabilities. {_HAS_OLD} in our loss.",
+            ),
+            ("kl.beta", 0.0, ""),
+        )
     ),
     Row(
         "kl.reset_reference_every_steps",
-        offer=(
-            Meaning(
-                None, ABSENT, "exact", "the reference policy's server never changes its weights"
-            ),
-        ),
+        offer=fixed(None, "the reference policy's server never changes its weights"),
         carried_by="the reference policy's server",
         advice="The reference policy is a server whose weights never change. Leave it out; of "
         "orch's backends only the embedded trainer resets it.",
@@ -702,13 +695,6 @@ def table_of(version: str) -> ReleaseTable:
     return ReleaseTable(version, frozenset(named), values, tuple(added), defaults=defaults)
 
 
-def _shown(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
-    """Return the key and the cell's value. A note has the library's unit if it differs."""
-    row = carried.row
-    key = "" if carried.meaning.theirs is ABSENT else row.key
-    return (row.shows or (key,))[0], str(carried.value)
-
-
 MANIFEST = Manifest(
     NAME,
     (CURRENT, OLD),
@@ -716,7 +702,6 @@ MANIFEST = Manifest(
     {version: table_of(version) for version in VERSIONS},
     default=OLD,
     constants=CONSTANTS,
-    show=_shown,
     system=SYSTEM,
     passes_keys=True,
     fields_of_keys=FIELDS_OF_KEYS,

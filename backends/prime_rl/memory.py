@@ -2,7 +2,7 @@
 
 from backends.prime_rl.config import trainer_gpus
 from backends.prime_rl.manifest import MANIFEST
-from orchestrator.library.memory import CheckpointUse, GpuUse, saves
+from orchestrator.library.memory import CheckpointUse, GpuUse, longest_sequence, saves
 from orchestrator.records import Cell
 
 ENGINE_MEMORY = 0.9
@@ -18,7 +18,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     """
     settings, system = cell.settings, cell.system
     trains_all = settings.lora is None
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    longest = longest_sequence(settings)
     return GpuUse(
         gpus=trainer_gpus(cell, MANIFEST.version_of(settings)),
         weights=4,

@@ -4,15 +4,14 @@ The trainer packs sequences into micro batches of `seq_len` tokens, which is the
 the cell: a micro batch has no setting.
 """
 
-from orchestrator.library.manifest import ABSENT, SystemRow
+from orchestrator.library.manifest import ABSENT, SystemRow, of_engine
 
-_ENGINE = "vLLM's own; it moves no probability but by rounding"
 OFFLOAD, CHECKPOINTING = "trainer.model.optim_cpu_offload", "trainer.model.ac.freq"
 MEMORY = "inference.gpu_memory_utilization"
 
 SYSTEM = (
-    SystemRow("engine_memory", (MEMORY,), _ENGINE),
-    SystemRow("tensor_parallel", ("inference.parallel.tp",), _ENGINE, by_layout=True),
+    of_engine("engine_memory", MEMORY),
+    of_engine("tensor_parallel", "inference.parallel.tp", by_layout=True),
     SystemRow(
         "offload",
         (OFFLOAD,),

@@ -4,8 +4,8 @@ The manifest refuses values of single fields. `check` refuses combinations that 
 schedules, and GPUs that do not fit.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from backends.prime_rl import config
@@ -14,8 +14,8 @@ from backends.prime_rl.manifest import ENVIRONMENT, HOOKS, LAUNCHER, MANIFEST
 from backends.prime_rl.releases import CURRENT, NAME, OLD, VERSIONS
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
-from orchestrator.library.manifest import Carried, validation
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.manifest import Carried, refuse_if, validation
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 
 PROMPTS_FORMAT = "questions"
@@ -85,7 +85,9 @@ def _carried(cell: Cell) -> tuple[Carried, ...]:
     try:
         return MANIFEST.carry(cell.settings)
     except UnsupportedSetting as refused:
-        raise refuse(cell, refused.field, refused.value, refused.offered, refused.advice) from None
+        raise UnsupportedSetting(
+            named(cell), refused.field, refused.value, refused.offered, refused.advice
+        ) from None
 
 
 def sent(tables: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
@@ -108,77 +110,51 @@ def _leaves(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, obj
             yield f"{prefix}{name}", value
 
 
-@cache
 def sources() -> dict[str, str]:
     """Return the modules shipped with a plan, by the names that Prime-RL imports."""
     folder = Path(__file__).parent
     names = {"hooks": HOOKS, "environment": ENVIRONMENT, "launch": LAUNCHER}
-    return {
-        f"{target}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
-        for name, target in names.items()
-    }
+    return {f"{target}.py": text_of(folder, f"{name}.py") for name, target in names.items()}
 
 
 def check(cell: Cell) -> None:
     """Raise UnsupportedSetting for the first combination that Prime-RL cannot express."""
-    _check_optimizer(cell)
-    _check_gpus(cell)
-
-
-def _check_optimizer(cell: Cell) -> None:
+    refuse = partial(refuse_if, cell, library=named(cell))
     optimizer, steps = cell.settings.optimizer, cell.settings.num_train_steps
-    if optimizer.num_warmup_steps >= steps and optimizer.num_warmup_steps:
-        raise refuse(
-            cell,
-            "optimizer.num_warmup_steps",
-            optimizer.num_warmup_steps,
-            (f"0 to {steps - 1}",),
-            "Its schedule must leave a step after the warm-up.",
-        )
-    if optimizer.schedule == "linear" and steps - optimizer.num_warmup_steps < 2:
-        raise refuse(
-            cell,
-            "optimizer.schedule",
-            "linear",
-            ("constant", "cosine"),
-            "Its linear decay divides by the decay steps less one. Train at least two steps after "
-            "the warm-up.",
-        )
-
-
-def _check_gpus(cell: Cell) -> None:
+    refuse(
+        optimizer.num_warmup_steps and optimizer.num_warmup_steps >= steps,
+        "optimizer.num_warmup_steps",
+        f"0 to {steps - 1}",
+        "Its schedule must leave a step after the warm-up.",
+    )
+    refuse(
+        optimizer.schedule == "linear" and steps - optimizer.num_warmup_steps < 2,
+        "optimizer.schedule",
+        "constant, cosine",
+        "Its linear decay divides by the decay steps less one. Train at least two steps after "
+        "the warm-up.",
+    )
     nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
-    if nodes > 2:
-        raise refuse(
-            cell,
-            "resources.num_nodes",
-            nodes,
-            (1, 2),
-            "One node trains and one serves. Use nodes with more GPUs, or train with verl.",
-        )
+    refuse(
+        nodes > 2,
+        "resources.num_nodes",
+        "1, 2",
+        "One node trains and one serves. Use nodes with more GPUs, or train with verl.",
+    )
     current = cell.settings.backend.version == CURRENT
     least = (1 if current else 2) + (nodes == 1)
-    if gpus < least:
-        why = (
-            "The trainer and the rollout policy each need a GPU."
-            if current
-            else (
-                "The trainer, the rollout policy and the reference policy each need a GPU (the "
-                "same "
-                "split is kept without KL, so that the lag of the policies compares)."
-            )
-        )
-        raise refuse(cell, "resources.gpus_per_node", gpus, (f"{least} or more",), why)
+    refuse(
+        gpus < least,
+        "resources.gpus_per_node",
+        f"{least} or more",
+        "The trainer and the rollout policy each need a GPU."
+        if current
+        else "The trainer, the rollout policy and the reference policy each need a GPU (the same "
+        "split is kept without KL, so that the lag of the policies compares).",
+    )
 
 
-def refuse(
-    cell: Cell, field: str, value: object, offered: Sequence[object], advice: str
-) -> UnsupportedSetting:
-    """Return the error for a field that cannot be run.
-
-    It names the release that the cell would train in, or only the library if orch does not know the
-    release.
-    """
+def named(cell: Cell) -> str:
+    """Return the library with the release that the cell would train in, if orch knows it."""
     version = cell.settings.backend.version or VERSIONS[0]
-    name = f"{NAME} {version}" if version in VERSIONS else NAME
-    return UnsupportedSetting(name, field, value, offered, advice)
+    return f"{NAME} {version}" if version in VERSIONS else NAME

@@ -9,17 +9,11 @@ A step of SkyRL is a rollout batch. The folder's name has the train steps of a b
 reader needs no other file.
 """
 
-import contextlib
-import os
-import re
 from pathlib import Path
 
 from orchestrator.library import lora
-from orchestrator.library.checkpoints import TEXTS, is_complete
+from orchestrator.library.checkpoints import TEXTS, is_complete, numbered
 from orchestrator.records import Checkpoint
-
-_STEP = "global_step_"
-_UPDATES = re.compile(r".*-x(\d+)")
 
 
 def exports_of(checkpoints_dir: Path, updates: int) -> Path:
@@ -30,12 +24,6 @@ def exports_of(checkpoints_dir: Path, updates: int) -> Path:
 def state_of(checkpoints_dir: Path) -> Path:
     """Return the folder of the state from which SkyRL resumes."""
     return checkpoints_dir / "state"
-
-
-def updates_of(folder: Path) -> int | None:
-    """Return the train steps of a SkyRL step in a folder's name, or None for another name."""
-    match = _UPDATES.fullmatch(folder.name)
-    return int(match[1]) if match else None
 
 
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
@@ -67,16 +55,8 @@ def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
 
 
 def _exports(checkpoints_dir: Path) -> list[Checkpoint]:
-    exported = []
-    with contextlib.suppress(FileNotFoundError):
-        for exports in os.scandir(checkpoints_dir):
-            updates = updates_of(Path(exports))
-            if updates and exports.name.startswith("exports-"):
-                steps = _steps(Path(exports))
-                exported += [Checkpoint(step * updates, path) for step, path in steps]
-    return exported
-
-
-def _steps(exports: Path) -> list[tuple[int, Path]]:
-    names = [(entry.name.removeprefix(_STEP), Path(entry)) for entry in os.scandir(exports)]
-    return [(int(step), path / "policy") for step, path in names if step.isdecimal()]
+    return [
+        Checkpoint(step * updates, path / "policy")
+        for updates, exports in numbered(checkpoints_dir, "exports-x")
+        for step, path in numbered(exports, "global_step_")
+    ]

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from backends.skyrl.overrides import written
 from backends.skyrl.system import FIELDS_OF_KEYS, SYSTEM
 from orchestrator.library import key_tables, lora
 from orchestrator.library.key_tables import driven, is_since, load_options
@@ -23,12 +22,12 @@ from orchestrator.library.manifest import (
     WHOLE,
     Account,
     AllBut,
-    Carried,
     Manifest,
     Meaning,
     Number,
     ReleaseTable,
     Row,
+    Status,
     Such,
     Values,
     beta_rows,
@@ -290,13 +289,9 @@ def _clip_keys(settings: Settings) -> Values:
     return keys if clip is None or clip.dual is None else {**keys, DUAL: clip.dual}
 
 
-def _own_loss(settings: Settings) -> str:
-    return "dual_clip" if settings.loss.clip and settings.loss.clip.dual else "regular"
-
-
-def _rollout_loss(settings: Settings) -> str:
-    dual = settings.loss.clip and settings.loss.clip.dual
-    return "orch_rollout_dual_clip" if dual else "orch_rollout_ppo"
+def _loss_of(losses: tuple[str, ...]) -> Callable[[Settings], str]:
+    """Return a writer of the loss: of two, the one without or with a dual clip."""
+    return lambda settings: losses[bool(settings.loss.clip and settings.loss.clip.dual)]
 
 
 def _masked_by(settings: Settings) -> Values:
@@ -450,42 +445,15 @@ POLICY_LOSSES = (
         when=_SYNCHRONOUS,
         advice=_only_to_engine,
     ),
-    Row(
-        "loss.policy",
-        LOSS_TYPE,
-        offer=_losses("cispo"),
-        read=_policy,
-        when=_SYNCHRONOUS,
-        until=NEWEST,
-    ),
-    Row(
-        "loss.policy",
-        LOSS_TYPE,
-        offer=_losses("cispo", **{ANCHOR: "old"}),
-        read=_policy,
-        when=_SYNCHRONOUS,
-        since=NEWEST,
-    ),
-    Row(
-        "loss.policy",
-        LOSS_TYPE,
-        offer=_losses("cispo", note=_TO_ENGINE, **{ANCHOR: "rollout"}),
-        read=_policy,
-        when=_STALE,
-        since=NEWEST,
-    ),
-    Row(
-        "loss.policy",
-        LOSS_TYPE,
-        offer=_losses("rollout_is", note=_TO_ENGINE),
-        read=_policy,
-    ),
-    Row(
-        "loss.policy",
-        LOSS_TYPE,
-        offer=_losses("dppo_tv", "dppo_kl", note=_TO_ENGINE),
-        read=_policy,
-        since=COUNTS_STEPS,
+    *(
+        Row("loss.policy", LOSS_TYPE, offer, read=_policy, when=when, since=since, until=until)
+        for offer, when, since, until in (
+            (_losses("cispo"), _SYNCHRONOUS, "", NEWEST),
+            (_losses("cispo", **{ANCHOR: "old"}), _SYNCHRONOUS, NEWEST, ""),
+            (_losses("cispo", note=_TO_ENGINE, **{ANCHOR: "rollout"}), _STALE, NEWEST, ""),
+            (_losses("rollout_is", note=_TO_ENGINE), None, "", ""),
+            (_losses("dppo_tv", "dppo_kl", note=_TO_ENGINE), None, COUNTS_STEPS, ""),
+        )
     ),
 )
 
@@ -544,6 +512,12 @@ MODEL_AND_DATA = (
         note="longer prompts are left out, not cut",
     ),
 )
+_CLIPPED: tuple[tuple[tuple[str, ...], Mapping[str, Any], str, str, Status, str], ...] = (
+    (LOSSES[:2], _SYNCHRONOUS, "", "", "exact", _OLD),
+    (LOSSES[:2], _STALE, "", COUNTS_STEPS, "approximated", _NO_RATIO),
+    (LOSSES[2:], _STALE, COUNTS_STEPS, "", "extension", _ROLLOUT_RATIO),
+)
+"""Losses without and with a dual clip, cells, releases, and how exactly the clip is carried."""
 OBJECTIVE = (
     Row(
         "advantage.estimator",
@@ -575,40 +549,22 @@ OBJECTIVE = (
             launch[DIVISOR] if launch[REDUCTION] == "seq_mean_token_sum_norm" else None
         ),
     ),
-    Row(
-        "loss.clip",
-        LOSS_TYPE,
-        offer=_CLIPS,
-        write=_own_loss,
-        adds=_clip_keys,
-        read=_clip,
-        when={**_SYNCHRONOUS, **_PPO},
-        note=_OLD,
-        advice=f"SkyRL is asked for no clip by {NO_CLIP}: set loss.clip=null.",
-    ),
-    Row(
-        "loss.clip",
-        LOSS_TYPE,
-        offer=_CLIPS,
-        write=_own_loss,
-        adds=_clip_keys,
-        read=_clip,
-        when={**_STALE, **_PPO},
-        until=COUNTS_STEPS,
-        status="approximated",
-        note=_NO_RATIO,
-    ),
-    Row(
-        "loss.clip",
-        LOSS_TYPE,
-        offer=_CLIPS,
-        write=_rollout_loss,
-        adds=_clip_keys,
-        read=_clip,
-        when={**_STALE, **_PPO},
-        since=COUNTS_STEPS,
-        status="extension",
-        note=_ROLLOUT_RATIO,
+    *(
+        Row(
+            "loss.clip",
+            LOSS_TYPE,
+            offer=_CLIPS,
+            write=_loss_of(losses),
+            adds=_clip_keys,
+            read=_clip,
+            when={**when, **_PPO},
+            since=since,
+            until=until,
+            status=status,
+            note=note,
+            advice=f"SkyRL is asked for no clip by {NO_CLIP}: set loss.clip=null.",
+        )
+        for losses, when, since, until, status, note in _CLIPPED
     ),
     *(_bounded(name, *keys) for name, keys in BOUNDS_OF.items()),
     Row(
@@ -813,27 +769,20 @@ RUN = (
         read=lambda launch: ABSENT if is_asynchronous(launch) else 0,
         until=COUNTS_STEPS,
     ),
-    Row(
-        "max_staleness_steps",
-        ENABLED,
-        offer=COUNT,
-        write=lambda _: True,
-        adds=_asynchronous_keys,
-        read=lambda launch: launch[BOUND],
-        since=COUNTS_STEPS,
-        status="approximated",
-        note=_AGGREGATE_BOUND,
-    ),
-    Row(
-        "max_staleness_steps",
-        ASYNCHRONOUS,
-        offer=COUNT,
-        write=lambda _: True,
-        adds=_asynchronous_keys,
-        read=lambda launch: launch[BOUND],
-        until=COUNTS_STEPS,
-        status="approximated",
-        note=_AGGREGATE_BOUND,
+    *(
+        Row(
+            "max_staleness_steps",
+            key,
+            offer=COUNT,
+            write=lambda _: True,
+            adds=_asynchronous_keys,
+            read=lambda launch: launch[BOUND],
+            since=since,
+            until=until,
+            status="approximated",
+            note=_AGGREGATE_BOUND,
+        )
+        for key, since, until in ((ENABLED, COUNTS_STEPS, ""), (ASYNCHRONOUS, "", COUNTS_STEPS))
     ),
     Row("seed", "trainer.seed", offer=WHOLE, status="approximated", note=_SEED),
 )
@@ -873,20 +822,11 @@ def _steps(launch: Any, *keys: str) -> object:
     return ABSENT if batches is None else batches * _minibatches(launch)
 
 
-def _show(carried: Carried, _launch: Values, _version: str) -> tuple[str, str]:
-    """Return all keys that carry a field, and their values as the launch spells them."""
-    sent = {key: value for key, value in carried.sent.items() if value is not ABSENT}
-    if sent:
-        return ", ".join(sent), ", ".join(map(written, sent.values()))
-    in_file = NEEDS if carried.row.field.startswith("data.") else ""
-    return in_file, str(carried.value)
-
-
 ENTROPY = (
     Row(
         "loss.entropy_bonus",
         carried_by=f"{ALGORITHM}.use_entropy_loss=false",
-        offer=(Meaning(0.0, ABSENT),),
+        offer=fixed(0.0),
         read=lambda launch: ABSENT if launch.get(f"{ALGORITHM}.use_entropy_loss") else 0.0,
     ),
     Row(
@@ -945,7 +885,6 @@ MANIFEST = Manifest(
     ),
     tables=tables(),
     extensions={ADVANTAGE: ("orch_reinforce",), LOSS_TYPE: LOSSES[2:]},
-    show=_show,
     version_advice=f"Set backend=skyrl@{NEWEST}, or leave the version out.",
 )
 

@@ -1,7 +1,7 @@
 """What a launch of SkyRL holds on a GPU, by its source (backends/skyrl_train/workers/fsdp)."""
 
 from backends.skyrl.translate import MOST_TOKENS, gpu_layout, sequences_per_gpu
-from orchestrator.library.memory import CheckpointUse, GpuUse, micro_batch, saves
+from orchestrator.library.memory import CheckpointUse, GpuUse, longest_sequence, micro_batch, saves
 from orchestrator.records import Cell
 
 ENGINE_MEMORY = 0.8
@@ -16,12 +16,9 @@ def gpu_memory(cell: Cell) -> GpuUse:
     moments.
     """
     settings, system = cell.settings, cell.system
-    asynchronous = bool(settings.max_staleness_steps)
-    layout = gpu_layout(
-        cell.resources, asynchronous=asynchronous, tensor_parallel=system.tensor_parallel or 1
-    )
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
-    sequences = sequences_per_gpu(settings, layout)
+    layout = gpu_layout(cell)
+    longest = longest_sequence(settings)
+    sequences = sequences_per_gpu(cell, layout)
     tokens = (system.micro_batch or micro_batch(sequences, longest, MOST_TOKENS)) * longest
     share = 0.0 if system.offload else 1.0
     trains_all = settings.lora is None

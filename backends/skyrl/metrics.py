@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from backends.skyrl.checkpoints import updates_of
 from backends.skyrl.manifest import VERSIONS
-from orchestrator.errors import LogFault
-from orchestrator.library.logged import LoggedMetric, LoggedMetrics, renamed
+from orchestrator.library.checkpoints import numbered
+from orchestrator.library.logged import LoggedMetric, LoggedMetrics, check_names, renamed
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.metrics.tensorboard import Scalar, scalars
 from orchestrator.records import MetricPoint
@@ -57,10 +56,9 @@ def read_metrics(attempt_dir: Path) -> Iterator[MetricPoint]:
     Raise LogFault after the last point if the log has no name known to orch.
     """
     names_by_step: dict[int, set[str]] = {}
-    for folder in sorted(attempt_dir.glob("tensorboard-x*")):
-        if updates := updates_of(folder):
-            for path in sorted(folder.glob("events.out.tfevents.*")):
-                yield from _points(scalars(path), updates, names_by_step)
+    for updates, folder in numbered(attempt_dir, "tensorboard-x"):
+        for path in sorted(folder.glob("events.out.tfevents.*")):
+            yield from _points(scalars(path), updates, names_by_step)
     names_by_step.pop(max(names_by_step, default=0), None)  # it may not be written whole yet
     _check(attempt_dir, names_by_step)
 
@@ -76,10 +74,7 @@ def _check(path: Path, names_by_step: Mapping[int, set[str]]) -> None:
         if step > 0 and any(not name.startswith(_BESIDE) for name in names)
     ]
     logged = {name for names in trained for name in names}
-    if logged and not logged & NAMES.keys():
-        raise LogFault.of_names(path, "SkyRL", VERSIONS, logged)
-    if logged and REWARD not in logged:
-        raise LogFault.of_names(path, "SkyRL", VERSIONS, logged, REWARD)
+    check_names(path, "SkyRL", VERSIONS, logged, NAMES, REWARD)
 
 
 def canonical(key: str) -> str | None:

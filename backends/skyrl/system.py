@@ -7,7 +7,7 @@ of responses, is weighted by the micro batch's share of them; the entropy is a m
 each micro batch (workers/worker.py).
 """
 
-from orchestrator.library.manifest import SystemRow
+from orchestrator.library.manifest import SystemRow, of_checkpointing, of_engine
 from orchestrator.settings import Settings
 
 ENGINE, TRAINER = "generator.inference_engine", "trainer"
@@ -15,7 +15,6 @@ OFFLOADED = tuple(f"{TRAINER}.{model}.fsdp_config.cpu_offload" for model in ("po
 MICRO = tuple(f"{TRAINER}.micro_{phase}_batch_size_per_gpu" for phase in ("train", "forward"))
 TOKENS = f"{TRAINER}.max_tokens_per_microbatch"
 _SUMS = "advantages are divided by the minibatch before it is split (ppo_utils.py)"
-_ENGINE = "vLLM's own; it moves no probability but by rounding"
 
 
 def _entropy(settings: Settings) -> str:
@@ -25,7 +24,7 @@ def _entropy(settings: Settings) -> str:
 
 
 SYSTEM = (
-    SystemRow("micro_batch", MICRO, _SUMS, measured="0.4.0", changes=_entropy, by_layout=True),
+    SystemRow("micro_batch", MICRO, _SUMS, "0.4.0", changes=_entropy, by_layout=True),
     SystemRow(
         "tokens_per_gpu",
         (TOKENS,),
@@ -33,18 +32,13 @@ SYSTEM = (
         changes=_entropy,
         since="0.3.0",
     ),
-    SystemRow("engine_memory", (f"{ENGINE}.gpu_memory_utilization",), _ENGINE),
-    SystemRow("engine_sequences", (f"{ENGINE}.max_num_seqs",), _ENGINE),
-    SystemRow("tensor_parallel", (f"{ENGINE}.tensor_parallel_size",), _ENGINE, by_layout=True),
+    of_engine("engine_memory", f"{ENGINE}.gpu_memory_utilization"),
+    of_engine("engine_sequences", f"{ENGINE}.max_num_seqs"),
+    of_engine("tensor_parallel", f"{ENGINE}.tensor_parallel_size", by_layout=True),
     SystemRow(
         "offload", OFFLOADED, "FSDP computes the same, and AdamW's step runs on the CPU in fp32"
     ),
-    SystemRow(
-        "gradient_checkpointing",
-        (f"{TRAINER}.gradient_checkpointing",),
-        "activations are computed again, by the same operations",
-        measured="0.4.0",
-    ),
+    of_checkpointing(f"{TRAINER}.gradient_checkpointing", "0.4.0"),
 )
 _PLACEMENT = "trainer.placement"
 FIELDS_OF_KEYS = {

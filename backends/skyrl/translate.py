@@ -5,7 +5,7 @@ combinations that SkyRL cannot train as asked: GPUs, batches and data.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,13 +24,12 @@ from backends.skyrl.manifest import (
 from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
 from backends.skyrl.system import MICRO
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
-from orchestrator.library.manifest import validation
-from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.manifest import refuse_if, validation
+from orchestrator.library.memory import longest_sequence, micro_batch
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import Cadence, Resources, Settings, System
+from orchestrator.settings import Cadence, Resources, Settings
 
 ENTRY, REWARD = "orch_skyrl.py", "reward.py"
 LAUNCH = Path(__file__).parent / "launch"
@@ -67,20 +66,16 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     settings = cell.settings
     version = MANIFEST.version_of(settings)
     carried = MANIFEST.carry(settings)
-    check(settings, version)
-    layout = gpu_layout(
-        cell.resources,
-        asynchronous=settings.max_staleness_steps > 0,
-        tensor_parallel=cell.system.tensor_parallel or 1,
-    )
-    sequences = sequences_per_gpu(settings, layout)
+    check(cell, version)
+    layout = gpu_layout(cell)
+    sequences = sequences_per_gpu(cell, layout)
     asked = ("backend.version", "model.name", "precision.training", "precision.checkpoint")
     needed = needs(settings, version, *asked)
     overrides = {
         **_paths(paths, settings),
         **dict(_machines(layout)),
         **_engine_probabilities(settings),
-        **dict(_micro_batches(settings, sequences, cell.system)),
+        **_micro_batches(cell, sequences),
         **dict(_cadence(cell.cadence, settings)),
         **MANIFEST.assignments(settings, carried),
     }
@@ -97,8 +92,8 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
             *(write(key, value) for key, value in overrides.items()),
         ),
         files={
-            ENTRY: _text(ENTRY),
-            REWARD: _text(REWARD),
+            ENTRY: text_of(LAUNCH, ENTRY),
+            REWARD: text_of(LAUNCH, REWARD),
             **shared_files(cell, PROMPTS_FORMAT, needed),
         },
         env={"TENSORBOARD_DIR": str(tensorboard_of(paths.attempt_dir, updates))},
@@ -139,24 +134,19 @@ def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:
     }
 
 
-def _micro_batches(
-    settings: Settings, sequences: int, system: System
-) -> Iterator[tuple[str, object]]:
-    declared = MANIFEST.micro_batch(settings, system, MICRO[0])
-    if declared is not None and sequences % declared:
-        raise _refused(
-            "system.micro_batch",
-            declared,
-            f"divisors of {sequences}",
-            f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts: take a "
-            "divisor.",
-        )
-    tokens = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
-    for phase in ("train", "forward"):
-        yield (
-            f"trainer.micro_{phase}_batch_size_per_gpu",
-            declared or micro_batch(sequences, tokens, MOST_TOKENS),
-        )
+def _micro_batches(cell: Cell, sequences: int) -> dict[str, object]:
+    declared = MANIFEST.micro_batch(cell.settings, cell.system, MICRO[0])
+    refuse_if(
+        cell,
+        sequences % (declared or 1),
+        "system.micro_batch",
+        f"divisors of {sequences}",
+        f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts: take a "
+        "divisor.",
+        declared,
+    )
+    most = micro_batch(sequences, longest_sequence(cell.settings), MOST_TOKENS)
+    return dict.fromkeys(MICRO, declared or most)
 
 
 def _machines(layout: GpuLayout) -> Iterator[tuple[str, object]]:
@@ -229,103 +219,93 @@ def _of_cadence(
     )
 
 
-@cache
-def _text(name: str) -> str:
-    return (LAUNCH / name).read_text(encoding="utf-8")
-
-
-def gpu_layout(resources: Resources, *, asynchronous: bool, tensor_parallel: int = 1) -> GpuLayout:
+def gpu_layout(cell: Cell) -> GpuLayout:
     """Return the split of the GPUs: all train and sample in turn, or, asynchronously, half train.
 
     Raise UnsupportedSetting for resources that cannot be split so.
     """
-    nodes, gpus = resources.num_nodes, resources.gpus_per_node
-    if gpus < 1:
-        raise _refused(
-            "resources.gpus_per_node",
-            gpus,
-            "1 or more",
-            "Set resources.gpus_per_node to what a node of the cluster has.",
-        )
-    train_nodes, train_gpus = nodes, gpus
-    if asynchronous:
-        train_nodes, train_gpus = (nodes // 2, gpus) if nodes % 2 == 0 else (nodes, gpus // 2)
-    if train_gpus % tensor_parallel:
-        raise _refused(
-            "system.tensor_parallel",
-            tensor_parallel,
-            f"divisors of {train_gpus}",
-            f"Engines of {tensor_parallel} GPUs do not fill the {train_gpus} GPUs that a node has "
-            "for them: take a divisor.",
-        )
-    engines = train_nodes * train_gpus // tensor_parallel
-    if not asynchronous or nodes % 2 == 0 or gpus % 2 == 0:
-        return GpuLayout(train_nodes, train_gpus, engines, not asynchronous, tensor_parallel)
-    raise _refused(
+    refuse, stale = partial(refuse_if, cell), bool(cell.settings.max_staleness_steps)
+    nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
+    parallel = cell.system.tensor_parallel or 1
+    refuse(
+        gpus < 1,
         "resources.gpus_per_node",
-        gpus,
+        "1 or more",
+        "Set resources.gpus_per_node to what a node of the cluster has.",
+    )
+    train_nodes, train_gpus = nodes, gpus
+    if stale:
+        train_nodes, train_gpus = (nodes // 2, gpus) if nodes % 2 == 0 else (nodes, gpus // 2)
+    refuse(
+        train_gpus % parallel,
+        "system.tensor_parallel",
+        f"divisors of {train_gpus}",
+        f"Engines of {parallel} GPUs do not fill the {train_gpus} GPUs that a node has for them: "
+        "take a divisor.",
+    )
+    refuse(
+        stale and nodes % 2 and gpus % 2,
+        "resources.gpus_per_node",
         "an even number",
         "Asynchronous training needs as many GPUs to sample as to train: make the number of nodes "
         "or of GPUs a node even.",
     )
+    engines = train_nodes * train_gpus // parallel
+    return GpuLayout(train_nodes, train_gpus, engines, not stale, parallel)
 
 
-def check(settings: Settings, version: str) -> None:
+def check(cell: Cell, version: str) -> None:
     """Raise UnsupportedSetting for a rollout batch that the data or the trainer does not allow."""
+    refuse, settings = partial(refuse_if, cell), cell.settings
     known, batch = settings.data.num_prompts, settings.batch.num_prompts
-    if known is not None and known < batch and counts_steps(version):
-        raise _refused(
-            "batch.num_prompts",
-            batch,
-            f"1 to {known}",
-            f"SkyRL drops a batch that its data cannot fill: of {known} prompts it would make none "
-            f"and end without a train step. Set batch.num_prompts={known} or less.",
-        )
-    correction = settings.loss.correction
-    if correction is not None and settings.max_staleness_steps:
-        raise _refused(
+    refuse(
+        known is not None and known < batch and counts_steps(version),
+        "batch.num_prompts",
+        f"1 to {known}",
+        f"SkyRL drops a batch that its data cannot fill: of {known} prompts it would make none "
+        f"and end without a train step. Set batch.num_prompts={known} or less.",
+    )
+    if (correction := settings.loss.correction) is not None:
+        refuse(
+            settings.max_staleness_steps,
             "loss.correction",
-            correction.kind,
             "none, where max_staleness_steps is above 0",
             "orch's asynchronous launches of SkyRL have ratios to the policy that sampled, which "
             "leave nothing to correct: leave it out, or set backend=openrlhf, whose ratios are to "
             "the trainer's own policy.",
-        )
-    if correction is not None and settings.loss.policy in TO_ENGINE:
-        raise _refused(
-            "loss.correction",
             correction.kind,
+        )
+        refuse(
+            settings.loss.policy in TO_ENGINE,
+            "loss.correction",
             f"none, where loss.policy is {settings.loss.policy}",
             "The ratio of this loss is to the engine already, and SkyRL would count it twice: "
             "leave it out, or set loss.policy=cispo, whose ratio is to the trainer's own policy.",
+            correction.kind,
         )
-    if settings.max_staleness_steps and settings.batch.num_minibatches > 1:
-        raise _refused(
-            "batch.num_minibatches",
-            settings.batch.num_minibatches,
-            1,
-            "SkyRL's asynchronous trainer makes one update a rollout batch. Set "
-            "batch.num_minibatches=1, or max_staleness_steps=0.",
-        )
+    refuse(
+        settings.max_staleness_steps and settings.batch.num_minibatches > 1,
+        "batch.num_minibatches",
+        1,
+        "SkyRL's asynchronous trainer makes one update a rollout batch. Set "
+        "batch.num_minibatches=1, or max_staleness_steps=0.",
+    )
 
 
-def sequences_per_gpu(settings: Settings, layout: GpuLayout) -> int:
+def sequences_per_gpu(cell: Cell, layout: GpuLayout) -> int:
     """Return the sequences of a minibatch on each GPU that trains.
 
     Raise UnsupportedSetting if they do not divide, because SkyRL would round down and drop prompts.
     """
-    prompts = settings.batch.num_prompts // settings.batch.num_minibatches
-    each, rest = divmod(prompts * settings.rollout.group_size, layout.ranks)
-    if rest:
-        raise _refused(
-            "batch.num_prompts",
-            settings.batch.num_prompts,
-            f"minibatches whose rollouts divide by {layout.ranks}",
-            f"SkyRL drops prompts that do not divide among the {layout.ranks} GPUs that train: "
-            "change batch.num_prompts, rollout.group_size or the resources.",
-        )
+    batch = cell.settings.batch
+    prompts = batch.num_prompts // batch.num_minibatches
+    each, rest = divmod(prompts * cell.settings.rollout.group_size, layout.ranks)
+    refuse_if(
+        cell,
+        rest,
+        "batch.num_prompts",
+        f"minibatches whose rollouts divide by {layout.ranks}",
+        f"SkyRL drops prompts that do not divide among the {layout.ranks} GPUs that train: "
+        "change batch.num_prompts, rollout.group_size or the resources.",
+    )
     return each
-
-
-def _refused(field: str, value: object, offered: object, advice: str) -> UnsupportedSetting:
-    return UnsupportedSetting("skyrl", field, value, (offered,), advice)

@@ -451,7 +451,7 @@ OBJECTIVE = (
         Row(
             "loss.correction",
             carried_by=f"{WEIGHS}=false where vLLM samples",
-            offer=(Meaning(None, ABSENT),),
+            offer=fixed(None),
             read=lambda launch: ABSENT if _is_weighed(launch) else None,
         ),
         Row(
@@ -589,7 +589,7 @@ ENTROPY = (
         Row(
             "loss.entropy_bonus",
             "entropy_coef",
-            offer=(Meaning(0.0, ABSENT),),
+            offer=fixed(0.0),
             read=lambda launch: ABSENT if launch.get("entropy_coef") else 0.0,
         ),
         Row(
@@ -619,19 +619,18 @@ KL = (
         when={"kl.placement": (None,)},
         read=lambda launch: "none" if _no_kl(launch) else ABSENT,
     ),
-    Row(
-        "kl.estimator",
-        carried_by="--kl-estimator of orch_trl.py",
-        offer=same(*OVER_VOCABULARY, status="extension", note=SHIPPED),
-        when={"kl.placement": ("loss", "reward", "reward_and_loss")},
-        read=lambda launch: launch.get(ESTIMATOR, ABSENT),
-    ),
-    Row(
-        "kl.estimator",
-        carried_by="--kl-estimator of orch_trl.py",
-        offer=same(*IN_REWARD_ONLY, status="extension", note=SHIPPED),
-        when={"kl.placement": ("reward",)},
-        read=lambda launch: launch.get(ESTIMATOR, ABSENT),
+    *(
+        Row(
+            "kl.estimator",
+            carried_by="--kl-estimator of orch_trl.py",
+            offer=same(*estimators, status="extension", note=SHIPPED),
+            when={"kl.placement": placements},
+            read=lambda launch: launch.get(ESTIMATOR, ABSENT),
+        )
+        for estimators, placements in (
+            (OVER_VOCABULARY, ("loss", "reward", "reward_and_loss")),
+            (IN_REWARD_ONLY, ("reward",)),
+        )
     ),
     Row(
         "kl.estimator",
@@ -710,7 +709,7 @@ KL = (
     Row(
         "kl.reference",
         carried_by="sync_ref_model, which is off or resets",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         read=lambda launch: ABSENT if _is_averaged(launch) else None,
     ),
     Row(

@@ -1,7 +1,7 @@
 """What a launch of TRL holds on a GPU, by its source and accelerate's (FSDP2)."""
 
 from backends.trl.translate import ENGINE_MEMORY, is_sharded, rank_layout, samples_by_engine
-from orchestrator.library.memory import CheckpointUse, GpuUse, saves
+from orchestrator.library.memory import CheckpointUse, GpuUse, longest_sequence, saves
 from orchestrator.records import Cell
 
 
@@ -17,9 +17,9 @@ def gpu_memory(cell: Cell) -> GpuUse:
     makes the reference before it prepares the policy (1.16.0, grpo_trainer.py, line 1003).
     """
     settings, system = cell.settings, cell.system
-    layout = rank_layout(settings, cell.resources, system)
+    layout = rank_layout(cell)
     sharded = is_sharded(settings, layout.processes)
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    longest = longest_sequence(settings)
     trains_all = settings.lora is None
     has_reference = trains_all and settings.kl.estimator != "none" and settings.kl.beta > 0
     share = 0.0 if system.offload else 1.0

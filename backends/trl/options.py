@@ -43,10 +43,12 @@ VERSIONS = driven(Path(__file__).with_name("options.json"))
 @cache
 def options(script: Script, version: str) -> Options:
     """Return the options of one script of a release."""
-    named = (each.partition(".") for each in _releases()[version])
-    return {
-        name: _releases()[version][f"{owner}.{name}"] for owner, _, name in named if owner == script
-    }
+    return _of(script, _releases()[version])
+
+
+def _of(script: Script, every: Options) -> Options:
+    named = ((key.partition("."), option) for key, option in every.items())
+    return {name: option for (owner, _, name), option in named if owner == script}
 
 
 @cache
@@ -91,24 +93,12 @@ TrainingArguments in others, so that they do not identify a release."""
 
 
 @cache
-def _history() -> Mapping[str, Options]:
-    return load_options(HISTORY)
-
-
-@cache
 def own_options(script: Script) -> Mapping[str, Options]:
     """Return release -> options of GRPOConfig or RLOOConfig, for releases with the class, oldest
     first.
     """
-    releases = {
-        version: {
-            key.partition(".")[2]: option
-            for key, option in options_.items()
-            if key.startswith(f"{script}.")
-        }
-        for version, options_ in _history().items()
-    }
-    return {version: options_ for version, options_ in releases.items() if options_}
+    releases = load_options(HISTORY).items()
+    return {version: own for version, every in releases if (own := _of(script, every))}
 
 
 @cache

@@ -5,10 +5,8 @@ orch sends are of the accumulated step (grpo_trainer.py, `normalizer`); its entr
 of each micro batch.
 """
 
-from orchestrator.library.manifest import SystemRow
+from orchestrator.library.manifest import SystemRow, of_checkpointing, of_engine
 from orchestrator.settings import Settings
-
-_ENGINE = "vLLM's own; it moves no probability but by rounding (generation/vllm_generation.py)"
 
 
 def _entropy(settings: Settings) -> str:
@@ -26,20 +24,15 @@ SYSTEM = (
         changes=_entropy,
         by_layout=True,
     ),
-    SystemRow("engine_memory", ("vllm_gpu_memory_utilization",), _ENGINE),
-    SystemRow("tensor_parallel", ("vllm_tensor_parallel_size",), _ENGINE),
+    of_engine("engine_memory", "vllm_gpu_memory_utilization"),
+    of_engine("tensor_parallel", "vllm_tensor_parallel_size"),
     SystemRow(
         "offload",
         ("OFFLOAD",),
         "--fsdp_offload_params of accelerate: shards and AdamW are in the node's memory",
         by_layout=True,
     ),
-    SystemRow(
-        "gradient_checkpointing",
-        ("gradient_checkpointing",),
-        "activations are computed again, by the same operations",
-        measured="1.16.0",
-    ),
+    of_checkpointing("gradient_checkpointing", "1.16.0"),
 )
 FIELDS_OF_KEYS = {
     "dataset_name": "data.path",

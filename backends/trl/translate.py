@@ -6,8 +6,8 @@ cannot train as asked: machines, batches, constants.
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,14 +27,13 @@ from backends.trl.manifest import (
     script_of,
 )
 from backends.trl.options import script_table
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers, quiet_kl
 from orchestrator.library.key_tables import is_since
-from orchestrator.library.manifest import ManifestError, Values, validation
-from orchestrator.library.memory import micro_batch
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.manifest import ManifestError, Values, refuse_if, validation
+from orchestrator.library.memory import longest_sequence, micro_batch
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
-from orchestrator.settings import AS_SENT, Cadence, Resources, Settings, System
+from orchestrator.settings import Cadence, Settings
 
 PROMPTS_FORMAT = "labelled"
 PROGRAM, REWARD_FILE, METRICS = "orch_trl.py", "orch_reward.py", "trl.jsonl"
@@ -78,17 +77,18 @@ class ProcessShares(NamedTuple):
 def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     """Return the launch of a cell. Raise UnsupportedSetting for a cell the release cannot train."""
     settings = cell.settings
-    if settings.loss.correction is not None and not samples_by_engine(cell):
-        raise _refused(
-            "loss.correction",
-            settings.loss.correction.kind,
-            "none, where the policy itself samples",
-            "TRL weighs against vLLM, which samples where the cell has GPUs: leave it out.",
-        )
+    refuse_if(
+        cell,
+        settings.loss.correction is not None and not samples_by_engine(cell),
+        "loss.correction",
+        "none, where the policy itself samples",
+        "TRL weighs against vLLM, which samples where the cell has GPUs: leave it out.",
+        settings.loss.correction and settings.loss.correction.kind,
+    )
     version, script = MANIFEST.version_of(settings), script_of(settings)
     carried = MANIFEST.carry(settings)
-    layout = rank_layout(settings, cell.resources, cell.system)
-    check(settings, version)
+    layout = rank_layout(cell)
+    check(cell, version)
     needed = needs(
         settings,
         version,
@@ -313,178 +313,147 @@ def _of_cadence(cell: Cell) -> tuple[LedgerEntry, ...]:
     )
 
 
-@cache
 def shipped(kl: bool) -> Mapping[str, str]:
     """Return name -> text of orch's programs in a launch. `kl`: orch adds its KL to TRL."""
     folder = Path(__file__).parent / "launch"
     names = (PROGRAM, REWARD_FILE, *[KL] * kl)
-    texts = {name: (folder / name).read_text("utf-8") for name in names}
+    texts = {name: text_of(folder, name) for name in names}
     if kl:
         texts[f"{quiet_kl.MODULE}.py"] = quiet_kl.source()
     return texts
 
 
-def rank_layout(
-    settings: Settings, resources: Resources, system: System = AS_SENT
-) -> ProcessShares:
+def rank_layout(cell: Cell) -> ProcessShares:
     """Return the parts of a batch. Raise UnsupportedSetting if it does not divide."""
-    if resources.num_nodes > 1:
-        raise _refused(
-            "resources.num_nodes",
-            resources.num_nodes,
-            "1",
-            "orch starts TRL on one node only: set resources.num_nodes=1, and "
-            "resources.gpus_per_node to no more than a node of the site has.",
-        )
-    on_cpu = resources.gpus_per_node == 0
-    processes = max(resources.gpus_per_node, 1)
-    rollouts = settings.batch.num_prompts * settings.rollout.group_size
-    share, remainder = divmod(rollouts // settings.batch.num_minibatches, processes)
-    if remainder:
-        raise _refused(
-            "batch.num_prompts",
-            settings.batch.num_prompts,
-            f"num_prompts x group_size / num_minibatches a multiple of {processes}",
-            "A minibatch is shared equally by one process a GPU: change batch.num_prompts, "
-            "rollout.group_size or the number of GPUs.",
-        )
-    micro = MANIFEST.micro_batch(settings, system, "per_device_train_batch_size")
-    if micro is not None and share % micro:
-        raise _refused(
-            "system.micro_batch",
-            micro,
-            f"divisors of {share}",
-            f"A process has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
-        )
-    parallel = system.tensor_parallel or 1
-    if processes % parallel:
-        raise _refused(
-            "system.tensor_parallel",
-            parallel,
-            f"divisors of {processes}",
-            "vLLM's engines share the trainer's GPUs equally: take a divisor of their number.",
-        )
-    if system.offload and not is_sharded(settings, processes):
-        raise _refused(
-            "system.offload",
-            True,
-            "false",
-            "Only a sharded launch offloads: more than one GPU, a KL of TRL's own, and a reference "
-            "policy that does not move.",
-        )
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    refuse, settings, batch = partial(refuse_if, cell), cell.settings, cell.settings.batch
+    refuse(
+        cell.resources.num_nodes > 1,
+        "resources.num_nodes",
+        "1",
+        "orch starts TRL on one node only: set resources.num_nodes=1, and "
+        "resources.gpus_per_node to no more than a node of the site has.",
+    )
+    on_cpu = cell.resources.gpus_per_node == 0
+    processes = max(cell.resources.gpus_per_node, 1)
+    rollouts = batch.num_prompts * settings.rollout.group_size
+    share, remainder = divmod(rollouts // batch.num_minibatches, processes)
+    refuse(
+        remainder,
+        "batch.num_prompts",
+        f"num_prompts x group_size / num_minibatches a multiple of {processes}",
+        "A minibatch is shared equally by one process a GPU: change batch.num_prompts, "
+        "rollout.group_size or the number of GPUs.",
+    )
+    micro = MANIFEST.micro_batch(settings, cell.system, "per_device_train_batch_size")
+    refuse(
+        share % (micro or 1),
+        "system.micro_batch",
+        f"divisors of {share}",
+        f"A process has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
+        micro,
+    )
+    refuse(
+        processes % (cell.system.tensor_parallel or 1),
+        "system.tensor_parallel",
+        f"divisors of {processes}",
+        "vLLM's engines share the trainer's GPUs equally: take a divisor of their number.",
+    )
+    refuse(
+        cell.system.offload and not is_sharded(settings, processes),
+        "system.offload",
+        "false",
+        "Only a sharded launch offloads: more than one GPU, a KL of TRL's own, and a reference "
+        "policy that does not move.",
+    )
     bounds = (share, LARGEST_ON_CPU) if on_cpu else (MOST_TOKENS, LARGEST_ON_GPU)
-    per_device = micro or micro_batch(share, 1 if on_cpu else longest, *bounds)
+    tokens = 1 if on_cpu else longest_sequence(settings)
+    per_device = micro or micro_batch(share, tokens, *bounds)
     return ProcessShares(processes, on_cpu, per_device, share // per_device)
 
 
-def check(settings: Settings, version: str) -> None:
+def check(cell: Cell, version: str) -> None:
     """Raise UnsupportedSetting for the first rule that a cell breaks."""
-    for refusal in (*_of_adapters(settings), *_refusals(settings, version)):
-        raise refusal
-
-
-def _of_adapters(settings: Settings) -> Iterator[UnsupportedSetting]:
-    if settings.lora is None:
-        return
-    why = ""
-    if moves_reference(settings):
-        why = "TRL's reference policy is then the model without its adapter, which cannot move"
-    elif shipped_kl(settings):
-        why = f"orch's {settings.kl.estimator} in TRL wants a reference policy of its own"
-    if why:
-        yield _refused("lora.rank", settings.lora.rank, "no lora", f"{why}: leave one of them out.")
-
-
-def _refusals(settings: Settings, version: str) -> Iterator[UnsupportedSetting]:
-    loss, batch = settings.loss, settings.batch
-    rloo = script_of(settings) == "rloo"
-    if rloo and loss.constant_tokens != 1:
-        yield _refused(
+    settings, loss, kl = cell.settings, cell.settings.loss, cell.settings.kl
+    refuse, longest = partial(refuse_if, cell), settings.rollout.max_response_tokens
+    known, batch = settings.data.num_prompts, settings.batch.num_prompts
+    if settings.lora is not None:
+        why = (
+            "TRL's reference policy is then the model without its adapter, which cannot move"
+            if moves_reference(settings)
+            else f"orch's {kl.estimator} in TRL wants a reference policy of its own"
+        )
+        wants_own = moves_reference(settings) or shipped_kl(settings)
+        refuse(wants_own, "lora.rank", "no lora", f"{why}: leave one of them out.")
+    if script_of(settings) == "rloo":
+        refuse(
+            loss.constant_tokens != 1,
             "loss.constant_tokens",
-            loss.constant_tokens,
             "1",
             "RLOOTrainer sums over a response's tokens and averages responses: "
             "loss.constant_tokens=1.",
         )
-    longest = settings.rollout.max_response_tokens
-    if not rloo and loss.constant_tokens not in (None, longest):
-        if not is_since(version, LUSPO_SUMS):
-            yield _refused(
-                "loss.constant_tokens",
-                loss.constant_tokens,
-                f"rollout.max_response_tokens ({longest})",
-                f"TRL {version} divides by max_completion_length (loss_type dr_grpo); its luspo "
-                "weighs tokens by the length of their response, padding included.",
-            )
-        elif loss.constant_tokens != 1:
-            yield _refused(
-                "loss.constant_tokens",
-                loss.constant_tokens,
-                f"1 and rollout.max_response_tokens ({longest})",
-                "TRL divides by max_completion_length (loss_type dr_grpo) or by nothing (luspo).",
-            )
-    if (
-        loss.clip is not None
-        and loss.clip.dual is not None
-        and loss.clip.dual <= 1 + loss.clip.high
-    ):
-        yield _refused(
+    elif loss.constant_tokens not in (None, longest):
+        refuse(
+            not is_since(version, LUSPO_SUMS),
+            "loss.constant_tokens",
+            f"rollout.max_response_tokens ({longest})",
+            f"TRL {version} divides by max_completion_length (loss_type dr_grpo); its luspo "
+            "weighs tokens by the length of their response, padding included.",
+        )
+        refuse(
+            loss.constant_tokens != 1,
+            "loss.constant_tokens",
+            f"1 and rollout.max_response_tokens ({longest})",
+            "TRL divides by max_completion_length (loss_type dr_grpo) or by nothing (luspo).",
+        )
+    if loss.clip is not None and loss.clip.dual is not None:
+        refuse(
+            loss.clip.dual <= 1 + loss.clip.high,
             "loss.clip.dual",
-            loss.clip.dual,
             f"numbers above 1 + loss.clip.high ({1 + loss.clip.high:g})",
             "TRL's `delta` bounds the ratio, which is dual clip only beyond the ratio's own clip.",
         )
-    if loss.correction is not None and loss.policy == "vespo":
-        yield _refused(
-            "loss.correction",
-            loss.correction.kind,
-            "none, where loss.policy is vespo",
-            "TRL's vespo takes the weights against vLLM into the response's own weight, which is "
-            "another correction: leave it out.",
-        )
-    known = settings.data.num_prompts
-    if known is not None and known < batch.num_prompts:
-        yield _refused(
-            "batch.num_prompts",
-            batch.num_prompts,
-            f"at most data.num_prompts ({known})",
-            "TRL leaves out what makes no whole batch, which would be every prompt.",
-        )
-    every = settings.kl.reset_reference_every_steps
-    if every is not None and settings.kl.beta == 0:
-        yield _refused(
-            "kl.reset_reference_every_steps",
-            every,
-            "null, where kl.beta is 0",
-            "With beta 0 no reference policy is loaded: leave it out, or give kl.beta.",
-        )
+    refuse(
+        loss.correction is not None and loss.policy == "vespo",
+        "loss.correction",
+        "none, where loss.policy is vespo",
+        "TRL's vespo takes the weights against vLLM into the response's own weight, which is "
+        "another correction: leave it out.",
+        loss.correction and loss.correction.kind,
+    )
+    refuse(
+        known is not None and known < batch,
+        "batch.num_prompts",
+        f"at most data.num_prompts ({known})",
+        "TRL leaves out what makes no whole batch, which would be every prompt.",
+    )
+    no_reference = "With beta 0 no reference policy is loaded: leave it out, or give kl.beta."
+    refuse(
+        kl.reset_reference_every_steps is not None and kl.beta == 0,
+        "kl.reset_reference_every_steps",
+        "null, where kl.beta is 0",
+        no_reference,
+    )
     level = "sequence_mean" if loss.policy == "gspo" else loss.ratio_level
-    if settings.kl.estimator == "rho_k3" and settings.kl.ratio_level != level:
-        yield _refused(
-            "kl.ratio_level",
-            settings.kl.ratio_level,
-            f"{level}, the ratio of the policy loss",
-            "TRL has one option for the ratio of the policy loss and of the KL.",
-        )
-    in_loss = settings.kl.placement in ("loss", "reward_and_loss")
-    if in_loss and loss.policy in SHAPES and shipped_kl(settings):
-        yield _refused(
-            "loss.policy",
-            loss.policy,
-            "ppo, gspo",
-            f"orch's {settings.kl.estimator} in the loss is reduced by a loss whose value of a "
-            f"token is its advantage, and {loss.policy}'s is not: set loss.policy=ppo, or "
-            "kl.estimator=k3.",
-        )
-    if settings.kl.reference is not None and settings.kl.beta == 0:
-        yield _refused(
-            "kl.reference.kind",
-            settings.kl.reference.kind,
-            "no kl.reference, where kl.beta is 0",
-            "With beta 0 no reference policy is loaded: leave it out, or give kl.beta.",
-        )
-
-
-def _refused(field: str, value: object, offered: str, advice: str) -> UnsupportedSetting:
-    return UnsupportedSetting("trl", field, value, (offered,), advice)
+    refuse(
+        kl.estimator == "rho_k3" and kl.ratio_level != level,
+        "kl.ratio_level",
+        f"{level}, the ratio of the policy loss",
+        "TRL has one option for the ratio of the policy loss and of the KL.",
+    )
+    refuse(
+        kl.placement in ("loss", "reward_and_loss")
+        and loss.policy in SHAPES
+        and shipped_kl(settings),
+        "loss.policy",
+        "ppo, gspo",
+        f"orch's {kl.estimator} in the loss is reduced by a loss whose value of a "
+        f"token is its advantage, and {loss.policy}'s is not: set loss.policy=ppo, or "
+        "kl.estimator=k3.",
+    )
+    refuse(
+        kl.reference is not None and kl.beta == 0,
+        "kl.reference.kind",
+        "no kl.reference, where kl.beta is 0",
+        no_reference,
+    )

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 from orchestrator.library import lora
+from orchestrator.library.checkpoints import numbered
 from orchestrator.records import Checkpoint
 
 OPTIMIZER = "optim_world_size_"
@@ -24,21 +25,13 @@ _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 def find_checkpoints(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return the complete checkpoints, oldest first. verl's tracker names the newest one."""
     checkpoints = []
-    for home in checkpoints_dir.glob("x*"):
-        updates, latest = home.name[1:], _latest(home)
-        if not updates.isdecimal():
-            continue
-        for path in home.glob("global_step_*"):
-            step = path.name.removeprefix("global_step_")
-            if step.isdecimal() and int(step) <= latest and _is_whole(path / "actor"):
-                weights = has_weights(path)
-                checkpoints.append(
-                    Checkpoint(int(step) * int(updates), path, needs_export=not weights)
-                )
-    return sorted(
-        each if each.needs_export else each._replace(path=each.path / "actor" / "huggingface")
-        for each in checkpoints
-    )
+    for updates, home in numbered(checkpoints_dir, "x"):
+        latest = _latest(home)
+        for step, path in numbered(home, "global_step_"):
+            if step <= latest and _is_whole(path / "actor"):
+                weights = path / "actor" / "huggingface" if has_weights(path) else None
+                checkpoints.append(Checkpoint(step * updates, weights or path, weights is None))
+    return sorted(checkpoints)
 
 
 def begun_checkpoints(checkpoints_dir: Path) -> list[Path]:
@@ -52,7 +45,7 @@ def spent_states(checkpoints_dir: Path) -> list[Path]:
     verl resumes from the one that its tracker names, and from no other.
     """
     spent: list[Path] = []
-    for home in checkpoints_dir.glob("x*"):
+    for _, home in numbered(checkpoints_dir, "x"):
         latest = _latest(home)
         newest = home / f"global_step_{latest}" / "actor"
         weights = (path.name for path in newest.glob("model_world_size_*.pt"))
@@ -60,10 +53,8 @@ def spent_states(checkpoints_dir: Path) -> list[Path]:
         states = {path.name for path in newest.glob(f"{OPTIMIZER}*") if path.stat().st_size}
         if not _is_whole(newest) or wanted - states:
             continue
-        for path in sorted(home.glob(f"global_step_*/actor/{OPTIMIZER}*")):
-            step = path.parents[1].name.removeprefix("global_step_")
-            if step.isdecimal() and int(step) < latest:
-                spent.append(path)
+        for step, path in numbered(home, "global_step_"):
+            spent += sorted((path / "actor").glob(f"{OPTIMIZER}*")) if step < latest else []
     return spent
 
 

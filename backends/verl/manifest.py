@@ -34,6 +34,7 @@ from orchestrator.library.manifest import (
     Values,
     When,
     beta_rows,
+    fixed,
     named,
     one_format,
     same,
@@ -297,20 +298,13 @@ KL_ROWS = (
             ),
         ),
     ),
-    Row("kl.beta", offer=(Meaning(0.0, ABSENT),), carried_by="no KL term", when=NO_KL),
-    Row(
-        "kl.beta",
-        REWARD_BETA,
-        Number(least=0),
-        when=IN_REWARD,
-        note="fixed; multiplies the sum over a response",
-    ),
-    Row(
-        "kl.beta",
-        LOSS_BETA,
-        Number(least=0),
-        when=IN_LOSS,
-        note="multiplies the aggregated KL",
+    Row("kl.beta", offer=fixed(0.0), carried_by="no KL term", when=NO_KL),
+    *(
+        Row("kl.beta", key, Number(least=0), when=when, note=note)
+        for key, when, note in (
+            (REWARD_BETA, IN_REWARD, "fixed; multiplies the sum over a response"),
+            (LOSS_BETA, IN_LOSS, "multiplies the aggregated KL"),
+        )
     ),
     Row(
         "kl.beta",
@@ -322,7 +316,7 @@ KL_ROWS = (
     ),
     Row(
         "kl.controller",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         carried_by=f"{CONTROLLER}=fixed",
         read=lambda values: ABSENT if _is_controlled(values) else None,
     ),
@@ -344,7 +338,7 @@ KL_ROWS = (
     ),
     Row(
         "kl.reset_reference_every_steps",
-        offer=(Meaning(None, ABSENT, note="verl never replaces its reference policy"),),
+        offer=fixed(None, "verl never replaces its reference policy"),
         carried_by="verl loads its reference policy once",
         advice="verl loads its reference policy once: leave it out, or ask a backend that resets "
         "it.",
@@ -540,7 +534,7 @@ LOSS_ROWS = (
     ),
     Row(
         "loss.clip",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         carried_by="the loss, which reads no bound",
         when={"loss.policy": UNBOUNDED},
     ),
@@ -576,7 +570,7 @@ LOSS_ROWS = (
     ),
     Row(
         "loss.clip.dual",
-        offer=(Meaning(None, ABSENT),),
+        offer=fixed(None),
         carried_by="the loss, which reads no clip_ratio_c",
         when=_clipped(but=DUAL),
         advice="verl's loss does not read clip_ratio_c: leave loss.clip.dual out.",
@@ -649,6 +643,10 @@ def _asynchronous(settings: Settings) -> Values:
     updates = settings.batch.num_minibatches
     batches = settings.max_staleness_steps // updates
     return {PARTS: updates, LIMIT: batches + 1, MODE: "separate_async"}
+
+
+def _seeding(keys: Iterable[str]) -> Callable[[Settings], Values]:
+    return lambda settings: dict.fromkeys(keys, settings.seed)
 
 
 def _steps(settings: Settings) -> int:
@@ -735,7 +733,7 @@ STEP_ROWS = (
             ),
         ),
         carried_by=MODE,
-        since="0.9.0",
+        since=V1,
     ),
     Row(
         "max_staleness_steps",
@@ -744,7 +742,7 @@ STEP_ROWS = (
         write=lambda s: s.max_staleness_steps // s.batch.num_minibatches,
         adds=_asynchronous,
         read=_staleness,
-        since="0.9.0",
+        since=V1,
         status="approximated",
         note="separate_async: a bound, not the lag of every rollout, held by waiting, counted "
         "in rollout batches; a response that new weights interrupt continues with them; "
@@ -752,38 +750,29 @@ STEP_ROWS = (
     ),
     Row(
         "max_staleness_steps",
-        offer=(
-            Meaning(
-                0, ABSENT, note="the synchronous trainer; old log-probabilities are recomputed"
-            ),
-        ),
+        offer=fixed(0, "the synchronous trainer; old log-probabilities are recomputed"),
         carried_by="the only trainer of the release",
-        until="0.9.0",
+        until=V1,
         advice=f"Asynchronous training needs the trainer of {NEWEST}: set "
         f"backend.version={NEWEST}, or max_staleness_steps=0.",
     ),
-    Row(
-        "seed",
-        "data.seed",
-        Number(least=0, most=2**32, whole=True),
-        adds=lambda s: dict.fromkeys((*SEEDS, f"{ROLLOUT}.seed"), s.seed),
-        read=lambda values: values["data.seed"] or 0,
-        since="0.9.0",
-        status="approximated",
-        note="seeds prompt order, minibatches, sampling; equal seeds do not give equal bits",
-        advice="Choose a smaller seed.",
-    ),
-    Row(
-        "seed",
-        "data.seed",
-        Number(least=0, most=2**32, whole=True),
-        adds=lambda s: dict.fromkeys(SEEDS, s.seed),
-        read=lambda values: values["data.seed"] or 0,
-        until="0.9.0",
-        status="approximated",
-        note="seeds prompt order, minibatches; sampling cannot be seeded before 0.9; equal "
-        "seeds do not give equal bits",
-        advice="Choose a smaller seed.",
+    *(
+        Row(
+            "seed",
+            "data.seed",
+            Number(least=0, most=2**32, whole=True),
+            adds=_seeding(seeded),
+            read=lambda values: values["data.seed"] or 0,
+            since=since,
+            until=until,
+            status="approximated",
+            note=f"seeds prompt order, minibatches{sampling}; equal seeds do not give equal bits",
+            advice="Choose a smaller seed.",
+        )
+        for seeded, sampling, since, until in (
+            ((*SEEDS, f"{ROLLOUT}.seed"), ", sampling", V1, ""),
+            (SEEDS, "; sampling cannot be seeded before 0.9", "", V1),
+        )
     ),
 )
 
@@ -824,12 +813,12 @@ PRECISION_ROWS = (
             _trained_in("fp32", "float32", "no autocast; the reference policy's passes too"),
         ),
     ),
-    Row("precision.rollout", SAMPLED_IN, _sampled_in(), since="0.9.0"),
+    Row("precision.rollout", SAMPLED_IN, _sampled_in(), since=V1),
     Row(
         "precision.rollout",
         SAMPLED_IN,
         _sampled_in("the weights that reach it were rounded to bf16 on the way", "approximated"),
-        until="0.9.0",
+        until=V1,
     ),
     one_format(
         "checkpoint",
@@ -938,13 +927,12 @@ def _applies_to(values: Values) -> object:
     return "both" if values.get(REJECTION) and values.get(USE_LOSS) else "policy_loss"
 
 
-CORRECTION_ROWS = (
+_CORRECTION_ROWS = (
     Row(
         "loss.correction",
-        offer=(Meaning(None, ABSENT, note="rollout_is and rollout_rs are left out: no weight"),),
+        offer=fixed(None, "rollout_is and rollout_rs are left out: no weight"),
         carried_by=f"the absence of {IS_WEIGHTS} and of {REJECTION}",
         read=lambda values: ABSENT if is_corrected(values) else None,
-        since="0.9.0",
     ),
     *(
         Row(
@@ -952,7 +940,6 @@ CORRECTION_ROWS = (
             key,
             named(kinds),
             read=read,
-            since="0.9.0",
             note=note,
         )
         for key, kinds, read, note in (
@@ -966,7 +953,6 @@ CORRECTION_ROWS = (
         carried_by="truncation, which has an upper bound only",
         read=lambda values: 0.0 if values.get(IS_WEIGHTS) else ABSENT,
         when=_of_kinds(("tis_token", "tis_sequence")),
-        since="0.9.0",
         advice="verl truncates from above only: leave loss.correction.least out.",
     ),
     Row(
@@ -976,7 +962,6 @@ CORRECTION_ROWS = (
         carried_by=f"{IS_THRESHOLD}, as least_most",
         read=_reads(0),
         when=_of_kinds(("mis_token", "mis_sequence")),
-        since="0.9.0",
         advice="verl masks between two bounds: set loss.correction.least above 0.",
     ),
     Row(
@@ -986,7 +971,6 @@ CORRECTION_ROWS = (
         write=_threshold,
         read=_reads(1),
         when=_of_kinds(_WEIGHTS),
-        since="0.9.0",
         advice=_UPPER,
     ),
     Row(
@@ -996,7 +980,6 @@ CORRECTION_ROWS = (
         carried_by=f"{RS_THRESHOLD}, as 1/most_1/least: verl bounds the inverse ratio",
         read=_reads(0),
         when=_of_kinds(REJECTED),
-        since="0.9.0",
         advice="verl rejects between two bounds: set loss.correction.least above 0.",
     ),
     Row(
@@ -1006,7 +989,6 @@ CORRECTION_ROWS = (
         write=_inverse_threshold,
         read=_reads(1),
         when=_of_kinds(REJECTED),
-        since="0.9.0",
         advice=_UPPER,
     ),
     *(
@@ -1016,7 +998,6 @@ CORRECTION_ROWS = (
             carried_by=why,
             read=_applies_to,
             when=when,
-            since="0.9.0",
             advice=f"In verl {why}: set loss.correction.applies_to={part}.",
         )
         for part, why, when in (
@@ -1034,6 +1015,7 @@ CORRECTION_ROWS = (
         )
     ),
 )
+CORRECTION_ROWS = tuple(replace(row, since=V1) for row in _CORRECTION_ROWS)
 
 
 ENTROPY_ROWS = (
@@ -1083,12 +1065,12 @@ CONSTANTS = (
     Constant(f"{ROLLOUT}.gpu_memory_utilization", 0.6),
     Constant("trainer.val_before_train", True),
     Constant("trainer.resume_mode", "auto"),
-    Constant("trainer.use_v1", True, accepts=(True,), since="0.9.0"),
-    Constant(MODE, "separate_async", accepts=("sync", "separate_async"), when=STALE, since="0.9.0"),
-    Constant(STRATEGY, "wait", accepts=("drop", "wait"), when=STALE, since="0.9.0"),
-    Constant(ENGINE, "nccl", when=STALE, since="0.9.0"),
-    Constant(f"{CORRECTION}.bypass_mode", True, when=STALE, since="0.9.0"),
-    Constant(f"{ACTOR}.calculate_entropy", True, when=STALE, since="0.9.0"),
+    Constant("trainer.use_v1", True, accepts=(True,), since=V1),
+    Constant(MODE, "separate_async", accepts=("sync", "separate_async"), when=STALE, since=V1),
+    Constant(STRATEGY, "wait", accepts=("drop", "wait"), when=STALE, since=V1),
+    Constant(ENGINE, "nccl", when=STALE, since=V1),
+    Constant(f"{CORRECTION}.bypass_mode", True, when=STALE, since=V1),
+    Constant(f"{ACTOR}.calculate_entropy", True, when=STALE, since=V1),
 )
 """Keys that every launch sends and no field has. Without them it would train another cell."""
 

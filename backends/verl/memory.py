@@ -1,7 +1,7 @@
 """What a launch of verl holds on a GPU, by its source (workers/engine/fsdp, 0.9.1)."""
 
 from backends.verl.translate import TOKENS_PER_GPU, split_gpus
-from orchestrator.library.memory import CheckpointUse, GpuUse, saves
+from orchestrator.library.memory import CheckpointUse, GpuUse, longest_sequence, saves
 from orchestrator.records import Cell
 
 ENGINE_MEMORY = 0.6
@@ -20,7 +20,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     if settings.max_staleness_steps:
         split = split_gpus(cell.resources)
         gpus = split.train_nodes * split.train_gpus
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    longest = longest_sequence(settings)
     tokens = system.tokens_per_gpu or max(TOKENS_PER_GPU, longest)
     if system.micro_batch:
         tokens = system.micro_batch * longest

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from backends.verl.manifest import VERSIONS
 from orchestrator.errors import LogFault
-from orchestrator.library.logged import LoggedMetric, LoggedMetrics, renamed
+from orchestrator.library.logged import LoggedMetric, LoggedMetrics, check_names, renamed
 from orchestrator.metrics.names import VALIDATION
 from orchestrator.records import MetricPoint
 
@@ -103,10 +103,7 @@ def _check(path: Path, lines: list[LogLine], written: int | None) -> None:
         )
     steps = [line.values for line in lines if line.step > 0]
     logged = {name for values in steps for name in values}
-    if steps and not logged & NAMES.keys():
-        raise LogFault.of_names(path, "verl", VERSIONS, logged)
-    if steps and REWARD not in logged:
-        raise LogFault.of_names(path, "verl", VERSIONS, logged, REWARD)
+    check_names(path, "verl", VERSIONS, logged, NAMES, REWARD)
 
 
 def canonical(values: Mapping[str, float], scale: LogScale) -> dict[str, float]:

@@ -6,7 +6,6 @@ from functools import lru_cache
 
 _BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.-]*")
 _WORDS = frozenset({"true", "false", "null", "nan", "inf"})
-_SHARED = frozenset({bool, int, str, type(None)})
 _BEFORE_QUOTE = re.compile(r'(\\*)"')
 _AT_END = re.compile(r"(\\+)\Z")
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
@@ -15,17 +14,6 @@ _ESCAPED_INTERPOLATION = re.compile(r"(\\+)\$\{")
 
 def write(key: str, value: object) -> str:
     """Return one override. Quote text that the grammar could read as something else."""
-    if type(value) in _SHARED:
-        return _shared(key, value)
-    return f"{key}={_written(value)}"
-
-
-@lru_cache(maxsize=8192, typed=True)
-def _shared(key: str, value: object) -> str:
-    """Return an override that many cells have; cached.
-
-    `write` passes no floats, because 0.0 and -0.0 would be one cache key.
-    """
     return f"{key}={_written(value)}"
 
 

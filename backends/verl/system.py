@@ -4,7 +4,7 @@ Micro batch and checkpointing were measured (system.json) with the token mean; t
 loss_agg_mode are of the global minibatch (trainer/ppo/core_algos.py, agg_loss).
 """
 
-from orchestrator.library.manifest import ABSENT, SystemRow, Values
+from orchestrator.library.manifest import ABSENT, SystemRow, Values, of_checkpointing, of_engine
 from orchestrator.settings import Settings
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -21,7 +21,6 @@ OFFLOADED = (
     f"{REFERENCE}.fsdp_config.param_offload",
 )
 _SUMS = "each loss is a sum of tokens over the divisor of the whole minibatch (agg_loss)"
-_ENGINE = "vLLM's own; it moves no probability but by rounding (workers/rollout)"
 
 
 def _micro(value: int, _: Settings) -> Values:
@@ -29,22 +28,17 @@ def _micro(value: int, _: Settings) -> Values:
 
 
 SYSTEM = (
-    SystemRow("micro_batch", (*MICRO, DYNAMIC), _SUMS, measured="0.9.1", send=_micro),
+    SystemRow("micro_batch", (*MICRO, DYNAMIC), _SUMS, "0.9.1", send=_micro),
     SystemRow("tokens_per_gpu", (TOKENS,), _SUMS),
-    SystemRow("engine_memory", (f"{ROLLOUT}.gpu_memory_utilization",), _ENGINE),
-    SystemRow("engine_sequences", (f"{ROLLOUT}.max_num_seqs",), _ENGINE),
-    SystemRow("tensor_parallel", (f"{ROLLOUT}.tensor_model_parallel_size",), _ENGINE),
+    of_engine("engine_memory", f"{ROLLOUT}.gpu_memory_utilization"),
+    of_engine("engine_sequences", f"{ROLLOUT}.max_num_seqs"),
+    of_engine("tensor_parallel", f"{ROLLOUT}.tensor_model_parallel_size"),
     SystemRow(
         "offload",
         OFFLOADED,
         "weights and optimizer are copied back before each use (workers/engine/fsdp)",
     ),
-    SystemRow(
-        "gradient_checkpointing",
-        (f"{MODEL}.enable_gradient_checkpointing",),
-        "activations are computed again, by the same operations",
-        measured="0.9.1",
-    ),
+    of_checkpointing(f"{MODEL}.enable_gradient_checkpointing", "0.9.1"),
 )
 FIELDS_OF_KEYS = {
     "data.train_files": "data.path",

@@ -5,7 +5,7 @@ the order of a cell's settings. Only the first broken rule is reported.
 """
 
 from collections.abc import Container, Iterator, Mapping
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +22,14 @@ from backends.verl.manifest import (
     is_read,
 )
 from backends.verl.overrides import write
-from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
-from orchestrator.library.manifest import validation
-from orchestrator.library.needs import NEEDS, needs, shared_files
+from orchestrator.library.manifest import refuse_if, validation
+from orchestrator.library.memory import longest_sequence
+from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
 from orchestrator.settings import Resources, Settings
 
-MAIN = "verl.trainer.main_ppo"
+MAIN, HERE = "verl.trainer.main_ppo", Path(__file__).parent
 TEST = "trainer.test_freq"
 SCORER = "reward.py"
 PROMPTS_FORMAT = "chat"
@@ -62,9 +62,9 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     arguments |= {f"{WORKER_ENV}.{name}": value for name, value in env.items()}
     arguments, own = MANIFEST.finished(settings, cell.system, arguments)
     needed = needs(settings, version, "backend.version", "precision.checkpoint")
-    files = {SCORER: _text("reward.py"), **shared_files(cell, PROMPTS_FORMAT, needed)}
+    files = {SCORER: text_of(HERE, "reward.py"), **shared_files(cell, PROMPTS_FORMAT, needed)}
     if needs_extension(settings):
-        files[EXTENSION] = _text("extension.py")
+        files[EXTENSION] = text_of(HERE, "extension.py")
     return LaunchPlan(
         cell_id=cell.id,
         backend="verl",
@@ -146,7 +146,7 @@ def _surroundings(cell: Cell, paths: AttemptPaths) -> dict[str, object]:
     plan, attempt, checkpoints = map(str, paths)
     updates = settings.batch.num_minibatches
     total = settings.num_train_steps // updates
-    longest = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
+    longest = longest_sequence(settings)
     return {
         "data.train_files": f"{plan}/data/train.parquet",
         "data.val_files": f"{plan}/data/validation.parquet",
@@ -210,11 +210,6 @@ def _gpus(cell: Cell) -> dict[str, object]:
     }
 
 
-@cache
-def _text(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
 def split_gpus(resources: Resources) -> GpuSplit:
     """Return the GPUs of the trainer and of the rollout engines, for an asynchronous cell.
 
@@ -228,189 +223,137 @@ def split_gpus(resources: Resources) -> GpuSplit:
 
 def check(cell: Cell) -> None:
     """Raise UnsupportedSetting for the first rule that a cell breaks."""
-    for refusal in _broken(cell):
-        raise refusal
-
-
-def _broken(cell: Cell) -> Iterator[UnsupportedSetting]:
-    settings = cell.settings
-    yield from _data_set(settings)
-    yield from _warmup(settings)
-    yield from _staleness(settings)
-    yield from _correction(settings)
-    yield from _controller(settings)
-    yield from _adapters(settings)
-    yield from _enough_gpus(cell)
-    yield from _even_minibatches(cell)
-
-
-def _adapters(settings: Settings) -> Iterator[UnsupportedSetting]:
-    if settings.lora is not None and settings.max_staleness_steps > 0:
-        yield _refusal(
-            "lora.rank",
-            settings.lora.rank,
-            "no lora, where max_staleness_steps is above 0",
-            "verl's asynchronous trainer sends its engines the weights without the adapter "
-            "(engine_workers.py, update_weights), so they would sample from the model before "
-            "training: set max_staleness_steps=0, or leave lora out.",
-        )
-
-
-def _controller(settings: Settings) -> Iterator[UnsupportedSetting]:
-    kl = settings.kl
-    if kl.controller is not None and kl.placement != "reward":
-        yield _refusal(
+    settings, batch, stale = cell.settings, cell.settings.batch, cell.settings.max_staleness_steps
+    refuse, minibatches = partial(refuse_if, cell), batch.num_minibatches
+    known, warmup = settings.data.num_prompts, settings.optimizer.num_warmup_steps
+    refuse(
+        known is not None and known < batch.num_prompts,
+        "batch.num_prompts",
+        f"1 to {known}",
+        "verl drops a batch that the data set cannot fill; take a smaller batch.",
+    )
+    refuse(
+        warmup % minibatches and not stale,
+        "optimizer.num_warmup_steps",
+        f"multiples of {minibatches}",
+        "verl moves the learning rate once a rollout batch: take a multiple of "
+        "batch.num_minibatches.",
+    )
+    refuse(
+        stale % minibatches,
+        "max_staleness_steps",
+        f"multiples of {minibatches}",
+        "verl renews the rollout policy once a rollout batch: take a multiple of "
+        "batch.num_minibatches.",
+    )
+    if settings.loss.correction is not None:
+        _check_correction(cell, settings.loss.correction.kind)
+    if (controller := settings.kl.controller) is not None:
+        refuse(
+            settings.kl.placement != "reward",
             "kl.controller",
-            kl.controller.target,
             "none, where kl.placement is not reward",
             "verl's controller moves the beta of the reward and not that of the loss: set "
             "kl.placement=reward, or leave kl.controller out.",
+            controller.target,
         )
-    if kl.controller is not None and settings.max_staleness_steps > 0:
-        yield _refusal(
+        refuse(
+            stale,
             "kl.controller",
-            kl.controller.target,
             "none, where max_staleness_steps is above 0",
             "orch has read verl's controller in its synchronous trainer: leave it out, or "
             "set max_staleness_steps=0.",
+            controller.target,
         )
+    refuse(
+        settings.lora is not None and stale,
+        "lora.rank",
+        "no lora, where max_staleness_steps is above 0",
+        "verl's asynchronous trainer sends its engines the weights without the adapter "
+        "(engine_workers.py, update_weights), so they would sample from the model before "
+        "training: set max_staleness_steps=0, or leave lora out.",
+    )
+    _check_gpus(cell)
 
 
-def _correction(settings: Settings) -> Iterator[UnsupportedSetting]:
-    correction = settings.loss.correction
-    if correction is not None and settings.max_staleness_steps > 0:
-        yield _refusal(
-            "loss.correction",
-            correction.kind,
-            "none, where max_staleness_steps is above 0",
-            "An asynchronous launch has ratios to the engine itself (bypass_mode), where verl "
-            "computes no such weight: leave it out, or set max_staleness_steps=0.",
-        )
-
-    if correction is not None and settings.loss.policy == "gmpo":
-        yield _refusal(
-            "loss.correction",
-            correction.kind,
-            "none, where loss.policy is gmpo",
-            "verl's geo_mean weights a response by the geometric mean of its tokens' weights, "
-            "which is another correction: leave it out.",
-        )
-    if correction is not None and correction.kind in REJECTED:
-        yield from _rejection(settings, correction.kind)
-
-
-def _rejection(settings: Settings, kind: str) -> Iterator[UnsupportedSetting]:
-    """Yield what rejected tokens change beside the loss: verl takes them out of the mask."""
-    loss = settings.loss
-    if kind == "reject_token" and loss.aggregation == "sequence_mean":
-        yield _refusal(
-            "loss.aggregation",
-            loss.aggregation,
-            "token_mean, constant",
-            "verl would divide a response by the tokens that are kept, which is another mean: set "
-            "loss.aggregation=token_mean, or loss.correction.kind=mis_token.",
-        )
-    if kind == "reject_token" and loss.policy == "gspo":
-        yield _refusal(
-            "loss.correction.kind",
-            kind,
-            "the others, where loss.policy is gspo",
-            "verl would take gspo's mean ratio over the tokens that are kept: set "
-            "loss.correction.kind=mis_token.",
-        )
-    if loss.entropy_bonus:
-        yield _refusal(
-            "loss.entropy_bonus",
-            loss.entropy_bonus,
-            f"0, where loss.correction.kind is {kind}",
-            "verl leaves rejected samples out of the entropy bonus too: leave it out, or set "
-            "loss.correction.kind=mis_token.",
-        )
+def _check_correction(cell: Cell, kind: str) -> None:
+    """Refuse what verl corrects otherwise. It takes rejected tokens out of the mask."""
+    refuse, loss = partial(refuse_if, cell), cell.settings.loss
+    refuse(
+        cell.settings.max_staleness_steps,
+        "loss.correction",
+        "none, where max_staleness_steps is above 0",
+        "An asynchronous launch has ratios to the engine itself (bypass_mode), where verl "
+        "computes no such weight: leave it out, or set max_staleness_steps=0.",
+        kind,
+    )
+    refuse(
+        loss.policy == "gmpo",
+        "loss.correction",
+        "none, where loss.policy is gmpo",
+        "verl's geo_mean weights a response by the geometric mean of its tokens' weights, "
+        "which is another correction: leave it out.",
+        kind,
+    )
+    refuse(
+        kind == "reject_token" and loss.aggregation == "sequence_mean",
+        "loss.aggregation",
+        "token_mean, constant",
+        "verl would divide a response by the tokens that are kept, which is another mean: set "
+        "loss.aggregation=token_mean, or loss.correction.kind=mis_token.",
+    )
+    refuse(
+        kind == "reject_token" and loss.policy == "gspo",
+        "loss.correction.kind",
+        "the others, where loss.policy is gspo",
+        "verl would take gspo's mean ratio over the tokens that are kept: set "
+        "loss.correction.kind=mis_token.",
+    )
+    refuse(
+        kind in REJECTED and loss.entropy_bonus,
+        "loss.entropy_bonus",
+        f"0, where loss.correction.kind is {kind}",
+        "verl leaves rejected samples out of the entropy bonus too: leave it out, or set "
+        "loss.correction.kind=mis_token.",
+    )
 
 
-def _data_set(settings: Settings) -> Iterator[UnsupportedSetting]:
-    known, batch = settings.data.num_prompts, settings.batch.num_prompts
-    if known is not None and known < batch:
-        yield _refusal(
-            "batch.num_prompts",
-            batch,
-            f"1 to {known}",
-            "verl drops a batch that the data set cannot fill; take a smaller batch.",
-        )
-
-
-def _warmup(settings: Settings) -> Iterator[UnsupportedSetting]:
-    minibatches, warmup = settings.batch.num_minibatches, settings.optimizer.num_warmup_steps
-    if warmup % minibatches and not settings.max_staleness_steps:
-        yield _refusal(
-            "optimizer.num_warmup_steps",
-            warmup,
-            f"multiples of {minibatches}",
-            "verl moves the learning rate once a rollout batch: take a multiple of "
-            "batch.num_minibatches.",
-        )
-
-
-def _staleness(settings: Settings) -> Iterator[UnsupportedSetting]:
-    steps, minibatches = settings.max_staleness_steps, settings.batch.num_minibatches
-    if steps % minibatches:
-        yield _refusal(
-            "max_staleness_steps",
-            steps,
-            f"multiples of {minibatches}",
-            "verl renews the rollout policy once a rollout batch: take a multiple of "
-            "batch.num_minibatches.",
-        )
-
-
-def _enough_gpus(cell: Cell) -> Iterator[UnsupportedSetting]:
-    resources = cell.resources
-    split = bool(cell.settings.max_staleness_steps) and resources.num_nodes == 1
-    least = 2 if split else 1
-    if resources.gpus_per_node < least:
-        why = "samples and trains on different GPUs" if split else "trains on GPUs"
-        yield _refusal(
-            "resources.gpus_per_node",
-            resources.gpus_per_node,
-            f"{least} or more",
-            f"verl {why}: set resources.gpus_per_node.",
-        )
-
-
-def _even_minibatches(cell: Cell) -> Iterator[UnsupportedSetting]:
+def _check_gpus(cell: Cell) -> None:
     settings, resources, batch = cell.settings, cell.resources, cell.settings.batch
+    refuse, stale = partial(refuse_if, cell), settings.max_staleness_steps
+    least = 2 if stale and resources.num_nodes == 1 else 1
+    why = "samples and trains on different GPUs" if least > 1 else "trains on GPUs"
+    refuse(
+        resources.gpus_per_node < least,
+        "resources.gpus_per_node",
+        f"{least} or more",
+        f"verl {why}: set resources.gpus_per_node.",
+    )
     trainers = resources.num_nodes * resources.gpus_per_node
-    if settings.max_staleness_steps:
+    if stale:
         split = split_gpus(resources)
         trainers = split.train_nodes * split.train_gpus
     rollouts = batch.num_prompts // batch.num_minibatches * settings.rollout.group_size
-    micro, longest = cell.system.micro_batch, cell.system.tokens_per_gpu
-    if micro is not None and rollouts % trainers == 0 and rollouts // trainers % micro:
-        yield _refusal(
-            "system.micro_batch",
-            micro,
-            f"divisors of {rollouts // trainers}",
-            f"Each GPU has {rollouts // trainers} rollouts of a minibatch, and verl splits them "
-            "into equal micro batches: take a divisor.",
-        )
-    needed = settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
-    if longest is not None and longest < needed:
-        yield _refusal(
-            "system.tokens_per_gpu",
-            longest,
-            f"{needed} or more",
-            f"One sequence may have {needed} tokens (data.max_prompt_tokens and "
-            "rollout.max_response_tokens), and verl cannot split it: give at least that.",
-        )
-    if rollouts % trainers:
-        yield _refusal(
-            "batch.num_prompts",
-            batch.num_prompts,
-            f"rollouts a minibatch % {trainers} == 0",
-            f"A minibatch has {rollouts} rollouts, which {trainers} GPUs cannot share evenly: "
-            "change batch.num_prompts, rollout.group_size or resources.",
-        )
-
-
-def _refusal(field: str, value: object, offered: str, advice: str) -> UnsupportedSetting:
-    return UnsupportedSetting("verl", field, value, (offered,), advice)
+    each, rest = divmod(rollouts, trainers)
+    refuse(
+        not rest and each % (cell.system.micro_batch or 1),
+        "system.micro_batch",
+        f"divisors of {each}",
+        f"Each GPU has {each} rollouts of a minibatch, and verl splits them into equal micro "
+        "batches: take a divisor.",
+    )
+    needed = longest_sequence(settings)
+    refuse(
+        (cell.system.tokens_per_gpu or needed) < needed,
+        "system.tokens_per_gpu",
+        f"{needed} or more",
+        f"One sequence may have {needed} tokens (data.max_prompt_tokens and "
+        "rollout.max_response_tokens), and verl cannot split it: give at least that.",
+    )
+    refuse(
+        rest,
+        "batch.num_prompts",
+        f"rollouts a minibatch % {trainers} == 0",
+        f"A minibatch has {rollouts} rollouts, which {trainers} GPUs cannot share evenly: "
+        "change batch.num_prompts, rollout.group_size or resources.",
+    )

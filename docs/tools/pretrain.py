@@ -132,10 +132,8 @@ def _follow(strategy: str, digits: np.ndarray) -> np.ndarray:
 
 def measure(name: str, recipe: Recipe, flat: Tensor) -> PolicyMeasurements:
     """Return the exact accuracies on held-out problems, and the chance of each right answer."""
-    policy = folded(flat[None])
-    chances = {
-        skill: evaluation.log_accuracies(policy, skill)[0].exp().double() for skill in SKILLS
-    }
+    policy = folded(flat)
+    chances = {skill: evaluation.log_accuracies(policy, skill).exp().double() for skill in SKILLS}
     return PolicyMeasurements(
         name=name,
         recipe=recipe,

@@ -1,14 +1,26 @@
-"""Check if a Hugging Face directory is complete. A kill may cut off a trainer's last one."""
+"""Find numbered folders, and check if a Hugging Face directory is complete: a kill may cut off a
+trainer's last one."""
 
 import json
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 TEXTS = ("config.json", "tokenizer_config.json")
 """JSON files without which no policy loads."""
+
+
+def numbered(folder: Path, before: str, after: str = "") -> list[tuple[int, Path]]:
+    """Return the folders <before><number><after> in a folder, by their numbers; [] without it."""
+    name = re.compile(f"{re.escape(before)}([0-9]+){re.escape(after)}")
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        found = [(name.fullmatch(entry.name), Path(entry)) for entry in entries if entry.is_dir()]
+        return sorted((int(match[1]), path) for match, path in found if match)
+    return []
 
 
 def is_complete(folder: Path, texts: Sequence[str] = TEXTS) -> bool:

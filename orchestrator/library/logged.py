@@ -4,8 +4,11 @@ It is the member `logged_metrics` of a backend, or of a library that is only rea
 and `orch explain METRIC@LIBRARY` use it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Literal, NamedTuple
+
+from orchestrator.errors import LogFault
 
 Place = Literal["reward", "loss"]
 
@@ -74,3 +77,18 @@ def renamed(names: Mapping[str, str], known: Iterable[LoggedMetric] = ()) -> lis
     """Return a row for each library's name -> orch's name that `known` has no row for."""
     taken = {row.name for row in known}
     return [LoggedMetric(name, ours) for name, ours in names.items() if name not in taken]
+
+
+def check_names(
+    path: Path,
+    library: str,
+    versions: Iterable[str],
+    logged: Collection[str],
+    known: Iterable[str],
+    *needed: str,
+) -> None:
+    """Raise LogFault for a log with names of which orch knows none, or that lacks a needed one."""
+    lacking = next((name for name in needed if name not in logged), None)
+    known_none = not any(name in logged for name in known)
+    if logged and (known_none or lacking):
+        raise LogFault.of_names(path, library, versions, logged, None if known_none else lacking)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from packaging.version import Version
@@ -169,6 +169,26 @@ def asked(launch: Values, name: str) -> Any:
     return plain.get("asked", {}).get(name, None if "library" in plain else ABSENT)
 
 
+def refuse_if(
+    cell: Cell,
+    broken: object,
+    field: str,
+    offered: object,
+    advice: str,
+    value: object = ABSENT,
+    library: str = "",
+) -> None:
+    """Raise UnsupportedSetting if a cell breaks a rule over several of its fields.
+
+    value: that of the field, if it is not to be looked up.
+    """
+    if broken:
+        holder = cell if field.startswith(("resources.", "system.")) else cell.settings
+        found = reduce(getattr, field.split("."), holder) if value is ABSENT else value
+        name = library or cell.settings.backend.name
+        raise UnsupportedSetting(name, field, found, (offered,), advice)
+
+
 def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Meaning, ...]:
     """Return the meanings of values for which the library uses orch's names."""
     return tuple(Meaning(value, value, status, note) for value in values)
@@ -252,8 +272,6 @@ class Row:
     """A function that returns both, where they depend on the cell's other fields."""
     advice: str | Callable[[Settings], str] = ""
     """Advice if a value is refused."""
-    shows: tuple[str, ...] = ()
-    """Keys that the ledger shows, if `key` alone does not explain enough."""
 
     def meaning(self, value: object) -> Meaning | None:
         """Return the entry of the allow-list for a value of the field, or None if it has none."""
@@ -339,6 +357,18 @@ class SystemRow:
     until: str = ""
 
 
+def of_engine(field: str, key: str, *, by_layout: bool = False) -> SystemRow:
+    """Return the row of a setting of the inference engine."""
+    note = "vLLM's own; it moves no probability but by rounding"
+    return SystemRow(field, (key,), note, by_layout=by_layout)
+
+
+def of_checkpointing(key: str, measured: str) -> SystemRow:
+    """Return the row of the setting that keeps no activations."""
+    note = "activations are computed again, by the same operations"
+    return SystemRow("gradient_checkpointing", (key,), note, measured)
+
+
 @dataclass(frozen=True, slots=True)
 class ReleaseTable:
     """The keys of one release's own parser, with their defaults and their closed lists of values.
@@ -422,10 +452,6 @@ class Carried(NamedTuple):
     value: object
     meaning: Meaning
     sent: Values
-
-
-Show = Callable[[Carried, Values, str], tuple[str, str]]
-"""Key and value of a field as the ledger shows them, from the launch of a release."""
 
 
 def sampling_rows(
@@ -547,9 +573,9 @@ class Manifest:
     constants: tuple[Constant, ...] = ()
     extensions: Mapping[str, Container[object]] = field(default_factory=dict)
     """Key -> values that a module of orch, shipped with the launch, adds to the library."""
-    show: Show | None = None
-    """A function that returns a field's key and value for the ledger. None: the row's key and the
-    value that was sent."""
+    spelled: Callable[[str, object, str], str] = lambda key, _value, _version: key
+    """A function that returns the name of a key with this value in the launch of a release; empty:
+    the launch leaves it out."""
     version_advice: str = ""
     """Advice if a release is unknown."""
     system: tuple[SystemRow, ...] = ()
@@ -630,9 +656,6 @@ class Manifest:
         values = self.fields(settings) | {name: value}
         return self._choose(settings, values, name, self.version_of(settings))[0]
 
-    def _is_accounted(self, name: str, version: str) -> bool:
-        return bool(self.rows_of(name, version)) or _born(name) is not None
-
     def _choose(
         self, settings: Settings, values: Values, name: str, version: str
     ) -> tuple[Row, Meaning]:
@@ -642,9 +665,9 @@ class Manifest:
             if born != name:
                 raise self._refusal(settings, born, _plain_section(values, born), rows, rows)
         if not rows:
-            missing = ", ".join(each for each in values if not self._is_accounted(each, version))
+            missing = [e for e in values if not self.rows_of(e, version) and _born(e) is None]
             raise ManifestError(
-                f"{self.library} {version}: no row accounts for {missing}. Write a row for each; "
+                f"{self.library} {version}: no row accounts for {', '.join(missing)}. Write rows; "
                 "a field that the library lacks has the one value that means so, such as same(None)"
             )
         fitting = [
@@ -659,35 +682,17 @@ class Manifest:
                 f"{self.library} {version}: {len(fitting)} rows carry {name}={value}"
             )
         meant = [row for row in rows if _applies(row.when, settings, values)] or list(rows)
-        for other, wanted, every in self._causes(settings, values, rows, version):
-            raise self._refusal(settings, other, values.get(other), wanted, every)
-        raise self._refusal(settings, name, value, meant, rows)
-
-    def _causes(
-        self, settings: Settings, values: Values, rows: Sequence[Row], version: str
-    ) -> Iterator[tuple[str, Sequence[Row], Sequence[Row]]]:
-        """Yield each field on which `rows` depend and whose value no row offers.
-
-        Each item is the name, its rows for this cell, and all of its rows. Values that no cell may
-        have come first.
-        """
-        conditions = [
-            (other, others, [row for row in others if _applies(row.when, settings, values)])
-            for other in self._conditions(rows)
-            if (others := self.rows_of(other, version))
-        ]
-        for other, others, _ in conditions:
-            if all(row.meaning(values.get(other)) is None for row in others):
-                yield other, others, others
-        for other, others, of_cell in conditions:
-            if all(row.meaning(values.get(other)) is None for row in of_cell):
-                yield other, of_cell or others, others
-
-    @staticmethod
-    def _conditions(rows: Sequence[Row]) -> list[str]:
-        """Return the fields whose values decide which of the rows applies."""
+        # A field on which the rows depend may be the cause: first a value that no cell may have,
+        # then one that this cell may not have.
         conditions = (row.when for row in rows if isinstance(row.when, Mapping))
-        return list(dict.fromkeys(name for when in conditions for name in when))
+        causes = {each: self.rows_of(each, version) for when in conditions for each in when}
+        for of_cell in (False, True):
+            for other, every in causes.items():
+                asked_of = [r for r in every if not of_cell or _applies(r.when, settings, values)]
+                cause = values.get(other)
+                if every and all(row.meaning(cause) is None for row in asked_of):
+                    raise self._refusal(settings, other, cause, asked_of or every, every)
+        raise self._refusal(settings, name, value, meant, rows)
 
     def _refusal(
         self,
@@ -830,25 +835,19 @@ class Manifest:
         version = self.version_of(settings)
         rows = [row for row in self.system if _spans(row, version)]
         row = next((row for row in rows if row.field == name), None)
-        if row is None:
-            known = ", ".join(f"system.{row.field}" for row in rows)
-            raise UnsupportedSetting(
-                f"{self.library} {version}",
-                f"system.{name}",
-                value,
-                (None,),
-                f"Leave it out; this release has {known or 'no setting of the machine'}.",
-            )
-        if why := row.changes(settings):
-            raise UnsupportedSetting(
-                f"{self.library} {version}",
-                f"system.{name}",
-                value,
-                (None,),
-                f"{why}. So it is mathematics here, and part of the cell's id: set the library's "
-                "own key in backend.extra.",
-            )
-        return row
+        if row is not None and not (why := row.changes(settings)):
+            return row
+        known = ", ".join(f"system.{row.field}" for row in rows)
+        raise UnsupportedSetting(
+            f"{self.library} {version}",
+            f"system.{name}",
+            value,
+            (None,),
+            f"Leave it out; this release has {known or 'no setting of the machine'}."
+            if row is None
+            else f"{why}. So it is mathematics here, and part of the cell's id: set the library's "
+            "own key in backend.extra.",
+        )
 
     def lower_memory(self, settings: Settings, system: System) -> tuple[str, ...]:
         """Return two settings of `system` that lower the memory of a launch, as overrides."""
@@ -992,18 +991,19 @@ class Manifest:
                 raise ManifestError(f"{self.library}: {row.field}={value} cannot be sent: {why}")
         if status in ("exact", "not judged"):
             self._check_meaning(carried, launch, effective)
-        if self.show is not None:
-            shown_key, text = self.show(carried, launch, table.version)
-        else:
-            shown_key = row.key if meaning.theirs is not ABSENT else ""
-            text = str(launch.get(row.key, value) if shown_key else value)
-        return _entry(row.field, status, shown_key, text, note)
+        given = {
+            name: " ".join(map(str, theirs)) if isinstance(theirs, tuple) else str(theirs)
+            for key, theirs in shown.items()
+            if theirs is not ABSENT and (name := self.spelled(key, theirs, table.version))
+        }
+        text = ", ".join(given.values()) if given else str(value)
+        return _entry(row.field, status, ", ".join(given), text, note)
 
     def _check_meaning(self, carried: Carried, launch: Values, effective: Values) -> None:
         row, value, meaning, _ = carried
-        if not (row.key or row.read or row.carried_by or meaning.also):
-            raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
         if not (row.key or row.read or row.carried_by == NEEDS or meaning.also):
+            if not row.carried_by:
+                raise ManifestError(f"{self.library}: nothing carries {row.field}={value}")
             return
         try:
             back = row.back(launch, effective)
@@ -1219,12 +1219,10 @@ def _nearest(name: str, value: object, offered: Sequence[object]) -> str:
 def _put(nested: dict[str, object], name: str, value: object) -> None:
     """Set a dotted field of nested data."""
     *sections, leaf = name.split(".")
+    inner: Any = nested
     for section in sections:
-        inner = nested.setdefault(section, {})
-        if not isinstance(inner, dict):
-            raise ManifestError(f"{name}: {section} is both a value and a section")
-        nested = inner
-    nested[leaf] = value
+        inner = inner.setdefault(section, {})
+    inner[leaf] = value
 
 
 def _meaningless(name: str, key: str, value: object, rows: Iterable[Row]) -> Fault:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.library.model_size import ModelSize
-from orchestrator.settings import Cadence, Lora
+from orchestrator.settings import Cadence, Lora, Settings
 
 GIB = 2.0**30
 _ADAPTER_BYTES = 4 + 4 + 8
@@ -57,6 +57,11 @@ class GpuUse:
     """What of policy and reference stays on a GPU while its engine samples, before sharing."""
     node: float = 0
     """What all processes of a node together hold in its memory before they share the weights."""
+
+
+def longest_sequence(settings: Settings) -> int:
+    """Return the tokens of the longest prompt and response together."""
+    return settings.data.max_prompt_tokens + settings.rollout.max_response_tokens
 
 
 def micro_batch(sequences: int, tokens: int, most_tokens: int, most: int | None = None) -> int:

@@ -7,6 +7,8 @@ under `asked`, fields that the keys do not tell apart.
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -71,6 +73,12 @@ def shared_files(cell: Cell, prompts_format: str, needed: Mapping[str, object]) 
     return files | lora.file(settings)
 
 
+@cache
+def text_of(folder: Path, name: str) -> str:
+    """Return the text of a file that a backend ships with its launches."""
+    return (folder / name).read_text(encoding="utf-8")
+
+
 def passed_keys(files: Mapping[str, str]) -> dict[str, Any]:
     """Return the keys of backend.extra of a launch that orch wrote; {} for any other."""
     return dict(json.loads(files.get(EXTRA_FILE, "{}")))
@@ -95,7 +103,10 @@ def read_back(
         plain[section].setdefault("name", name_of(plain[section]["path"]))
     if extra:
         plain["backend"] = {**plain.get("backend", {}), "extra": extra}
-    return _settings_of(plain, source)
+    try:
+        return Settings.model_validate(plain)
+    except ValidationError as error:
+        raise SpecError(source, faults_of(error)) from error
 
 
 def name_of(path: str) -> str:
@@ -107,7 +118,6 @@ def name_of(path: str) -> str:
 def prompts_row(
     name: str,
     note: str = "",
-    shows: tuple[str, ...] = (),
     account: Callable[[Settings], Account] | None = None,
     **more: Any,
 ) -> Row:
@@ -123,7 +133,7 @@ def prompts_row(
         "max_prompt_tokens": COUNT,
     }
     own = {"carried_by": NEEDS, "offer": offers.get(name, TEXT), "read": read, "note": note}
-    return Row(f"data.{name}", **{**own, "shows": shows, "account": account, **more})
+    return Row(f"data.{name}", **{**own, "account": account, **more})
 
 
 def label_row(library: str) -> Row:
@@ -152,19 +162,15 @@ def backend_rows(library: str, versions: tuple[str, ...]) -> tuple[Row, Row]:
     )
 
 
-def _settings_of(plain: Mapping[str, object], launch: str) -> Settings:
-    """Return the settings with these values. Raise SpecError if they are not valid."""
-    try:
-        return Settings.model_validate(plain)
-    except ValidationError as error:
-        faults = [
-            Fault(
-                # A rule over several fields says what it got, and its input is all of them.
-                each["msg"].removeprefix("Value error, ")
-                if each["type"] == "value_error"
-                else f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
-                "$" + "".join(f".{part}" for part in each["loc"]),
-            )
-            for each in error.errors()
-        ]
-        raise SpecError(launch, faults) from error
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Return the faults of data that are not valid."""
+    return [
+        Fault(
+            # A rule over several fields says what it got, and its input is all of them.
+            each["msg"].removeprefix("Value error, ")
+            if each["type"] == "value_error"
+            else f"no cell has this value: {each['msg']}, got {str(each['input'])[:80]!r}",
+            "$" + "".join(f".{part}" for part in each["loc"]),
+        )
+        for each in error.errors()
+    ]

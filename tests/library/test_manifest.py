@@ -1,7 +1,6 @@
 """The engine of the backends' manifests, on a small table of its own."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -178,58 +177,13 @@ def test_a_value_of_another_type_cannot_be_sent() -> None:
     assert not table.objection("seed", 5)
 
 
-def cell(**changes: Any) -> Settings:
-    """Return the settings with dotted fields (`kl__beta`) changed, unchecked."""
-    settings = SETTINGS
-    for name, value in changes.items():
-        section, _, leaf = name.partition("__")
-        if leaf:
-            value = getattr(settings, section).model_copy(update={leaf: value})
-        settings = settings.model_copy(update={section: value})
-    return settings
-
-
-@pytest.mark.parametrize(
-    ("changes", "field", "offered", "sentence"),
-    [
-        (
-            {"kl__estimator": "k33", "backend__version": "2.0"},
-            "kl.estimator",
-            ("k1", "k3", "k2", "rho_k1"),
-            "Set kl.estimator=k2.",
-        ),
-        (
-            {"kl__estimator": "k2", "backend__version": "1.0"},
-            "kl.estimator",
-            ("k1", "k3", "rho_k1"),
-            "cannot run kl.estimator=k2",
-        ),
-        ({"seed": 100}, "seed", (0, "whole numbers from 1 to 99"), "offers"),
-        ({"backend__version": "3.0"}, "backend.version", ("2.0", "1.0"), "backend.version=2.0"),
-        ({"kl__placement": None}, "kl.placement", None, "cannot run kl.placement"),
-    ],
-)
-def test_a_refusal_names_field_offer_and_the_nearest(
-    changes: dict[str, Any], field: str, offered: tuple[object, ...] | None, sentence: str
-) -> None:
-    with pytest.raises(UnsupportedSetting, match="toy cannot run") as caught:
-        TWO.carry(cell(**changes))
-    assert caught.value.field == field
-    assert offered is None or caught.value.offered == offered
-    assert sentence in str(caught.value)
-
-
 def test_an_extension_must_be_listed_to_send_what_the_release_does_not_take() -> None:
-    asked = cell(kl__estimator="rho_k1")
+    kl = SETTINGS.kl.model_copy(update={"estimator": "rho_k1"})
+    asked = SETTINGS.model_copy(update={"kl": kl})
     launch = TWO.assignments(asked)
     assert TWO.ledger(asked, launch)
     with pytest.raises(ManifestError, match="takes k1, k2, k3, kl, low_var; not rho_k1"):
         replace(TWO, extensions={}).ledger(asked, launch)
-
-
-def test_facts_of_the_table() -> None:
-    assert TWO.capabilities()["backend.version"] == (None, "2.0", "1.0")
-    assert "seed" not in TWO.capabilities()
 
 
 CORRECTED = SETTINGS.loss.but(correction=EngineCorrection(kind="tis_token", most=2.0))

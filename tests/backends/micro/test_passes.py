@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from backends.micro import disk, kernels, passes, train
+from backends.micro import disk, fused, kernels, train
 from backends.micro.experience import Trainee, collect
 from backends.micro.objective import objective, state_kl
 from backends.micro.policy import one_quiet_core, weights
@@ -144,27 +144,19 @@ def test_sampling_and_scoring_are_those_of_one_policy(
     temperature: float, top_p: float, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(kernels.ENGINE, engine)
-    states = [state_of(embedded(), seed) for seed in range(3)]
-    flat = torch.stack([state.policy for state in states]).float()
+    flat = state_of(embedded(), 0).policy.float()
     rng = np.random.default_rng(0)
-    prompts = torch.randint(3, 18, (3, 6, 8), generator=torch.Generator().manual_seed(0))
-    uniforms = torch.from_numpy(rng.random((3, 6, 5, 7), np.float32))
-    heat = torch.full((3, 1, 1, 1), temperature)
-    policy = passes.prepared(flat)
-    sampled = policy.sample(prompts, uniforms, heat, (top_p,) * 3)
-    tokens, mask = sampled.rollouts.tokens, sampled.rollouts.mask
-    scored = policy.score(prompts, tokens, mask, heat)
-    torch.testing.assert_close(scored.logp, sampled.rollouts.logp, atol=CLOSE, rtol=0)
-    for cell in range(3):
-        one = plain_policy.sample(
-            weights(flat[cell]), prompts[cell], uniforms[cell], temperature, top_p
-        )
-        longest = one.tokens.shape[-1]
-        assert torch.equal(one.tokens, tokens[cell, ..., :longest])
-        assert not mask[cell, ..., longest:].any()
-        torch.testing.assert_close(
-            one.logp, sampled.rollouts.logp[cell, ..., :longest], atol=CLOSE, rtol=0
-        )
+    prompts = torch.randint(3, 18, (6, 8), generator=torch.Generator().manual_seed(0))
+    uniforms = torch.from_numpy(rng.random((6, 5, 7), np.float32))
+    policy = fused.prepared(flat)
+    rollouts, _ = policy.sample(prompts, uniforms, temperature, top_p)
+    scored = policy.score(*rollouts[:3], temperature)
+    torch.testing.assert_close(scored.logp, rollouts.logp, atol=CLOSE, rtol=0)
+    one = plain_policy.sample(weights(flat), prompts, uniforms, temperature, top_p)
+    longest = one.tokens.shape[-1]
+    assert torch.equal(one.tokens, rollouts.tokens[..., :longest])
+    assert not rollouts.mask[..., longest:].any()
+    torch.testing.assert_close(one.logp, rollouts.logp[..., :longest], atol=CLOSE, rtol=0)
 
 
 @pytest.fixture
@@ -184,15 +176,14 @@ def test_a_long_limit_on_responses_costs_only_the_positions_in_use(
     settings = embedded(rollout=Rollout(group_size=2, max_response_tokens=30))
     state = state_of(settings, 0)
     found = collect(Trainee(settings, "sort", state))
-    assert (found.sampled.scored.logps[:, :, -1] == 0).all(), "never computed"
+    assert (found.sampled.scored.logps[:, -1] == 0).all(), "never computed"
     tokens, mask = found.experience.tokens, found.experience.mask
-    slopes = (torch.randn(tokens.shape, dtype=torch.float64) * mask)[None]
-    policy, heat = passes.prepared(state.policy[None]), torch.ones(1, 1, 1, 1)
-    gradient = policy.gradient(found.sampled.scored, tokens[None], slopes, heat)[0]
+    slopes = torch.randn(tokens.shape, dtype=torch.float64) * mask
+    policy = fused.prepared(state.policy)
+    gradient = policy.gradient(found.sampled.scored, tokens, slopes)
     assert gradient.isfinite().all()
     used = int(mask.sum(-1).max())
-    part = tokens[None, ..., :used]
-    given = found.experience.prompts[None], part, mask[None, ..., :used]
-    short = policy.score(*given, heat, keep=True)
-    same = policy.gradient(short, part, slopes[..., :used], heat)[0]
+    part = tokens[..., :used]
+    short = policy.score(found.experience.prompts, part, mask[..., :used], keep=True)
+    same = policy.gradient(short, part, slopes[..., :used])
     torch.testing.assert_close(gradient, same)

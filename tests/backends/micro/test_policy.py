@@ -88,7 +88,7 @@ def test_shipped_policies_have_moderate_skill(name: str) -> None:
     from backends.micro.shipped import manifest
 
     about = manifest(name)
-    measured = accuracies(folded(huggingface.read(POLICIES / name)[None]))
+    measured = accuracies(folded(huggingface.read(POLICIES / name)))
     for skill, accuracy in measured.items():
         assert accuracy == pytest.approx(about.accuracy[skill], abs=2e-5)
         assert accuracy == pytest.approx(np.mean(about.chances[skill]), abs=2e-5)
