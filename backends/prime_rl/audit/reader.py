@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from backends.prime_rl.manifest import MANIFEST
@@ -26,7 +27,6 @@ from orchestrator.audit.reading import (
 )
 from orchestrator.library.key_tables import KeyTables, load_tables, nearest
 from orchestrator.library.launches import (
-    AuditNote,
     AuditVerdict,
     CommandWord,
     Edit,
@@ -146,6 +146,10 @@ UNDATED = (
     "prime_rl@VERSION"
 )
 _LOSS = "prime_rl/trainer/rl/loss.py"
+NO_TERM = (
+    "no change of the configuration puts a KL to a reference policy into this release: use 0.3.0 "
+    "to 0.5.0 with teacher_tau, or another library"
+)
 NO_GRADIENT = (
     "the KL is computed from log-probabilities stored without gradient, so it moves the logged "
     "loss only (src/zeroband/train.py)"
@@ -317,19 +321,16 @@ def _is_sft(values: Mapping[str, object]) -> bool:
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
-    known_releases = releases()
-    pinned = launch.versions.get("prime_rl") or launch.versions.get("prime-rl")
-    if pinned is not None:
-        version, _, why = pinned.partition(" ")
-        at = nearest(known_releases.versions, version)
-        return at, f"{version}: {why}", [at]
+    tables = releases()
+    version, why = launch.release("prime_rl", "prime-rl")
+    if version:
+        at = nearest(tables.versions, version)
+        return at, why, [at]
     parts: dict[str, list[Given]] = {}
     for key in keys.given:
-        for part in key.split("."):
-            if part in _OF_OTHERS:
-                break
+        for part in takewhile(lambda each: each not in _OF_OTHERS, key.split(".")):
             if not part.isdigit():
-                parts[part.replace("-", "_")] = [Given("", mark="")]
+                parts[part.replace("-", "_")] = [Given("")]
     if any(key.startswith("environment.") for key in keys.given) and "name_model" not in keys.given:
         return 2, "its [environment] is that of July to October 2025", [2]
     if "kl_coef" in keys.given or "name_model" in keys.given:
@@ -339,14 +340,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         # Commits of March to May 2026 had it: afterwards the path decides.
         return _LAST_SFT_LOSS, "the only release that has the loss type sft", [_LAST_SFT_LOSS]
     own = _of_source(launch.beside)
-    fitting = [i for i in known_releases.accepting(parts) if not own or i in own] or own
+    fitting = [i for i in tables.accepting(parts) if not own or i in own] or own
     at = fitting[-1]
-    if own:
-        return at, "the code beside it is of its time", fitting
-    dropped = known_releases.excluding(parts, at)
-    if dropped and at < len(known_releases.versions) - 1:
-        return at, f"the newest release that has {dropped[0]}", fitting
-    return at, known_releases.fit(parts, at), fitting
+    why = "the code beside it is of its time" if own else tables.why(parts, at)
+    return at, why, fitting
 
 
 def _of_source(beside: Mapping[str, str]) -> list[int]:
@@ -395,10 +392,7 @@ class _Reader(ReleaseReader):
 
         A release may have a key in several places.
         """
-        for name in names:
-            if self.keys.has(name):
-                return name
-        return None
+        return next((name for name in names if self.keys.has(name)), None)
 
     def _is_whole(self) -> bool:
         """Return True if an orchestrator's file came with the trainer's."""
@@ -412,10 +406,8 @@ class _Reader(ReleaseReader):
         keys = self.keys
         in_reward, in_loss, rollout, dead = InReward(False), InLoss(False), None, ""
         decided = self._path()
-        if decided is not None:
+        if decided is not None or self.sft:
             pass
-        elif self.sft:
-            self.rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
         elif self.at <= OLD:
             in_loss, dead, rollout = self._zeroband()
         elif self.half and not self._is_whole():
@@ -428,14 +420,13 @@ class _Reader(ReleaseReader):
             "orchestrator.group_size",
             "orchestrator.train.group_size",
         )
-        note = (
-            ""
-            if self.at >= FIRST_TEACHER and self.at <= LAST_TEACHER
-            else (
-                "no change of the configuration puts a KL to a reference policy into this release: "
-                "use 0.3.0 to 0.5.0 with teacher_tau, or another library"
-            )
-        )
+        note = "" if FIRST_TEACHER <= self.at <= LAST_TEACHER else NO_TERM
+        self._refused()
+        self._negative()
+        key = self._find("orchestrator.sampling.temperature", "sampling.temperature")
+        if key is not None and in_loss.active:
+            self.notes += reference_at_one(keys, key, "compute_teacher_logprobs")
+        self.sources["loss"] = "src/zeroband/training/loss.py" if self.at <= OLD else _LOSS
         whole = "zeroband/train.py" if self.at <= OLD else "rl"
         self.entry = self.entry or ("sft" if self.sft else "orchestrator" if self.half else whole)
         return self.found(
@@ -445,8 +436,6 @@ class _Reader(ReleaseReader):
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
-            contradictions=self._contradictions(in_loss),
-            settings=tuple(keys.settings),
             changes=() if decided else tuple(self._changes(in_loss, rollout)),
             change_note=note,
             assumes=tuple(self._assumed()),
@@ -456,11 +445,6 @@ class _Reader(ReleaseReader):
             regime=self._regime(),
             surroundings=self._surroundings(pulls=bool(rollout)),
         )
-
-    def _contradictions(self, in_loss: InLoss) -> tuple[AuditNote, ...]:
-        self._refused()
-        self._negative()
-        return (*self.notes, *self._of_two_temperatures(in_loss))
 
     def _refused(self) -> None:
         """Note if the orchestrator refuses its batch, which must hold whole groups."""
@@ -478,12 +462,6 @@ class _Reader(ReleaseReader):
             )
             source = f"Prime-RL {self.version}, the orchestrator's configuration"
             self.stops(why, source, batch_key, group_key)
-
-    def _of_two_temperatures(self, in_loss: InLoss) -> Iterator[AuditNote]:
-        """Yield a remark if the KL is to a teacher at another temperature."""
-        key = self._find("orchestrator.sampling.temperature", "sampling.temperature")
-        if key is not None and in_loss.active:
-            yield from reference_at_one(self.keys, key, "compute_teacher_logprobs")
 
     def _regime(self) -> TrainingRegime:
         """Return the regime. Every release samples ahead of the trainer by default."""
@@ -562,14 +540,8 @@ class _Reader(ReleaseReader):
         paths = self._paths()
         named = ", ".join(sorted(paths))
         if paths and paths <= _SFT:
-            self.rule("the sft path has the cross-entropy of its samples alone", _LOSS)
             return "no_kl", "its path is sft: the loss is a cross-entropy, and kl_tau is not read"
         if paths and paths <= _DISTILLED:
-            self.rule(
-                "the path's per-token signal is log teacher - log policy at weight 1; reward, "
-                "advantage and kl_tau are not read",
-                _LOSS,
-            )
             teacher = "the policy itself, shown a demonstration" if "opsd" in paths else "a teacher"
             return "teacher_kl", (
                 f"its path is {named}: the objective is the reverse KL of each token to {teacher}, "
@@ -648,10 +620,6 @@ class _Reader(ReleaseReader):
     def _half(self) -> None:
         """Note the facts about the KL that the orchestrator's file has without the trainer's."""
         if any(key.startswith("environment.") for key in self.keys.given):
-            self.rule(
-                "no release with [environment] has a KL (October 2025 and before)",
-                "trainer/rl/loss.py",
-            )
             return
         if self.keys.has("model"):
             self.unknown.append("the service of hosted training, which it is for, sets the loss")
@@ -675,23 +643,15 @@ class _Reader(ReleaseReader):
             self.unknown.append(f"{kind} {named} is in no release: its code says what KL it has")
         elif named == "kl_cov":
             rollout = as_number((keys.last("grpo.off_policy.kl_coef") or Given("1.0")).text)
-            self.rule(
-                "kl_cov weighs a distance to the policy that sampled, on some tokens",
-                "src/zeroband/training/loss.py: grpo_loss_kl_cov",
-            )
         if key is None and keys.opaque:
             self.unknown.append(keys.why_unknown("kl_coef"))
             return InLoss(None, "k3"), "", rollout
         if key is None:
-            self.rule(
-                "there is a reference policy only where kl_coef is given", "src/zeroband/train.py"
-            )
             return InLoss(False), "", rollout
         beta = keys.number(key)
         if beta is None:
             self.unknown.append(keys.why_unknown(key))
             return InLoss(None, "k3"), "", rollout
-        self.rule("kl_coef adds k3 to the loss", "src/zeroband/training/loss.py: kl_penalty")
         return InLoss(beta != 0, "k3", beta), NO_GRADIENT if beta else "", rollout
 
     def _tau(self) -> tuple[InLoss, float | None]:
@@ -707,16 +667,10 @@ class _Reader(ReleaseReader):
         key = self._find("trainer.loss.kl_tau", TAU)
         is_on = self.at >= FIRST_TAU_ON if (dated := self._tau_on()) is None else dated
         default = 0.001 if is_on else 0.0
-        beside, _, why = self.launch.versions.get(TAU_DEFAULT, "").partition(" ")
+        beside, _ = self.launch.release(TAU_DEFAULT)
         if beside and key is None:
             default = as_number(beside) or 0.0
-            self.rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")
         tau = self.number(key) if key else default
-        self.rule(
-            f"kl_tau ({default:g} unless given) weighs the distance to the policy that "
-            "sampled, not to a reference policy",
-            "prime_rl/trainer/rl/loss.py",
-        )
         if key is None and keys.opaque:
             self.unknown.append(keys.why_unknown(f"trainer.{TAU}"))
             return InLoss(None), None
@@ -733,11 +687,6 @@ class _Reader(ReleaseReader):
                 tau = None
             return InLoss(False), tau
         beta = keys.number(teacher)
-        self.rule(
-            "teacher_tau adds log teacher - log policy to each token's advantage: k1, "
-            "token by token, where the teacher is the initial policy",
-            "prime_rl/trainer/rl/loss.py",
-        )
         if beta is None:
             self.unknown.append(keys.why_unknown(teacher))
             return InLoss(None), tau
@@ -765,15 +714,15 @@ class _Reader(ReleaseReader):
         return since if since != before else None
 
     def _inactive(self, dead: str, *, decided: bool) -> Iterator[Inactive]:
+        keys = self.keys
         if decided:
-            for key in ("trainer.loss.kl_tau", TAU):
-                yield from self.keys.inert(key, "the sft and opd paths do not read it")
+            why = "the sft and opd paths do not read it"
+            yield from keys.inert(why, "trainer.loss.kl_tau", TAU)
         if dead:
-            for key in ("grpo.kl_coef", "kl_coef"):
-                yield from self.keys.inert(key, dead)
+            yield from keys.inert(dead, "grpo.kl_coef", "kl_coef")
         if not FIRST_TEACHER <= self.at <= LAST_TEACHER:
-            for key in ("trainer.loss.teacher_tau", TEACHER):
-                yield from self.keys.inert(key, f"Prime-RL {self.version} has no teacher_tau")
+            why = f"Prime-RL {self.version} has no teacher_tau"
+            yield from keys.inert(why, "trainer.loss.teacher_tau", TEACHER)
 
     def _changes(self, in_loss: InLoss, rollout: float | None) -> Iterator[LaunchChange]:
         if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:

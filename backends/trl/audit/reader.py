@@ -49,6 +49,7 @@ from orchestrator.library.launches import (
     BoundNote,
     CommandWord,
     ConfigDocument,
+    Divisor,
     Given,
     HeldKeys,
     InLoss,
@@ -57,7 +58,6 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
@@ -125,6 +125,7 @@ _MODES: Mapping[str, tuple[Correction, str]] = {
     "sequence_truncate": ("tis_sequence", "sequence-level truncated importance sampling"),
     "sequence_mask": ("mis_sequence", "sequence-level importance masks"),
 }
+_DIVIDED_BY: Mapping[str, Divisor] = {"none": "nothing", "batch": "batch_std"}
 MEAN_RATIO_KL = (
     "k3 in the loss, β = {beta}, times the response's geometric mean ratio: on-policy, of T "
     "tokens, 1 - 1/T of the gradient of each token's forward KL and 1/T of that of the response's "
@@ -270,7 +271,7 @@ def audit(launch: Launch) -> LaunchReading | None:
             unknown=(*reading.unknown, f"{why}. Say which: --library trl@VERSION"),
             possibilities=reading.possibilities or tuple(sides),
         )
-    pinned = "" if exact else launch.versions.get("trl", "").partition(" ")[0]
+    pinned = "" if exact else launch.release("trl")[0]
     lacking = [name for name in request.names if name.startswith("trl.") and "GRPO" in name]
     if pinned and lacking and version_tuple(pinned) < FIRST_GRPO:
         text = f"TRL {pinned} has no {lacking[0]} (trl/__init__.py): ImportError"
@@ -430,7 +431,7 @@ def _imports_unsloth(launch: Launch) -> bool:
 
 def _unsloth(launch: Launch) -> Fork:
     """Return Unsloth with the defaults of its release."""
-    pinned = launch.versions.get("unsloth", "").partition(" ")[0]
+    pinned, _ = launch.release("unsloth")
     if not pinned or version_tuple(pinned) >= FIRST_OWN_BETA:
         return UNSLOTH
     later = ("beta", "loss_type")
@@ -544,10 +545,10 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
     """
     own = own_options(request.script)
     versions = list(own)
-    if (pinned := launch.versions.get("trl")) is not None:
-        wanted, _, why = pinned.partition(" ")
+    wanted, why = launch.release("trl")
+    if wanted:
         version = versions[nearest(versions, wanted)]
-        return [version], f"{wanted}: {why}", version_tuple(version) == version_tuple(wanted)
+        return [version], why, version_tuple(version) == version_tuple(wanted)
     open_r1 = _is_open_r1(request)
     if request.fork is not None or open_r1:
         first, last = request.fork.releases if request.fork is not None else OPEN_R1
@@ -578,16 +579,11 @@ def _having(names: Sequence[str], versions: Sequence[str]) -> tuple[list[str], l
 
     No name decides if no release has them all.
     """
-    spans = {name: span for name in names if (span := _names().get(name)) is not None}
-    having = [
-        version
-        for version in versions
-        if all(
-            version_tuple(first) <= version_tuple(version)
-            and (last is None or version_tuple(version) <= version_tuple(last))
-            for first, last in spans.values()
-        )
-    ]
+    known = _names()
+    spans = {name: known[name] for name in names if name in known}
+    first = max((version_tuple(each) for each, _ in spans.values()), default=())
+    last = min((version_tuple(each) for _, each in spans.values() if each), default=(99,))
+    having = [version for version in versions if first <= version_tuple(version) <= last]
     if not having or len(having) == len(versions):
         return list(versions), []
     return having, [name.removeprefix("trl.") for name in spans]
@@ -771,19 +767,25 @@ class _Reader(ReleaseReader):
             return of_reward, InLoss(True, name, beta) if loss else InLoss(False), ()
         if self.request.script == "rloo":
             return InReward(True, "k1", beta), InLoss(False), ()
-        if self.request.fork is not None or self.at < FIRST_CORRECTED:
-            return InReward(False), InLoss(True, "k3", beta), ()
-        corrected = self.keys.switch("use_bias_correction_kl")
-        level = self.keys.text("importance_sampling_level")
-        if corrected is None:
-            why = self.keys.why_unknown("use_bias_correction_kl")
+        weighted: bool | None = False
+        why = self.keys.why_unknown("use_bias_correction_kl")
+        if self._corrects():
+            weighted = self.keys.switch("use_bias_correction_kl")
+            level = self.keys.text("importance_sampling_level")
+            if weighted and level not in ("token", "sequence"):
+                why = (
+                    "importance_sampling_level is not known: k3 is multiplied by the ratio it names"
+                )
+                weighted = None
+            weighted = weighted and level == "token"
+        if weighted is None:
             return InReward(False), InLoss(None, None, beta), (why,)
-        if corrected and level != "token":
-            if level == "sequence":
-                return InReward(False), InLoss(True, "k3", beta), ()
-            why = "importance_sampling_level is not known: k3 is multiplied by the ratio it names"
-            return InReward(False), InLoss(None, None, beta), (why,)
-        return InReward(False), InLoss(True, "rho_k3" if corrected else "k3", beta), ()
+        return InReward(False), InLoss(True, "rho_k3" if weighted else "k3", beta), ()
+
+    def _corrects(self) -> bool:
+        """Return True if TRL's own loss may multiply the KL by the importance ratio."""
+        others = self.request.fork is not None or self.request.shipped is not None
+        return self.at >= FIRST_CORRECTED and not others
 
     def reading(self, undecided: Iterable[str], oldest: str) -> LaunchReading:
         """Return the reading of the launch in this release, the newest since the oldest it may be
@@ -804,14 +806,16 @@ class _Reader(ReleaseReader):
             keys.assumes.append(f"use_vllm is False: {keys.why_unknown('use_vllm')}")
         self._refused(on)
         self.notes += self._raw()
-        settings = tuple(keys.settings)
-        self._rules()
+        source = f"trl/trainer/{self.request.script}_trainer.py"
+        if self.request.shipped is not None:
+            source = "backends/trl/launch/orch_trl_kl.py, beside the launch"
+        source = source if fork is None else f"{fork.title}: {fork.source}"
+        self.sources = {"reward": source, "loss": source}
         return self.found(
             reward,
             loss,
             advantage_estimator=self._advantage(),
             group_size=group,
-            settings=settings,
             changes=tuple(self._changes(loss, oldest)),
             unknown=unknown,
             regime=regime,
@@ -821,11 +825,8 @@ class _Reader(ReleaseReader):
 
     def _by_mean_ratio(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
         """Return the verdict on k3 times the response's geometric mean ratio, with its gradient."""
-        corrected = self.at >= FIRST_CORRECTED and self.keys.switch("use_bias_correction_kl")
-        others = self.request.fork is not None or self.request.shipped is not None
-        if not loss.active or others or not corrected:
-            return None
-        if self.keys.text("importance_sampling_level") != "sequence":
+        is_on = loss.active and self._corrects() and self.keys.switch("use_bias_correction_kl")
+        if not is_on or self.keys.text("importance_sampling_level") != "sequence":
             return None
         return "other_objective", MEAN_RATIO_KL.format(beta=f"{loss.beta:g}")
 
@@ -982,10 +983,6 @@ class _Reader(ReleaseReader):
         scale = self._scale()
         if scale is None:
             self.unread.append(f"scale_rewards is group: {self.keys.why_unknown('scale_rewards')}")
-        divided: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
-            "none": "nothing",
-            "batch": "batch_std",
-        }
         named = self._loss_type()
         level = self._read("importance_sampling_level", "token")
         is_hidden = self.keys.has("loss_type") and self.keys.text("loss_type") is None
@@ -995,7 +992,7 @@ class _Reader(ReleaseReader):
         own = self.request.fork.loss if self.request.fork is not None else ""
         plain = "gspo" if level == "sequence" else "ppo"
         return Surroundings(
-            advantage_divided_by=divided.get(scale or "", "group_std"),
+            advantage_divided_by=_DIVIDED_BY.get(scale or "", "group_std"),
             divided_because=f"scale_rewards {self.keys.text('scale_rewards') or 'group'}"
             + (f", which TRL {self.version} reads the other way" if swapped else ""),
             own_rollout_in_mean=True,
@@ -1119,50 +1116,11 @@ class _Reader(ReleaseReader):
         if self._read("reward_clip_range", "") and self.request.script == "rloo":
             yield "reward_clip_range clips the task reward, before the KL is taken off"
 
-    def _rules(self) -> None:
-        fork, script = self.request.fork, self.request.script
-        source = f"trl/trainer/{script}_trainer.py"
-        if fork is not None:
-            text = f"{fork.title} computes its own loss: the KL is k3 of each token"
-            self.rules.append(Rule(text, fork.source))
-        elif self.request.shipped is not None:
-            text = (
-                f"the KL is {self.request.shipped[0]}, which TRL does not have: orch_trl_kl.py, "
-                "beside the launch, adds it"
-            )
-            self.rules.append(Rule(text, "backends/trl/launch/orch_trl_kl.py"))
-        elif script == "rloo":
-            where = "train" if self.at[:2] < FIRST_NEW_RLOO else "_generate_and_score_completions"
-            self.rule(
-                "the KL is k1, summed over the response and subtracted from the reward before the "
-                "leave-one-out baseline",
-                f"{source}: {where}",
-            )
-        else:
-            self.rule("the KL is k3 of each token, in the loss", f"{source}: _compute_loss")
-            if self.at >= FIRST_CORRECTED:
-                default = self.keys.defaults["use_bias_correction_kl"]
-                self.rule(
-                    "with use_bias_correction_kl it is multiplied by the importance ratio and its "
-                    f"gradient; unless given that is {default}, before 1.10.0 False, since then "
-                    "True",
-                    f"{source}: _compute_loss",
-                )
-        beta = self._name("beta")
-        if not self.keys.has(beta):
-            text = f"{beta} is {self.keys.defaults.get(beta, '')} unless given"
-            of_release = f"TRL {self.version}, trl/trainer/{script}_config.py"
-            is_own = fork is not None and beta in fork.defaults
-            self.rules.append(Rule(text, fork.source if fork and is_own else of_release))
-
     def _changes(self, loss: InLoss, oldest: str) -> Iterator[LaunchChange]:
         """Yield the change of k3 in the loss to the token's reverse KL, if the release has it."""
-        others = self.request.fork is not None or self.request.shipped is not None
-        if not loss.active or others or self.at < FIRST_CORRECTED:
-            return
         key = "use_bias_correction_kl"
         written = f"--{key} True" if self.written.startswith("--") else f"{key}=True"
-        edit = self.keys.edit(key, "True", written)
+        edit = self.keys.edit(key, "True", written) if loss.active and self._corrects() else None
         if edit is not None:
             since = ", which TRL has since 0.26.0"
             since = since if version_tuple(oldest) < FIRST_CORRECTED else ""
