@@ -21,6 +21,7 @@ from orchestrator.library.key_tables import (
     Option,
     defaults,
     flags,
+    is_since,
     release_table,
     version_tuple,
 )
@@ -443,6 +444,10 @@ class ReleaseReader:
             in_loss,
             **(noted | facts),
         )
+
+    def since(self, first: str) -> bool:
+        """Return True for a release that is not older than `first`."""
+        return is_since(self.version, first)
 
     def rule(self, text: str, source: str) -> None:
         """Note a rule of this release, with its file and function."""

@@ -217,6 +217,11 @@ class Launch:
     (`trl.rewards.accuracy_reward`), and the keywords that it passes to them
     (`trl.GRPOTrainer(tools)`). Imports inside a `try` are left out."""
 
+    @property
+    def in_files(self) -> frozenset[str]:
+        """Return the keys that stand in configuration files, not on the command line."""
+        return frozenset(key for document in self.documents for key in document.values)
+
     def release(self, *names: str) -> tuple[str, str]:
         """Return the release that something names for a library by one of its names, and the
         reason with it; empty without one."""

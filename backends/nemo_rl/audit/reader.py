@@ -30,7 +30,7 @@ from orchestrator.audit.reading import (
     stock,
 )
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, Correction, EngineWeight, Ratio
-from orchestrator.library.key_tables import KeyTables, inside, load_tables, version_tuple
+from orchestrator.library.key_tables import KeyTables, inside, is_since, load_tables
 from orchestrator.library.launches import (
     AuditVerdict,
     CommandWord,
@@ -57,10 +57,9 @@ CORRECTION = "loss_fn.use_importance_sampling_correction"
 _WEIGHTS: Mapping[str, Correction] = {"tis": "tis_token", "icepop": "mis_token"}
 DROPPING = ("grpo", "gdpo", "raw_reward", "opd")
 """Advantage estimators that do not read a KL in the reward."""
-FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = (0, 7), (0, 5), (0, 5)
+FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = "0.7.0", "0.5.0", "0.5.0"
+"""FIRST_SCORE: also the first release whose configuration pydantic reads."""
 ROOT = "grpo_math_1B.yaml"
-FIRST_TYPED = (0, 7)
-"""First release whose configuration pydantic reads (algorithms/grpo.py: MasterConfig)."""
 _PRODUCT = re.compile(r"\$\{mul:\s*\$\{([\w.]+)\}\s*,\s*\$\{([\w.]+)\}\s*\}")
 _ENTRY = re.compile(r"(^|/)run_(vlm_)?grpo\w*\.py$|^examples\.run_(vlm_)?grpo\w*$")
 _SCORE = re.compile(
@@ -106,7 +105,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     basis = stock(launch, "nemo_rl", tables(), given)
     based, unread = _bases(launch, rest, basis.version)
     keys = Keys({**basis.defaults, **based})
-    keys.add_documents(launch.documents, untyped=version_tuple(basis.version) < FIRST_TYPED)
+    keys.add_documents(launch.documents, untyped=not is_since(basis.version, FIRST_SCORE))
     for key, value in overrides:
         keys.add(key, value)
     keys.opaque = unread or launch.open_end
@@ -147,7 +146,7 @@ class _Reader(StockReader):
         super().__init__(launch, keys, entry, basis)
         own = [path for path in SOURCES if launch.beside.get(path) is not None]
         self.source = own[0] if own else ""
-        self.scored = version_tuple(basis.version) >= FIRST_SCORE
+        self.scored = self.since(FIRST_SCORE)
         if self.source:
             self.scored = _SCORE.search(launch.beside[self.source]) is not None
         self.regime = self._regime()
@@ -190,7 +189,6 @@ class _Reader(StockReader):
                 Possibility("NeMo-RL is before 0.7.0", release="0.6.0"),
                 Possibility("NeMo-RL is 0.7.0 or later", release="0.7.0"),
             )
-        in_files = {key for each in self.launch.documents for key in each.values}
         if self.source:
             self.because += f"; the KL's weight is that of {self.source} beside it"
         self.sources = {
@@ -208,12 +206,12 @@ class _Reader(StockReader):
             possibilities=possibilities,
             regime=self.regime,
             surroundings=self._surroundings(advantage),
-            held=self.basis.held(keys.given, "hydra", "NeMo-RL", in_files=in_files),
+            held=self.basis.held(keys.given, "hydra", "NeMo-RL", in_files=self.launch.in_files),
             decided=self._decided(reward, loss, advantage),
         )
 
     def _estimator(self) -> str | None:
-        name = self._text(TYPE) if version_tuple(self.basis.version) >= FIRST_TYPE else "k3"
+        name = self._text(TYPE) if self.since(FIRST_TYPE) else "k3"
         if name in ("k1", "k2", "k3"):
             return name
         self.unknown.append(self.keys.why_unknown(TYPE))
@@ -315,7 +313,7 @@ class _Reader(StockReader):
                 known = _WEIGHTS.get(kind)
                 weight = EngineWeight(known, least, most) if known and most else None
         clamp = UNCLAMPED
-        if version_tuple(self.basis.version) >= FIRST_CLAMP:
+        if self.since(FIRST_CLAMP):
             clamp = Clamp(
                 *(keys.number(f"loss_fn.kl_{e}_clamp_value") for e in ("input", "output"))
             )

@@ -63,8 +63,7 @@ def tables() -> KeyTables:
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no GRPO of open-instruct."""
     entry, rest = _entry(launch.words)
-    alone = any("num_unique_prompts_rollout" in each.values for each in launch.documents)
-    if entry is None and (launch.words or not alone):
+    if entry is None and (launch.words or "num_unique_prompts_rollout" not in launch.in_files):
         return None
     given = written_flags(rest, dashes=False)
     # A checkout's pyproject.toml does not tell its release: it says 0.1.0 since January 2025, and

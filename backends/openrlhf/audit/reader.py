@@ -308,18 +308,18 @@ class _Reader(ReleaseReader):
 
     def _detached(self) -> str:
         """Return why the KL in the loss has no gradient, if it has none: 0.6.0 to 0.6.4."""
-        if not self.keys.has("packing_samples") or is_since(self.version, FIRST_TOKEN_MEAN):
+        if not self.keys.has("packing_samples") or self.since(FIRST_TOKEN_MEAN):
             return ""
         texts = [text for path in _STEPS if (text := self.launch.beside.get(path))]
         if texts and not any("torch.tensor([each_kl.mean()" in text for text in texts):
             return ""
-        source = _STEPS[is_since(self.version, "0.6.3")]
+        source = _STEPS[self.since("0.6.3")]
         return f"with --packing_samples it is torch.tensor([...]), a constant ({source})"
 
     def _refused(self) -> None:
         """Note each size, and an entry point, with which OpenRLHF does not start."""
         is_its = re.match(r"openrlhf[./]cli[./]", self.entry) and _WITHOUT_RAY.search(self.entry)
-        if is_its and is_since(self.version, FIRST_WITH_RAY):
+        if is_its and self.since(FIRST_WITH_RAY):
             self.stops(f"{self.entry} is gone since {FIRST_WITH_RAY}", "openrlhf/cli")
         if "train_ppo_ray" not in self.entry:
             return
@@ -327,7 +327,7 @@ class _Reader(ReleaseReader):
         source = "openrlhf/cli/train_ppo_ray.py"
         estimator, group = keys.text(names["advantage"]) or "", self._size("group", 1)
         since = FIRST_GROUPS.get(estimator)
-        if since is not None and is_since(self.version, since) and group == 1:
+        if since is not None and self.since(since) and group == 1:
             why = f"--{names['group']} is 1: '{estimator} requires n_samples_per_prompt > 1'"
             self.stops(why, source, names["advantage"], names["group"])
         if self._size("tensor", 1) != 1:
@@ -341,7 +341,7 @@ class _Reader(ReleaseReader):
         rollouts, micro = self._size("rollouts", 1024), self._micro("micro_rollout", 8)
         if not (group and gpus and ring and rollouts and micro):
             return
-        if is_since(self.version, FIRST_SHARED) and rollouts * group // micro < gpus // ring:
+        if self.since(FIRST_SHARED) and rollouts * group // micro < gpus // ring:
             names = [
                 self.names[key] for key in ("rollouts", "group", "micro_rollout", "gpus", "nodes")
             ]
@@ -380,7 +380,7 @@ class _Reader(ReleaseReader):
 
     def _micro(self, name: str, before: int) -> int | None:
         """Return a size of micro-batches. `before`: its default in earlier releases."""
-        return self._size(name, 1 if is_since(self.version, FIRST_SMALL) else before)
+        return self._size(name, 1 if self.since(FIRST_SMALL) else before)
 
     def _size(self, name: str, default: int) -> int | None:
         """Return a size, or None if it is unknown."""
@@ -412,7 +412,7 @@ class _Reader(ReleaseReader):
         keys, names = self.keys, self.names
         advantage = keys.text(names["advantage"]) or ""
         whitened = advantage in ("gae", "reinforce", "reinforce_baseline") or (
-            advantage == "rloo" and not is_since(self.version, FIRST_RLOO_PLAIN)
+            advantage == "rloo" and not self.since(FIRST_RLOO_PLAIN)
         )
         no_std = keys.switch(names["no_std"])
         divided: Divisor | None = "nothing"
@@ -426,10 +426,10 @@ class _Reader(ReleaseReader):
         gspo = keys.text(names["mode"]) == "gspo"
         kl_averaged = keys.text(names["aggregation"]) == "seq-mean-token-mean"
         # Packed samples of earlier releases have no mask: one mean over a micro-batch's tokens.
-        old = not is_since(self.version, FIRST_TOKEN_MEAN)
+        old = not self.since(FIRST_TOKEN_MEAN)
         packed = old and keys.has("packing_samples") and self._micro("micro_train", 4) != 1
         averaged = kl_averaged or gspo or (old and not packed)
-        kl_averaged = kl_averaged or not (packed or is_since(self.version, FIRST_KL_TOKEN_MEAN))
+        kl_averaged = kl_averaged or not (packed or self.since(FIRST_KL_TOKEN_MEAN))
         correction, weight = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
         ratio: Ratio = "sequence_mean" if gspo else "token"
@@ -450,7 +450,7 @@ class _Reader(ReleaseReader):
             entropy=keys.number(names["entropy"]) or 0.0,
             discount=self._discount(advantage),
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
-            clamp=Clamp(value=10.0) if is_since(self.version, FIRST_CLAMP) else UNCLAMPED,
+            clamp=Clamp(value=10.0) if self.since(FIRST_CLAMP) else UNCLAMPED,
             unread=(*self.unread, *truncated(keys, top_p=names["top_p"])),
         )
 
@@ -475,7 +475,7 @@ class _Reader(ReleaseReader):
         if advantage != "gae":
             return ""
         names = {self.names[name]: f"--{self.names[name]}" for name in ("lambd", "gamma")}
-        older = not is_since(self.version, "0.5") and not self.keys.has(self.names["lambd"])
+        older = not self.since("0.5") and not self.keys.has(self.names["lambd"])
         implied = f"--{self.names['lambd']} 0.95" if older else ""
         return ", ".join(filter(None, (implied, self.discounts(names))))
 
@@ -524,7 +524,7 @@ class _Reader(ReleaseReader):
         names = self.names
         older = tuple(self._removed("old_k3"))
         kind = names["estimator"]
-        named = is_since(self.version, FIRST_ESTIMATOR)
+        named = self.since(FIRST_ESTIMATOR)
         to_k1, to_k2 = self.put(kind, "k1"), self.put(kind, "k2")
         on = () if beta else (self.put(names["coefficient"], "0.01"),)
         if in_loss:

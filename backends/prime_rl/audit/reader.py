@@ -6,7 +6,7 @@ policy in the loss that carries a gradient. `kl_tau` weighs the distance to the 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import takewhile
@@ -92,6 +92,7 @@ _MARKS = {
 _SFT_HEADS = {"model", "data", "optim"}
 _SERVER = {"vllm", "server", "kv_cache_offload"}
 """Sections of the file of an inference server alone, which trains nothing."""
+_OF_PYTHON = {"project", "tool", "build_system", "package", "dependencies"}
 _TRAINER_HEADS = re.compile(
     r"bench|ckpt|clean_output_dir|data|dist_timeout_seconds|enable_router_replay|heartbeat|log|loss"
     r"|max_async_level|max_concurrent_runs|max_steps|memory_profiler_path|metrics_server|model"
@@ -204,7 +205,6 @@ def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
     if not launch.words:
         is_trainer, is_half = _is_trainer(keys.given), _is_orchestrator(keys.given)
         section = "trainer." if is_trainer else "orchestrator." if is_half else ""
-    in_files = frozenset(key for document in launch.documents for key in document.values)
     whole = section != "orchestrator."  # the trainer's file has another class
     return HeldKeys(
         {k: v for k, v in keys.given.items() if whole or not k.startswith("trainer.")},
@@ -213,7 +213,7 @@ def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
         f"Prime-RL {version}",
         exact=True,
         others=(*(_table(each, section) for each in TABLES.values()), *_by_parts(keys.given)),
-        in_files=in_files,
+        in_files=launch.in_files,
         own=frozenset(key for key in keys.given if key.startswith("toml_files")),
         ignoring=tuple(each.removeprefix(section) for each in _IGNORING.get(version, ())),
     )
@@ -265,58 +265,55 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
     return None, ()
 
 
-def _is_ours(values: Mapping[str, Given]) -> bool:
+def _heads(keys: Iterable[str]) -> set[str]:
+    """Return the first parts of these keys."""
+    return {key.partition(".")[0] for key in keys}
+
+
+def _is_ours(keys: Collection[str]) -> bool:
     """Return True if a TOML file belongs to Prime-RL and to no other tool.
 
     It belongs to Prime-RL if it has one of the library's marking sections, or the keys of fine-
     tuning, of the orchestrator or of the trainer, and is not the file of a server alone.
     """
-    heads = {key.partition(".")[0] for key in values}
-    foreign = any(
-        key.startswith(("project.", "tool.", "build_system.", "package.", "dependencies."))
-        for key in values
-    )
-    server = bool(heads & _SERVER) and not heads & {"orchestrator", "trainer", "inference"}
-    return not (foreign or server) and (
-        bool(heads & _MARKS)
-        or STEPS_NAMES[0] in values
-        or heads >= _SFT_HEADS
-        or _is_orchestrator(values)
-        or _is_trainer(values)
-    )
+    heads = _heads(keys)
+    server = heads & _SERVER and not heads & {"orchestrator", "trainer", "inference"}
+    if server or heads & _OF_PYTHON:
+        return False
+    is_marked = bool(heads & _MARKS) or STEPS_NAMES[0] in keys or heads >= _SFT_HEADS
+    return is_marked or _is_orchestrator(keys) or _is_trainer(keys)
 
 
-def _is_trainer(values: Mapping[str, object]) -> bool:
+def _is_trainer(keys: Collection[str]) -> bool:
     """Return True for the trainer's file of a run that has a file for each of three programs."""
-    heads = {key.partition(".")[0] for key in values}
-    batches = all(key.startswith("data.fake.") for key in values if key.startswith("data."))
-    trains = "optim" in heads or "loss" in heads or ("data" in heads and "max_async_level" in heads)
-    whole = "model" in heads and trains and batches
+    heads = _heads(keys)
+    batches = all(key.startswith("data.fake.") for key in keys if key.startswith("data."))
+    trains = heads & {"optim", "loss"} or heads >= {"data", "max_async_level"}
     others = {head for head in heads if not _TRAINER_HEADS.fullmatch(head)}
     of_fork = "max_async_level" in heads and not others & _MARKS
-    return _is_loss(values) or (whole and (not others or of_fork))
+    is_whole = "model" in heads and trains and batches and (of_fork or not others)
+    return bool(is_whole) or _is_loss(keys)
 
 
-def _is_loss(values: Mapping[str, object]) -> bool:
+def _is_loss(keys: Collection[str]) -> bool:
     """Return True for a file with the [loss] of a trainer and nothing else of a run.
 
     Other tools have a [loss] too, so one key must be Prime-RL's own, and none of an unknown tool's.
     """
-    names = {key.partition(".")[2].partition(".")[0] for key in values if key.startswith("loss.")}
-    only = all(key.startswith("loss.") for key in values)
-    return only and bool(names & _LOSS_KEYS) and names <= _LOSS_KEYS | _COMMON_LOSS_KEYS
+    names = {key.split(".")[1] for key in keys if key.startswith("loss.")}
+    known = bool(names & _LOSS_KEYS) and names <= _LOSS_KEYS | _COMMON_LOSS_KEYS
+    return known and all(key.startswith("loss.") for key in keys)
 
 
-def _is_orchestrator(values: Mapping[str, object]) -> bool:
+def _is_orchestrator(keys: Collection[str]) -> bool:
     """Return True for the orchestrator's file of a run whose trainer has a file of its own."""
-    heads = {key.partition(".")[0] for key in values}
-    groups = {"rollouts_per_example", "group_size"} & values.keys()
-    return bool(groups) and "batch_size" in values and bool(heads & {"environment", "env", "train"})
+    groups = "rollouts_per_example" in keys or "group_size" in keys
+    return groups and "batch_size" in keys and bool(_heads(keys) & {"environment", "env", "train"})
 
 
-def _is_sft(values: Mapping[str, object]) -> bool:
+def _is_sft(keys: Collection[str]) -> bool:
     """Return True for a file of fine-tuning: one of zeroband's reinforcement has [train], too."""
-    heads = {key.partition(".")[0] for key in values}
+    heads = _heads(keys)
     return heads >= _SFT_HEADS and not heads & {"orchestrator", "train", "grpo"}
 
 
@@ -331,9 +328,10 @@ def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
         for part in takewhile(lambda each: each not in _OF_OTHERS, key.split(".")):
             if not part.isdigit():
                 parts[part.replace("-", "_")] = [Given("")]
-    if any(key.startswith("environment.") for key in keys.given) and "name_model" not in keys.given:
+    heads = _heads(keys.given)
+    if "environment" in heads and "name_model" not in heads:
         return 2, "its [environment] is that of July to October 2025", [2]
-    if "kl_coef" in keys.given or "name_model" in keys.given:
+    if heads & {"kl_coef", "name_model"}:
         return 0, "its top-level keys are those of April 2025", [0]
     kinds = [given.text for key in ("trainer.loss.type", LOSS_TYPE) if (given := keys.last(key))]
     if "sft" in kinds:
@@ -396,7 +394,7 @@ class _Reader(ReleaseReader):
 
     def _is_whole(self) -> bool:
         """Return True if an orchestrator's file came with the trainer's."""
-        return any(key.startswith("trainer.") for key in self.keys.given)
+        return "trainer" in _heads(self.keys.given)
 
     def _is_alone(self) -> bool:
         """Return True for the trainer's own file, whose keys have no `trainer.`."""
@@ -619,7 +617,7 @@ class _Reader(ReleaseReader):
 
     def _half(self) -> None:
         """Note the facts about the KL that the orchestrator's file has without the trainer's."""
-        if any(key.startswith("environment.") for key in self.keys.given):
+        if "environment" in _heads(self.keys.given):
             return
         if self.keys.has("model"):
             self.unknown.append("the service of hosted training, which it is for, sets the loss")

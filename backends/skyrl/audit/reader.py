@@ -39,7 +39,7 @@ from orchestrator.audit.reading import (
     unquoted,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
-from orchestrator.library.key_tables import is_since, merged_table
+from orchestrator.library.key_tables import merged_table
 from orchestrator.library.launches import (
     AuditNote,
     AuditVerdict,
@@ -184,9 +184,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         return None
     if launch.words and (entry is None or _NOT_RL.search(entry)):
         return None
-    if not launch.words and not any(
-        key.startswith(f"{ALGORITHM}.") for d in launch.documents for key in d.values
-    ):
+    if not launch.words and not any(key.startswith(f"{ALGORITHM}.") for key in launch.in_files):
         return None
     keys = Keys(DEFAULTS)
     keys.add_documents(launch.documents, untyped=True)
@@ -195,9 +193,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         if override is not None:
             keys.add(*override)
         elif (flag := _FLAG.match(word.text)) is not None:
-            keys.add(
-                flag[1], Given(unquoted(flag[2]), word.lines, word.why, default_of=word.default_of)
-            )
+            keys.add(flag[1], Given(unquoted(flag[2]), word.lines, word.why))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:
@@ -211,7 +207,6 @@ def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
     """Return the keys with their release's table, or with the table of all releases without one."""
     own = tables().get(version)
     old = version == OLD_RELEASE
-    in_files = frozenset(key for each in launch.documents for key in each.values)
     return HeldKeys(
         keys.given,
         "hydra" if old else "structured",
@@ -220,7 +215,7 @@ def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
         exact=own is not None,
         others=(*tables().values(), _train_keys()),
         defaults=DEFAULTS,
-        in_files=in_files,
+        in_files=launch.in_files,
         opaque=keys.opaque,
     )
 
@@ -272,6 +267,10 @@ class _Reader(ReleaseReader):
     def old(self) -> bool:
         return self.version == OLD_RELEASE
 
+    def since(self, first: str) -> bool:
+        """Return True for a release of skyrl that is not older than `first`."""
+        return not self.old and super().since(first)
+
     def reading(self) -> LaunchReading:
         keys = self.keys
         self.notes += keys.doubled((USE_REWARD, USE_LOSS, TYPE, COEFFICIENT))
@@ -292,7 +291,7 @@ class _Reader(ReleaseReader):
         self.notes += self._raw()
         if not self.old and (reward.active or loss.active):
             self.notes += self._of_two_temperatures()
-        ungraded = self.old or not is_since(self.version, FIRST_GRADIENT)
+        ungraded = not self.since(FIRST_GRADIENT)
         dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
         decided = distilled
@@ -334,7 +333,7 @@ class _Reader(ReleaseReader):
             package = "skyrl_train" if self.old else "train"
             self.stops(why, f"{package}/utils/utils.py: validate_batch_sizes", BATCH, MINIBATCH)
         is_fully = "fully_async" in (self.entry or "")
-        if not is_fully or self.old or not is_since(self.version, "0.3"):
+        if not is_fully or not self.since("0.3"):
             return
         source = "train/fully_async_trainer.py"
         if (loss := keys.text(LOSS_MODE)) in WITH_OLD and not self._to_sampler(loss or ""):
@@ -411,7 +410,7 @@ class _Reader(ReleaseReader):
         elif keys.has(STALENESS) and not keys.has(ASYNC) and self.version != NEW_RELEASE:
             why = f"{STALENESS} is given, and {self.entry or 'the entry point'} says if it counts"
             return TrainingRegime(None, why)
-        if self._is_stepwise() and (self.old or not is_since(self.version, FIRST_BY_PROMPT)):
+        if self._is_stepwise() and (not self.since(FIRST_BY_PROMPT)):
             why = f"{STEPWISE} makes each turn a sample: the turns of a batch give its train steps"
             return TrainingRegime(None, why)
         return of_steps

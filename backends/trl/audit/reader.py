@@ -292,7 +292,7 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
     owner = document.module.partition(".")[0]
     if not {"trl", "unsloth", "unsloth?", "verifiers"} & {owner, *document.imports}:
         return None
-    fork, assumes, unknown = _by_unsloth(launch, document)
+    (fork, assumes), unknown = _by_unsloth(launch, document), ""
     if document.name == "GMPOConfig":
         fork = GMPO
     if owner == "verifiers" or document.name in ("grpo_defaults", "get_default_grpo_config"):
@@ -406,23 +406,14 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     )
 
 
-def _by_unsloth(
-    launch: Launch, document: ConfigDocument
-) -> tuple[Fork | None, tuple[str, ...], str]:
-    """Return Unsloth if it replaces TRL's classes, what is taken for granted, and why β is unknown:
-    the program or the file imports it, or the project of a file that is no program lists it."""
-    fork = _unsloth(launch)
-    if "unsloth?" in document.imports:
-        own = fork.defaults.get("beta")
-        why = f"β is {own} if the program imports Unsloth, else TRL's own" if own else ""
-        given = {*dict(_flags(launch.words)), *(k for d in launch.documents for k in d.values)}
-        return None, (), "" if "beta" in given else why
+def _by_unsloth(launch: Launch, document: ConfigDocument) -> tuple[Fork | None, tuple[str, ...]]:
+    """Return Unsloth if the program or the file imports it, so that it replaces TRL's classes, and
+    what is taken for granted."""
     if "unsloth" in document.imports or _imports_unsloth(launch):
-        return fork, (), ""
-    is_listed = not {"unsloth", "unsloth?"}.isdisjoint(launch.versions)
-    if launch.words or "__main__" in document.imports or not is_listed:
-        return None, (), ""
-    return fork, ("the program that imports this file imports Unsloth, which is listed",), ""
+        return _unsloth(launch), ()
+    if "unsloth?" in document.imports:
+        return _unsloth(launch), ("the condition holds under which it imports Unsloth",)
+    return None, ()
 
 
 def _imports_unsloth(launch: Launch) -> bool:
@@ -733,6 +724,7 @@ class _Reader(ReleaseReader):
         keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))
         super().__init__(launch, keys, request.entry, version, because)
         self.request, self.at = request, version_tuple(version)
+        self.fork, self.is_rloo = request.fork, request.script == "rloo"
         as_flag = request.grammar == "argparse" and request.entry != "recipe"
         self.written = "--{key} {value}" if as_flag else "{key} = {value}"
         for key, given in request.options(version):
@@ -740,12 +732,12 @@ class _Reader(ReleaseReader):
 
     def _current(self, key: str) -> str:
         """Return the name in 0.22 to 0.24 of an option with an old name of RLOOConfig."""
-        both = self.request.script == "rloo" and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
+        both = self.is_rloo and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
         return OLD_NAMES.get(key, key) if both else key
 
     def _name(self, new: str) -> str:
         """Return an option's name in this release."""
-        if self.request.script == "grpo" or self.at[:2] >= FIRST_NEW_RLOO:
+        if not self.is_rloo or self.at[:2] >= FIRST_NEW_RLOO:
             return new
         return next((old for old, name in OLD_NAMES.items() if name == new), new)
 
@@ -758,14 +750,14 @@ class _Reader(ReleaseReader):
         if beta is None:
             return InReward(None), InLoss(None), (self.keys.leave_open(key, KL_WEIGHTS),)
         if beta == 0:
-            zero = self.request.script == "rloo"
+            zero = self.is_rloo
             return InReward(False, None, 0.0 if zero else None), InLoss(False, None, 0.0), ()
         if self.request.shipped is not None:
             name, place = self.request.shipped
             reward, loss = (place in (each, "reward_and_loss") for each in ("reward", "loss"))
             of_reward = InReward(True, name, beta) if reward else InReward(False)
             return of_reward, InLoss(True, name, beta) if loss else InLoss(False), ()
-        if self.request.script == "rloo":
+        if self.is_rloo:
             return InReward(True, "k1", beta), InLoss(False), ()
         weighted: bool | None = False
         why = self.keys.why_unknown("use_bias_correction_kl")
@@ -784,14 +776,14 @@ class _Reader(ReleaseReader):
 
     def _corrects(self) -> bool:
         """Return True if TRL's own loss may multiply the KL by the importance ratio."""
-        others = self.request.fork is not None or self.request.shipped is not None
+        others = self.fork is not None or self.request.shipped is not None
         return self.at >= FIRST_CORRECTED and not others
 
     def reading(self, undecided: Iterable[str], oldest: str) -> LaunchReading:
         """Return the reading of the launch in this release, the newest since the oldest it may be
         of."""
         reward, loss, unknown = self.terms()
-        keys, fork = self.keys, self.request.fork
+        keys, fork = self.keys, self.fork
         self.unread += undecided
         if fork is not None and "beta" in fork.defaults and not keys.has("beta"):
             keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
@@ -834,13 +826,14 @@ class _Reader(ReleaseReader):
         """Note each setting with which this release of TRL does not start."""
         keys, config = self.keys, f"trl/trainer/{self.request.script}_config.py: __post_init__"
         group = self._name("num_generations")
-        if self.request.script == "grpo" and (keys.integer(group) or 2) < 2:
+        if not self.is_rloo and (keys.integer(group) or 2) < 2:
             self.stops(f"{group} is below 2", config, group)
-        given = keys.has("generation_batch_size") and self.at >= FIRST_MINIBATCHES
-        whole = keys.integer("generation_batch_size") if given and not self.request.fork else None
-        for name in ("per_device_train_batch_size", group) if whole else ():
-            if whole and whole % (keys.integer(name) or 1):
-                why = f"generation_batch_size {whole} is no multiple of {name} {keys.integer(name)}"
+        whole = 0
+        if self.at >= FIRST_MINIBATCHES and not self.fork:
+            whole = keys.integer("generation_batch_size") or 0
+        for name in ("per_device_train_batch_size", group):
+            if whole % (part := keys.integer(name) or 1):
+                why = f"generation_batch_size {whole} is no multiple of {name} {part}"
                 self.stops(f"{why}, with any number of processes", config, name)
         if self.at >= FIRST_SYNC_CHECK and is_loaded is False and self._is_on("sync_ref_model"):
             why = "sync_ref_model is on, and with beta 0 there is no reference policy"
@@ -853,15 +846,13 @@ class _Reader(ReleaseReader):
         TRL wants generation_batch_size, which is a process's rollouts times the processes, to be a
         multiple of num_generations (trl/trainer/grpo_config.py: __post_init__).
         """
-        keys, sizes = self.keys, ("per_device_train_batch_size", "gradient_accumulation_steps")
-        if self.at < FIRST_MINIBATCHES or not keys.has(sizes[0]) or self.request.fork is not None:
+        keys, size = self.keys, "per_device_train_batch_size"
+        is_checked = self.at >= FIRST_MINIBATCHES and self.fork is None
+        if not is_checked or not keys.has(size) or keys.has("generation_batch_size"):
             return
-        if keys.has("generation_batch_size"):
-            return
-        per_device, steps = (keys.integer(name) for name in sizes)
-        if keys.has("steps_per_generation"):
-            steps = keys.integer("steps_per_generation")
-        group = keys.integer(self._name("num_generations"))
+        per = "steps_per_generation"
+        steps = keys.integer(per if keys.has(per) else "gradient_accumulation_steps")
+        per_device, group = keys.integer(size), keys.integer(self._name("num_generations"))
         if not (per_device and steps and group):
             return
         least = group // gcd(group, per_device * steps)
@@ -882,62 +873,54 @@ class _Reader(ReleaseReader):
         yield from two_temperatures(self.keys, "temperature", because, instead, "use_vllm")
 
     def _advantage(self) -> str | None:
-        if self.request.script == "rloo":
+        if self.is_rloo:
             return "rloo"
         return {"group": "grpo", "batch": "grpo", "none": "dr_grpo"}.get(self._scale() or "")
 
     def _scale(self) -> str | None:
         """Return the divisor of the advantage: `group`, `batch` or `none`; None if unknown."""
-        if self.request.script == "grpo" and self.at < FIRST_CLIP and self.request.fork is None:
+        if not self.is_rloo and self.at < FIRST_CLIP and self.fork is None:
             return "group"
         text = (self.keys.text("scale_rewards") or "").lower()
         named = {"true": "group", "false": "none"}.get(text, text) or None
-        if self.at[:3] in SWAPPED and self.request.fork is None and named is not None:
+        if self.at[:3] in SWAPPED and self.fork is None and named is not None:
             return "none" if named == "group" else "group"
         return named
 
     def regime(self) -> TrainingRegime:
         """Return the training regime in this release."""
-        keys, name = self.keys, self._name("num_iterations")
-        fork = self.request.fork
+        keys, name, fork = self.keys, self._name("num_iterations"), self.fork
         if fork is not None and fork.ahead and keys.number(fork.ahead) != 0:
             return TrainingRegime(False, f"{fork.title} samples {fork.ahead} batches ahead")
-        if self.request.script == "grpo" and self.at < FIRST_CLIP:
+        if not self.is_rloo and self.at < FIRST_CLIP:
             return TrainingRegime(True, f"TRL {self.version} makes one update of each batch")
         iterations = keys.integer(name)
-        if self.request.script == "rloo" and name == "num_ppo_epochs":
-            minibatches = keys.integer("num_mini_batches")
-            if iterations is None or minibatches is None:
-                return TrainingRegime(None, f"{name} or num_mini_batches is not known")
-            count = iterations * minibatches
-            why = f"{count} updates of each batch ({name}, num_mini_batches)"
-            return TrainingRegime(count <= 1, why, steps=count)
+        if self.is_rloo and name == "num_ppo_epochs":
+            parts = keys.integer("num_mini_batches")
+            if iterations is None or parts is None:
+                return TrainingRegime.unread([name, "num_mini_batches"])
+            return TrainingRegime.of_steps(iterations * parts, f"{name} × num_mini_batches")
         if iterations is None:
             return TrainingRegime(None, keys.why_unknown(name))
         if self.at < FIRST_MINIBATCHES:
-            return TrainingRegime(iterations <= 1, f"{name} {iterations}")
-        accumulated = keys.integer("gradient_accumulation_steps")
-        per = keys.integer("steps_per_generation")
-        if not (keys.opaque or keys.has("steps_per_generation")):  # its default is the other
-            accumulated = accumulated or 1
-        if keys.has("generation_batch_size") and not keys.has("steps_per_generation"):
+            return TrainingRegime.of_steps(iterations, f"{name} {iterations}")
+        per, accumulated = "steps_per_generation", "gradient_accumulation_steps"
+        steps = keys.integer(per)
+        # The default of each of the two is the other, or 1.
+        is_open = keys.opaque or keys.has(per)
+        each = keys.integer(accumulated) or (None if is_open else 1)
+        if keys.has("generation_batch_size") and not keys.has(per):
             whole = keys.integer("generation_batch_size")
-            update = (keys.integer("per_device_train_batch_size") or 0) * (accumulated or 0)
+            update = (keys.integer("per_device_train_batch_size") or 0) * (each or 0)
             if iterations <= 1 and whole and whole <= update:
                 why = f"an update takes {update} rollouts a process, a rollout batch has {whole}"
                 return TrainingRegime(True, why, steps=1)
             why = "generation_batch_size over the processes, which the launch does not say"
             return TrainingRegime(None if iterations <= 1 else False, why)
-        if (keys.has("steps_per_generation") and per is None) or accumulated is None:
-            why = keys.why_unknown("gradient_accumulation_steps" if per else "steps_per_generation")
-            return TrainingRegime(None, why)
-        updates = iterations * max((per or accumulated) // max(accumulated, 1), 1)
-        return TrainingRegime(
-            updates <= 1,
-            f"a rollout batch makes {updates} update{'s' if updates > 1 else ''} ({name} × "
-            "steps_per_generation / gradient_accumulation_steps)",
-            steps=updates,
-        )
+        if each is None or (keys.has(per) and steps is None):
+            return TrainingRegime(None, keys.why_unknown(accumulated if steps else per))
+        updates = iterations * max((steps or each) // each, 1)
+        return TrainingRegime.of_steps(updates, f"{name} × {per} / {accumulated}")
 
     # ------------------------------------------------------------------- the surroundings of the KL
 
@@ -958,9 +941,8 @@ class _Reader(ReleaseReader):
         return low, low if high is None else high
 
     def _surroundings(self) -> Surroundings:
-        is_rloo = self.request.script == "rloo"
         return replace(
-            self._around_rloo() if is_rloo else self._around_grpo(),
+            self._around_rloo() if self.is_rloo else self._around_grpo(),
             moving_reference=self._moving_reference(),
             notes=tuple(self._notes()),
             unread=(
@@ -987,9 +969,9 @@ class _Reader(ReleaseReader):
         level = self._read("importance_sampling_level", "token")
         is_hidden = self.keys.has("loss_type") and self.keys.text("loss_type") is None
         clips = self.at >= FIRST_CLIP and named in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-        swapped = self.at[:3] in SWAPPED and self.request.fork is None
+        swapped = self.at[:3] in SWAPPED and self.fork is None
         padded = named == "luspo" and self.at < (1, 10)
-        own = self.request.fork.loss if self.request.fork is not None else ""
+        own = self.fork.loss if self.fork is not None else ""
         plain = "gspo" if level == "sequence" else "ppo"
         return Surroundings(
             advantage_divided_by=_DIVIDED_BY.get(scale or "", "group_std"),
@@ -1012,7 +994,7 @@ class _Reader(ReleaseReader):
 
     def _loss_type(self) -> str:
         """Return the aggregation of the loss. Before 0.17.0 no option chooses it."""
-        if self.request.fork is None and self.at < FIRST_LOSS_TYPE:
+        if self.fork is None and self.at < FIRST_LOSS_TYPE:
             return "bnpo" if self.at >= FIRST_CLIP else "grpo"
         return self._read("loss_type", "grpo")
 
@@ -1055,7 +1037,7 @@ class _Reader(ReleaseReader):
                     lines,
                     wrong=True,
                 )
-        own = self.request.fork.loss if self.request.fork is not None else ""
+        own = self.fork.loss if self.fork is not None else ""
         if own == "gmpo" and self._is_on("use_vllm"):
             yield BoundNote(
                 "GMPOTrainer does not multiply by the weights against vLLM, which it computes by "
@@ -1113,7 +1095,7 @@ class _Reader(ReleaseReader):
             yield "off_policy_mask_threshold masks the policy loss, not the KL"
         if (quantile := self.keys.number("top_entropy_quantile")) is not None and quantile < 1:
             yield "top_entropy_quantile masks tokens of the policy loss, not of the KL"
-        if self._read("reward_clip_range", "") and self.request.script == "rloo":
+        if self._read("reward_clip_range", "") and self.is_rloo:
             yield "reward_clip_range clips the task reward, before the KL is taken off"
 
     def _changes(self, loss: InLoss, oldest: str) -> Iterator[LaunchChange]:

@@ -113,10 +113,8 @@ def is_easyr1(launch: Launch) -> bool:
     if launch.words:
         named = [w.text for w in launch.words if _KEYS.match(w.text)]
         return len(named) > 1 and any(n.startswith("worker.") for n in named)
-    keys = {key for document in launch.documents for key in document.values}
-    return any(k.startswith("worker.actor.") for k in keys) and any(
-        k.startswith("algorithm.") for k in keys
-    )
+    own = ("worker.actor.", "algorithm.")
+    return all(any(key.startswith(each) for key in launch.in_files) for each in own)
 
 
 def reading(launch: Launch) -> LaunchReading:

@@ -205,14 +205,12 @@ def _composed() -> KeyTables:
     return load_tables(KEYS, driven=FACTS)
 
 
+@cache
 def _index(version: str) -> int:
     """Return the index of a release among those whose keys are known."""
     return sum(version_tuple(each) < version_tuple(version) for each in _composed().versions)
 
 
-FIRST_GSPO_AGGREGATED = _index("0.9.1")
-"""Index of 0.9.1: GSPO's tokens are aggregated by loss_agg_mode, token-mean by default. Before, by
-seq-mean-token-mean always (core_algos.py: compute_policy_loss_gspo)."""
 ESTIMATORS = {
     str(name): str(estimator)
     for name, estimator in MANIFEST.meanings(PENALTY, NEWEST).items()
@@ -223,33 +221,18 @@ _NAMES = {name: name for name in ("kl", "abs", "mse", "low_var_kl", "k3+")}
 """verl's estimators, one name for each, and one of the straight-through ones."""
 FIRST_WITH_SWITCH = _index("0.4.0")
 """Index of 0.4.0: before it, use_kl_loss alone says whether the reward has the KL."""
-FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = map(_index, ("0.3.0", "0.6.1", "0.7.1", V1))
-"""Indices of 0.3.0 (a minibatch beyond the batch is refused), 0.6.1 (rollout_correction), 0.7.1
-(workers/utils/losses.py) and 0.9.0 (the V1 trainer with its modes)."""
-FIRST_REGISTERED = _index("0.5.0")
-"""Index of 0.5.0: register_adv_est adds an advantage estimator."""
 UNBOUNDED = (
     "k3 has no bound on its exponential before 0.4.1: where the policy is far from the reference "
     "on one token, its gradient is not a number"
 )
-FIRST_BOUNDED = _index("0.4.1")
-"""Index of 0.4.1: k3's log-ratio is within 20. Before, exp has no bound, and its gradient at a gap
-of 119 nats is NaN (core_algos.py: kl_penalty)."""
-ENGINE_MODE, FIRST_ENGINE_MODE = f"{ROLLOUT}.logprobs_mode", _index("0.7.0")
+ENGINE_MODE = f"{ROLLOUT}.logprobs_mode"
 """The kind of the engine's log-probabilities; processed_logprobs by default since 0.7.0, which
 brought the key."""
-FIRST_BYPASS_LOSS = _index("0.7.0")
-"""Index of 0.7.0: in a bypass, the trainer before v1 has the loss bypass_mode whatever loss_mode
-says."""
 TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
-LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", _index(V1)
+LOG_PROBS = f"{ROLLOUT}.calculate_log_probs"
 """The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
 in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
-FIRST_STRAIGHT = _index("0.8.0")
-"""Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
 MEGATRON = "ppo_megatron_trainer"
-_LAST_MEGATRON = _index("0.9.0")
-"""Index of 0.9.0, the last release whose configuration for Megatron keys.json has."""
 OPEN = (
     *(f"{section}.megatron." for section in (ACTOR, "actor_rollout_ref.ref", "critic")),
     "critic.model.override_config.",
@@ -325,14 +308,14 @@ def _megatron() -> tuple[frozenset[str], ...]:
 def table(version: str, *, megatron: bool = False) -> ReleaseTable | None:
     """Return the keys of a release's own configuration, or None where orch does not have them."""
     versions = _composed().versions
-    if megatron and version in versions[: _LAST_MEGATRON + 1]:
+    if megatron and version in versions[: _index("0.9.0") + 1]:
         own = ReleaseTable(version, _megatron()[versions.index(version)])
     elif megatron or version not in versions:
         return None
     else:
         own = TABLES.get(version) or _composed().table(version)
     loggers = TABLES[min(TABLES, key=version_tuple)].values[LOGGER] | {"tracking"}
-    values = {LOGGER: loggers, **own.values} if _index(version) < FIRST_STRAIGHT else own.values
+    values = {LOGGER: loggers, **own.values} if _index(version) < _index("0.8.0") else own.values
     return replace(own, added=(*own.added, *ADDED, *OPEN), values=values)
 
 
@@ -497,10 +480,9 @@ def config_name(words: Sequence[CommandWord]) -> str | None:
 
 def _configures(launch: Launch) -> bool:
     """Return True if one of the configuration files is for verl's trainer."""
-    keys = {key for document in launch.documents for key in document.values}
-    return any(k.startswith("actor_rollout_ref.") for k in keys) and any(
-        k in KL_KEYS or k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys
-    )
+    keys = launch.in_files
+    of_kl = any(k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys)
+    return of_kl and any(k.startswith("actor_rollout_ref.") for k in keys)
 
 
 _Release = tuple[int, str, str, list[int]]
@@ -582,7 +564,7 @@ class _Reader(ReleaseReader):
         for name in re.findall(r"\w+", logger.text) if tracking and logger else ():
             if name not in tracking and self.entry == MAIN:
                 self.stops(f"the code beside it has no logger {name}", TRACKING, LOGGER)
-        is_old = self.at < FIRST_V1 or self.entry != MAIN or keys.has(f"reward.{TOP_REWARD}")
+        is_old = not self.since(V1) or self.entry != MAIN or keys.has(f"reward.{TOP_REWARD}")
         if keys.text(TOP_REWARD, "null") != "null" and not is_old and "verl" in launch.versions:
             why = f"{MAIN} does not read {TOP_REWARD} since {V1}: write reward.{TOP_REWARD}"
             self.note(why, TOP_REWARD, apart=True)
@@ -624,7 +606,7 @@ class _Reader(ReleaseReader):
         """Return the key or entry point that makes rollouts lag behind the policy, or ""."""
         if self.ahead:
             return f"{self.ahead} samples with an older policy"
-        mode = self.keys.text(MODE) if self.at >= FIRST_V1 else "sync"
+        mode = self.keys.text(MODE) if self.since(V1) else "sync"
         if mode is not None and "async" in mode:
             return f"{MODE} {mode} samples with an older policy"
         return ""
@@ -633,12 +615,12 @@ class _Reader(ReleaseReader):
         """Return the training regime: on-policy if each batch of rollouts serves one train step."""
         if ahead := self._samples_ahead():
             return TrainingRegime(False, ahead, ahead=True)
-        if self.at >= FIRST_V1 and self.keys.text(MODE) is None:
+        if self.since(V1) and self.keys.text(MODE) is None:
             return TrainingRegime.unread([MODE])
         batch, minibatch = self.keys.number(BATCH), self.keys.number(MINIBATCH)
         if batch and minibatch and batch > minibatch and batch % minibatch:
             return self._uneven(batch, minibatch)
-        checked = self.at >= FIRST_SIZED and not self._is_dynamic()
+        checked = self.since("0.3.0") and not self._is_dynamic()
         if batch and minibatch and batch < minibatch and checked:
             return TrainingRegime(
                 None,
@@ -655,10 +637,10 @@ class _Reader(ReleaseReader):
     def _uneven(self, batch: float, minibatch: float) -> TrainingRegime:
         """Return the regime of a batch that is no multiple of its minibatch."""
         sizes = f"{BATCH} {batch:g} is no multiple of {MINIBATCH} {minibatch:g}"
-        if self.at >= FIRST_V1:
+        if self.since(V1):
             steps = -(-batch // minibatch)
             return TrainingRegime.of_steps(steps, f"{sizes}, and verl fills it up")
-        if self.at >= FIRST_STRAIGHT:
+        if self.since("0.8.0"):
             source = "verl/protocol.py: make_iterator"
             self.stops(sizes, source, BATCH, MINIBATCH)
         return TrainingRegime(
@@ -675,7 +657,7 @@ class _Reader(ReleaseReader):
         keys = self.keys
         plain = {STRATEGY: ("fsdp", "fsdp2"), SEQUENCE_PARALLEL: ("1",), MODE: ("sync",)}
         is_plain = all(not keys.has(key) or keys.text(key) in plain[key] for key in plain)
-        if self.at < FIRST_V1 or "verl" not in self.launch.versions or not is_plain:
+        if not self.since(V1) or "verl" not in self.launch.versions or not is_plain:
             return
         batch, minibatch, group = (keys.integer(key) for key in (BATCH, MINIBATCH, GROUP))
         nodes, micro = keys.integer(NODES, 1), keys.integer(MICRO)
@@ -704,14 +686,14 @@ class _Reader(ReleaseReader):
         one; a checkout's own trainer would name it."""
         name = self.keys.text(ADVANTAGE)
         texts = (self.launch.beside.get(path) or "" for path in TRAINERS)
-        is_new = name not in (None, *KNOWN) and self.at < FIRST_REGISTERED
+        is_new = name not in (None, *KNOWN) and not self.since("0.5.0")
         of_main = self.entry in ("", MAIN)
         return is_new and of_main and not any(str(name) in text for text in texts)
 
     def _refused_bound(self) -> None:
         """Note if the policy loss of a release that is named refuses its own bound."""
         mode = self.keys.text(LOSS_MODE) or ""
-        if mode in LOSS_FLOORS and self.at >= FIRST_STRAIGHT and "verl" in self.launch.versions:
+        if mode in LOSS_FLOORS and self.since("0.8.0") and "verl" in self.launch.versions:
             key, least, default = LOSS_FLOORS[mode]
             value = self.keys.number(key, default)
             if value is not None and value <= least:
@@ -742,7 +724,7 @@ class _Reader(ReleaseReader):
         keys = self.keys
         on = keys.switch(USE_LOSS)
         of = ("actor/dp_actor.py: update_policy", "utils/losses.py: ppo_loss")
-        self.sources["loss"] = f"verl/workers/{of[self.at >= FIRST_LOSSES]}"
+        self.sources["loss"] = f"verl/workers/{of[self.since('0.7.1')]}"
         if on is None and keys.has(LOSS_BETA) and keys.number(LOSS_BETA) == 0:
             return InLoss(False, None, 0.0)
         if on is None:
@@ -769,7 +751,7 @@ class _Reader(ReleaseReader):
             self.note(f"{key}={name} stops verl at the first update: it is not implemented", key)
             return None, False
         straight = name.endswith("+")
-        if straight and self.at < FIRST_STRAIGHT and key == LOSS_TYPE:
+        if straight and not self.since("0.8.0") and key == LOSS_TYPE:
             stops = f"stops verl {self.version} at the first update; it works from 0.8.0"
             self.note(f"{key}={name} {stops}", key)
         return ESTIMATORS[plain], straight and ESTIMATORS[plain] != "k2"
@@ -777,7 +759,7 @@ class _Reader(ReleaseReader):
     def _reward(self, in_loss: InLoss) -> InReward:
         keys = self.keys
         self.sources["reward"] = "verl/trainer/ppo/ray_trainer.py: apply_kl_penalty"
-        if self.at >= FIRST_WITH_SWITCH:
+        if self.since("0.4.0"):
             on = keys.switch(USE_REWARD)
             if on is None and in_loss.active and not keys.has(USE_REWARD):
                 on = False
@@ -838,7 +820,7 @@ class _Reader(ReleaseReader):
                 why = "this entry point's trainer never puts a KL into the reward"
             elif keys.text(ADVANTAGE) == PARTS and asked:
                 why = PARTS_WHY
-            elif self.at < FIRST_WITH_SWITCH:
+            elif not self.since("0.4.0"):
                 why = f"{USE_LOSS} is true, which takes the KL out of the reward in this release"
             idle = (PENALTY,) if in_reward.beta == 0 else (PENALTY, REWARD_BETA)
             yield from keys.inert(why, *([USE_REWARD] if asked else ()), *idle)
@@ -856,7 +838,7 @@ class _Reader(ReleaseReader):
             self.unknown_advantage(advantage)
         because = f"{ADVANTAGE} {advantage}"
         if divided == "group_std":
-            by_deviation = read(BY_DEVIATION, FIRST_WITH_SWITCH, "True")
+            by_deviation = read(BY_DEVIATION, "0.4.0", "True")
             because += f", {BY_DEVIATION} {by_deviation}"
             if group == 1 or by_deviation.lower() in ("false", "0", "no", "off"):
                 divided = "nothing"
@@ -864,9 +846,9 @@ class _Reader(ReleaseReader):
                 own = f"{self.own_group} decides it"
                 why = own if self.own_group else keys.why_unknown(GROUP)
                 unread.append(f"{GROUP} is above 1: {why}")
-        mode = read(LOSS_MODE, FIRST_WITH_SWITCH, "vanilla")
-        aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean")
-        entropy = as_number(read(ENTROPY, FIRST_WITH_SWITCH, OLD_ENTROPY))
+        mode = read(LOSS_MODE, "0.4.0", "vanilla")
+        aggregation = read(AGGREGATION, "0.4.0", "token-mean")
+        entropy = as_number(read(ENTROPY, "0.4.0", OLD_ENTROPY))
         if self._bypassed(LOSS_MODE):
             mode = "bypass_mode"
         correction, weight = self._correction()
@@ -876,7 +858,7 @@ class _Reader(ReleaseReader):
         old_of, updates = self._recomputed(to_engine=to_engine)
         if old_of and ratio == "token" and not correction:
             ratio = "none"
-        by_length = mode in _BY_LENGTH and not (mode == "gspo" and self.at >= FIRST_GSPO_AGGREGATED)
+        by_length = mode in _BY_LENGTH and not (mode == "gspo" and self.since("0.9.1"))
         of_mode = f"{LOSS_MODE} {mode}, " if by_length else ""
         is_mean = aggregation == "seq-mean-token-mean"
         rejects = self._rejects()
@@ -898,7 +880,7 @@ class _Reader(ReleaseReader):
             if in_reward.active and keys.text(CONTROLLER) == "adaptive"
             else "",
             own_reference=keys.own_reference(REFERENCE_MODEL, POLICY_MODEL),
-            clamp=Clamp(20.0 if self.at >= FIRST_BOUNDED else None, 10.0),
+            clamp=Clamp(20.0 if self.since("0.4.1") else None, 10.0),
             clamp_of=("k3",),
             also_drops=self._dual() if (old_of or ratio == "token") and name == "ppo" else "",
             old_is_sampler=to_engine,
@@ -907,16 +889,20 @@ class _Reader(ReleaseReader):
             bound_notes=tuple(self._bound_notes(mode, aggregation)),
             rejected=("responses" if "seq" in rejects else "tokens") if rejects else "",
             rejected_because=f"{REJECTION} {rejects}",
-            notes=() if self.at >= FIRST_BOUNDED else (UNBOUNDED,),
+            notes=() if self.since("0.4.1") else (UNBOUNDED,),
             unread=(
                 *unread,
                 *truncated(keys, top_p=f"{ROLLOUT}.top_p", top_k=f"{ROLLOUT}.top_k"),
             ),
         )
 
-    def _read_since(self, key: str, since: int, before: str) -> str:
+    def since(self, first: str) -> bool:
+        """Return True for a release that is not older than `first`."""
+        return self.at >= _index(first)
+
+    def _read_since(self, key: str, since: str, before: str) -> str:
         """Return a value; `before`, in the releases before `since`. Note what is unknown."""
-        if self.at < since and not self.keys.has(key):
+        if not self.since(since) and not self.keys.has(key):
             return before
         return self.read(key, DEFAULTS[key])
 
@@ -926,18 +912,18 @@ class _Reader(ReleaseReader):
         if cap := keys.number(_CAP):
             words = f"token-level truncated importance sampling (at most {cap:g})"
             return words, EngineWeight("tis_token", most=cap)
-        if self.at == FIRST_CORRECTION - 1 and keys.has(_OLD_WEIGHTS):
+        if not self.since("0.6.1") and keys.has(_OLD_WEIGHTS):
             cap = keys.number(f"{_OLD_WEIGHTS}_threshold")
             level = keys.text(f"{_OLD_WEIGHTS}_level", "")
             kind = f"{level or 'token'}-level truncated importance sampling (at most {cap})"
             return (kind if keys.switch(_OLD_WEIGHTS) and cap else ""), None
-        if self.at < FIRST_CORRECTION:
+        if not self.since("0.6.1"):
             return "", None
-        weights = self._read_since(IS_WEIGHTS, FIRST_CORRECTION, "null").lower()
+        weights = self._read_since(IS_WEIGHTS, "0.6.1", "null").lower()
         off = weights in OFF or self._bypassed(IS_WEIGHTS)
         if off or self._has_no_log_probs(IS_WEIGHTS):
             return "", None
-        bound = self._read_since(IS_THRESHOLD, FIRST_CORRECTION, "2.0")
+        bound = self._read_since(IS_THRESHOLD, "0.6.1", "2.0")
         low, _, high = bound.rpartition("_")
         of_sequence = weights == "sequence"
         words, kind = f"truncated importance sampling (at most {bound})", "tis"
@@ -959,13 +945,14 @@ class _Reader(ReleaseReader):
         text = self.keys.text
         # Old recipes take the engine's log-probabilities by a key of their own.
         is_on = self.keys.has(BYPASS) or self.entry.startswith("verl.experimental")
-        if not (self.bypass and is_on and self.at >= FIRST_CORRECTION):
+        if not (self.bypass and is_on and self.since("0.6.1")):
             return ""
         if self._is_v1():
             idle = () if text(LOSS_MODE) == "bypass_mode" else (IS_WEIGHTS, REJECTION)
         else:
             of_ratio = (IS_WEIGHTS, REJECTION) if text(BYPASS_LOSS, "") != "reinforce" else ()
-            idle = (LOSS_MODE if self.at >= FIRST_BYPASS_LOSS else "", *of_ratio)
+            # The trainer before v1 has the loss bypass_mode whatever loss_mode says.
+            idle = (LOSS_MODE if self.since("0.7.0") else "", *of_ratio)
         return "the trainer does not read it in a bypass" if key in idle else ""
 
     def _raw(self, *, to_engine: bool) -> Iterator[str]:
@@ -980,7 +967,7 @@ class _Reader(ReleaseReader):
         if is_other or not to_engine:
             return
         mode = keys.text(ENGINE_MODE, "processed_logprobs")
-        if self.at < FIRST_ENGINE_MODE and at not in (None, 0, 1):
+        if not self.since("0.7.0") and at not in (None, 0, 1):
             yield (
                 f"the engine's log-probabilities are at {temperature} {at:g} as the trainer's are: "
                 f"verl {self.version} leaves that to vLLM, whose later releases give raw ones, of "
@@ -995,7 +982,7 @@ class _Reader(ReleaseReader):
         """Return True, once with a remark, if the correction of this key has no probabilities of
         the engine."""
         keys = self.keys
-        given = keys.switch(LOG_PROBS, default=self.at >= FIRST_LOG_PROBS)
+        given = keys.switch(LOG_PROBS, default=self.since(V1))
         if given is not False or self._samples_ahead():
             return False
         does = "verl stops at the first step" if self.bypass else "verl goes on without it"
@@ -1031,12 +1018,12 @@ class _Reader(ReleaseReader):
         """Return True if trainer v1 runs, which keeps loss_mode where bypass_mode is true."""
         if self.keys.has(USES_V1):
             return self.keys.switch(USES_V1) is not False
-        return self.at >= FIRST_V1 and not _OWN_LOOP.search(self.entry)
+        return self.since(V1) and not _OWN_LOOP.search(self.entry)
 
     def _dual(self) -> str:
         """Return what the second clip drops, which verl has since 0.4.0."""
         given = self.keys.number(DUAL, DUAL_DEFAULT)
-        if self.at < FIRST_WITH_SWITCH or (given is not None and given >= LARGE):
+        if not self.since("0.4.0") or (given is not None and given >= LARGE):
             return ""
         most = "c" if given is None else f"{given:g}"
         return (
@@ -1048,7 +1035,7 @@ class _Reader(ReleaseReader):
         """Yield where a policy loss or a mask of verl is not what its name says (core_algos.py)."""
         keys = self.keys
         lines = keys.lines(LOSS_MODE)
-        newest = self.at >= FIRST_GSPO_AGGREGATED
+        newest = self.since("0.9.1")
         if mode == "gspo" and newest and aggregation != "seq-mean-token-mean":
             yield BoundNote(
                 f"GSPO is the mean over responses, and {AGGREGATION} {aggregation} weighs a "
@@ -1158,7 +1145,7 @@ class _Reader(ReleaseReader):
 
     def _rejects(self) -> str:
         """Return the criteria by which verl rejects samples; empty if it rejects none."""
-        kinds = self._read_since(REJECTION, FIRST_CORRECTION, "null").lower()
+        kinds = self._read_since(REJECTION, "0.6.1", "null").lower()
         acts = kinds not in OFF and not self._bypassed(REJECTION)
         return kinds if acts and not self._has_no_log_probs(REJECTION) else ""
 
@@ -1190,7 +1177,7 @@ class _Reader(ReleaseReader):
         if to_engine or not self._samples_ahead():
             return "", 0
         number = self.keys.number
-        separate = self.at >= FIRST_V1 and self.keys.text(MODE) == "separate_async"
+        separate = self.since(V1) and self.keys.text(MODE) == "separate_async"
         if not self.is_fully and not separate:
             return "batch", regime_of_sizes(self.keys, BATCH, MINIBATCH, PPO_EPOCHS).steps
         sizes = SEPARATE_KEYS if separate else FULLY_KEYS
@@ -1205,15 +1192,14 @@ class _Reader(ReleaseReader):
 
     def _changes(self, in_reward: InReward, in_loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""
-        estimator = (LOSS_TYPE, "mse")
+        estimator, by_switch = (LOSS_TYPE, "mse"), self.since("0.4.0")
         if in_loss.active and not in_reward.active:
             yield self.keys.change("k2 in the loss", estimator)
         if in_reward.active and in_loss.active:
             yield self.keys.change("k1 in the reward alone", (USE_LOSS, "False"), (PENALTY, "kl"))
-            if self.at >= FIRST_WITH_SWITCH:
+            if by_switch:
                 yield self.keys.change("k2 in the loss alone", (USE_REWARD, "False"), estimator)
         beta = f"{in_reward.beta or in_loss.beta or 0.001:g}"
-        by_switch = self.at >= FIRST_WITH_SWITCH
         switch = [(USE_REWARD, "True")] if by_switch else []
         rewarded = [*switch, (USE_LOSS, "False"), (PENALTY, "kl"), (REWARD_BETA, beta)]
         # An advantage that orch does not know may do anything to a KL in the reward.
