@@ -21,6 +21,7 @@ from orchestrator.audit.reading import (
     Keys,
     ReleaseReader,
     as_number,
+    clip_range,
     flags_in_order,
     reference_at_one,
     truncated,
@@ -52,7 +53,7 @@ LAST_LEVEL = 5
 BATCH = 128
 """The orchestrator's batch_size if no batch is given, 0.2 to 0.8.0."""
 LEVEL_NAMES = ("max_async_level", "orchestrator.max_async_level", "trainer.max_async_level")
-STEPS_NAMES = ("optim.step_per_rollout",)
+STEPS = "optim.step_per_rollout"
 _OLD_LOSSES = ("clip", "ratio", "kl_cov")
 """grpo.off_policy.type in 0.1."""
 TABLES = {5: "0.5.0", 8: "0.8.0"}
@@ -280,7 +281,7 @@ def _is_ours(keys: Collection[str]) -> bool:
     server = heads & _SERVER and not heads & {"orchestrator", "trainer", "inference"}
     if server or heads & _OF_PYTHON:
         return False
-    is_marked = bool(heads & _MARKS) or STEPS_NAMES[0] in keys or heads >= _SFT_HEADS
+    is_marked = bool(heads & _MARKS) or STEPS in keys or heads >= _SFT_HEADS
     return is_marked or _is_orchestrator(keys) or _is_trainer(keys)
 
 
@@ -374,6 +375,9 @@ class _Reader(ReleaseReader):
         self.possibilities: tuple[Possibility, ...] = ()
         self.taught: tuple[AuditVerdict, str] | None = None
         self.written = "--{key} {value}" if launch.words else "{key} = {value}"
+        self.has_tau = FIRST_TEACHER <= at <= LAST_TEACHER
+        """True if the release has teacher_tau."""
+        self.kind = self._text("trainer.loss.type", LOSS_TYPE, default="default")
         alone = not launch.words
         self.sft, self.half = alone and _is_sft(keys.given), alone and _is_orchestrator(keys.given)
         keys.opaque = launch.open_end
@@ -381,9 +385,9 @@ class _Reader(ReleaseReader):
     def _negative(self) -> None:
         """Note each number below 0 that the configuration bounds by 0."""
         for key in self.keys.given:
-            if _AT_LEAST_0.search(key) and (self.keys.number(key) or 0) < 0:
-                why = f"{key} {self.keys.number(key):g} is below 0"
-                self.stops(why, "prime_rl configs: ge=0", key)
+            number = self.keys.number(key) if _AT_LEAST_0.search(key) else None
+            if number is not None and number < 0:
+                self.stops(f"{key} {number:g} is below 0", "prime_rl configs: ge=0", key)
 
     def _find(self, *names: str) -> str | None:
         """Return the first of these keys that is given, or None.
@@ -391,6 +395,11 @@ class _Reader(ReleaseReader):
         A release may have a key in several places.
         """
         return next((name for name in names if self.keys.has(name)), None)
+
+    def _text(self, *names: str, default: str = "") -> str | None:
+        """Return the value of the first of these keys that is given; None if it is not known."""
+        key = self._find(*names)
+        return self.keys.text(key) if key else default
 
     def _is_whole(self) -> bool:
         """Return True if an orchestrator's file came with the trainer's."""
@@ -418,7 +427,6 @@ class _Reader(ReleaseReader):
             "orchestrator.group_size",
             "orchestrator.train.group_size",
         )
-        note = "" if FIRST_TEACHER <= self.at <= LAST_TEACHER else NO_TERM
         self._refused()
         self._negative()
         key = self._find("orchestrator.sampling.temperature", "sampling.temperature")
@@ -435,7 +443,7 @@ class _Reader(ReleaseReader):
             rollout_kl=rollout,
             inactive=tuple(self._inactive(dead, decided=decided is not None)),
             changes=() if decided else tuple(self._changes(in_loss, rollout)),
-            change_note=note,
+            change_note="" if self.has_tau else NO_TERM,
             assumes=tuple(self._assumed()),
             possibilities=self.possibilities or keys.possibilities(self.put),
             no_gradient=dead,
@@ -452,12 +460,10 @@ class _Reader(ReleaseReader):
         if self.at <= OLD or group_key is None or self._find(f"{section}token_batch_size"):
             return
         group = keys.integer(group_key)
-        batch = keys.integer(batch_key) if keys.has(batch_key) else None if keys.opaque else BATCH
+        batch = keys.integer(batch_key, None if keys.opaque else BATCH)
         if batch and group and batch % group:
-            why = (
-                f"{batch_key} {batch} is no multiple of {group_key} {group}: 'Batch size must be "
-                "divisible by the number of samples per problem'"
-            )
+            says = "Batch size must be divisible by the number of samples per problem"
+            why = f"{batch_key} {batch} is no multiple of {group_key} {group}: '{says}'"
             source = f"Prime-RL {self.version}, the orchestrator's configuration"
             self.stops(why, source, batch_key, group_key)
 
@@ -465,13 +471,11 @@ class _Reader(ReleaseReader):
         """Return the regime. Every release samples ahead of the trainer by default."""
         keys = self.keys
         if self.at <= OLD:
-            key = self._find(*STEPS_NAMES)
-            steps = keys.number(key) if key else None
+            steps = keys.number(STEPS)
             if steps == 1:
-                return TrainingRegime(
-                    None, "the inference server's async_level is not in this file"
-                )
-            why = f"{key or STEPS_NAMES[0]} {steps:g}" if steps else "its servers sample ahead"
+                why = "the inference server's async_level is not in this file"
+                return TrainingRegime(None, why)
+            why = f"{STEPS} {steps:g}" if steps else "its servers sample ahead"
             return TrainingRegime(False, f"several train steps for each batch of rollouts ({why})")
         if self.at > LAST_LEVEL:
             return TrainingRegime(False, "it samples one step ahead of the trainer", ahead=True)
@@ -508,19 +512,16 @@ class _Reader(ReleaseReader):
 
         `pulls`: kl_tau is not 0.
         """
-        kind = self._find("trainer.loss.type", LOSS_TYPE)
-        name = (self.keys.text(kind) or "") if kind else "default"
+        name = self.kind or ""
         name = self.version if self.at == LAST_LEVEL and name == "default" else name
         apart = self.half and not self._is_whole()
         if apart or self.at < LAST_LEVEL or name not in MASKS:
             return "ppo", None
         with_pull, alone, low, high, default = MASKS[name]
         loss = with_pull if pulls else alone
-        keys = [self._find(f"trainer.loss.{key}", f"loss.{key}") for key in (low, high)]
-        bounds = [self.keys.number(key) if key else default for key in keys]
-        if bounds[0] is None or bounds[1] is None or bounds[0] != bounds[1]:
-            return loss, None
-        return loss, (bounds[0], bounds[1])
+        names = ((f"trainer.loss.{key}", f"loss.{key}") for key in (low, high))
+        least, most = (as_number(self._text(*each, default=f"{default}") or "") for each in names)
+        return loss, None if least != most else clip_range(least, most)
 
     def _truncated(self) -> Iterator[str]:
         """Yield what is assumed of a sampler without all tokens.
@@ -560,8 +561,7 @@ class _Reader(ReleaseReader):
         """Return the training methods of the rollouts' sources: `rl`, `grpo`, `sft`, `opd`, ..."""
         keys = self.keys
         if self.at <= _LAST_SFT_LOSS:
-            kind = self._find("trainer.loss.type", LOSS_TYPE)
-            return _SFT if kind and keys.text(kind) == "sft" else set()
+            return _SFT if self.kind == "sft" else set()
         of_run: str | None = "rl"
         of_sources: dict[str, str | None] = {}
         sources = set()
@@ -581,8 +581,8 @@ class _Reader(ReleaseReader):
     def _all_of(self, path: str) -> tuple[Edit, ...]:
         """Return the edits that train all sources by one path."""
         keys = [key for key in self.keys.given if key.endswith(("algo.type", "training_mode"))]
-        whole = any(key.startswith("orchestrator.") for key in self.keys.given)
-        of_run = "orchestrator.algo.type" if whole else "algo.type"
+        is_whole = "orchestrator" in _heads(self.keys.given)
+        of_run = "orchestrator.algo.type" if is_whole else "algo.type"
         names = dict.fromkeys((of_run, *keys))
         return tuple(Edit(key, f"{key} = {path}", self.keys.lines(key)) for key in names)
 
@@ -595,8 +595,7 @@ class _Reader(ReleaseReader):
         return text
 
     def _advantage(self) -> str:
-        key = self._find("orchestrator.algo.type", "orchestrator.advantage.type")
-        return self.keys.text(key) or "grpo" if key else "grpo"
+        return self._text("orchestrator.algo.type", "orchestrator.advantage.type") or "grpo"
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
@@ -617,15 +616,14 @@ class _Reader(ReleaseReader):
 
     def _half(self) -> None:
         """Note the facts about the KL that the orchestrator's file has without the trainer's."""
-        if "environment" in _heads(self.keys.given):
-            return
-        if self.keys.has("model"):
-            self.unknown.append("the service of hosted training, which it is for, sets the loss")
-            return
-        self.unknown.append(
+        why = (
             "this is the orchestrator's half of a run; a KL can only be in the trainer's file, "
             "which is not here"
         )
+        if self.keys.has("model"):
+            why = "the service of hosted training, which it is for, sets the loss"
+        if "environment" not in _heads(self.keys.given):
+            self.unknown.append(why)
 
     def _zeroband(self) -> tuple[InLoss, str, float | None]:
         """Return the loss term of releases up to 0.1, why it has no effect, and the rollout KL's
@@ -635,20 +633,17 @@ class _Reader(ReleaseReader):
         """
         keys = self.keys
         key = self._find("grpo.kl_coef", "kl_coef")
-        rollout, kind = None, self._find("grpo.off_policy.type")
-        named = keys.text(kind) if kind else _OLD_LOSSES[0]
+        rollout, kind = None, "grpo.off_policy.type"
+        named = self._text(kind, default=_OLD_LOSSES[0])
         if named not in _OLD_LOSSES:
             self.unknown.append(f"{kind} {named} is in no release: its code says what KL it has")
         elif named == "kl_cov":
             rollout = as_number((keys.last("grpo.off_policy.kl_coef") or Given("1.0")).text)
-        if key is None and keys.opaque:
-            self.unknown.append(keys.why_unknown("kl_coef"))
-            return InLoss(None, "k3"), "", rollout
-        if key is None:
+        if key is None and not keys.opaque:
             return InLoss(False), "", rollout
-        beta = keys.number(key)
+        beta = keys.number(key) if key else None
         if beta is None:
-            self.unknown.append(keys.why_unknown(key))
+            self.unknown.append(keys.why_unknown(key or "kl_coef"))
             return InLoss(None, "k3"), "", rollout
         return InLoss(beta != 0, "k3", beta), NO_GRADIENT if beta else "", rollout
 
@@ -658,22 +653,20 @@ class _Reader(ReleaseReader):
         The loss term comes from teacher_tau, in 0.3.0 to 0.5.0.
         """
         keys = self.keys
-        custom = self._find("trainer.loss.type", LOSS_TYPE)
-        if custom and keys.text(custom) == "custom":
+        if self.kind == "custom":
             self.unknown.append("its loss is a function of its own (trainer.loss.type custom)")
             return InLoss(None), None
         key = self._find("trainer.loss.kl_tau", TAU)
-        is_on = self.at >= FIRST_TAU_ON if (dated := self._tau_on()) is None else dated
-        default = 0.001 if is_on else 0.0
-        beside, _ = self.launch.release(TAU_DEFAULT)
-        if beside and key is None:
-            default = as_number(beside) or 0.0
-        tau = self.number(key) if key else default
         if key is None and keys.opaque:
             self.unknown.append(keys.why_unknown(f"trainer.{TAU}"))
             return InLoss(None), None
+        dated = self._tau_on()
+        is_on = self.at >= FIRST_TAU_ON if dated is None else dated
+        beside, _ = self.launch.release(TAU_DEFAULT)
+        default = as_number(beside or ("0.001" if is_on else "0"))
+        tau = self.number(key) if key else default
         teacher = self._find("trainer.loss.teacher_tau", TEACHER)
-        if teacher is None or not FIRST_TEACHER <= self.at <= LAST_TEACHER:
+        if teacher is None or not self.has_tau:
             straddles = self.spread[0] <= FIRST_TAU_ON <= self.at
             if key is None and straddles and dated is None and not self.dated:
                 self.unknown.append(UNDATED)
@@ -692,11 +685,9 @@ class _Reader(ReleaseReader):
             why = f"{teacher} needs orchestrator.teacher_model or {self._teacher_gpus()[0]}"
             self.stops(why, "prime_rl's rl.py, validate_teacher_model", teacher)
         if beta and (forks := [*filter(_OF_A_FORK.match, keys.given)]):
-            self.unknown.append(
-                f"no release has {', '.join(forks)}: a fork's code says what they make"
-            )
-        named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
-        master, policy = (keys.text(name) if name else "" for name in named)
+            why = f"no release has {', '.join(forks)}: a fork's code says what they make"
+            self.unknown.append(why)
+        master, policy = self._text(*_TEACHER_NAMES), self._text(*_POLICY_NAMES)
         if master and policy and master != policy:
             self.taught = "teacher_kl", f"its teacher is {master}, and its policy {policy}"
         return InLoss(beta != 0, "k1", beta, straight_through=True, weighted=True), tau
@@ -718,12 +709,12 @@ class _Reader(ReleaseReader):
             yield from keys.inert(why, "trainer.loss.kl_tau", TAU)
         if dead:
             yield from keys.inert(dead, "grpo.kl_coef", "kl_coef")
-        if not FIRST_TEACHER <= self.at <= LAST_TEACHER:
+        if not self.has_tau:
             why = f"Prime-RL {self.version} has no teacher_tau"
             yield from keys.inert(why, "trainer.loss.teacher_tau", TEACHER)
 
     def _changes(self, in_loss: InLoss, rollout: float | None) -> Iterator[LaunchChange]:
-        if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
+        if self.has_tau and not in_loss.active:
             edits, also = [], ["the KL to the policy that sampled is dropped"] if rollout else []
             for name, value in ((TEACHER, "teacher_tau = 0.001"), (TAU, "kl_tau = 0.0")):
                 section = "" if self._is_alone() else "trainer."

@@ -98,7 +98,7 @@ _SIGNS = frozenset(
     }
 )
 """Options of TRL's that few other programs have."""
-_LISTS = frozenset(("--lora_target_modules", "--reward_funcs", "--reward_weights"))
+_LISTS = frozenset(("lora_target_modules", "reward_funcs", "reward_weights"))
 """Flags with a value for each word after them that count in a cell or its reward."""
 _FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
 FIRST_GRPO, FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 14), (0, 22), (0, 16), (0, 17)
@@ -205,6 +205,9 @@ _OPEN_R1_KEYS = frozenset({"dataset_prompt_column", "data_file_paths", "image_fo
 _VLM_R1_ENTRY = re.compile(r"open_r1/grpo_(?:jsonl|rec)\.py$")
 
 
+Runner = Literal["accelerate", "script", ""]
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
     """The options of a launch, before its release is known."""
@@ -227,7 +230,7 @@ class LaunchOptions:
     """Further options of a program of somebody's own; None: they are not known."""
     ignored: frozenset[str] = frozenset()
     """Options of a file that its parser does not refuse, and leaves out if it has not got them."""
-    runner: Literal["accelerate", "script", ""] = ""
+    runner: Runner = ""
     """The program that gets a flag which TRL's own parser does not know. `trl grpo` hands it to
     `accelerate launch`; TRL's scripts refuse it. Empty for another program."""
 
@@ -305,29 +308,29 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
         assumes = (f"{document.name} of {document.module or 'this file'} is TRL's",)
     if document.parser and not launch.words:
         assumes = (*assumes, "no option is given on the command line of this program")
-    opaque = f"{', '.join(document.builds_on)} may set it" if document.builds_on else ""
-    given = [(key, each) for key, each in document.values.items() if each.text != "" or not opaque]
+    bases = ", ".join(document.builds_on)
+    opaque = f"{bases} may set it" if bases else ""
+    given = [(key, each) for key, each in document.values.items() if each.text or not bases]
     files = [pair for d in launch.documents[:-1] for pair in d.values.items()]
     program = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), 0)
-    entry = f"{launch.words[program].text}: " if launch.words else ""
     taken = [*files, *_flags(launch.words[program + 1 :])]
-    options = document.options
-    if document.builds_on and launch.words:
+    options, by_parser = document.options, bool(document.parser and launch.words)
+    entry = f"{launch.words[program].text}: " if launch.words else ""
+    if bases and launch.words:
         taken = [pair for pair in taken if _known(CLASSES[document.name], pair[0])]
-        is_whole = document.builds_on[0].startswith(("**vars(", "**asdict("))
+        is_whole = bases.startswith(("**vars(", "**asdict("))
         options = None if options is None else options.union(() if is_whole else dict(taken))
-        given = [*taken, *given]
-        assumes = (*assumes, f"{', '.join(document.builds_on)} has the options of its command line")
-    if document.parser and launch.words:
-        if launch.missing or (any(w.text == "--config" for w in launch.words) and not files):
-            opaque = "its configuration file could not be read"
-        # What the program sets after parsing comes last.
+        assumes = (*assumes, f"{bases} has the options of its command line")
+    names_file = any(word.text == "--config" for word in launch.words)
+    if by_parser and (launch.missing or (names_file and not files)):
+        opaque = "its configuration file could not be read"
+    if launch.words and (bases or by_parser):  # what the program sets after parsing comes last
         given = [*taken, *given]
     given = [*document.defaults.items(), *given, *_on_trainer(document, dict(given))]
     return LaunchOptions(
         CLASSES[document.name],
         f"{entry}{document.name}",
-        "argparse" if document.parser and launch.words else "structured",
+        "argparse" if by_parser else "structured",
         given,
         opaque or launch.open_end,
         assumes,
@@ -366,9 +369,8 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     keys = {key.partition(".")[0] for key, _ in (*given, *flags)}
     config = ours.get("config", "")
     shipped = (ours.get("kl_estimator", ""), ours.get("kl_placement", ""))
-    missing = f"{config} could not be read" if config and not documents else ""
-    if launch.missing:
-        missing = f"{launch.missing[0]} could not be read"
+    lacking = launch.missing[:1] or (() if documents or not config else (config,))
+    missing = "".join(f"{each} could not be read" for each in lacking)
     assumes: tuple[str, ...] = ()
     if not own:
         signs = len(keys & _SIGNS) + ({"beta", "per_device_train_batch_size"} <= keys)
@@ -381,7 +383,7 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
         assumes = (f"{name} hands its options to TRL's trainer as they are: it is not TRL's own",)
     fork = VLM_R1 if _VLM_R1_ENTRY.search(name) else None
     fork = _unsloth(launch) if not own and _imports_unsloth(launch) else fork
-    runner: Literal["accelerate", "script", ""] = ""
+    runner: Runner = ""
     if own and not name.endswith("orch_trl.py"):
         runner = "script" if "scripts" in name else "accelerate"
     if runner == "accelerate":  # what TRL hands on; the other options of a file it hands on too
@@ -472,8 +474,9 @@ def _from_recipe(launch: Launch) -> LaunchOptions | None:
     script: Script = "rloo" if "rloo" in document.name.lower() else "grpo"
     prefix = ""
     for key, each in document.values.items():
-        if key.endswith("_target_") and each.text.rpartition(".")[2] in CLASSES:
-            prefix, script = key.removesuffix("_target_"), CLASSES[each.text.rpartition(".")[2]]
+        name = each.text.rpartition(".")[2]
+        if key.endswith("_target_") and name in CLASSES:
+            prefix, script = key.removesuffix("_target_"), CLASSES[name]
     given = [
         (key.removeprefix(prefix), each)
         for key, each in document.values.items()
@@ -493,13 +496,12 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandW
     for i, word in enumerate(words):
         if len(word.text) >= LONGEST_ENTRY:
             continue
-        match = OWN_ENTRY.search(word.text)
-        if match is not None:
-            name = match[1] or match[2] or (words[i + 1].text if i + 1 < len(words) else "")
-            if name in ("grpo", "rloo"):
-                rest = words[i + (1 if match[1] or match[2] else 2) :]
-                return word.text, "rloo" if name == "rloo" else "grpo", rest, True
-            return None
+        if (match := OWN_ENTRY.search(word.text)) is not None:
+            at = i if match[1] or match[2] else i + 1
+            name = match[1] or match[2] or "".join(each.text for each in words[at : at + 1])
+            is_known = name in ("grpo", "rloo")
+            script: Script = "rloo" if name == "rloo" else "grpo"
+            return (word.text, script, words[at + 1 :], True) if is_known else None
         is_module = i > 0 and words[i - 1].text == "-m"
         if not _SCRIPT.search(word.text) or (not word.text.endswith(".py") and not is_module):
             continue
@@ -507,21 +509,16 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandW
             continue
         if _OTHERS.search(word.text):
             return None
-        script: Script = "rloo" if "rloo" in word.text.lower() else "grpo"
+        script = "rloo" if "rloo" in word.text.lower() else "grpo"
         return word.text, script, words[i + 1 :], False
     return None
 
 
 def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple[str, Given]]:
     """Yield each flag with its value: those of orch's program orch_trl.py if `own`, else others."""
-    joined, flag = list[CommandWord](), ""
-    for word in words:
-        is_flag = word.text.startswith("--")
-        if flag in _LISTS and not is_flag and joined[-1].text != flag:
-            word = replace(word, text=f"[{joined.pop().text.strip('[]')}, {word.text}]")
-        flag = word.text if is_flag else flag
-        joined.append(word)
-    for name, given in flags_in_order(joined, dashes=False):
+    for name, given in flags_in_order(words, dashes=False, several=_LISTS):
+        if name in _LISTS and " " in given.text and not given.text.startswith("["):
+            given = replace(given, text=f"[{', '.join(given.text.split())}]")
         if (name in _OWN_FLAGS) == own:
             yield name, given
 
@@ -864,7 +861,7 @@ class _Reader(ReleaseReader):
 
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if the correction divides by raw probabilities of vLLM (#4159)."""
-        if self.request.script != "grpo" or self.at >= FIRST_PROCESSED or not self._correction():
+        if self.request.script != "grpo" or self.at >= FIRST_PROCESSED or not self._correction()[0]:
             return
         because = (
             f"TRL {self.version} leaves vLLM's default; since 0.24.0 it asks for processed ones"
@@ -966,12 +963,13 @@ class _Reader(ReleaseReader):
         if scale is None:
             self.unread.append(f"scale_rewards is group: {self.keys.why_unknown('scale_rewards')}")
         named = self._loss_type()
+        correction, weight = self._correction() if not self._own_loss() else ("", None)
         level = self._read("importance_sampling_level", "token")
         is_hidden = self.keys.has("loss_type") and self.keys.text("loss_type") is None
         clips = self.at >= FIRST_CLIP and named in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
         swapped = self.at[:3] in SWAPPED and self.fork is None
         padded = named == "luspo" and self.at < (1, 10)
-        own = self.fork.loss if self.fork is not None else ""
+        own = self._own_loss()
         plain = "gspo" if level == "sequence" else "ppo"
         return Surroundings(
             advantage_divided_by=_DIVIDED_BY.get(scale or "", "group_std"),
@@ -982,8 +980,8 @@ class _Reader(ReleaseReader):
             ratio="sequence_mean" if level == "sequence" or named == "vespo" or own else "token",
             clip=self._clip() if clips and not is_hidden else None,
             bound_notes=tuple(self._bound_notes(named, level)),
-            correction="" if own else self._correction(),
-            engine_weight=None if own else self._engine_weight(),
+            correction=correction,
+            engine_weight=weight,
             length_weighted=named in ("grpo", "sapo"),
             kl_loss_factor=None if padded else 1.0,
             aggregation_because=f"loss_type {named}",
@@ -992,34 +990,37 @@ class _Reader(ReleaseReader):
             else 0.0,
         )
 
+    def _own_loss(self) -> str:
+        """Return the policy loss of a fork that has another than loss_type says."""
+        return self.fork.loss if self.fork is not None else ""
+
     def _loss_type(self) -> str:
         """Return the aggregation of the loss. Before 0.17.0 no option chooses it."""
         if self.fork is None and self.at < FIRST_LOSS_TYPE:
             return "bnpo" if self.at >= FIRST_CLIP else "grpo"
         return self._read("loss_type", "grpo")
 
-    def _correction(self) -> str:
-        key = "vllm_importance_sampling_correction"
-        if key not in self.keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
-            return ""
-        key = "vllm_importance_sampling_mode"
-        mode, given = self.keys.text(key), self.keys.last(key)
-        may_be = [text for _, text in given.choices] if given else []
-        modes = may_be if not mode and key in self.keys.defaults else [mode or "token_truncate"]
-        named = [_MODES[each][1] if each in _MODES else each for each in modes]
-        words = " or ".join(f"{each} against vLLM" for each in named)
-        return words or "weights or masks against vLLM, whose kind is not known"
-
-    def _engine_weight(self) -> EngineWeight | None:
-        """Return the correction as the laboratory's weight; None without one or its bound."""
-        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
-        if not self._correction() or mode not in _MODES:
-            return None
-        names = [f"vllm_importance_sampling_{end}" for end in _OF_ENGINE[2:]]
-        read = [self.keys.number(name) for name in names[:2] if name in self.keys.defaults]
-        most = next((each for each in read if each), None)
-        least = self.keys.number(names[2]) if names[2] in self.keys.defaults else None
-        return EngineWeight(_MODES[mode][0], least or 0.0, most) if most else None
+    def _correction(self) -> tuple[str, EngineWeight | None]:
+        """Return the correction against vLLM in words, empty without one, and as the laboratory's
+        weight; None where its kind or its bound is not known."""
+        keys, start = self.keys, "vllm_importance_sampling_"
+        key = f"{start}correction"
+        if key not in keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
+            return "", None
+        mode, given = keys.text(f"{start}mode"), keys.last(f"{start}mode")
+        modes = [mode or "token_truncate"]
+        if not mode and f"{start}mode" in keys.defaults:
+            modes = [text for _, text in given.choices] if given else []
+        words = [f"{_MODES.get(each, ('', each))[1]} against vLLM" for each in modes]
+        text = " or ".join(words) or "weights or masks against vLLM, whose kind is not known"
+        if len(modes) != 1 or modes[0] not in _MODES:
+            return text, None
+        bounds = {end: keys.number(f"{start}{end}") for end in _OF_ENGINE[2:]}
+        most = bounds["cap"] or bounds["clip_max"]
+        weight = (
+            EngineWeight(_MODES[modes[0]][0], bounds["clip_min"] or 0.0, most) if most else None
+        )
+        return text, weight
 
     def _bound_notes(self, named: str, level: str) -> Iterator[BoundNote]:
         """Yield where a bound of this release is not what its name says (_compute_loss)."""
@@ -1037,8 +1038,7 @@ class _Reader(ReleaseReader):
                     lines,
                     wrong=True,
                 )
-        own = self.fork.loss if self.fork is not None else ""
-        if own == "gmpo" and self._is_on("use_vllm"):
+        if self._own_loss() == "gmpo" and self._is_on("use_vllm"):
             yield BoundNote(
                 "GMPOTrainer does not multiply by the weights against vLLM, which it computes by "
                 "default",
@@ -1062,7 +1062,7 @@ class _Reader(ReleaseReader):
                 "vllm_importance_sampling_mode token_truncate, which weighs both signs",
                 keys.lines("off_policy_mask_threshold"),
             )
-        if named == "vespo" and "masks" in self._correction():
+        if named == "vespo" and "masks" in self._correction()[0]:
             yield BoundNote(
                 "VESPO takes the weights against vLLM into the response's own: one masked token "
                 "counts as 1e-8, and the response is gone",

@@ -184,9 +184,9 @@ def _of_checkout(launch: Launch) -> Iterator[tuple[str, str]]:
 
 def _unseen(keys: Keys, config: str, launch: Launch) -> None:
     """Record a missing configuration file. Assume EasyR1's own; any other may set every key."""
-    if not config or launch.documents:
-        return
     name = config.strip("'\"").rpartition("/")[2]
+    if launch.documents or not config:
+        return
     if name in ("config.yaml", "grpo_example.yaml"):
         keys.assumes.append(f"{shown(config)}, which is not here, is EasyR1's own")
     else:
@@ -212,8 +212,8 @@ class _Reader(ReleaseReader):
             keys.defaults = OLD | dict(keys.defaults)
         off, use = False if old else self.switch(DISABLE), OLD_USE if old else USE_LOSS
         in_loss = keys.switch(use)
-        kind = OLD_TYPE if old and in_loss else PENALTY
-        weight = OLD_COEFFICIENT if old and in_loss else COEFFICIENT
+        of_old = old and in_loss
+        kind, weight = (OLD_TYPE, OLD_COEFFICIENT) if of_old else (PENALTY, COEFFICIENT)
         beta, estimator = None if off else keys.number(weight), None
         if off is False and beta != 0:
             self.switch(use)
@@ -235,13 +235,13 @@ class _Reader(ReleaseReader):
         own = advantage is not None and advantage not in DIVIDED_BY
         regime = regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
         batch, minibatch = keys.integer(BATCH), keys.integer(MINIBATCH)
+        why = ""
         if batch and minibatch and batch % minibatch:
             why = f"{BATCH} {batch} is no multiple of {MINIBATCH} {minibatch}"
             self.stops(why, "verl/trainer/ray_trainer.py", BATCH, MINIBATCH)
-            regime = TrainingRegime(None, why)
-        if own and regime.on_policy:
+        elif own and regime.on_policy:
             why = f"{ADVANTAGE} {advantage} is a fork's own, which may count a batch otherwise"
-            regime = TrainingRegime(None, why)
+        regime = TrainingRegime(None, why) if why else regime
         return self.found(
             reward,
             loss,
@@ -293,5 +293,4 @@ def _changes(keys: Keys, kind: str, old: bool, in_loss: bool) -> Iterator[Launch
     # A fork's own advantage may do anything to a KL in the reward.
     if keys.text(ADVANTAGE) in (None, *DIVIDED_BY):
         yield keys.change("k1 in the reward", (use, "false"), (PENALTY, "kl"))
-    weight = (OLD_TYPE, "mse") if old else (PENALTY, "mse")
-    yield keys.change("k2 in the loss", (use, "true"), weight)
+    yield keys.change("k2 in the loss", (use, "true"), (OLD_TYPE if old else PENALTY, "mse"))

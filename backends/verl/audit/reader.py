@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
 
@@ -469,12 +470,11 @@ def is_entry_point(text: str) -> bool:
 
 def config_name(words: Sequence[CommandWord]) -> str | None:
     """Return the configuration that a command names, without folder and ending, or None."""
-    texts = [word.text for word in words]
-    for i, text in enumerate(texts):
-        name, _, value = text.partition("=")
+    for word, following in zip_longest(words, words[1:], fillvalue=CommandWord("")):
+        name, _, value = word.text.partition("=")
         if name in ("--config-name", "-cn", "--config_name"):
-            value = value or (texts[i + 1] if i + 1 < len(texts) else "")
-            return value.strip("'\"").removesuffix(".yaml").rpartition("/")[2]
+            value = (value or following.text).strip("'\"")
+            return value.removesuffix(".yaml").rpartition("/")[2]
     return None
 
 
