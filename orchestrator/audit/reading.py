@@ -29,9 +29,9 @@ from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
     AuditNote,
-    AuditVerdict,
     CommandWord,
     ConfigDocument,
+    Decided,
     Edit,
     Given,
     HeldKeys,
@@ -42,6 +42,7 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
+    Range,
     ReadSetting,
     Rule,
     TrainingRegime,
@@ -435,6 +436,10 @@ class ReleaseReader:
             "unknown": tuple(self.unknown),
             "possibilities": self.keys.possibilities(self.put),
         }
+        read: dict[str, Any] = {
+            name: tuple(fact) if isinstance(fact, Iterator) else fact
+            for name, fact in (noted | facts).items()
+        }
         return LaunchReading(
             self.library,
             self.version,
@@ -442,7 +447,7 @@ class ReleaseReader:
             self.entry or None,
             in_reward,
             in_loss,
-            **(noted | facts),
+            **read,
         )
 
     def since(self, first: str) -> bool:
@@ -523,7 +528,7 @@ class ReleaseReader:
         return ", ".join(f"{name} {v:g}" for name, v in values.items() if v not in (None, 1.0))
 
 
-def from_old_samples(loss: InLoss, why: str) -> tuple[AuditVerdict, str]:
+def from_old_samples(loss: InLoss, why: str) -> Decided:
     """Return the verdict on a KL in the loss whose ratio is not to the policy that sampled, and
     its reason. `why`: what makes samples old."""
     return "other_objective", (
@@ -533,7 +538,7 @@ def from_old_samples(loss: InLoss, why: str) -> tuple[AuditVerdict, str]:
     )
 
 
-def off_its_own_token(reward: InReward, advantage: str) -> tuple[AuditVerdict, str]:
+def off_its_own_token(reward: InReward, advantage: str) -> Decided:
     """Return the verdict on k1 in the reward that only its own token's advantage contains."""
     return "token_reverse_kl", (
         f"k1 in the reward, β = {reward.beta:g}: {advantage} takes each token's KL off that "
@@ -550,9 +555,7 @@ class StockReader(ReleaseReader):
         self.basis = basis
 
 
-def clip_range(
-    low: float | None, high: float | None, *, symmetric: bool = False
-) -> tuple[float, float] | None:
+def clip_range(low: float | None, high: float | None, *, symmetric: bool = False) -> Range | None:
     """Return the bounds of a clip, or None if one is unknown.
 
     `symmetric`: without an upper bound, the lower one counts for both.

@@ -338,6 +338,10 @@ class BoundNote:
     wrong: bool = False
 
 
+Decided = tuple[AuditVerdict, str]
+"""A verdict and its reason."""
+Range = tuple[float, float]
+"""The bounds of a clip, as distances from 1."""
 Divisor = Literal["nothing", "group_std", "batch_std"]
 """What an advantage is divided by."""
 OldOf = Literal["", "batch", "sync"]
@@ -367,8 +371,7 @@ class Surroundings:
     ratio: Ratio | None = "token"
     """The importance ratio of the policy loss: of each token, their product or their geometric
     mean over the sequence, or none."""
-    clip: tuple[float, float] | None = None
-    """PPO's clip (low, high), as distances from 1."""
+    clip: Range | None = None
     also_drops: str = ""
     """What the policy loss drops besides, a clause with the key; empty: nothing."""
     old_is_sampler: bool = False
@@ -557,5 +560,5 @@ class LaunchReading:
     """True if a file of the project, which the reader read, shows the release or replaces it."""
     held: HeldKeys | None = None
     """None: no table of this library's keys is known."""
-    decided: tuple[AuditVerdict, str] | None = None
+    decided: Decided | None = None
     """The verdict and its reason, where an entry point makes something else of the term."""

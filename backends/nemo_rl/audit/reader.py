@@ -32,8 +32,8 @@ from orchestrator.audit.reading import (
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, Correction, EngineWeight, Ratio
 from orchestrator.library.key_tables import KeyTables, inside, is_since, load_tables
 from orchestrator.library.launches import (
-    AuditVerdict,
     CommandWord,
+    Decided,
     Divisor,
     Inactive,
     InLoss,
@@ -201,8 +201,8 @@ class _Reader(StockReader):
             own_release=self.basis.is_own or bool(self.source),
             advantage_estimator=advantage,
             group_size=keys.integer(GROUP),
-            inactive=tuple(self._inactive(on, in_reward)),
-            changes=tuple(self._changes(loss, dropped=dropped)),
+            inactive=self._inactive(on, in_reward),
+            changes=self._changes(loss, dropped=dropped),
             possibilities=possibilities,
             regime=self.regime,
             surroundings=self._surroundings(advantage),
@@ -227,9 +227,7 @@ class _Reader(StockReader):
             return InLoss(on, kind, beta, straight_through=True)
         return InLoss(on, None if kind is None else f"rho_{kind}", beta)
 
-    def _decided(
-        self, reward: InReward, loss: InLoss, advantage: str
-    ) -> tuple[AuditVerdict, str] | None:
+    def _decided(self, reward: InReward, loss: InLoss, advantage: str) -> Decided | None:
         """Return the verdict of a gradient that no term of the laboratory's table has."""
         if self.unknown:
             return None

@@ -23,8 +23,8 @@ from orchestrator.audit.reading import (
 from orchestrator.kl.estimators import Clamp
 from orchestrator.library.key_tables import KeyTables, fields, load_tables
 from orchestrator.library.launches import (
-    AuditVerdict,
     CommandWord,
+    Decided,
     Divisor,
     InLoss,
     InReward,
@@ -125,14 +125,14 @@ class _Reader(StockReader):
             own_release=self.basis.is_own,
             advantage_estimator="grpo",
             group_size=keys.integer(GROUP),
-            changes=tuple(self._changes(loss)),
+            changes=self._changes(loss),
             regime=self._regime(),
             surroundings=self._surroundings(),
             held=self.basis.held(keys.given, "argparse", "open-instruct"),
             decided=self._decided(loss),
         )
 
-    def _decided(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _decided(self, loss: InLoss) -> Decided | None:
         """Return the verdict of a ratio that is not to the policy that sampled."""
         regime = self._regime()
         sampled = self.keys.switch("use_vllm_logprobs")

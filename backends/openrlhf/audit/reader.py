@@ -48,6 +48,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    Range,
     Surroundings,
     TrainingRegime,
 )
@@ -299,8 +300,8 @@ class _Reader(ReleaseReader):
             loss,
             advantage_estimator=keys.text(names["advantage"]),
             group_size=keys.integer(names["group"]),
-            inactive=tuple(self._inactive(on, in_loss)),
-            changes=tuple(self._changes(beta, estimator, bool(loss.active))),
+            inactive=self._inactive(on, in_loss),
+            changes=self._changes(beta, estimator, bool(loss.active)),
             no_gradient=self._detached() if loss.active else "",
             regime=self._regime(),
             surroundings=self._surroundings(),
@@ -454,14 +455,14 @@ class _Reader(ReleaseReader):
             unread=(*self.unread, *truncated(keys, top_p=names["top_p"])),
         )
 
-    def _clip(self) -> tuple[float, float] | None:
+    def _clip(self) -> Range | None:
         """Return the clip's bounds: of the flag with two words, else of the one that has both."""
         if self.keys.has(self.names["bounds"]):
             low, high = self._numbers(self.names["bounds"]) or (None, None)
             return clip_range(low, high)
         return clip_range(self.keys.number(self.names["clip"]), None, symmetric=True)
 
-    def _numbers(self, key: str) -> tuple[float, float] | None:
+    def _numbers(self, key: str) -> Range | None:
         """Return the two numbers of a flag, None if unknown; one number is the upper bound."""
         words = (self.keys.text(key) or "").split()
         numbers = [number for word in words if (number := as_number(word)) is not None]

@@ -28,8 +28,8 @@ from orchestrator.audit.reading import (
 )
 from orchestrator.library.key_tables import KeyTables, load_tables, nearest
 from orchestrator.library.launches import (
-    AuditVerdict,
     CommandWord,
+    Decided,
     Edit,
     Given,
     HeldKeys,
@@ -40,6 +40,7 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
+    Range,
     Surroundings,
     TrainingRegime,
     UnreadableScript,
@@ -373,7 +374,7 @@ class _Reader(ReleaseReader):
         self.at, self.spread = at, spread
         self.dated = bool({"prime_rl", "prime-rl", TAU_DEFAULT} & launch.versions.keys())
         self.possibilities: tuple[Possibility, ...] = ()
-        self.taught: tuple[AuditVerdict, str] | None = None
+        self.taught: Decided | None = None
         self.written = "--{key} {value}" if launch.words else "{key} = {value}"
         self.has_tau = FIRST_TEACHER <= at <= LAST_TEACHER
         """True if the release has teacher_tau."""
@@ -441,10 +442,10 @@ class _Reader(ReleaseReader):
             advantage_estimator=None if self.sft else self._advantage(),
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
-            inactive=tuple(self._inactive(dead, decided=decided is not None)),
+            inactive=self._inactive(dead, decided=decided is not None),
             changes=() if decided else tuple(self._changes(in_loss, rollout)),
             change_note="" if self.has_tau else NO_TERM,
-            assumes=tuple(self._assumed()),
+            assumes=self._assumed(),
             possibilities=self.possibilities or keys.possibilities(self.put),
             no_gradient=dead,
             decided=decided,
@@ -507,7 +508,7 @@ class _Reader(ReleaseReader):
             unread=(*unread, *self._truncated()),
         )
 
-    def _policy_loss(self, *, pulls: bool) -> tuple[str, tuple[float, float] | None]:
+    def _policy_loss(self, *, pulls: bool) -> tuple[str, Range | None]:
         """Return the policy loss and its bounds since 0.5.0; `ppo` and None for others.
 
         `pulls`: kl_tau is not 0.
@@ -534,7 +535,7 @@ class _Reader(ReleaseReader):
             if match and (match[1] == "top_p" or self.at >= _FIRST_PATHS):
                 yield from truncated(self.keys, **{match[1]: key})
 
-    def _path(self) -> tuple[AuditVerdict, str] | None:
+    def _path(self) -> Decided | None:
         """Return the verdict if the training path does not read kl_tau, else None."""
         paths = self._paths()
         named = ", ".join(sorted(paths))

@@ -42,8 +42,8 @@ from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
 from orchestrator.library.key_tables import merged_table
 from orchestrator.library.launches import (
     AuditNote,
-    AuditVerdict,
     BoundNote,
+    Decided,
     Divisor,
     Given,
     HeldKeys,
@@ -53,6 +53,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    Range,
     Surroundings,
     TrainingRegime,
 )
@@ -105,17 +106,7 @@ LOSSES: Mapping[object, object] = {
     **MANIFEST.meanings(LOSS_MODE, NEWEST),
 }
 """policy_loss_type -> the entry of orchestrator.losses."""
-WITH_OLD = (
-    "regular",
-    "dual_clip",
-    "gspo",
-    "cispo",
-    "clip_cov",
-    "kl_cov",
-    "sapo",
-    "cross_entropy",
-    "importance_sampling",
-)
+WITH_OLD = {str(name) for name in LOSSES} - {"rollout_is", "dppo"}
 """Policy losses that the fully asynchronous trainer refuses from 0.3.0 on, the default among them:
 their ratio is to old log-probabilities, which it does not keep (fully_async_trainer.py)."""
 ENGINE_MODES = (
@@ -312,7 +303,7 @@ class _Reader(ReleaseReader):
             loss,
             advantage_estimator=keys.text(ADVANTAGE),
             group_size=keys.integer(GROUP),
-            inactive=tuple(self._inactive(reward, loss, dead)),
+            inactive=self._inactive(reward, loss, dead),
             changes=() if distilled else tuple(self._changes(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)),
             no_gradient=dead,
@@ -369,7 +360,7 @@ class _Reader(ReleaseReader):
         anchored = self.keys.has(ANCHOR) and self.keys.text(ANCHOR) == "rollout"
         return mode in TO_SAMPLER or (mode == "cispo" and anchored)
 
-    def _clip(self, mode: str) -> tuple[float, float] | None:
+    def _clip(self, mode: str) -> Range | None:
         """Return the bounds that a policy loss reads, or None if one is unknown."""
         keys = self.keys
         if mode not in OWN_BOUNDS:
@@ -578,7 +569,7 @@ class _Reader(ReleaseReader):
         text = (self.keys.text(key) or "").strip().lower()
         return "" if text in ("null", "none") else text
 
-    def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _distilled(self, reward: InReward, loss: InLoss) -> Decided | None:
         """Return the verdict and reason of an entry point that changes the KL in the reward.
 
         Return None for SkyRL's own trainer. An unknown advantage makes the KL unknown.

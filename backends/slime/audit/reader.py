@@ -29,7 +29,7 @@ from orchestrator.audit.reading import (
 from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, Ratio
 from orchestrator.library.key_tables import KeyTables, load_tables, version_tuple
 from orchestrator.library.launches import (
-    AuditVerdict,
+    Decided,
     Divisor,
     Edit,
     Inactive,
@@ -136,9 +136,9 @@ class _Reader(StockReader):
             own_release=self.basis.is_own,
             advantage_estimator=self.advantage,
             group_size=keys.integer("n-samples-per-prompt"),
-            inactive=tuple(self._inactive()),
-            changes=tuple(self._changes(loss)),
-            assumes=tuple(self._assumed(reward, loss)),
+            inactive=self._inactive(),
+            changes=self._changes(loss),
+            assumes=self._assumed(reward, loss),
             regime=of_steps.behind(self.ahead) if self.ahead else of_steps,
             surroundings=self._surroundings(loss, of_steps.on_policy),
             held=self.basis.held(
@@ -180,7 +180,7 @@ class _Reader(StockReader):
                 self.unknown.append(f"--{flag} puts another loss in the place of slime's")
         return InLoss(True, estimator, beta)
 
-    def _decided(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _decided(self, reward: InReward, loss: InLoss) -> Decided | None:
         """Return the verdict and reason of a KL that reaches only its own token's advantage."""
         keys = self.keys
         distils = keys.switch("use-opd") or self.advantage == "on_policy_distillation"

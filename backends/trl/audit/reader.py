@@ -45,10 +45,10 @@ from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
     AuditNote,
-    AuditVerdict,
     BoundNote,
     CommandWord,
     ConfigDocument,
+    Decided,
     Divisor,
     Given,
     HeldKeys,
@@ -58,6 +58,7 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
+    Range,
     Surroundings,
     TrainingRegime,
 )
@@ -805,14 +806,14 @@ class _Reader(ReleaseReader):
             loss,
             advantage_estimator=self._advantage(),
             group_size=group,
-            changes=tuple(self._changes(loss, oldest)),
+            changes=self._changes(loss, oldest),
             unknown=unknown,
             regime=regime,
             surroundings=around,
             decided=self._by_mean_ratio(loss),
         )
 
-    def _by_mean_ratio(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _by_mean_ratio(self, loss: InLoss) -> Decided | None:
         """Return the verdict on k3 times the response's geometric mean ratio, with its gradient."""
         is_on = loss.active and self._corrects() and self.keys.switch("use_bias_correction_kl")
         if not is_on or self.keys.text("importance_sampling_level") != "sequence":
@@ -930,7 +931,7 @@ class _Reader(ReleaseReader):
     def _is_on(self, key: str) -> bool:
         return self._read(key, "False").strip().lower() in ("true", "1", "yes", "on")
 
-    def _clip(self) -> tuple[float, float] | None:
+    def _clip(self) -> Range | None:
         low, high = (self.keys.number(self._name(key)) for key in ("epsilon", "epsilon_high"))
         given = self.keys.last("epsilon_high")
         if low is None or (high is None and given is not None and UNKNOWN in given.text):
