@@ -9,7 +9,6 @@ from orchestrator.library.key_tables import is_since, nearest
 from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks, Replaced
 from orchestrator.records import LaunchPlan
 
-_LISTED = re.compile(r"(?m)^\s*[\"']?(unsloth)\b")
 _OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')
 _AROUND_THE_LOSS: Mapping[str, Replaced] = {
     **dict.fromkeys(("_compute_loss", "compute_loss", "compute_liger_loss"), "loss"),
@@ -35,10 +34,6 @@ MARKS = ReleaseMarks(
     files=(
         ReleaseFile("trl", "VERSION", needs="trl"),
         ReleaseFile("trl", "trl/__init__.py", pattern=_OWN),
-        *(
-            ReleaseFile("unsloth?", f, pattern=_LISTED)
-            for f in ("requirements.txt", "pyproject.toml")
-        ),
     ),
     configuration_classes=(
         "GRPOConfig",

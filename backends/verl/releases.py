@@ -3,26 +3,20 @@
 Since April 2025 (0.4.0) `algorithm.use_kl_in_reward` switches the KL in the reward. A launch with
 the coefficient and neither switch may be older or newer, and its keys often fit both. `example`
 dates one that has exactly the keys of one of verl's own shell scripts. examples.json has every such
-script of verl's repository, in each version up to August 2026: a hash of its keys -> [path, first
-day, "before" or "since" the change]. None of its 118 sets of keys existed both before and after the
-change.
+script of verl's repository, in each version up to August 2026: a hash of its keys -> path, first
+day, "before" or "since" the change. None of its 118 sets of keys existed both before and after it.
 """
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from backends.verl.manifest import FACTS, TABLES, VERSIONS
 from orchestrator.library.key_tables import load_tables, nearest, version_tuple
 from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks
 from orchestrator.records import LaunchPlan
 
-BEFORE_SWITCH = "verl before 0.4.0"
-"""A key of a launch's versions that is no release: the release is older than use_kl_in_reward."""
 CONFIG = "verl/trainer/config/ppo_trainer.yaml"
 _RECIPES = (
     "dapo|prime|spin|sppo|r1|drgrpo|entropy|flowrl|gkd|one_step_off_policy|fully_async_policy|retool"
@@ -30,21 +24,6 @@ _RECIPES = (
     "|transfer_queue|open_math_reasoning|infigui-g1|async_flow|gspo|cispo"
 )
 """Folders of verl's own recipes."""
-_OLD = re.compile(r"VLLM_ATTENTION_BACKEND[=:]\s*[\"']?XFORMERS")
-
-
-def before_switch(text: str) -> Iterator[tuple[str, str]]:
-    """Yield BEFORE_SWITCH and the reason if a script sets a variable that only old launches set."""
-    match = _OLD.search(text)
-    if match is not None:
-        line = text.count("\n", 0, match.start()) + 1
-        yield (
-            BEFORE_SWITCH,
-            (
-                f"line {line} sets VLLM_ATTENTION_BACKEND=XFORMERS, which launches with a kl_coef "
-                "and without use_kl_in_reward did before 0.4.0 only"
-            ),
-        )
 
 
 def by_configuration(
@@ -119,35 +98,16 @@ MARKS = ReleaseMarks(
     repositories=("verl",),
     images=("verlai/verl:app-verl",),
     files=tuple(ReleaseFile("verl", f"{top}verl/version/version") for top in ("", "verl/")),
-    in_script=before_switch,
     amended=by_configuration,
 )
 
 
-class Example(NamedTuple):
-    """A script of verl's repository, its first day, and `before` or `since` the change."""
-
-    path: str
-    day: str
-    side: str
-
-
-def example(keys: Collection[str]) -> Example | None:
-    """Return the script of verl's that gives exactly these keys, or None."""
-    row = _examples().get(key_hash(keys))
-    return None if row is None else Example(*row)
-
-
-def key_hash(keys: Collection[str]) -> str:
-    """Return the hash that names a set of keys in examples.json."""
-    return hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:12]
-
-
-@cache
-def _examples() -> dict[str, list[str]]:
-    path = Path(__file__).with_name("examples.json")
-    table: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))
-    return table
+def example(keys: Collection[str]) -> Sequence[str]:
+    """Return path, first day and side of the script of verl's that gives exactly these keys; empty
+    without one."""
+    known = json.loads(Path(__file__).with_name("examples.json").read_text(encoding="utf-8"))
+    named: Mapping[str, Sequence[str]] = known
+    return named.get(hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()[:12], ())
 
 
 def keys_missing(version: str, plan: LaunchPlan) -> tuple[str, ...] | None:

@@ -155,11 +155,7 @@ def _without_comment(match: re.Match[str]) -> str:
 
 def pins(text: str) -> Iterator[tuple[str, str]]:
     """Yield each library whose release a script names, with the release and the reason."""
-    text = uncommented(text)
-    yield from _named(text)
-    for mark in marks().values():
-        if mark.in_script is not None:
-            yield from mark.in_script(text)
+    yield from _named(uncommented(text))
 
 
 def hint(text: str, library: str) -> str:

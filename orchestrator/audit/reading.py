@@ -8,17 +8,20 @@ library that orch only reads exports a `ReadLibrary`. Its reader of one launch i
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 import yaml
 
+from orchestrator.kl.estimators import Ratio
 from orchestrator.library.key_tables import (
     KeyTables,
     Option,
     defaults,
+    flags,
+    is_since,
     release_table,
     version_tuple,
 )
@@ -28,6 +31,7 @@ from orchestrator.library.launches import (
     AuditNote,
     CommandWord,
     ConfigDocument,
+    Decided,
     Edit,
     Given,
     HeldKeys,
@@ -38,6 +42,7 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
+    Range,
     ReadSetting,
     Rule,
     TrainingRegime,
@@ -45,6 +50,7 @@ from orchestrator.library.launches import (
 from orchestrator.library.logged import LoggedMetrics
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.release_marks import ReleaseMarks
+from orchestrator.losses.table import LOSS_STEPS
 
 OVERRIDE = re.compile(r"^(\+\+|\+|~)?([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)=(.*)$", re.DOTALL)
 _DELETION = re.compile(r"^~([A-Za-z_][\w@/-]*(?:\.[\w@/-]+)*)(?:=.*)?$", re.DOTALL)
@@ -270,13 +276,15 @@ class Keys:
             texts = {k: lasts[k].text.replace(UNKNOWN, lasts[k].choices[at][1]) for k in same}
             yield Possibility(label, tuple(put(key, text) for key, text in texts.items()))
 
-    def inert(self, key: str, why: str, flag: str = "") -> Iterator[Inactive]:
-        """Yield the key as a flag without effect, if it has a value. flag: what it begins with."""
-        if key in self.given:
-            yield Inactive(f"{flag}{key}", why, self.lines(key))
+    def inert(self, why: str, *keys: str, flag: str = "") -> Iterator[Inactive]:
+        """Yield each of the keys that has a value as a flag without effect. flag: what it begins
+        with."""
+        for key in keys:
+            if key in self.given:
+                yield Inactive(f"{flag}{key}", why, self.lines(key))
 
-    def doubled(self, keys: Iterable[str]) -> Iterator[AuditNote]:
-        """Yield a note on each key that has several different values.
+    def doubled(self, keys: Iterable[str], flag: str = "") -> Iterator[AuditNote]:
+        """Yield a note on each key that has several different values. flag: what it begins with.
 
         A value without a line comes from another file and does not count.
         """
@@ -286,7 +294,7 @@ class Keys:
                 values = ", then ".join(shown(text) for text in texts)
                 lines = tuple(sorted({n for g in self.given[key] for n in g.lines}))
                 yield AuditNote(
-                    f"{key} is given {len(texts)} times ({values}); the last one wins", lines
+                    f"{flag}{key} is given {len(texts)} times ({values}); the last one wins", lines
                 )
 
     def edit(self, key: str, value: str, written: str) -> Edit | None:
@@ -372,29 +380,19 @@ class Stock(NamedTuple):
         )
 
 
-class ReadLibrary:
+class ReadLibrary(NamedTuple):
     """A library whose launches are read and which orch does not train with.
 
     The members are those of `orchestrator.library.protocol.LaunchReader`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        title: str,
-        release_marks: ReleaseMarks,
-        estimator_names: Mapping[str, str],
-        audit: Callable[[Launch], LaunchReading | None],
-        logged_metrics: LoggedMetrics | None = None,
-    ) -> None:
-        self.name, self.title, self.release_marks = name, title, release_marks
-        self.estimator_names = MappingProxyType(dict(estimator_names))
-        self.logged_metrics = logged_metrics
-        self._audit = audit
-
-    def audit(self, launch: Launch) -> LaunchReading | None:
-        """Return the reading of a launch; None if it does not start the library."""
-        return self._audit(launch)
+    name: str
+    title: str
+    release_marks: ReleaseMarks
+    estimator_names: Mapping[str, str]
+    audit: Callable[[Launch], LaunchReading | None]
+    """A function that returns the reading of a launch; None if it does not start the library."""
+    logged_metrics: LoggedMetrics | None = None
 
 
 class ReleaseReader:
@@ -417,6 +415,8 @@ class ReleaseReader:
         self.version, self.because = version, because
         self.unknown: list[str] = []
         """Reasons why the KL cannot be determined."""
+        self.sources: dict[str, str] = {}
+        """`reward`, `loss` -> the file and function of the library that make the KL there."""
         self.rules: list[Rule] = []
         self.notes: list[AuditNote] = []
         """Contradictions in the launch."""
@@ -425,6 +425,9 @@ class ReleaseReader:
 
     def found(self, in_reward: InReward, in_loss: InLoss, **facts: Any) -> LaunchReading:
         """Return the reading with these facts, and with all that was noted so far."""
+        for place, term in (("reward", in_reward), ("loss", in_loss)):
+            if term.active and place in self.sources:
+                self.rule(f"the KL in the {place} is made there", self.sources[place])
         noted = {
             "settings": tuple(self.keys.settings),
             "contradictions": tuple(self.notes),
@@ -433,6 +436,10 @@ class ReleaseReader:
             "unknown": tuple(self.unknown),
             "possibilities": self.keys.possibilities(self.put),
         }
+        read: dict[str, Any] = {
+            name: tuple(fact) if isinstance(fact, Iterator) else fact
+            for name, fact in (noted | facts).items()
+        }
         return LaunchReading(
             self.library,
             self.version,
@@ -440,16 +447,24 @@ class ReleaseReader:
             self.entry or None,
             in_reward,
             in_loss,
-            **(noted | facts),
+            **read,
         )
+
+    def since(self, first: str) -> bool:
+        """Return True for a release that is not older than `first`."""
+        return is_since(self.version, first)
 
     def rule(self, text: str, source: str) -> None:
         """Note a rule of this release, with its file and function."""
         self.rules.append(Rule(text, f"{self.title} {self.version}, {source}"))
 
+    def note(self, text: str, *names: str, **marks: bool) -> None:
+        """Note a contradiction in the launch. names: the keys that it comes from."""
+        self.notes.append(AuditNote(text, self.keys.lines(*names), **marks))
+
     def stops(self, why: str, source: str, *names: str) -> None:
         """Note that the release refuses the launch. names: the keys that decide it."""
-        self.notes.append(AuditNote(f"{why} ({source})", self.keys.lines(*names), stops=True))
+        self.note(f"{why} ({source})", *names, stops=True)
 
     def number(self, key: str) -> float | None:
         """Return a number that decides the KL. If it is None, note that the KL is unknown."""
@@ -486,6 +501,15 @@ class ReleaseReader:
             self.unread.append(f"{key} is {otherwise or 'unset'}: {self.keys.why_unknown(key)}")
         return otherwise if text is None else text
 
+    def ratio(self, loss: str, name: str) -> Ratio | None:
+        """Return the ratio of a policy loss, or None, which is noted, for one that orch does not
+        know. name: the library's own."""
+        if loss in LOSS_STEPS:
+            return LOSS_STEPS[loss].ratio
+        text = f"the policy loss '{shown(name) or '…'}' has PPO's ratio: orch does not know it"
+        self.unread.append(text)
+        return None
+
     def unknown_advantage(self, name: str) -> None:
         """Note that orch does not know what an advantage estimator is divided by."""
         self.unread.append(
@@ -504,6 +528,25 @@ class ReleaseReader:
         return ", ".join(f"{name} {v:g}" for name, v in values.items() if v not in (None, 1.0))
 
 
+def from_old_samples(loss: InLoss, why: str) -> Decided:
+    """Return the verdict on a KL in the loss whose ratio is not to the policy that sampled, and
+    its reason. `why`: what makes samples old."""
+    return "other_objective", (
+        f"{loss.estimator} in the loss, β = {loss.beta:g}, from old samples ({why}): the gradient "
+        "is (k + k') ∇log π without a ratio to the policy that sampled, which is a KL's on-policy "
+        "only"
+    )
+
+
+def off_its_own_token(reward: InReward, advantage: str) -> Decided:
+    """Return the verdict on k1 in the reward that only its own token's advantage contains."""
+    return "token_reverse_kl", (
+        f"k1 in the reward, β = {reward.beta:g}: {advantage} takes each token's KL off that "
+        "token's advantage and no other's: the gradient of each token's reverse KL, not of the "
+        "sequence's"
+    )
+
+
 class StockReader(ReleaseReader):
     """A reader that checks its keys against the tables of `stock`."""
 
@@ -512,9 +555,7 @@ class StockReader(ReleaseReader):
         self.basis = basis
 
 
-def clip_range(
-    low: float | None, high: float | None, *, symmetric: bool = False
-) -> tuple[float, float] | None:
+def clip_range(low: float | None, high: float | None, *, symmetric: bool = False) -> Range | None:
     """Return the bounds of a clip, or None if one is unknown.
 
     `symmetric`: without an upper bound, the lower one counts for both.
@@ -629,78 +670,74 @@ def stock(
     launch: Launch,
     library: str,
     tables: KeyTables,
-    keys: Iterable[str],
-    own: Sequence[str] = (),
-    facts_of: Callable[[str], Mapping[str, Option]] | None = None,
+    given: Mapping[str, Sequence[Given]],
+    own: str = "",
+    facts_of: Callable[[str], Mapping[str, Option]] = flags,
 ) -> Stock:
     """Return the keys to check a launch against.
 
     The release is the one that something names, else the newest that has the launch's keys;
-    `because` is the reason. `own`: paths, in a project, of the source of the library's parser. If
-    the launch's project has one of these files, the keys that `facts_of` reads from it replace the
-    release's.
+    `because` is the reason. `own`: the path, in a project, of the source of the library's parser.
+    If the launch's project has it, the keys that `facts_of` reads from it replace the release's.
     """
-    pinned, named, guessed = launch.versions.get(library), "", False
-    if pinned is not None:
-        pin, _, why = pinned.partition(" ")
-        version, because = tables.nearest(pin), f"{pin}: {why}"
-        named = "" if version_tuple(pin) == version_tuple(version) else pin
+    pin, because = launch.release(library)
+    if pin:
+        version = tables.nearest(pin)
     else:
-        version, telling = tables.fitting(keys)
-        guessed = True
-        because = (
-            f"the newest release that has {', '.join(telling[:2])}"
-            if telling
-            else "nothing says which release: the newest that orch has read, as it was published"
-        )
-    facts, table = tables.facts_of(version), tables.table(version)
-    for path in own if facts_of is not None else ():
-        text = launch.beside.get(path)
-        if text is None:
-            continue
-        read = facts_of(text) if facts_of is not None else {}
-        if read:
-            facts = {**facts, **read}
-            table = release_table(f"{version} with {path}", facts, tables.passed, tables.added)
-            because = f"{because}; keys and defaults are those of {path} beside it"
-            return Stock(version, because, facts, table, tables.others(version), is_own=True)
-    return Stock(version, because, facts, table, tables.others(version), named, guessed)
+        at = tables.accepting(given)[-1]
+        version, because = tables.versions[at], tables.why(given, at)
+    others = tables.others(version)
+    facts = tables.facts_of(version)
+    if read := facts_of(launch.beside.get(own) or ""):
+        facts = {**facts, **read}
+        table = release_table(f"{version} with {own}", facts, tables.passed, tables.added)
+        because = f"{because}; keys and defaults are those of {own} beside it"
+        return Stock(version, because, facts, table, others, is_own=True)
+    named = pin if version_tuple(pin) != version_tuple(version) else ""
+    return Stock(version, because, facts, tables.table(version), others, named, guessed=not pin)
 
 
 def written_flags(
-    words: Sequence[CommandWord], switches: Iterable[str] = (), *, dashes: bool = True
+    words: Sequence[CommandWord],
+    switches: Container[str] = (),
+    *,
+    dashes: bool = True,
+    several: Container[str] = (),
 ) -> dict[str, list[Given]]:
     """Return each flag with all its values. The arguments are those of `flags_in_order`."""
-    flags: dict[str, list[Given]] = {}
-    for name, given in flags_in_order(words, switches, dashes=dashes):
-        flags.setdefault(name, []).append(given)
-    return flags
+    written: dict[str, list[Given]] = {}
+    for name, given in flags_in_order(words, switches, dashes=dashes, several=several):
+        written.setdefault(name, []).append(given)
+    return written
 
 
 def flags_in_order(
-    words: Sequence[CommandWord], switches: Iterable[str] = (), *, dashes: bool = True
+    words: Sequence[CommandWord],
+    switches: Container[str] = (),
+    *,
+    dashes: bool = True,
+    several: Container[str] = (),
 ) -> Iterator[tuple[str, Given]]:
     """Yield each flag with its value: the word after it, unless that word is a flag.
 
-    `switches`: flags without a value, whose value is then `true`. `dashes`: keep `-` in names;
-    else they become `_`.
+    `switches`: flags without a value, whose value is then `true`. `several`: flags that take all
+    words up to the next flag. `dashes`: keep `-` in names; else they become `_`.
     """
-    alone = frozenset(switches)
     for i, word in enumerate(words):
         match = _FLAG.match(word.text)
         if match is None:
             continue
         name = match[1] if dashes else match[1].replace("-", "_")
-        value: str | None = match[2]
-        holder, lines = word, word.lines
-        following = words[i + 1] if i + 1 < len(words) else None
-        takes = value is None and name not in alone and following is not None
-        if takes and following is not None and not _FLAG.match(following.text):
-            value, holder = following.text, following
-            lines = (*lines, *following.lines)
-        given = _given(holder, unquoted("true" if value is None else value))
-        mark = "=" if match[2] is not None else ""
-        yield name, replace(given, lines=tuple(dict.fromkeys(lines)), mark=mark)
+        after = takewhile(lambda each: not _FLAG.match(each.text), words[i + 1 :])
+        if match[2] is not None:
+            given = replace(_given(word, unquoted(match[2])), mark="=")
+        elif name in switches or not (values := [*after]):
+            given = _given(word, "true")
+        else:
+            text = " ".join(each.text for each in values) if name in several else values[0].text
+            lines = tuple(dict.fromkeys((*word.lines, *values[0].lines)))
+            given = replace(_given(values[0], unquoted(text)), lines=lines)
+        yield name, given
 
 
 def program_of(

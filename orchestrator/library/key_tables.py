@@ -251,15 +251,6 @@ class KeyTables:
     added: tuple[str, ...] = ()
     """Prefixes of keys that a launch may add."""
 
-    def fitting(self, keys: Iterable[str]) -> tuple[str, tuple[str, ...]]:
-        """Return the newest release that lacks the fewest of these keys, and the deciding keys."""
-        given = list(keys)
-        known = [key for key in given if any(key in each for each in self.facts)]
-        telling = tuple(key for key in known if not all(key in each for each in self.facts))
-        lacking = [sum(key not in each for key in telling) for each in self.facts]
-        at = max(i for i, count in enumerate(lacking) if count == min(lacking))
-        return self.versions[at], telling if at < len(self.versions) - 1 else ()
-
     def accepting(self, given: Mapping[str, Sequence[Given]], bounds: str = "") -> list[int]:
         """Return the indices of the releases, of those within bounds, that refuse the fewest keys.
 
@@ -283,21 +274,19 @@ class KeyTables:
         older = [i for i in fitting if dropped[i] == min(dropped[j] for j in fitting)]
         return older if least and older[-1] + 1 not in fitting else fitting
 
-    def fit(self, given: Iterable[str], at: int) -> str:
-        """Return in words how the release with this index fits the keys of a launch."""
+    def why(self, given: Mapping[str, Sequence[Given]], at: int, flag: str = "") -> str:
+        """Return in words why the release with this index is taken for the keys of a launch.
+
+        flag: what a key begins with on a command line.
+        """
+        later = frozenset().union(*self.facts[at + 1 :])
+        had = [k for k, each in given.items() if each[-1].mark == "" and k in self.facts[at]]
+        if at < len(self.facts) - 1 and (last := [key for key in had if key not in later]):
+            return f"the newest release that has {flag}{last[0]}"
         missed = [k for k in given if k not in self.facts[at] and any(k in e for e in self.facts)]
         if missed:
             return f"the release that lacks the fewest of its keys: no {', '.join(missed[:2])}"
         return "the newest release that fits its keys"
-
-    def excluding(self, given: Mapping[str, Sequence[Given]], among: int) -> list[str]:
-        """Return the given keys whose last release is the one with the index `among`."""
-        later = frozenset().union(*self.facts[among + 1 :])
-        return [
-            key
-            for key, values in given.items()
-            if values[-1].mark == "" and key in self.facts[among] and key not in later
-        ]
 
     def nearest(self, version: str) -> str:
         """Return the release if it is listed, else the listed release next to it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
 from orchestrator.errors import OrchError
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, Ratio
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.release_marks import Replaced
 
@@ -217,6 +217,18 @@ class Launch:
     (`trl.rewards.accuracy_reward`), and the keywords that it passes to them
     (`trl.GRPOTrainer(tools)`). Imports inside a `try` are left out."""
 
+    @property
+    def in_files(self) -> frozenset[str]:
+        """Return the keys that stand in configuration files, not on the command line."""
+        return frozenset(key for document in self.documents for key in document.values)
+
+    def release(self, *names: str) -> tuple[str, str]:
+        """Return the release that something names for a library by one of its names, and the
+        reason with it; empty without one."""
+        named = next((self.versions[name] for name in names if name in self.versions), "")
+        version, _, why = named.partition(" ")
+        return version, f"{version}: {why}"
+
     def bounds(self, library: str) -> tuple[str, str]:
         """Return the bounds of a library's release, and the reason; empty without any."""
         bounds, _, why = self.versions.get(f"{library}{BOUNDS}", "").partition(" ")
@@ -326,6 +338,15 @@ class BoundNote:
     wrong: bool = False
 
 
+Decided = tuple[AuditVerdict, str]
+"""A verdict and its reason."""
+Range = tuple[float, float]
+"""The bounds of a clip, as distances from 1."""
+Divisor = Literal["nothing", "group_std", "batch_std"]
+"""What an advantage is divided by."""
+OldOf = Literal["", "batch", "sync"]
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The surroundings of the KL term, as facts of the library and of this launch.
@@ -335,7 +356,7 @@ class Surroundings:
     `assumed`.
     """
 
-    advantage_divided_by: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+    advantage_divided_by: Divisor | None = "nothing"
     division_includes_kl: bool = True
     """True if a KL in the reward is divided with the task reward; False if it is added later."""
     divided_because: str = ""
@@ -347,17 +368,16 @@ class Surroundings:
     policy_loss: str = "ppo"
     """The policy loss, by its name in orchestrator.losses; the library's own name where that has
     none."""
-    ratio: Literal["token", "sequence", "sequence_mean", "none"] | None = "token"
+    ratio: Ratio | None = "token"
     """The importance ratio of the policy loss: of each token, their product or their geometric
     mean over the sequence, or none."""
-    clip: tuple[float, float] | None = None
-    """PPO's clip (low, high), as distances from 1."""
+    clip: Range | None = None
     also_drops: str = ""
     """What the policy loss drops besides, a clause with the key; empty: nothing."""
     old_is_sampler: bool = False
     """True if the ratio is to the engine's probabilities; False: to the trainer's own, computed
     anew before the first update of a batch."""
-    old_of: Literal["", "batch", "sync"] = ""
+    old_of: OldOf = ""
     """Of samples that lag: the old probabilities are the trainer's own, computed before a batch, or
     with the weights of the last sync with the engine; `ratio` is then `none` unless it is known how
     the sampler is weighed."""
@@ -537,5 +557,5 @@ class LaunchReading:
     """True if a file of the project, which the reader read, shows the release or replaces it."""
     held: HeldKeys | None = None
     """None: no table of this library's keys is known."""
-    decided: tuple[AuditVerdict, str] | None = None
+    decided: Decided | None = None
     """The verdict and its reason, where an entry point makes something else of the term."""

@@ -101,8 +101,6 @@ class ReleaseMarks:
     file is a launch, with a ConfigDocument of the kind `call`."""
     command_calls: tuple[CommandCall, ...] = ()
     """Functions that start the library's trainer from a Python file."""
-    in_script: Callable[[str], Iterable[tuple[str, str]]] | None = None
-    """Further entries of Launch.versions that the text of a launch script gives."""
     amended: (
         Callable[[Callable[[str], str | None], Mapping[str, str]], Iterable[tuple[str, str]]] | None
     ) = None

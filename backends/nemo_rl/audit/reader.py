@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from orchestrator.audit.reading import (
     Keys,
@@ -22,18 +21,20 @@ from orchestrator.audit.reading import (
     Stock,
     StockReader,
     clip_range,
+    from_old_samples,
+    off_its_own_token,
     program_of,
     regime_of_rollouts,
     shown,
     split_override,
     stock,
 )
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, inside, load_tables, version_tuple
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, Correction, EngineWeight, Ratio
+from orchestrator.library.key_tables import KeyTables, inside, is_since, load_tables
 from orchestrator.library.launches import (
-    AuditNote,
-    AuditVerdict,
     CommandWord,
+    Decided,
+    Divisor,
     Inactive,
     InLoss,
     InReward,
@@ -53,12 +54,12 @@ ADVANTAGE = "grpo.adv_estimator.name"
 PROMPTS, GROUP = "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt"
 BATCH, ASYNC = "policy.train_global_batch_size", "grpo.async_grpo.enabled"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
+_WEIGHTS: Mapping[str, Correction] = {"tis": "tis_token", "icepop": "mis_token"}
 DROPPING = ("grpo", "gdpo", "raw_reward", "opd")
 """Advantage estimators that do not read a KL in the reward."""
-FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = (0, 7), (0, 5), (0, 5)
+FIRST_SCORE, FIRST_CLAMP, FIRST_TYPE = "0.7.0", "0.5.0", "0.5.0"
+"""FIRST_SCORE: also the first release whose configuration pydantic reads."""
 ROOT = "grpo_math_1B.yaml"
-FIRST_TYPED = (0, 7)
-"""First release whose configuration pydantic reads (algorithms/grpo.py: MasterConfig)."""
 _PRODUCT = re.compile(r"\$\{mul:\s*\$\{([\w.]+)\}\s*,\s*\$\{([\w.]+)\}\s*\}")
 _ENTRY = re.compile(r"(^|/)run_(vlm_)?grpo\w*\.py$|^examples\.run_(vlm_)?grpo\w*$")
 _SCORE = re.compile(
@@ -95,16 +96,16 @@ def audit(launch: Launch) -> LaunchReading | None:
     entry, rest = program_of(launch.words, _ENTRY)
     if launch.words and not entry:
         return None
-    given = dict.fromkeys(key for each in launch.documents for key in each.values)
-    own = "loss_fn.reference_policy_kl_penalty" in given
-    own = own or {"loss_fn", "grpo"} <= {key.partition(".")[0] for key in given}
+    given = {key: [each] for d in launch.documents for key, each in d.values.items()}
+    own = BETA in given or {"loss_fn", "grpo"} <= {key.partition(".")[0] for key in given}
     if not launch.words and not own:
         return None
     overrides = [pair for word in rest if (pair := split_override(word)) is not None]
-    basis = stock(launch, "nemo_rl", tables(), [*given, *(key for key, _ in overrides)])
+    given |= {key: [each] for key, each in overrides}
+    basis = stock(launch, "nemo_rl", tables(), given)
     based, unread = _bases(launch, rest, basis.version)
     keys = Keys({**basis.defaults, **based})
-    keys.add_documents(launch.documents, untyped=version_tuple(basis.version) < FIRST_TYPED)
+    keys.add_documents(launch.documents, untyped=not is_since(basis.version, FIRST_SCORE))
     for key, value in overrides:
         keys.add(key, value)
     keys.opaque = unread or launch.open_end
@@ -145,7 +146,7 @@ class _Reader(StockReader):
         super().__init__(launch, keys, entry, basis)
         own = [path for path in SOURCES if launch.beside.get(path) is not None]
         self.source = own[0] if own else ""
-        self.scored = version_tuple(basis.version) >= FIRST_SCORE
+        self.scored = self.since(FIRST_SCORE)
         if self.source:
             self.scored = _SCORE.search(launch.beside[self.source]) is not None
         self.regime = self._regime()
@@ -159,19 +160,6 @@ class _Reader(StockReader):
 
     def _on(self, key: str) -> bool:
         return (self._text(key) or "").lower() == "true"
-
-    def _engine_weight(self, kind: str | None) -> EngineWeight | None:
-        """Return the correction as the laboratory's weight; None for masked responses, too."""
-        bounds = [
-            self.keys.number(f"loss_fn.truncated_importance_sampling_{end}")
-            for end in ("ratio_min", "ratio")
-        ]
-        least, most = bounds[0] or 0.0, bounds[1]
-        if kind is None:
-            return EngineWeight("tis_token")
-        if most and kind in ("tis", "icepop"):
-            return EngineWeight("tis_token" if kind == "tis" else "mis_token", least, most)
-        return None
 
     def reading(self) -> LaunchReading:
         keys = self.keys
@@ -192,7 +180,7 @@ class _Reader(StockReader):
                 f"{IN_REWARD} is true, which takes the KL out of the loss, and the advantage "
                 f"estimator {advantage} does not read it: there is no KL"
             )
-            self.notes.append(AuditNote(text, keys.lines(IN_REWARD, BETA)))
+            self.note(text, IN_REWARD, BETA)
         self.notes += keys.doubled((BETA, TYPE, IN_REWARD))
         possibilities = keys.possibilities(self.put)
         if self._is_undated(loss) and not self.unknown:
@@ -201,28 +189,29 @@ class _Reader(StockReader):
                 Possibility("NeMo-RL is before 0.7.0", release="0.6.0"),
                 Possibility("NeMo-RL is 0.7.0 or later", release="0.7.0"),
             )
-        in_files = {key for each in self.launch.documents for key in each.values}
         if self.source:
             self.because += f"; the KL's weight is that of {self.source} beside it"
-        self._rules(loss)
+        self.sources = {
+            "reward": "nemo_rl/algorithms/advantage_estimator.py",
+            "loss": f"{self.source or SOURCES[0]}: ClippedPGLossFn.__call__",
+        }
         return self.found(
             reward,
             loss,
             own_release=self.basis.is_own or bool(self.source),
             advantage_estimator=advantage,
             group_size=keys.integer(GROUP),
-            inactive=tuple(self._inactive(on, in_reward)),
-            settings=tuple(keys.settings),
-            changes=tuple(self._changes(loss, dropped=dropped)),
+            inactive=self._inactive(on, in_reward),
+            changes=self._changes(loss, dropped=dropped),
             possibilities=possibilities,
             regime=self.regime,
             surroundings=self._surroundings(advantage),
-            held=self.basis.held(keys.given, "hydra", "NeMo-RL", in_files=in_files),
+            held=self.basis.held(keys.given, "hydra", "NeMo-RL", in_files=self.launch.in_files),
             decided=self._decided(reward, loss, advantage),
         )
 
     def _estimator(self) -> str | None:
-        name = self._text(TYPE) if version_tuple(self.basis.version) >= FIRST_TYPE else "k3"
+        name = self._text(TYPE) if self.since(FIRST_TYPE) else "k3"
         if name in ("k1", "k2", "k3"):
             return name
         self.unknown.append(self.keys.why_unknown(TYPE))
@@ -238,46 +227,35 @@ class _Reader(StockReader):
             return InLoss(on, kind, beta, straight_through=True)
         return InLoss(on, None if kind is None else f"rho_{kind}", beta)
 
-    def _decided(
-        self, reward: InReward, loss: InLoss, advantage: str
-    ) -> tuple[AuditVerdict, str] | None:
+    def _decided(self, reward: InReward, loss: InLoss, advantage: str) -> Decided | None:
         """Return the verdict of a gradient that no term of the laboratory's table has."""
         if self.unknown:
             return None
         if reward.active and advantage == "reinforce_plus_plus" and reward.estimator == "k1":
-            return "token_reverse_kl", (
-                f"k1 in the reward, β = {reward.beta:g}: reinforce_plus_plus takes each token's KL "
-                "off that token's advantage and no other's: the gradient of each token's reverse "
-                "KL, not of the sequence's"
-            )
+            return off_its_own_token(reward, advantage)
         if not loss.active or self.regime.on_policy is not False:
             return None
-        term = f"{self._text(TYPE) or 'k3'} in the loss, β = {loss.beta:g}, from old samples"
-        because = f"{term} ({self.regime.because})"
-        if self._on(APPROXIMATION) and not self.scored and loss.estimator == "k3":
-            return "token_forward_kl", (
-                f"{because}, times the ratio to the sampler without its gradient: the forward KL "
-                "of each token at the rollout policy's states"
-            )
-        if self._on(APPROXIMATION) and not self.scored and loss.estimator == "k1":
-            return "zero_mean_noise", (
-                f"{because}, times the ratio to the sampler without its gradient: zero in "
-                "expectation"
-            )
-        if self.scored and not self._on(APPROXIMATION) and loss.estimator in ("rho_k1", "rho_k2"):
-            return "other_objective", (
-                f"{because}: the gradient is (k + k') ∇log π without a ratio to the policy that "
-                f"sampled, which is a KL's on-policy only; {APPROXIMATION}=true puts the ratio in"
-            )
-        return None
+        weighted, kind = self._on(APPROXIMATION), loss.estimator
+        if self.scored and not weighted and kind in ("rho_k1", "rho_k2"):
+            return from_old_samples(loss, self.regime.because)
+        if self.scored or not weighted:
+            return None
+        term = (
+            f"{kind} in the loss, β = {loss.beta:g}, from old samples ({self.regime.because}), "
+            "times the ratio to the sampler without its gradient"
+        )
+        of_states = "the forward KL of each token at the rollout policy's states"
+        if kind == "k3":
+            return "token_forward_kl", f"{term}: {of_states}"
+        return ("zero_mean_noise", f"{term}: zero in expectation") if kind == "k1" else None
 
     def _inactive(self, on: bool | None, in_reward: bool) -> Iterator[Inactive]:
         keys = self.keys
         if on is False:
-            for key in (TYPE, IN_REWARD, APPROXIMATION):
-                yield from keys.inert(key, f"{BETA} is 0, which switches every KL off")
+            why = f"{BETA} is 0, which switches every KL off"
+            yield from keys.inert(why, TYPE, IN_REWARD, APPROXIMATION)
         elif in_reward:
-            yield from keys.inert(APPROXIMATION, "it is for a KL in the loss")
+            yield from keys.inert("it is for a KL in the loss", APPROXIMATION)
 
     def _regime(self) -> TrainingRegime:
         of_steps = regime_of_rollouts(self.keys, PROMPTS, GROUP, BATCH, number=self._size)
@@ -298,7 +276,7 @@ class _Reader(StockReader):
     def _surroundings(self, advantage: str) -> Surroundings:
         keys, unread = self.keys, []
         prefix = "grpo.adv_estimator" if ADVANTAGE in self.basis.facts else "grpo"
-        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        divided: Divisor | None = "nothing"
         because = f"{ADVANTAGE} {advantage}"
         by_group = advantage == "grpo" and self._on(f"{prefix}.normalize_rewards")
         if by_group:
@@ -310,7 +288,7 @@ class _Reader(StockReader):
             unread.append(f"the advantage estimator '{advantage}' leaves the KL as it is")
         alone = self._on(f"{prefix}.use_leave_one_out_baseline")
         centred = {"grpo": not alone, "reinforce_plus_plus": True}.get(advantage, False)
-        ratio: Literal["token", "sequence_mean", "none"] = "token"
+        ratio: Ratio = "token"
         mode = "ppo"
         if self._on("loss_fn.sequence_level_importance_ratios"):
             ratio, mode = "sequence_mean", "gspo"
@@ -321,15 +299,19 @@ class _Reader(StockReader):
         low, high = (keys.number(f"loss_fn.ratio_clip_{end}") for end in ("min", "max"))
         correction, weight = "", None
         if self._on(CORRECTION):
-            kind = self._text("loss_fn.truncated_importance_sampling_type")
-            at = self._text("loss_fn.truncated_importance_sampling_ratio")
+            bound = "loss_fn.truncated_importance_sampling"
+            kind, at = self._text(f"{bound}_type") or "tis", self._text(f"{bound}_ratio")
+            least, most = keys.number(f"{bound}_ratio_min") or 0.0, keys.number(f"{bound}_ratio")
             correction = "token-level importance sampling against the rollout engine"
-            if at not in (None, "null"):
-                correction += f" ({kind or 'tis'} at {at})"
-            if ratio != "sequence_mean":
-                weight = self._engine_weight(None if at in (None, "null") else kind or "tis")
+            if at in (None, "null"):
+                weight = EngineWeight("tis_token")
+            else:
+                correction += f" ({kind} at {at})"
+                # Masked responses have no weight that the laboratory knows.
+                known = _WEIGHTS.get(kind)
+                weight = EngineWeight(known, least, most) if known and most else None
         clamp = UNCLAMPED
-        if version_tuple(self.basis.version) >= FIRST_CLAMP:
+        if self.since(FIRST_CLAMP):
             clamp = Clamp(
                 *(keys.number(f"loss_fn.kl_{e}_clamp_value") for e in ("input", "output"))
             )
@@ -344,7 +326,7 @@ class _Reader(StockReader):
             ratio=ratio,
             clip=clip_range(low, high),
             correction=correction,
-            engine_weight=weight,
+            engine_weight=None if ratio == "sequence_mean" else weight,
             length_weighted=averaged,
             aggregation_because="loss_fn.token_level_loss" if averaged else "",
             clamp=clamp,
@@ -357,41 +339,16 @@ class _Reader(StockReader):
         pinned = "nemo_rl" in self.launch.versions or since or self.source
         return bool(loss.active) and not pinned and self.scored
 
-    def _rules(self, loss: InLoss) -> None:
-        where = self.source or SOURCES[0]
-        self.rule("the KL is on unless its weight is set to 0; it is 0.01 in the base file", where)
-        if loss.active and self.scored:
-            self.rule(
-                "since 0.7.0 the KL is multiplied by exp(log π - sg(log π)): value 1, gradient the "
-                "score; k3 then has k2's gradient, k1 that of the reverse KL, and k2 becomes the "
-                "mean of k2",
-                f"{where}: ClippedPGLossFn.__call__",
-            )
-        elif loss.active:
-            self.rule(
-                "up to 0.6.0 the KL's weight has no gradient; since 0.7.0 it has",
-                f"{where}: ClippedPGLossFn.__call__",
-            )
-        self.rule(
-            f"with {IN_REWARD} the loss has no KL, and only reinforce_plus_plus and gae read it",
-            "nemo_rl/algorithms/advantage_estimator.py",
-        )
-
     def _changes(self, loss: InLoss, *, dropped: bool) -> Iterator[LaunchChange]:
         put = self.put
+        best = put(TYPE, "k3" if self.scored else "k2")
         if dropped:
             yield LaunchChange("a KL in the loss", (put(IN_REWARD, "false"),))
-            best = put(TYPE, "k3" if self.scored else "k2")
             yield LaunchChange("k2's gradient in the loss", (put(IN_REWARD, "false"), best))
         elif loss.active and TYPE in self.basis.facts:
-            yield LaunchChange(
-                "k3 with the score" if self.scored else "k2 in the loss",
-                (put(TYPE, "k3" if self.scored else "k2"),),
-            )
-            yield LaunchChange(
-                "the reverse KL of each token, with its importance ratio",
-                (put(TYPE, "k3" if self.scored else "k2"), put(APPROXIMATION, "true")),
-            )
+            yield LaunchChange("k3 with the score" if self.scored else "k2 in the loss", (best,))
+            words = "the reverse KL of each token, with its importance ratio"
+            yield LaunchChange(words, (best, put(APPROXIMATION, "true")))
 
 
 def _packaged(

@@ -9,23 +9,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from orchestrator.audit.reading import (
     Keys,
     ReadLibrary,
     StockReader,
     clip_range,
+    from_old_samples,
     shown,
     stock,
     written_flags,
 )
 from orchestrator.kl.estimators import Clamp
-from orchestrator.library.key_tables import KeyTables, Option, fields, load_tables
+from orchestrator.library.key_tables import KeyTables, fields, load_tables
 from orchestrator.library.launches import (
-    AuditNote,
-    AuditVerdict,
     CommandWord,
+    Decided,
+    Divisor,
     InLoss,
     InReward,
     Launch,
@@ -52,10 +52,7 @@ OLD = "before December 2025"
 PROGRAM = "open_instruct/grpo_fast.py"
 GROUP, AHEAD = "num_samples_per_prompt_rollout", "async_steps"
 _ENTRY = re.compile(r"open_instruct[./](grpo_fast|grpo)(\.py)?$")
-_NORMALISATION: dict[str, Literal["group_std", "nothing"]] = {
-    "standard": "group_std",
-    "centered": "nothing",
-}
+_NORMALISATION: dict[str, Divisor] = {"standard": "group_std", "centered": "nothing"}
 
 
 def tables() -> KeyTables:
@@ -63,23 +60,15 @@ def tables() -> KeyTables:
     return load_tables(Path(__file__).with_name("keys.json"))
 
 
-def own_fields(text: str) -> Mapping[str, Option]:
-    """Return the options of a checkout whose program has them all in one class.
-
-    Its pyproject.toml does not tell: it says 0.1.0 since January 2025, and the estimators lost
-    their names in December.
-    """
-    return fields(text, "Args")
-
-
 def audit(launch: Launch) -> LaunchReading | None:
     """Return the audit's reading of a launch; None if it starts no GRPO of open-instruct."""
     entry, rest = _entry(launch.words)
-    alone = any("num_unique_prompts_rollout" in each.values for each in launch.documents)
-    if entry is None and (launch.words or not alone):
+    if entry is None and (launch.words or "num_unique_prompts_rollout" not in launch.in_files):
         return None
     given = written_flags(rest, dashes=False)
-    basis = stock(launch, "open_instruct", tables(), given, (PROGRAM,), own_fields)
+    # A checkout's pyproject.toml does not tell its release: it says 0.1.0 since January 2025, and
+    # the estimators lost their names in December.
+    basis = stock(launch, "open_instruct", tables(), given, PROGRAM, lambda t: fields(t, "Args"))
     if basis.is_own and basis.defaults.get(TYPE, "").startswith("kl"):
         basis = basis._replace(version=OLD)
     elif any(each.text.startswith("kl") for each in given.get(TYPE, ())) and not basis.named:
@@ -88,8 +77,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     keys = Keys(basis.defaults)
     keys.add_documents(launch.documents)
     for name, values in given.items():
-        for each in values:
-            keys.add(name, each)
+        keys.given.setdefault(name, []).extend(values)
     # utils.py: ArgumentParserPlus takes a YAML file as its first argument.
     file = rest[0] if rest and not rest[0].text.startswith("-") else None
     keys.opaque = launch.open_end
@@ -128,38 +116,29 @@ class _Reader(StockReader):
             loss = InLoss(on, self.estimator(TYPE, ESTIMATORS), beta)
         if on and loaded is False and keys.has(BETA):
             text = f"--{BETA} asks for a KL, and --{LOADED} false leaves no reference policy for it"
-            self.notes.append(AuditNote(text, keys.lines(BETA, LOADED)))
+            self.note(text, BETA, LOADED)
         self.notes += keys.doubled((BETA, TYPE))
-        self.rule(
-            "the KL is in the loss, on unless --beta is 0: β is 0.05 and the estimator k3 (2) "
-            "unless given; 0 is k1, 1 is k2, 3 is k1 times the ratio to the old policy",
-            "open_instruct/model_utils.py: estimate_kl",
-        )
+        self.sources["loss"] = "open_instruct/model_utils.py: estimate_kl"
         return self.found(
             InReward(False),
             loss,
             own_release=self.basis.is_own,
             advantage_estimator="grpo",
             group_size=keys.integer(GROUP),
-            settings=tuple(keys.settings),
-            changes=tuple(self._changes(loss)),
+            changes=self._changes(loss),
             regime=self._regime(),
             surroundings=self._surroundings(),
             held=self.basis.held(keys.given, "argparse", "open-instruct"),
             decided=self._decided(loss),
         )
 
-    def _decided(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _decided(self, loss: InLoss) -> Decided | None:
         """Return the verdict of a ratio that is not to the policy that sampled."""
         regime = self._regime()
         sampled = self.keys.switch("use_vllm_logprobs")
         if self.unknown or loss.estimator != "rho_k1" or sampled or regime.on_policy is not False:
             return None
-        return "other_objective", (
-            f"k1 times the ratio to the trainer's policy before the step, β = {loss.beta:g}, from "
-            f"old samples ({regime.why}): the gradient is (k + 1) ∇log π without a ratio to the "
-            "policy that sampled, which is the reverse KL's on-policy only"
-        )
+        return from_old_samples(loss, regime.why)
 
     def _regime(self) -> TrainingRegime:
         keys = self.keys
@@ -178,22 +157,17 @@ class _Reader(StockReader):
         divided = _NORMALISATION.get(kind)
         if divided is None:
             unread.append(f"--advantage_normalization_type {kind} leaves the KL as it is")
-        corrected = keys.switch("use_rho_correction") or (
-            keys.has("truncated_importance_sampling_ratio_cap")
-            and (keys.number("truncated_importance_sampling_ratio_cap") or 0) > 0
-        )
+        cap = "truncated_importance_sampling_ratio_cap"
+        capped = keys.has(cap) and (keys.number(cap) or 0) > 0
+        corrected = keys.switch("use_rho_correction") or capped
         sampled = keys.switch("use_vllm_logprobs")
-        ratio: Literal["token", "sequence_mean", "none"] = "token"
-        if not corrected and not sampled and (keys.number(AHEAD) or 0) > 0:
-            ratio = "none"
-        frequency, alpha = keys.number("ref_policy_update_freq"), keys.text("alpha")
+        unweighed = not corrected and not sampled and (keys.number(AHEAD) or 0) > 0
         moves = ""
-        if frequency:
+        if frequency := keys.number("ref_policy_update_freq"):
             moves = (
-                f"every {frequency:g} steps it becomes {alpha or '…'} of the policy and the rest "
-                "of itself (--alpha, --ref_policy_update_freq)"
+                f"every {frequency:g} steps it becomes {keys.text('alpha') or '…'} of the policy "
+                "and the rest of itself (--alpha, --ref_policy_update_freq)"
             )
-        low, high = keys.number("clip_lower"), keys.number("clip_higher")
         mean = keys.text("loss_denominator")
         return Surroundings(
             advantage_divided_by=divided,
@@ -202,8 +176,8 @@ class _Reader(StockReader):
             own_rollout_in_mean=True,
             baseline_includes_kl=False,
             policy_loss="cispo" if keys.text("loss_fn") == "cispo" else "ppo",
-            ratio=ratio,
-            clip=clip_range(low, high),
+            ratio="none" if unweighed else "token",
+            clip=clip_range(keys.number("clip_lower"), keys.number("clip_higher")),
             one_update=not sampled
             and (keys.number("num_epochs") or 1) * (keys.number("num_mini_batches") or 0) == 1,
             correction="truncated importance sampling against the rollout engine"

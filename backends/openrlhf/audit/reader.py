@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from backends.openrlhf.flags import FACTS, FIRST_DOTTED, NEWEST, is_read, own_tables
 from backends.openrlhf.flags import FLAT as LAST_FLAT
@@ -25,7 +24,7 @@ from orchestrator.audit.reading import (
     truncated,
     written_flags,
 )
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, Correction, EngineWeight, Ratio
 from orchestrator.library.key_tables import (
     KeyTables,
     completed,
@@ -33,14 +32,13 @@ from orchestrator.library.key_tables import (
     is_since,
     load_tables,
     merged_table,
-    version_tuple,
 )
 from orchestrator.library.key_tables import (
     flags as parsed_flags,
 )
 from orchestrator.library.launches import (
-    AuditNote,
     CommandWord,
+    Divisor,
     Edit,
     Given,
     HeldKeys,
@@ -50,7 +48,7 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
-    Rule,
+    Range,
     Surroundings,
     TrainingRegime,
 )
@@ -111,6 +109,11 @@ SWITCHES = (
 """Flags without a value."""
 THRESHOLD = 0.5, 5.0
 """The default bounds of the weights against the rollout engine (models/loss.py: PolicyLoss)."""
+_CORRECTIONS: Mapping[str, tuple[str, Correction | None]] = {
+    "tis": ("token-level truncated importance sampling", "tis_token"),
+    "icepop": ("token-level IcePop's masks", "mis_token"),
+    "seq-mask-tis": ("token-level truncated importance sampling with masked responses", None),
+}
 GROUPED = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Advantage estimators that subtract a baseline of the group before the KL is subtracted."""
 ESTIMATORS = MANIFEST.meanings("algo.kl.estimator", NEWEST)
@@ -134,8 +137,8 @@ before."""
 _ITS_OWN = re.compile(r"^(.*/)?openrlhf[./]cli[./]train_ppo(_ray)?(\.py)?$")
 """The library's entries, as modules or as paths."""
 _ENTRY = re.compile(r"^(openrlhf\.cli\.train_ppo\w*|.*train_ppo(_ray)?\w*\.py)$")
-_WITHOUT_RAY, LAST_WITHOUT_RAY = re.compile(r"train_ppo(\.py)?$"), "0.6.1.post1"
-"""openrlhf/cli/train_ppo.py, and the last release that has it."""
+_WITHOUT_RAY, FIRST_WITH_RAY = re.compile(r"train_ppo(\.py)?$"), "0.6.2"
+"""openrlhf/cli/train_ppo.py, and the first release that has it no more."""
 _STEPS = "openrlhf/trainer/ppo_trainer.py", "openrlhf/trainer/ray/ppo_actor.py"
 """Where releases before 0.7 have the train step, until 0.6.2 and since 0.6.3."""
 _NOT_RL = re.compile(r"train_(sft|dpo|rm|kto|kd|prm)\b|serve_rm|batch_inference|lora_combiner")
@@ -152,13 +155,11 @@ def audit(launch: Launch) -> LaunchReading | None:
     entry, rest = _entry(launch.words)
     if entry is None or _NOT_RL.search(entry):
         return None
-    written = written_flags(rest)
+    written = written_flags(rest, several=_several())
     dotted = any("." in name for name in written)
     parser = _parser(launch, entry)
-    flags, abbreviated = _completed(
-        written, own_tables()[NEWEST if dotted else LAST_FLAT], frozenset(parsed_flags(parser))
-    )
-    flags = _whole(flags, rest)
+    newest = own_tables()[NEWEST if dotted else LAST_FLAT]
+    flags = _completed(written, newest, frozenset(parsed_flags(parser)))
     names = DOTTED if dotted else FLAT
     switched_on = {
         name: [replace(each, text="true", why=()) for each in values]
@@ -171,11 +172,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         keys.opaque = launch.open_end
     version, because = _release(launch, keys, dotted, entry)
     reading = _Reader(launch, keys, entry, version, because, names).reading()
-    return replace(
-        reading,
-        held=_held(flags, version, launch, entry),
-        rules=(*reading.rules, *abbreviated),
-    )
+    return replace(reading, held=_held(flags, version, launch, entry))
 
 
 def _parser(launch: Launch, entry: str) -> str:
@@ -186,40 +183,20 @@ def _parser(launch: Launch, entry: str) -> str:
 
 def _completed(
     flags: dict[str, list[Given]], table: ReleaseTable, beside: frozenset[str]
-) -> tuple[dict[str, list[Given]], list[Rule]]:
-    """Return the flags by their full names, and a rule for each abbreviated flag."""
+) -> dict[str, list[Given]]:
+    """Return the flags by their full names: argparse takes abbreviations."""
     given: dict[str, list[Given]] = {}
-    rules = []
     for name, values in flags.items():
         full = (name,) if name in _all_flags().keys | beside else completed(name, table.keys)
-        if len(full) == 1 and full[0] != name:
-            text = f"--{name} is an abbreviation: argparse takes it for --{full[0]}"
-            rules.append(Rule(text, "Python's argparse: allow_abbrev"))
         given.setdefault(full[0] if len(full) == 1 else name, []).extend(values)
-    return given, rules
-
-
-def _whole(flags: dict[str, list[Given]], words: Sequence[CommandWord]) -> dict[str, list[Given]]:
-    """Return the flags with all their words: `--eps_clip_low_high 0.2 0.28` has two."""
-    several: dict[str, str] = {}
-    name = ""
-    for word in words:
-        if word.text.startswith("--"):
-            name, _, value = word.text.removeprefix("--").partition("=")
-            several[name] = value
-        elif name:
-            several[name] = f"{several[name]} {word.text}".strip()
-    return {
-        name: [*values[:-1], replace(values[-1], text=several[name])]
-        if " " in several.get(name, "") and _takes_several(name)
-        else values
-        for name, values in flags.items()
-    }
+    return given
 
 
 @cache
-def _takes_several(name: str) -> bool:
-    return any(" x " in table.kinds.get(name, "") for table in own_tables().values())
+def _several() -> frozenset[str]:
+    """Return the flags that take several words: `--eps_clip_low_high 0.2 0.28`."""
+    kinds = (pair for table in own_tables().values() for pair in table.kinds.items())
+    return frozenset(name for name, kind in kinds if " x " in kind)
 
 
 def _held(flags: dict[str, list[Given]], version: str, launch: Launch, entry: str) -> HeldKeys:
@@ -263,26 +240,21 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
 
 
 def _release(launch: Launch, keys: Keys, dotted: bool, entry: str) -> tuple[str, str]:
-    pinned = launch.versions.get("openrlhf")
-    known_releases = releases()
-    if pinned is not None:
-        version, _, why = pinned.partition(" ")
-        return version, f"{version}: {why}"
+    version, why = launch.release("openrlhf")
+    if version:
+        return version, why
     if "algo.kl.unbiased_gradient" in keys.given:
         return NEWEST, "it gives --algo.kl.unbiased_gradient, which 0.11.1 brought"
-    fitting = known_releases.accepting(keys.given, launch.bounds("openrlhf")[0])
+    known = releases()
+    fitting = known.accepting(keys.given, launch.bounds("openrlhf")[0])
+    older = [i for i in fitting if not is_since(known.versions[i], FIRST_WITH_RAY)]
+    if older and _WITHOUT_RAY.search(entry):
+        return known.versions[older[-1]], f"the last release that has {entry}"
     at = fitting[-1]
-    if _WITHOUT_RAY.search(entry):
-        last = version_tuple(LAST_WITHOUT_RAY)
-        older = [i for i in fitting if version_tuple(known_releases.versions[i]) <= last]
-        if older:
-            return known_releases.versions[older[-1]], f"the last release that has {entry}"
-    dropped = known_releases.excluding(keys.given, at)
-    if dotted:
-        return known_releases.versions[at], f"its flags have dots, which {FIRST_DOTTED} brought"
-    if dropped:
-        return known_releases.versions[at], f"the newest release that has --{dropped[0]}"
-    return known_releases.versions[at], known_releases.fit(keys.given, at)
+    why = known.why(keys.given, at, "--")
+    return known.versions[
+        at
+    ], f"its flags have dots, which {FIRST_DOTTED} brought" if dotted else why
 
 
 class _Reader(ReleaseReader):
@@ -316,18 +288,20 @@ class _Reader(ReleaseReader):
             loss = InLoss(on, estimator, beta, straight, weighted=straight)
         elif on is not False:
             reward = InReward(on, estimator, beta)
-        self._doubled()
+        wanted = [names[k] for k in ("coefficient", "estimator", "in_loss")]
+        self.notes += keys.doubled(wanted, "--")
         self._refused()
-        self._rules(in_loss, straight)
+        self.sources = {
+            "reward": "openrlhf/models/utils.py: compute_reward",
+            "loss": "openrlhf/trainer/ray/ppo_actor.py: training_step",
+        }
         return self.found(
             reward,
             loss,
             advantage_estimator=keys.text(names["advantage"]),
             group_size=keys.integer(names["group"]),
-            inactive=tuple(self._inactive(on, in_loss)),
-            settings=tuple(keys.settings),
-            changes=tuple(self._changes(beta, estimator, bool(loss.active))),
-            assumes=tuple(self.keys.assumes),
+            inactive=self._inactive(on, in_loss),
+            changes=self._changes(beta, estimator, bool(loss.active)),
             no_gradient=self._detached() if loss.active else "",
             regime=self._regime(),
             surroundings=self._surroundings(),
@@ -335,30 +309,26 @@ class _Reader(ReleaseReader):
 
     def _detached(self) -> str:
         """Return why the KL in the loss has no gradient, if it has none: 0.6.0 to 0.6.4."""
-        if not self.keys.has("packing_samples") or is_since(self.version, FIRST_TOKEN_MEAN):
+        if not self.keys.has("packing_samples") or self.since(FIRST_TOKEN_MEAN):
             return ""
         texts = [text for path in _STEPS if (text := self.launch.beside.get(path))]
         if texts and not any("torch.tensor([each_kl.mean()" in text for text in texts):
             return ""
-        source = _STEPS[is_since(self.version, "0.6.3")]
+        source = _STEPS[self.since("0.6.3")]
         return f"with --packing_samples it is torch.tensor([...]), a constant ({source})"
 
     def _refused(self) -> None:
         """Note each size, and an entry point, with which OpenRLHF does not start."""
-        gone = version_tuple(self.version) > version_tuple(LAST_WITHOUT_RAY)
-        if (
-            gone
-            and re.match(r"openrlhf[./]cli[./]", self.entry)
-            and _WITHOUT_RAY.search(self.entry)
-        ):
-            self.stops(f"{self.entry} is gone since 0.6.2", "openrlhf/cli")
+        is_its = re.match(r"openrlhf[./]cli[./]", self.entry) and _WITHOUT_RAY.search(self.entry)
+        if is_its and self.since(FIRST_WITH_RAY):
+            self.stops(f"{self.entry} is gone since {FIRST_WITH_RAY}", "openrlhf/cli")
         if "train_ppo_ray" not in self.entry:
             return
         keys, names = self.keys, self.names
         source = "openrlhf/cli/train_ppo_ray.py"
         estimator, group = keys.text(names["advantage"]) or "", self._size("group", 1)
         since = FIRST_GROUPS.get(estimator)
-        if since is not None and is_since(self.version, since) and group == 1:
+        if since is not None and self.since(since) and group == 1:
             why = f"--{names['group']} is 1: '{estimator} requires n_samples_per_prompt > 1'"
             self.stops(why, source, names["advantage"], names["group"])
         if self._size("tensor", 1) != 1:
@@ -372,7 +342,7 @@ class _Reader(ReleaseReader):
         rollouts, micro = self._size("rollouts", 1024), self._micro("micro_rollout", 8)
         if not (group and gpus and ring and rollouts and micro):
             return
-        if is_since(self.version, FIRST_SHARED) and rollouts * group // micro < gpus // ring:
+        if self.since(FIRST_SHARED) and rollouts * group // micro < gpus // ring:
             names = [
                 self.names[key] for key in ("rollouts", "group", "micro_rollout", "gpus", "nodes")
             ]
@@ -411,7 +381,7 @@ class _Reader(ReleaseReader):
 
     def _micro(self, name: str, before: int) -> int | None:
         """Return a size of micro-batches. `before`: its default in earlier releases."""
-        return self._size(name, 1 if is_since(self.version, FIRST_SMALL) else before)
+        return self._size(name, 1 if self.since(FIRST_SMALL) else before)
 
     def _size(self, name: str, default: int) -> int | None:
         """Return a size, or None if it is unknown."""
@@ -443,10 +413,10 @@ class _Reader(ReleaseReader):
         keys, names = self.keys, self.names
         advantage = keys.text(names["advantage"]) or ""
         whitened = advantage in ("gae", "reinforce", "reinforce_baseline") or (
-            advantage == "rloo" and not is_since(self.version, FIRST_RLOO_PLAIN)
+            advantage == "rloo" and not self.since(FIRST_RLOO_PLAIN)
         )
         no_std = keys.switch(names["no_std"])
-        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        divided: Divisor | None = "nothing"
         if advantage == "group_norm":
             divided = "group_std"
         elif whitened and not no_std:
@@ -457,15 +427,13 @@ class _Reader(ReleaseReader):
         gspo = keys.text(names["mode"]) == "gspo"
         kl_averaged = keys.text(names["aggregation"]) == "seq-mean-token-mean"
         # Packed samples of earlier releases have no mask: one mean over a micro-batch's tokens.
-        old = not is_since(self.version, FIRST_TOKEN_MEAN)
+        old = not self.since(FIRST_TOKEN_MEAN)
         packed = old and keys.has("packing_samples") and self._micro("micro_train", 4) != 1
         averaged = kl_averaged or gspo or (old and not packed)
-        kl_averaged = kl_averaged or not (packed or is_since(self.version, FIRST_KL_TOKEN_MEAN))
-        correction = self._correction()
+        kl_averaged = kl_averaged or not (packed or self.since(FIRST_KL_TOKEN_MEAN))
+        correction, weight = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
-        ratio: Literal["token", "sequence_mean", "none"] = "sequence_mean" if gspo else "token"
-        if ahead and not correction:
-            ratio = "none"
+        ratio: Ratio = "sequence_mean" if gspo else "token"
         return Surroundings(
             advantage_divided_by=divided,
             division_includes_kl=divided != "group_std",
@@ -473,28 +441,28 @@ class _Reader(ReleaseReader):
             own_rollout_in_mean=advantage in ("reinforce_baseline", "group_norm", "dr_grpo"),
             baseline_includes_kl=advantage not in GROUPED,
             policy_loss="gspo" if gspo else "ppo",
-            ratio=ratio,
+            ratio="none" if ahead and not correction else ratio,
             clip=self._clip(),
             correction=correction,
-            engine_weight=self._engine_weight() if correction else None,
+            engine_weight=weight,
             length_weighted=averaged,
             kl_loss_factor=1.0 if averaged == kl_averaged else None,
             aggregation_because="openrlhf/models/loss.py: PolicyLoss",
             entropy=keys.number(names["entropy"]) or 0.0,
             discount=self._discount(advantage),
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
-            clamp=Clamp(value=10.0) if is_since(self.version, FIRST_CLAMP) else UNCLAMPED,
+            clamp=Clamp(value=10.0) if self.since(FIRST_CLAMP) else UNCLAMPED,
             unread=(*self.unread, *truncated(keys, top_p=names["top_p"])),
         )
 
-    def _clip(self) -> tuple[float, float] | None:
+    def _clip(self) -> Range | None:
         """Return the clip's bounds: of the flag with two words, else of the one that has both."""
         if self.keys.has(self.names["bounds"]):
             low, high = self._numbers(self.names["bounds"]) or (None, None)
             return clip_range(low, high)
         return clip_range(self.keys.number(self.names["clip"]), None, symmetric=True)
 
-    def _numbers(self, key: str) -> tuple[float, float] | None:
+    def _numbers(self, key: str) -> Range | None:
         """Return the two numbers of a flag, None if unknown; one number is the upper bound."""
         words = (self.keys.text(key) or "").split()
         numbers = [number for word in words if (number := as_number(word)) is not None]
@@ -508,57 +476,32 @@ class _Reader(ReleaseReader):
         if advantage != "gae":
             return ""
         names = {self.names[name]: f"--{self.names[name]}" for name in ("lambd", "gamma")}
-        older = not is_since(self.version, "0.5") and not self.keys.has(self.names["lambd"])
+        older = not self.since("0.5") and not self.keys.has(self.names["lambd"])
         implied = f"--{self.names['lambd']} 0.95" if older else ""
         return ", ".join(filter(None, (implied, self.discounts(names))))
 
-    def _correction(self) -> str:
-        """Return the weights against the rollout engine in words; empty without them."""
+    def _correction(self) -> tuple[str, EngineWeight | None]:
+        """Return the weights against the rollout engine in words, empty without them, and as the
+        laboratory's weight, which has none for responses."""
         keys, names = self.keys, self.names
+        level, mode = keys.text(LEVEL), keys.text(LEVEL_MODE, "mask")
         if keys.has(LEVEL):
-            level = keys.text(LEVEL)
-            if level in ("token", "seq"):
-                mode = keys.text(LEVEL_MODE, "mask")
-                kind = "masked" if mode == "mask" else "truncated"
-                return f"{level}-level {kind} importance sampling"
-            return ""
+            if level not in ("token", "seq"):
+                return "", None
+            kind = "masked" if mode == "mask" else "truncated"
+            bounds = self._numbers(LEVEL_BOUNDS) if keys.has(LEVEL_BOUNDS) else THRESHOLD
+            weight = bounds and EngineWeight(
+                "tis_token" if mode == "clip" else "mis_token", *bounds
+            )
+            of_tokens = level == "token" and keys.text(GATING, "ratio") == "ratio"
+            return f"{level}-level {kind} importance sampling", weight if of_tokens else None
         if not keys.switch(names["correction"]):
-            return ""
+            return "", None
         named = keys.text(names["correction_kind"]) or "of a kind that is not known"
-        return {
-            "tis": "token-level truncated importance sampling",
-            "icepop": "token-level IcePop's masks",
-            "seq-mask-tis": "token-level truncated importance sampling with masked responses",
-        }.get(named, f"importance sampling ({named})")
-
-    def _engine_weight(self) -> EngineWeight | None:
-        """Return the correction as the laboratory's weight; None for masked responses, too."""
-        keys, names = self.keys, self.names
-        threshold = names["correction_threshold"]
-        if keys.has(LEVEL):
-            return self._level_weight()
-        if keys.has(threshold):
-            return None
-        least, most = THRESHOLD
-        kind = keys.text(names["correction_kind"])
-        if kind == "tis":
-            return EngineWeight("tis_token", least, most)
-        return EngineWeight("mis_token", least, most) if kind == "icepop" else None
-
-    def _level_weight(self) -> EngineWeight | None:
-        """Return the weight of a correction by level (since 0.11.1); None for one of responses."""
-        keys = self.keys
-        gating = keys.text(GATING, "ratio")
-        if keys.text(LEVEL) != "token" or gating != "ratio":
-            return None
-        bounds = self._numbers(LEVEL_BOUNDS) if keys.has(LEVEL_BOUNDS) else THRESHOLD
-        mode = keys.text(LEVEL_MODE, "mask")
-        return bounds and EngineWeight("tis_token" if mode == "clip" else "mis_token", *bounds)
-
-    def _doubled(self) -> None:
-        wanted = [self.names[k] for k in ("coefficient", "estimator", "in_loss")]
-        for note in self.keys.doubled(wanted):
-            self.notes.append(AuditNote(f"--{note.text}", note.lines))
+        unknown = f"importance sampling ({named})", None
+        words, known = _CORRECTIONS.get(named, unknown)
+        given = keys.has(names["correction_threshold"])
+        return words, None if given or known is None else EngineWeight(known, *THRESHOLD)
 
     def _estimator(self) -> str | None:
         if self.keys.has(self.names["old_k3"]):
@@ -569,35 +512,11 @@ class _Reader(ReleaseReader):
         names = self.names
         if on is False:
             why = f"--{names['coefficient']} is not above 0, which switches every KL off"
-            for name in ("in_loss", "estimator", "old_k3", "unbiased", "target"):
-                yield from self.keys.inert(names[name], why, "--")
+            idle = ("in_loss", "estimator", "old_k3", "unbiased", "target")
+            yield from self.keys.inert(why, *(names[each] for each in idle), flag="--")
         elif not in_loss:
             why = f"it is for a KL in the loss, and --{names['in_loss']} is not given"
-            yield from self.keys.inert(names["unbiased"], why, "--")
-
-    def _rules(self, in_loss: bool, straight: bool) -> None:
-        names = self.names
-        maker = "openrlhf/trainer/ppo_utils/experience_maker.py"
-        if in_loss:
-            self.rule(
-                f"--{names['in_loss']} moves the KL from the reward to the loss",
-                "openrlhf/trainer/ray/ppo_actor.py: training_step",
-            )
-        else:
-            self.rule(
-                "the KL is subtracted from the reward of each token, whether or not a flag says so",
-                "openrlhf/models/utils.py: compute_reward",
-            )
-        self.rule(
-            f"--{names['coefficient']} is 0.01 unless given; at 0 there is no reference model",
-            "openrlhf/cli/train_ppo_ray.py" if not in_loss else maker,
-        )
-        self.rule("k1, k2, k3 are computed", "openrlhf/models/utils.py: compute_approx_kl")
-        if straight:
-            self.rule(
-                "the gradient is k2's times the importance ratio, whatever the estimator",
-                "openrlhf/models/utils.py",
-            )
+            yield from self.keys.inert(why, names["unbiased"], flag="--")
 
     def _changes(
         self, beta: float | None, estimator: str | None, in_loss: bool
@@ -606,7 +525,7 @@ class _Reader(ReleaseReader):
         names = self.names
         older = tuple(self._removed("old_k3"))
         kind = names["estimator"]
-        named = is_since(self.version, FIRST_ESTIMATOR)
+        named = self.since(FIRST_ESTIMATOR)
         to_k1, to_k2 = self.put(kind, "k1"), self.put(kind, "k2")
         on = () if beta else (self.put(names["coefficient"], "0.01"),)
         if in_loss:

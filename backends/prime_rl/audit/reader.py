@@ -6,9 +6,10 @@ policy in the loss that carries a gradient. `kl_tau` weighs the distance to the 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from backends.prime_rl.manifest import MANIFEST
@@ -20,15 +21,15 @@ from orchestrator.audit.reading import (
     Keys,
     ReleaseReader,
     as_number,
+    clip_range,
     flags_in_order,
     reference_at_one,
     truncated,
 )
 from orchestrator.library.key_tables import KeyTables, load_tables, nearest
 from orchestrator.library.launches import (
-    AuditNote,
-    AuditVerdict,
     CommandWord,
+    Decided,
     Edit,
     Given,
     HeldKeys,
@@ -39,6 +40,7 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
+    Range,
     Surroundings,
     TrainingRegime,
     UnreadableScript,
@@ -52,7 +54,7 @@ LAST_LEVEL = 5
 BATCH = 128
 """The orchestrator's batch_size if no batch is given, 0.2 to 0.8.0."""
 LEVEL_NAMES = ("max_async_level", "orchestrator.max_async_level", "trainer.max_async_level")
-STEPS_NAMES = ("optim.step_per_rollout",)
+STEPS = "optim.step_per_rollout"
 _OLD_LOSSES = ("clip", "ratio", "kl_cov")
 """grpo.off_policy.type in 0.1."""
 TABLES = {5: "0.5.0", 8: "0.8.0"}
@@ -92,6 +94,7 @@ _MARKS = {
 _SFT_HEADS = {"model", "data", "optim"}
 _SERVER = {"vllm", "server", "kv_cache_offload"}
 """Sections of the file of an inference server alone, which trains nothing."""
+_OF_PYTHON = {"project", "tool", "build_system", "package", "dependencies"}
 _TRAINER_HEADS = re.compile(
     r"bench|ckpt|clean_output_dir|data|dist_timeout_seconds|enable_router_replay|heartbeat|log|loss"
     r"|max_async_level|max_concurrent_runs|max_steps|memory_profiler_path|metrics_server|model"
@@ -146,6 +149,10 @@ UNDATED = (
     "prime_rl@VERSION"
 )
 _LOSS = "prime_rl/trainer/rl/loss.py"
+NO_TERM = (
+    "no change of the configuration puts a KL to a reference policy into this release: use 0.3.0 "
+    "to 0.5.0 with teacher_tau, or another library"
+)
 NO_GRADIENT = (
     "the KL is computed from log-probabilities stored without gradient, so it moves the logged "
     "loss only (src/zeroband/train.py)"
@@ -200,7 +207,6 @@ def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
     if not launch.words:
         is_trainer, is_half = _is_trainer(keys.given), _is_orchestrator(keys.given)
         section = "trainer." if is_trainer else "orchestrator." if is_half else ""
-    in_files = frozenset(key for document in launch.documents for key in document.values)
     whole = section != "orchestrator."  # the trainer's file has another class
     return HeldKeys(
         {k: v for k, v in keys.given.items() if whole or not k.startswith("trainer.")},
@@ -209,7 +215,7 @@ def _held(keys: Keys, launch: Launch, at: int) -> HeldKeys | None:
         f"Prime-RL {version}",
         exact=True,
         others=(*(_table(each, section) for each in TABLES.values()), *_by_parts(keys.given)),
-        in_files=in_files,
+        in_files=launch.in_files,
         own=frozenset(key for key in keys.given if key.startswith("toml_files")),
         ignoring=tuple(each.removeprefix(section) for each in _IGNORING.get(version, ())),
     )
@@ -261,92 +267,83 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWo
     return None, ()
 
 
-def _is_ours(values: Mapping[str, Given]) -> bool:
+def _heads(keys: Iterable[str]) -> set[str]:
+    """Return the first parts of these keys."""
+    return {key.partition(".")[0] for key in keys}
+
+
+def _is_ours(keys: Collection[str]) -> bool:
     """Return True if a TOML file belongs to Prime-RL and to no other tool.
 
     It belongs to Prime-RL if it has one of the library's marking sections, or the keys of fine-
     tuning, of the orchestrator or of the trainer, and is not the file of a server alone.
     """
-    heads = {key.partition(".")[0] for key in values}
-    foreign = any(
-        key.startswith(("project.", "tool.", "build_system.", "package.", "dependencies."))
-        for key in values
-    )
-    server = bool(heads & _SERVER) and not heads & {"orchestrator", "trainer", "inference"}
-    return not (foreign or server) and (
-        bool(heads & _MARKS)
-        or STEPS_NAMES[0] in values
-        or heads >= _SFT_HEADS
-        or _is_orchestrator(values)
-        or _is_trainer(values)
-    )
+    heads = _heads(keys)
+    server = heads & _SERVER and not heads & {"orchestrator", "trainer", "inference"}
+    if server or heads & _OF_PYTHON:
+        return False
+    is_marked = bool(heads & _MARKS) or STEPS in keys or heads >= _SFT_HEADS
+    return is_marked or _is_orchestrator(keys) or _is_trainer(keys)
 
 
-def _is_trainer(values: Mapping[str, object]) -> bool:
+def _is_trainer(keys: Collection[str]) -> bool:
     """Return True for the trainer's file of a run that has a file for each of three programs."""
-    heads = {key.partition(".")[0] for key in values}
-    batches = all(key.startswith("data.fake.") for key in values if key.startswith("data."))
-    trains = "optim" in heads or "loss" in heads or ("data" in heads and "max_async_level" in heads)
-    whole = "model" in heads and trains and batches
+    heads = _heads(keys)
+    batches = all(key.startswith("data.fake.") for key in keys if key.startswith("data."))
+    trains = heads & {"optim", "loss"} or heads >= {"data", "max_async_level"}
     others = {head for head in heads if not _TRAINER_HEADS.fullmatch(head)}
     of_fork = "max_async_level" in heads and not others & _MARKS
-    return _is_loss(values) or (whole and (not others or of_fork))
+    is_whole = "model" in heads and trains and batches and (of_fork or not others)
+    return bool(is_whole) or _is_loss(keys)
 
 
-def _is_loss(values: Mapping[str, object]) -> bool:
+def _is_loss(keys: Collection[str]) -> bool:
     """Return True for a file with the [loss] of a trainer and nothing else of a run.
 
     Other tools have a [loss] too, so one key must be Prime-RL's own, and none of an unknown tool's.
     """
-    names = {key.partition(".")[2].partition(".")[0] for key in values if key.startswith("loss.")}
-    only = all(key.startswith("loss.") for key in values)
-    return only and bool(names & _LOSS_KEYS) and names <= _LOSS_KEYS | _COMMON_LOSS_KEYS
+    names = {key.split(".")[1] for key in keys if key.startswith("loss.")}
+    known = bool(names & _LOSS_KEYS) and names <= _LOSS_KEYS | _COMMON_LOSS_KEYS
+    return known and all(key.startswith("loss.") for key in keys)
 
 
-def _is_orchestrator(values: Mapping[str, object]) -> bool:
+def _is_orchestrator(keys: Collection[str]) -> bool:
     """Return True for the orchestrator's file of a run whose trainer has a file of its own."""
-    heads = {key.partition(".")[0] for key in values}
-    groups = {"rollouts_per_example", "group_size"} & values.keys()
-    return bool(groups) and "batch_size" in values and bool(heads & {"environment", "env", "train"})
+    groups = "rollouts_per_example" in keys or "group_size" in keys
+    return groups and "batch_size" in keys and bool(_heads(keys) & {"environment", "env", "train"})
 
 
-def _is_sft(values: Mapping[str, object]) -> bool:
+def _is_sft(keys: Collection[str]) -> bool:
     """Return True for a file of fine-tuning: one of zeroband's reinforcement has [train], too."""
-    heads = {key.partition(".")[0] for key in values}
+    heads = _heads(keys)
     return heads >= _SFT_HEADS and not heads & {"orchestrator", "train", "grpo"}
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
-    known_releases = releases()
-    pinned = launch.versions.get("prime_rl") or launch.versions.get("prime-rl")
-    if pinned is not None:
-        version, _, why = pinned.partition(" ")
-        at = nearest(known_releases.versions, version)
-        return at, f"{version}: {why}", [at]
+    tables = releases()
+    version, why = launch.release("prime_rl", "prime-rl")
+    if version:
+        at = nearest(tables.versions, version)
+        return at, why, [at]
     parts: dict[str, list[Given]] = {}
     for key in keys.given:
-        for part in key.split("."):
-            if part in _OF_OTHERS:
-                break
+        for part in takewhile(lambda each: each not in _OF_OTHERS, key.split(".")):
             if not part.isdigit():
-                parts[part.replace("-", "_")] = [Given("", mark="")]
-    if any(key.startswith("environment.") for key in keys.given) and "name_model" not in keys.given:
+                parts[part.replace("-", "_")] = [Given("")]
+    heads = _heads(keys.given)
+    if "environment" in heads and "name_model" not in heads:
         return 2, "its [environment] is that of July to October 2025", [2]
-    if "kl_coef" in keys.given or "name_model" in keys.given:
+    if heads & {"kl_coef", "name_model"}:
         return 0, "its top-level keys are those of April 2025", [0]
     kinds = [given.text for key in ("trainer.loss.type", LOSS_TYPE) if (given := keys.last(key))]
     if "sft" in kinds:
         # Commits of March to May 2026 had it: afterwards the path decides.
         return _LAST_SFT_LOSS, "the only release that has the loss type sft", [_LAST_SFT_LOSS]
     own = _of_source(launch.beside)
-    fitting = [i for i in known_releases.accepting(parts) if not own or i in own] or own
+    fitting = [i for i in tables.accepting(parts) if not own or i in own] or own
     at = fitting[-1]
-    if own:
-        return at, "the code beside it is of its time", fitting
-    dropped = known_releases.excluding(parts, at)
-    if dropped and at < len(known_releases.versions) - 1:
-        return at, f"the newest release that has {dropped[0]}", fitting
-    return at, known_releases.fit(parts, at), fitting
+    why = "the code beside it is of its time" if own else tables.why(parts, at)
+    return at, why, fitting
 
 
 def _of_source(beside: Mapping[str, str]) -> list[int]:
@@ -377,8 +374,11 @@ class _Reader(ReleaseReader):
         self.at, self.spread = at, spread
         self.dated = bool({"prime_rl", "prime-rl", TAU_DEFAULT} & launch.versions.keys())
         self.possibilities: tuple[Possibility, ...] = ()
-        self.taught: tuple[AuditVerdict, str] | None = None
+        self.taught: Decided | None = None
         self.written = "--{key} {value}" if launch.words else "{key} = {value}"
+        self.has_tau = FIRST_TEACHER <= at <= LAST_TEACHER
+        """True if the release has teacher_tau."""
+        self.kind = self._text("trainer.loss.type", LOSS_TYPE, default="default")
         alone = not launch.words
         self.sft, self.half = alone and _is_sft(keys.given), alone and _is_orchestrator(keys.given)
         keys.opaque = launch.open_end
@@ -386,23 +386,25 @@ class _Reader(ReleaseReader):
     def _negative(self) -> None:
         """Note each number below 0 that the configuration bounds by 0."""
         for key in self.keys.given:
-            if _AT_LEAST_0.search(key) and (self.keys.number(key) or 0) < 0:
-                why = f"{key} {self.keys.number(key):g} is below 0"
-                self.stops(why, "prime_rl configs: ge=0", key)
+            number = self.keys.number(key) if _AT_LEAST_0.search(key) else None
+            if number is not None and number < 0:
+                self.stops(f"{key} {number:g} is below 0", "prime_rl configs: ge=0", key)
 
     def _find(self, *names: str) -> str | None:
         """Return the first of these keys that is given, or None.
 
         A release may have a key in several places.
         """
-        for name in names:
-            if self.keys.has(name):
-                return name
-        return None
+        return next((name for name in names if self.keys.has(name)), None)
+
+    def _text(self, *names: str, default: str = "") -> str | None:
+        """Return the value of the first of these keys that is given; None if it is not known."""
+        key = self._find(*names)
+        return self.keys.text(key) if key else default
 
     def _is_whole(self) -> bool:
         """Return True if an orchestrator's file came with the trainer's."""
-        return any(key.startswith("trainer.") for key in self.keys.given)
+        return "trainer" in _heads(self.keys.given)
 
     def _is_alone(self) -> bool:
         """Return True for the trainer's own file, whose keys have no `trainer.`."""
@@ -412,10 +414,8 @@ class _Reader(ReleaseReader):
         keys = self.keys
         in_reward, in_loss, rollout, dead = InReward(False), InLoss(False), None, ""
         decided = self._path()
-        if decided is not None:
+        if decided is not None or self.sft:
             pass
-        elif self.sft:
-            self.rule("supervised fine-tuning has no reward and no KL", "trainer/sft")
         elif self.at <= OLD:
             in_loss, dead, rollout = self._zeroband()
         elif self.half and not self._is_whole():
@@ -428,14 +428,12 @@ class _Reader(ReleaseReader):
             "orchestrator.group_size",
             "orchestrator.train.group_size",
         )
-        note = (
-            ""
-            if self.at >= FIRST_TEACHER and self.at <= LAST_TEACHER
-            else (
-                "no change of the configuration puts a KL to a reference policy into this release: "
-                "use 0.3.0 to 0.5.0 with teacher_tau, or another library"
-            )
-        )
+        self._refused()
+        self._negative()
+        key = self._find("orchestrator.sampling.temperature", "sampling.temperature")
+        if key is not None and in_loss.active:
+            self.notes += reference_at_one(keys, key, "compute_teacher_logprobs")
+        self.sources["loss"] = "src/zeroband/training/loss.py" if self.at <= OLD else _LOSS
         whole = "zeroband/train.py" if self.at <= OLD else "rl"
         self.entry = self.entry or ("sft" if self.sft else "orchestrator" if self.half else whole)
         return self.found(
@@ -444,23 +442,16 @@ class _Reader(ReleaseReader):
             advantage_estimator=None if self.sft else self._advantage(),
             group_size=keys.integer(group) if group else None,
             rollout_kl=rollout,
-            inactive=tuple(self._inactive(dead, decided=decided is not None)),
-            contradictions=self._contradictions(in_loss),
-            settings=tuple(keys.settings),
+            inactive=self._inactive(dead, decided=decided is not None),
             changes=() if decided else tuple(self._changes(in_loss, rollout)),
-            change_note=note,
-            assumes=tuple(self._assumed()),
+            change_note="" if self.has_tau else NO_TERM,
+            assumes=self._assumed(),
             possibilities=self.possibilities or keys.possibilities(self.put),
             no_gradient=dead,
             decided=decided,
             regime=self._regime(),
             surroundings=self._surroundings(pulls=bool(rollout)),
         )
-
-    def _contradictions(self, in_loss: InLoss) -> tuple[AuditNote, ...]:
-        self._refused()
-        self._negative()
-        return (*self.notes, *self._of_two_temperatures(in_loss))
 
     def _refused(self) -> None:
         """Note if the orchestrator refuses its batch, which must hold whole groups."""
@@ -470,32 +461,22 @@ class _Reader(ReleaseReader):
         if self.at <= OLD or group_key is None or self._find(f"{section}token_batch_size"):
             return
         group = keys.integer(group_key)
-        batch = keys.integer(batch_key) if keys.has(batch_key) else None if keys.opaque else BATCH
+        batch = keys.integer(batch_key, None if keys.opaque else BATCH)
         if batch and group and batch % group:
-            why = (
-                f"{batch_key} {batch} is no multiple of {group_key} {group}: 'Batch size must be "
-                "divisible by the number of samples per problem'"
-            )
+            says = "Batch size must be divisible by the number of samples per problem"
+            why = f"{batch_key} {batch} is no multiple of {group_key} {group}: '{says}'"
             source = f"Prime-RL {self.version}, the orchestrator's configuration"
             self.stops(why, source, batch_key, group_key)
-
-    def _of_two_temperatures(self, in_loss: InLoss) -> Iterator[AuditNote]:
-        """Yield a remark if the KL is to a teacher at another temperature."""
-        key = self._find("orchestrator.sampling.temperature", "sampling.temperature")
-        if key is not None and in_loss.active:
-            yield from reference_at_one(self.keys, key, "compute_teacher_logprobs")
 
     def _regime(self) -> TrainingRegime:
         """Return the regime. Every release samples ahead of the trainer by default."""
         keys = self.keys
         if self.at <= OLD:
-            key = self._find(*STEPS_NAMES)
-            steps = keys.number(key) if key else None
+            steps = keys.number(STEPS)
             if steps == 1:
-                return TrainingRegime(
-                    None, "the inference server's async_level is not in this file"
-                )
-            why = f"{key or STEPS_NAMES[0]} {steps:g}" if steps else "its servers sample ahead"
+                why = "the inference server's async_level is not in this file"
+                return TrainingRegime(None, why)
+            why = f"{STEPS} {steps:g}" if steps else "its servers sample ahead"
             return TrainingRegime(False, f"several train steps for each batch of rollouts ({why})")
         if self.at > LAST_LEVEL:
             return TrainingRegime(False, "it samples one step ahead of the trainer", ahead=True)
@@ -527,24 +508,21 @@ class _Reader(ReleaseReader):
             unread=(*unread, *self._truncated()),
         )
 
-    def _policy_loss(self, *, pulls: bool) -> tuple[str, tuple[float, float] | None]:
+    def _policy_loss(self, *, pulls: bool) -> tuple[str, Range | None]:
         """Return the policy loss and its bounds since 0.5.0; `ppo` and None for others.
 
         `pulls`: kl_tau is not 0.
         """
-        kind = self._find("trainer.loss.type", LOSS_TYPE)
-        name = (self.keys.text(kind) or "") if kind else "default"
+        name = self.kind or ""
         name = self.version if self.at == LAST_LEVEL and name == "default" else name
         apart = self.half and not self._is_whole()
         if apart or self.at < LAST_LEVEL or name not in MASKS:
             return "ppo", None
         with_pull, alone, low, high, default = MASKS[name]
         loss = with_pull if pulls else alone
-        keys = [self._find(f"trainer.loss.{key}", f"loss.{key}") for key in (low, high)]
-        bounds = [self.keys.number(key) if key else default for key in keys]
-        if bounds[0] is None or bounds[1] is None or bounds[0] != bounds[1]:
-            return loss, None
-        return loss, (bounds[0], bounds[1])
+        names = ((f"trainer.loss.{key}", f"loss.{key}") for key in (low, high))
+        least, most = (as_number(self._text(*each, default=f"{default}") or "") for each in names)
+        return loss, None if least != most else clip_range(least, most)
 
     def _truncated(self) -> Iterator[str]:
         """Yield what is assumed of a sampler without all tokens.
@@ -557,19 +535,13 @@ class _Reader(ReleaseReader):
             if match and (match[1] == "top_p" or self.at >= _FIRST_PATHS):
                 yield from truncated(self.keys, **{match[1]: key})
 
-    def _path(self) -> tuple[AuditVerdict, str] | None:
+    def _path(self) -> Decided | None:
         """Return the verdict if the training path does not read kl_tau, else None."""
         paths = self._paths()
         named = ", ".join(sorted(paths))
         if paths and paths <= _SFT:
-            self.rule("the sft path has the cross-entropy of its samples alone", _LOSS)
             return "no_kl", "its path is sft: the loss is a cross-entropy, and kl_tau is not read"
         if paths and paths <= _DISTILLED:
-            self.rule(
-                "the path's per-token signal is log teacher - log policy at weight 1; reward, "
-                "advantage and kl_tau are not read",
-                _LOSS,
-            )
             teacher = "the policy itself, shown a demonstration" if "opsd" in paths else "a teacher"
             return "teacher_kl", (
                 f"its path is {named}: the objective is the reverse KL of each token to {teacher}, "
@@ -590,8 +562,7 @@ class _Reader(ReleaseReader):
         """Return the training methods of the rollouts' sources: `rl`, `grpo`, `sft`, `opd`, ..."""
         keys = self.keys
         if self.at <= _LAST_SFT_LOSS:
-            kind = self._find("trainer.loss.type", LOSS_TYPE)
-            return _SFT if kind and keys.text(kind) == "sft" else set()
+            return _SFT if self.kind == "sft" else set()
         of_run: str | None = "rl"
         of_sources: dict[str, str | None] = {}
         sources = set()
@@ -611,8 +582,8 @@ class _Reader(ReleaseReader):
     def _all_of(self, path: str) -> tuple[Edit, ...]:
         """Return the edits that train all sources by one path."""
         keys = [key for key in self.keys.given if key.endswith(("algo.type", "training_mode"))]
-        whole = any(key.startswith("orchestrator.") for key in self.keys.given)
-        of_run = "orchestrator.algo.type" if whole else "algo.type"
+        is_whole = "orchestrator" in _heads(self.keys.given)
+        of_run = "orchestrator.algo.type" if is_whole else "algo.type"
         names = dict.fromkeys((of_run, *keys))
         return tuple(Edit(key, f"{key} = {path}", self.keys.lines(key)) for key in names)
 
@@ -625,8 +596,7 @@ class _Reader(ReleaseReader):
         return text
 
     def _advantage(self) -> str:
-        key = self._find("orchestrator.algo.type", "orchestrator.advantage.type")
-        return self.keys.text(key) or "grpo" if key else "grpo"
+        return self._text("orchestrator.algo.type", "orchestrator.advantage.type") or "grpo"
 
     def _assumed(self) -> Iterator[str]:
         yield from self.keys.assumes
@@ -647,19 +617,14 @@ class _Reader(ReleaseReader):
 
     def _half(self) -> None:
         """Note the facts about the KL that the orchestrator's file has without the trainer's."""
-        if any(key.startswith("environment.") for key in self.keys.given):
-            self.rule(
-                "no release with [environment] has a KL (October 2025 and before)",
-                "trainer/rl/loss.py",
-            )
-            return
-        if self.keys.has("model"):
-            self.unknown.append("the service of hosted training, which it is for, sets the loss")
-            return
-        self.unknown.append(
+        why = (
             "this is the orchestrator's half of a run; a KL can only be in the trainer's file, "
             "which is not here"
         )
+        if self.keys.has("model"):
+            why = "the service of hosted training, which it is for, sets the loss"
+        if "environment" not in _heads(self.keys.given):
+            self.unknown.append(why)
 
     def _zeroband(self) -> tuple[InLoss, str, float | None]:
         """Return the loss term of releases up to 0.1, why it has no effect, and the rollout KL's
@@ -669,29 +634,18 @@ class _Reader(ReleaseReader):
         """
         keys = self.keys
         key = self._find("grpo.kl_coef", "kl_coef")
-        rollout, kind = None, self._find("grpo.off_policy.type")
-        named = keys.text(kind) if kind else _OLD_LOSSES[0]
+        rollout, kind = None, "grpo.off_policy.type"
+        named = self._text(kind, default=_OLD_LOSSES[0])
         if named not in _OLD_LOSSES:
             self.unknown.append(f"{kind} {named} is in no release: its code says what KL it has")
         elif named == "kl_cov":
             rollout = as_number((keys.last("grpo.off_policy.kl_coef") or Given("1.0")).text)
-            self.rule(
-                "kl_cov weighs a distance to the policy that sampled, on some tokens",
-                "src/zeroband/training/loss.py: grpo_loss_kl_cov",
-            )
-        if key is None and keys.opaque:
-            self.unknown.append(keys.why_unknown("kl_coef"))
-            return InLoss(None, "k3"), "", rollout
-        if key is None:
-            self.rule(
-                "there is a reference policy only where kl_coef is given", "src/zeroband/train.py"
-            )
+        if key is None and not keys.opaque:
             return InLoss(False), "", rollout
-        beta = keys.number(key)
+        beta = keys.number(key) if key else None
         if beta is None:
-            self.unknown.append(keys.why_unknown(key))
+            self.unknown.append(keys.why_unknown(key or "kl_coef"))
             return InLoss(None, "k3"), "", rollout
-        self.rule("kl_coef adds k3 to the loss", "src/zeroband/training/loss.py: kl_penalty")
         return InLoss(beta != 0, "k3", beta), NO_GRADIENT if beta else "", rollout
 
     def _tau(self) -> tuple[InLoss, float | None]:
@@ -700,28 +654,20 @@ class _Reader(ReleaseReader):
         The loss term comes from teacher_tau, in 0.3.0 to 0.5.0.
         """
         keys = self.keys
-        custom = self._find("trainer.loss.type", LOSS_TYPE)
-        if custom and keys.text(custom) == "custom":
+        if self.kind == "custom":
             self.unknown.append("its loss is a function of its own (trainer.loss.type custom)")
             return InLoss(None), None
         key = self._find("trainer.loss.kl_tau", TAU)
-        is_on = self.at >= FIRST_TAU_ON if (dated := self._tau_on()) is None else dated
-        default = 0.001 if is_on else 0.0
-        beside, _, why = self.launch.versions.get(TAU_DEFAULT, "").partition(" ")
-        if beside and key is None:
-            default = as_number(beside) or 0.0
-            self.rule(f"kl_tau is {default:g}: {why}", "prime_rl/trainer/rl/loss.py")
-        tau = self.number(key) if key else default
-        self.rule(
-            f"kl_tau ({default:g} unless given) weighs the distance to the policy that "
-            "sampled, not to a reference policy",
-            "prime_rl/trainer/rl/loss.py",
-        )
         if key is None and keys.opaque:
             self.unknown.append(keys.why_unknown(f"trainer.{TAU}"))
             return InLoss(None), None
+        dated = self._tau_on()
+        is_on = self.at >= FIRST_TAU_ON if dated is None else dated
+        beside, _ = self.launch.release(TAU_DEFAULT)
+        default = as_number(beside or ("0.001" if is_on else "0"))
+        tau = self.number(key) if key else default
         teacher = self._find("trainer.loss.teacher_tau", TEACHER)
-        if teacher is None or not FIRST_TEACHER <= self.at <= LAST_TEACHER:
+        if teacher is None or not self.has_tau:
             straddles = self.spread[0] <= FIRST_TAU_ON <= self.at
             if key is None and straddles and dated is None and not self.dated:
                 self.unknown.append(UNDATED)
@@ -733,11 +679,6 @@ class _Reader(ReleaseReader):
                 tau = None
             return InLoss(False), tau
         beta = keys.number(teacher)
-        self.rule(
-            "teacher_tau adds log teacher - log policy to each token's advantage: k1, "
-            "token by token, where the teacher is the initial policy",
-            "prime_rl/trainer/rl/loss.py",
-        )
         if beta is None:
             self.unknown.append(keys.why_unknown(teacher))
             return InLoss(None), tau
@@ -745,11 +686,9 @@ class _Reader(ReleaseReader):
             why = f"{teacher} needs orchestrator.teacher_model or {self._teacher_gpus()[0]}"
             self.stops(why, "prime_rl's rl.py, validate_teacher_model", teacher)
         if beta and (forks := [*filter(_OF_A_FORK.match, keys.given)]):
-            self.unknown.append(
-                f"no release has {', '.join(forks)}: a fork's code says what they make"
-            )
-        named = [self._find(*names) for names in (_TEACHER_NAMES, _POLICY_NAMES)]
-        master, policy = (keys.text(name) if name else "" for name in named)
+            why = f"no release has {', '.join(forks)}: a fork's code says what they make"
+            self.unknown.append(why)
+        master, policy = self._text(*_TEACHER_NAMES), self._text(*_POLICY_NAMES)
         if master and policy and master != policy:
             self.taught = "teacher_kl", f"its teacher is {master}, and its policy {policy}"
         return InLoss(beta != 0, "k1", beta, straight_through=True, weighted=True), tau
@@ -765,18 +704,18 @@ class _Reader(ReleaseReader):
         return since if since != before else None
 
     def _inactive(self, dead: str, *, decided: bool) -> Iterator[Inactive]:
+        keys = self.keys
         if decided:
-            for key in ("trainer.loss.kl_tau", TAU):
-                yield from self.keys.inert(key, "the sft and opd paths do not read it")
+            why = "the sft and opd paths do not read it"
+            yield from keys.inert(why, "trainer.loss.kl_tau", TAU)
         if dead:
-            for key in ("grpo.kl_coef", "kl_coef"):
-                yield from self.keys.inert(key, dead)
-        if not FIRST_TEACHER <= self.at <= LAST_TEACHER:
-            for key in ("trainer.loss.teacher_tau", TEACHER):
-                yield from self.keys.inert(key, f"Prime-RL {self.version} has no teacher_tau")
+            yield from keys.inert(dead, "grpo.kl_coef", "kl_coef")
+        if not self.has_tau:
+            why = f"Prime-RL {self.version} has no teacher_tau"
+            yield from keys.inert(why, "trainer.loss.teacher_tau", TEACHER)
 
     def _changes(self, in_loss: InLoss, rollout: float | None) -> Iterator[LaunchChange]:
-        if FIRST_TEACHER <= self.at <= LAST_TEACHER and not in_loss.active:
+        if self.has_tau and not in_loss.active:
             edits, also = [], ["the KL to the policy that sampled is dropped"] if rollout else []
             for name, value in ((TEACHER, "teacher_tau = 0.001"), (TAU, "kl_tau = 0.0")):
                 section = "" if self._is_alone() else "trainer."

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from backends.skyrl.manifest import (
     ALGORITHM,
@@ -40,11 +39,12 @@ from orchestrator.audit.reading import (
     unquoted,
 )
 from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
-from orchestrator.library.key_tables import is_since, merged_table
+from orchestrator.library.key_tables import merged_table
 from orchestrator.library.launches import (
     AuditNote,
-    AuditVerdict,
     BoundNote,
+    Decided,
+    Divisor,
     Given,
     HeldKeys,
     Inactive,
@@ -53,11 +53,11 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    Range,
     Surroundings,
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.losses.table import LOSS_STEPS
 
 USE_REWARD, USE_LOSS = f"{ALGORITHM}.use_kl_in_reward", f"{ALGORITHM}.use_kl_loss"
 TYPE, COEFFICIENT = f"{ALGORITHM}.kl_estimator_type", f"{ALGORITHM}.kl_loss_coef"
@@ -106,17 +106,7 @@ LOSSES: Mapping[object, object] = {
     **MANIFEST.meanings(LOSS_MODE, NEWEST),
 }
 """policy_loss_type -> the entry of orchestrator.losses."""
-WITH_OLD = (
-    "regular",
-    "dual_clip",
-    "gspo",
-    "cispo",
-    "clip_cov",
-    "kl_cov",
-    "sapo",
-    "cross_entropy",
-    "importance_sampling",
-)
+WITH_OLD = {str(name) for name in LOSSES} - {"rollout_is", "dppo"}
 """Policy losses that the fully asynchronous trainer refuses from 0.3.0 on, the default among them:
 their ratio is to old log-probabilities, which it does not keep (fully_async_trainer.py)."""
 ENGINE_MODES = (
@@ -185,9 +175,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         return None
     if launch.words and (entry is None or _NOT_RL.search(entry)):
         return None
-    if not launch.words and not any(
-        key.startswith(f"{ALGORITHM}.") for d in launch.documents for key in d.values
-    ):
+    if not launch.words and not any(key.startswith(f"{ALGORITHM}.") for key in launch.in_files):
         return None
     keys = Keys(DEFAULTS)
     keys.add_documents(launch.documents, untyped=True)
@@ -196,9 +184,7 @@ def audit(launch: Launch) -> LaunchReading | None:
         if override is not None:
             keys.add(*override)
         elif (flag := _FLAG.match(word.text)) is not None:
-            keys.add(
-                flag[1], Given(unquoted(flag[2]), word.lines, word.why, default_of=word.default_of)
-            )
+            keys.add(flag[1], Given(unquoted(flag[2]), word.lines, word.why))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
     if launch.open_end:
@@ -212,7 +198,6 @@ def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
     """Return the keys with their release's table, or with the table of all releases without one."""
     own = tables().get(version)
     old = version == OLD_RELEASE
-    in_files = frozenset(key for each in launch.documents for key in each.values)
     return HeldKeys(
         keys.given,
         "hydra" if old else "structured",
@@ -221,7 +206,7 @@ def _held(keys: Keys, launch: Launch, version: str) -> HeldKeys:
         exact=own is not None,
         others=(*tables().values(), _train_keys()),
         defaults=DEFAULTS,
-        in_files=in_files,
+        in_files=launch.in_files,
         opaque=keys.opaque,
     )
 
@@ -243,12 +228,10 @@ def _is_entry_point(text: str) -> bool:
 
 
 def _release(launch: Launch, keys: Keys) -> tuple[str, str]:
-    for library in ("skyrl", "skyrl-train"):
-        pinned = launch.versions.get(library)
-        if pinned is not None:
-            version, _, why = pinned.partition(" ")
-            name = OLD_RELEASE if library == "skyrl-train" else version
-            return name, f"{version}: {why}"
+    for name in ("skyrl", "skyrl-train"):
+        version, why = launch.release(name)
+        if version:
+            return version if name == "skyrl" else OLD_RELEASE, why
     texts = [word.text.lstrip("+") for word in launch.words] + list(keys.given)
     if any(_NEW.search(text) for text in texts):
         return NEW_RELEASE, "the newest release; its entry point or keys are those of skyrl"
@@ -275,6 +258,10 @@ class _Reader(ReleaseReader):
     def old(self) -> bool:
         return self.version == OLD_RELEASE
 
+    def since(self, first: str) -> bool:
+        """Return True for a release of skyrl that is not older than `first`."""
+        return not self.old and super().since(first)
+
     def reading(self) -> LaunchReading:
         keys = self.keys
         self.notes += keys.doubled((USE_REWARD, USE_LOSS, TYPE, COEFFICIENT))
@@ -288,19 +275,14 @@ class _Reader(ReleaseReader):
             reward = InReward(on, estimator, beta) if in_reward else reward
             loss = InLoss(on, estimator, beta) if in_loss else loss
         if in_reward and in_loss and not by_orch:
-            self.notes.append(
-                AuditNote(
-                    f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: "
-                    f"{USE_LOSS} is "
-                    "true unless it is set to false",
-                    keys.lines(USE_REWARD, USE_LOSS),
-                )
-            )
+            which = f"{USE_LOSS} is true unless it is set to false"
+            both = f"{USE_REWARD} and {USE_LOSS} are both true, which SkyRL refuses: {which}"
+            self.note(both, USE_REWARD, USE_LOSS)
         self._refused()
         self.notes += self._raw()
         if not self.old and (reward.active or loss.active):
             self.notes += self._of_two_temperatures()
-        ungraded = self.old or not is_since(self.version, FIRST_GRADIENT)
+        ungraded = not self.since(FIRST_GRADIENT)
         dead = NO_GRADIENT if loss.active and ungraded else ""
         distilled = self._distilled(reward, loss)
         decided = distilled
@@ -310,14 +292,18 @@ class _Reader(ReleaseReader):
             why = "turns have the advantage of the last one's reward: the KL of others is left out"
             decided = "other_objective", f"{STEPWISE}: {why}"
         self.notes += group_of_one(keys, ADVANTAGE, GROUP, ("grpo", "rloo"))
-        self._rules(reward, loss, taught=distilled is not None)
+        package = "skyrl_train" if self.old else "skyrl/backends/skyrl_train"
+        trainer = f"{'skyrl_train' if self.old else 'skyrl/train'}/trainer.py"
+        self.sources = {
+            "reward": f"{trainer}: apply_reward_kl_penalty",
+            "loss": f"{package}/workers/worker.py",
+        }
         return self.found(
             reward,
             loss,
             advantage_estimator=keys.text(ADVANTAGE),
             group_size=keys.integer(GROUP),
-            inactive=tuple(self._inactive(reward, loss, dead)),
-            settings=tuple(keys.settings),
+            inactive=self._inactive(reward, loss, dead),
             changes=() if distilled else tuple(self._changes(reward, loss)),
             assumes=(*self._assumed(), *self._newer(loss)),
             no_gradient=dead,
@@ -338,7 +324,7 @@ class _Reader(ReleaseReader):
             package = "skyrl_train" if self.old else "train"
             self.stops(why, f"{package}/utils/utils.py: validate_batch_sizes", BATCH, MINIBATCH)
         is_fully = "fully_async" in (self.entry or "")
-        if not is_fully or self.old or not is_since(self.version, "0.3"):
+        if not is_fully or not self.since("0.3"):
             return
         source = "train/fully_async_trainer.py"
         if (loss := keys.text(LOSS_MODE)) in WITH_OLD and not self._to_sampler(loss or ""):
@@ -374,7 +360,7 @@ class _Reader(ReleaseReader):
         anchored = self.keys.has(ANCHOR) and self.keys.text(ANCHOR) == "rollout"
         return mode in TO_SAMPLER or (mode == "cispo" and anchored)
 
-    def _clip(self, mode: str) -> tuple[float, float] | None:
+    def _clip(self, mode: str) -> Range | None:
         """Return the bounds that a policy loss reads, or None if one is unknown."""
         keys = self.keys
         if mode not in OWN_BOUNDS:
@@ -415,19 +401,13 @@ class _Reader(ReleaseReader):
         elif keys.has(STALENESS) and not keys.has(ASYNC) and self.version != NEW_RELEASE:
             why = f"{STALENESS} is given, and {self.entry or 'the entry point'} says if it counts"
             return TrainingRegime(None, why)
-        if self._is_stepwise() and (self.old or not is_since(self.version, FIRST_BY_PROMPT)):
+        if self._is_stepwise() and (not self.since(FIRST_BY_PROMPT)):
             why = f"{STEPWISE} makes each turn a sample: the turns of a batch give its train steps"
             return TrainingRegime(None, why)
         return of_steps
 
     def _is_stepwise(self) -> bool:
         return self.keys.has(STEPWISE) and bool(self.keys.switch(STEPWISE))
-
-    def _controller(self) -> str:
-        """Return the controller that moves the β of a KL in the reward. The loss has none."""
-        key = f"{CONTROL}.type"
-        in_reward = self.keys.has(key) and self.keys.switch(USE_REWARD)
-        return f"{key} adaptive" if in_reward and self.keys.text(key) == "adaptive" else ""
 
     def _surroundings(self) -> Surroundings:
         """Return the surroundings of the KL. The KL in the loss is a mean of responses' means."""
@@ -437,7 +417,7 @@ class _Reader(ReleaseReader):
             return self.read(key, DEFAULTS[key]).lower()
 
         advantage = keys.text(ADVANTAGE) or ""
-        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        divided: Divisor | None = "nothing"
         because = f"{ADVANTAGE} {advantage}"
         if advantage == "grpo":
             by_deviation = read(BY_DEVIATION)
@@ -452,9 +432,7 @@ class _Reader(ReleaseReader):
             divided, because = "batch_std", f"{WHITENED} true"
         mode, reduction = read(LOSS_MODE), read(REDUCTION)
         name = str(LOSSES.get(mode, mode))
-        ratio = LOSS_STEPS[name].ratio if name in LOSS_STEPS else None
-        if ratio is None:
-            unread.append(f"the policy loss '{shown(mode)}' has PPO's ratio: orch does not know it")
+        ratio = self.ratio(name, mode)
         correction, weight = self._correction()
         to_sampler = self._to_sampler(mode)
         if self._samples_ahead() and ratio == "token" and not correction and not to_sampler:
@@ -475,7 +453,9 @@ class _Reader(ReleaseReader):
             kl_loss_factor=1.0 if reduction == "sequence_mean" else None,
             aggregation_because=f"{REDUCTION} {reduction}; the KL's is the mean of each response",
             entropy=entropy or 0.0,
-            controller=self._controller(),
+            controller=f"{CONTROL}.type adaptive"
+            if keys.switch(USE_REWARD) and keys.text(f"{CONTROL}.type") == "adaptive"
+            else "",
             clamp=Clamp(20.0, 10.0),
             clamp_of=("k3",),
             moving_reference=self._moving_reference(),
@@ -554,34 +534,32 @@ class _Reader(ReleaseReader):
         The words are empty without one. The weight is None for one that the laboratory has not
         (off_policy_correction_utils.py).
         """
-        of_tokens = [self.keys.number(f"{TOKENS}_{side}") for side in ("low", "high")]
-        masks_tokens = None not in of_tokens
-        outliers = [self._given(f"{OUTLIERS}_{side}") for side in ("low", "high")]
+        keys = self.keys
+        low, high = (keys.number(f"{TOKENS}_{side}") for side in ("low", "high"))
+        masks_tokens = low is not None and high is not None
+        outliers = any(self._given(f"{OUTLIERS}_{side}") for side in ("low", "high"))
         tis, metric = self._given(TIS), self._given(METRIC)
-        deprecated = not tis and self.keys.text(USE_TIS) == "true"
+        deprecated = not tis and keys.text(USE_TIS) == "true"
         tis = "token" if deprecated else tis
-        words = [
-            *([f"{tis}-level truncated importance sampling"] if tis else []),
-            *(["token-level importance masks"] if masks_tokens else []),
-            *([f"masked responses ({metric})"] if metric else []),
-            *(["masked responses (outlier tokens)"] if any(outliers) else []),
-        ]
-        if deprecated and not any((masks_tokens, metric, *outliers)):
-            cap = self.keys.number(f"{ALGORITHM}.tis_imp_ratio_cap")
-            return words[0], EngineWeight("tis_token", most=cap) if cap and cap > 0 else None
-        kind = None if any(outliers) or deprecated else _KINDS.get((tis, metric, masks_tokens))
-        text = " with ".join(words)
-        if kind is None:
+        words = {
+            f"{tis}-level truncated importance sampling": tis,
+            "token-level importance masks": masks_tokens,
+            f"masked responses ({metric})": metric,
+            "masked responses (outlier tokens)": outliers,
+        }
+        text = " with ".join(each for each, acts in words.items() if acts)
+        kind = _KINDS.get((tis, metric, masks_tokens))
+        if kind is None or outliers or (deprecated and (metric or masks_tokens)):
             return text, None
         least: float | None = 0.0
-        if kind.startswith("tis"):
-            most = self.keys.number(*CAPS[tis])
-        elif masks_tokens:
-            least, most = of_tokens
+        if deprecated:
+            cap = most = keys.number(f"{ALGORITHM}.tis_imp_ratio_cap")
+        elif kind.startswith("tis"):
+            cap = most = keys.number(*CAPS[tis])
         else:
-            (low, high) = BOUNDS[metric]
-            least, most = self.keys.number(*low), self.keys.number(*high)
-        cap = self.keys.number(*CAPS[tis]) if kind.startswith("mis") else most
+            of_metric = BOUNDS.get(metric, ((f"{TOKENS}_low", None), (f"{TOKENS}_high", None)))
+            least, most = (keys.number(*bound) for bound in of_metric)
+            cap = keys.number(*CAPS[tis]) if kind.startswith("mis") else most
         if least is None or most is None or cap is None or cap < most or least >= most:
             return text, None
         return text, EngineWeight(kind, least, most)
@@ -591,7 +569,7 @@ class _Reader(ReleaseReader):
         text = (self.keys.text(key) or "").strip().lower()
         return "" if text in ("null", "none") else text
 
-    def _distilled(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _distilled(self, reward: InReward, loss: InLoss) -> Decided | None:
         """Return the verdict and reason of an entry point that changes the KL in the reward.
 
         Return None for SkyRL's own trainer. An unknown advantage makes the KL unknown.
@@ -641,69 +619,30 @@ class _Reader(ReleaseReader):
 
     def _inactive(self, reward: InReward, loss: InLoss, dead: str) -> Iterator[Inactive]:
         keys = self.keys
-        zero = (reward.beta == 0) or (loss.beta == 0)
-        if zero:
-            why = f"{COEFFICIENT} is 0"
-            for key in (USE_REWARD, USE_LOSS, TYPE):
-                yield from keys.inert(key, why) if keys.switch(key) else ()
+        asked = [key for key in (USE_REWARD, USE_LOSS, TYPE) if keys.switch(key)]
+        if reward.beta == 0 or loss.beta == 0:
+            yield from keys.inert(f"{COEFFICIENT} is 0", *asked)
         elif reward.active is False and loss.active is False:
-            for key in (COEFFICIENT, TYPE):
-                yield from keys.inert(key, f"neither {USE_REWARD} nor {USE_LOSS} is true")
+            why = f"neither {USE_REWARD} nor {USE_LOSS} is true"
+            yield from keys.inert(why, COEFFICIENT, TYPE)
         if dead:
-            for key in (USE_LOSS, COEFFICIENT, TYPE):
-                yield from keys.inert(key, f"the KL in the loss has no gradient here: {dead}")
+            why = f"the KL in the loss has no gradient here: {dead}"
+            yield from keys.inert(why, USE_LOSS, COEFFICIENT, TYPE)
         if not reward.active:
-            for key in keys.given:
-                if key.startswith(f"{CONTROL}."):
-                    yield from keys.inert(
-                        key, f"it is for a KL in the reward; {USE_REWARD} is not true"
-                    )
-
-    def _rules(self, reward: InReward, loss: InLoss, *, taught: bool) -> None:
-        if taught:
-            self.rule(
-                "apply_reward_kl_penalty sets the reward to the KL; the advantage no_op hands it "
-                "on",
-                "examples/train/on_policy_distillation/main_on_policy_distill.py",
+            controls = [key for key in keys.given if key.startswith(f"{CONTROL}.")]
+            yield from keys.inert(
+                f"it is for a KL in the reward; {USE_REWARD} is not true", *controls
             )
-            return
-        trainer = f"{'skyrl_train' if self.old else 'skyrl/train'}/trainer.py"
-        package = "skyrl_train" if self.old else "skyrl/backends/skyrl_train"
-        if loss.active:
-            self.rule(
-                f"{USE_LOSS} is true unless set to false; the loss adds {COEFFICIENT} times the KL",
-                f"{package}/workers/worker.py",
-            )
-        if reward.active:
-            self.rule(
-                f"{USE_REWARD} subtracts {COEFFICIENT} times the KL from the reward, "
-                f"with the estimator {TYPE}, k3 unless given",
-                f"{trainer}: apply_reward_kl_penalty",
-            )
-        if not reward.active and not loss.active:
-            self.rule(f"{USE_LOSS} is set to false, and {USE_REWARD} is false unless set", trainer)
-        utils = f"{package}/utils/ppo_utils.py"
-        self.rule("the estimators are computed", f"{utils}: compute_approx_kl")
 
     def _changes(self, reward: InReward, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""
         beta = f"{reward.beta or loss.beta or 0.001:g}"
         if loss.active and not reward.active:
             yield self.keys.change("k2 in the loss", (TYPE, "k2"))
-        rewarded = (
-            (USE_REWARD, "true"),
-            (USE_LOSS, "false"),
-            (TYPE, "k1"),
-            (COEFFICIENT, beta),
-        )
+        weight = (COEFFICIENT, beta)
+        rewarded = ((USE_REWARD, "true"), (USE_LOSS, "false"), (TYPE, "k1"), weight)
         yield self.keys.change("k1 in the reward", *rewarded)
-        yield self.keys.change(
-            "k1 in the reward, not rescaled", *rewarded, (BY_DEVIATION, "false"), also=NOT_RESCALED
-        )
-        yield self.keys.change(
-            "k2 in the loss",
-            (USE_REWARD, "false"),
-            (USE_LOSS, "true"),
-            (TYPE, "k2"),
-            (COEFFICIENT, beta),
-        )
+        unscaled = (*rewarded, (BY_DEVIATION, "false"))
+        yield self.keys.change("k1 in the reward, not rescaled", *unscaled, also=NOT_RESCALED)
+        moved = ((USE_REWARD, "false"), (USE_LOSS, "true"), (TYPE, "k2"), weight)
+        yield self.keys.change("k2 in the loss", *moved)

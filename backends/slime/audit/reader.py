@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from orchestrator.audit.reading import (
     Keys,
@@ -19,17 +18,19 @@ from orchestrator.audit.reading import (
     Stock,
     StockReader,
     clip_range,
+    from_old_samples,
     has_hole,
+    off_its_own_token,
     program_of,
     regime_of_rollouts,
     stock,
     written_flags,
 )
-from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight
-from orchestrator.library.key_tables import KeyTables, flags, load_tables, version_tuple
+from orchestrator.kl.estimators import UNCLAMPED, Clamp, EngineWeight, Ratio
+from orchestrator.library.key_tables import KeyTables, load_tables, version_tuple
 from orchestrator.library.launches import (
-    AuditNote,
-    AuditVerdict,
+    Decided,
+    Divisor,
     Edit,
     Inactive,
     InLoss,
@@ -86,7 +87,7 @@ def audit(launch: Launch) -> LaunchReading | None:
     given = written_flags(rest, switches)
     if any(each.text == "sft_loss" for each in given.get("loss-type", ())):
         return None
-    basis = stock(launch, library, table, given, (f"{library}/utils/arguments.py",), flags)
+    basis = stock(launch, library, table, given, f"{library}/utils/arguments.py")
     keys = Keys(basis.defaults, given)
     keys.opaque = launch.open_end or (has_hole(rest) if not keys.has(ADVANTAGE) else "")
     return _Reader(launch, keys, entry, library, basis).reading()
@@ -110,14 +111,23 @@ class _Reader(StockReader):
         self.title = self.fork = fork
         """`slime`, or `miles`."""
         self.advantage = keys.text(ADVANTAGE)
+        self.ahead = self._ahead()
+        self.to_sampler = keys.has("use-rollout-logprobs") or keys.has("keep-old-actor")
+        """True if ratios are to the policy that sampled. Otherwise, where that one is older, the
+        ratio of --use-unbiased-kl is 1 and its gradient the score: k3 gets k2's gradient."""
+        self.is_late = bool(self.ahead) and not self.to_sampler
 
     def reading(self) -> LaunchReading:
         keys = self.keys
-        reward, loss = self._in_reward(), self._in_loss()
+        reward, loss, of_steps = self._in_reward(), self._in_loss(), self._of_steps()
         decided = self._decided(reward, loss)
         if decided is not None and not reward.active and not loss.active:
             reward = InReward(True, "k1", keys.number("opd-kl-coef") or 1.0)
-        self._rules(reward, loss)
+        self.sources = {
+            "reward": f"{CODE[self.fork]}: compute_advantages_and_returns",
+            "loss": f"{CODE[self.fork]}: policy_loss_function",
+        }
+        self._contradictions()
         if self.fork != self.library:
             self.version = f"({self.fork} {self.version})"
         return self.found(
@@ -126,13 +136,11 @@ class _Reader(StockReader):
             own_release=self.basis.is_own,
             advantage_estimator=self.advantage,
             group_size=keys.integer("n-samples-per-prompt"),
-            inactive=tuple(self._inactive()),
-            contradictions=tuple(self._contradictions()),
-            settings=tuple(keys.settings),
-            changes=tuple(self._changes(loss)),
-            assumes=tuple(self._assumed(reward, loss)),
-            regime=self._regime(),
-            surroundings=self._surroundings(loss),
+            inactive=self._inactive(),
+            changes=self._changes(loss),
+            assumes=self._assumed(reward, loss),
+            regime=of_steps.behind(self.ahead) if self.ahead else of_steps,
+            surroundings=self._surroundings(loss, of_steps.on_policy),
             held=self.basis.held(
                 keys.given, "argparse", self.fork, ignoring=("",) if self._drops() else ()
             ),
@@ -163,7 +171,7 @@ class _Reader(StockReader):
         if beta == 0:
             return InLoss(False, beta=0.0)
         estimator = self.estimator(TYPE, ESTIMATORS)
-        if estimator == "k3" and keys.switch(UNBIASED) and self._ratio_is_late():
+        if estimator == "k3" and keys.switch(UNBIASED) and self.is_late:
             return InLoss(True, estimator, beta, straight_through=True)
         if estimator is not None and keys.switch(UNBIASED):
             estimator = f"rho_{estimator}"
@@ -172,15 +180,7 @@ class _Reader(StockReader):
                 self.unknown.append(f"--{flag} puts another loss in the place of slime's")
         return InLoss(True, estimator, beta)
 
-    def _ratio_is_late(self) -> bool:
-        """Return True if the ratio of --use-unbiased-kl is to a later policy than sampled.
-
-        It is then 1, and its gradient the score: k3 gets k2's gradient.
-        """
-        sampler = self.keys.has("use-rollout-logprobs") or self.keys.has("keep-old-actor")
-        return bool(self._ahead()) and not sampler
-
-    def _decided(self, reward: InReward, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _decided(self, reward: InReward, loss: InLoss) -> Decided | None:
         """Return the verdict and reason of a KL that reaches only its own token's advantage."""
         keys = self.keys
         distils = keys.switch("use-opd") or self.advantage == "on_policy_distillation"
@@ -191,33 +191,23 @@ class _Reader(StockReader):
                 "--use-opd takes log policy - log teacher off each token's advantage: the reverse "
                 "KL of each token to the teacher"
             )
-        rho = (loss.estimator or "").startswith("rho_")
-        if loss.active and not reward.active and rho and self._ratio_is_late():
-            return "other_objective", (
-                f"{loss.estimator} in the loss, β = {loss.beta:g}, from old samples "
-                f"({self._ahead()}): its ratio is to the trainer's policy before the step, so the "
-                "gradient is (k + k') ∇log π without a ratio to the policy that sampled"
-            )
-        if reward.active and self.advantage == TOKEN and not loss.active:
-            if reward.estimator != "k1":
-                return None
-            return "token_reverse_kl", (
-                f"k1 in the reward, β = {reward.beta:g}: {TOKEN} takes each token's KL off that "
-                "token's advantage and no other's, which is the gradient of each token's reverse "
-                "KL and not of the sequence's"
-            )
+        is_rho = (loss.estimator or "").startswith("rho_")
+        if loss.active and not reward.active and is_rho and self.is_late:
+            return from_old_samples(loss, self.ahead)
+        if reward.estimator == "k1" and self.advantage == TOKEN and not loss.active:
+            return off_its_own_token(reward, TOKEN)
         return None
 
     def _inactive(self) -> Iterator[Inactive]:
         keys = self.keys
         if self.advantage in GROUPED and keys.number(COEFFICIENT):
             why = f"--{ADVANTAGE} {self.advantage} uses the KL in the reward for its shape alone"
-            yield from keys.inert(COEFFICIENT, why, "--")
+            yield from keys.inert(why, COEFFICIENT, flag="--")
         if not keys.switch(USE_LOSS):
-            yield from keys.inert(LOSS_COEFFICIENT, f"--{USE_LOSS} is not given", "--")
-            yield from keys.inert(UNBIASED, f"it is for the KL in the loss; no --{USE_LOSS}", "--")
+            why = f"it is for a KL in the loss, and --{USE_LOSS} is not given"
+            yield from keys.inert(why, LOSS_COEFFICIENT, UNBIASED, flag="--")
 
-    def _contradictions(self) -> Iterator[AuditNote]:
+    def _contradictions(self) -> None:
         keys = self.keys
         beta = keys.number(COEFFICIENT)
         if self.advantage in GROUPED and beta:
@@ -225,13 +215,12 @@ class _Reader(StockReader):
                 f"--{COEFFICIENT} {beta:g} asks for a KL in the reward, and the advantage of "
                 f"{self.advantage} does not contain it (slime issue 397)"
             )
-            yield AuditNote(text, keys.lines(COEFFICIENT))
+            self.note(text, COEFFICIENT)
         if beta and keys.number(LOSS_COEFFICIENT):
             text = f"--{COEFFICIENT} and --{LOSS_COEFFICIENT} are both set, which slime refuses"
-            yield AuditNote(text, keys.lines(COEFFICIENT, LOSS_COEFFICIENT))
+            self.note(text, COEFFICIENT, LOSS_COEFFICIENT)
         wanted = (COEFFICIENT, USE_LOSS, LOSS_COEFFICIENT, TYPE, ADVANTAGE)
-        for note in keys.doubled(wanted):
-            yield AuditNote(f"--{note.text}", note.lines)
+        self.notes += keys.doubled(wanted, "--")
 
     def _ahead(self) -> str:
         """Return the setting that lets an older policy sample rollouts; empty without one."""
@@ -244,10 +233,6 @@ class _Reader(StockReader):
             return "--partial-rollout continues responses that an older policy began"
         return ""
 
-    def _regime(self) -> TrainingRegime:
-        ahead, of_steps = self._ahead(), self._of_steps()
-        return of_steps.behind(ahead) if ahead else of_steps
-
     def _of_steps(self) -> TrainingRegime:
         """Return the regime of the train steps alone, whoever sampled."""
         keys = self.keys
@@ -259,7 +244,7 @@ class _Reader(StockReader):
         names = ("rollout-batch-size", "n-samples-per-prompt", "global-batch-size")
         return regime_of_rollouts(keys, *names, flag="--")
 
-    def _surroundings(self, loss: InLoss) -> Surroundings:
+    def _surroundings(self, loss: InLoss, one_update: bool | None) -> Surroundings:
         """Return the surroundings of the KL. The group's mean and deviation are the reward's."""
         keys, unread, notes = self.keys, [], []
         grouped = self.advantage in (*GROUPED, TOKEN)
@@ -271,7 +256,7 @@ class _Reader(StockReader):
                 "takes the place of the group's normalisation"
             )
         size = keys.integer("n-samples-per-prompt")
-        divided: Literal["nothing", "group_std", "batch_std"] | None = "nothing"
+        divided: Divisor = "nothing"
         because = f"--{ADVANTAGE} {self.advantage}"
         if keys.switch("normalize-advantages"):
             divided, because = "batch_std", "--normalize-advantages"
@@ -281,33 +266,26 @@ class _Reader(StockReader):
             unread.append(f"--{_CUSTOM[0]} leaves the KL to slime: its function makes advantages")
         token_mean = keys.switch("calculate-per-token-loss") or False
         reducer = keys.has("custom-pg-loss-reducer-function-path")
-        low, high = keys.number("eps-clip"), keys.number("eps-clip-high")
-        sampler = keys.has("use-rollout-logprobs") or keys.has("keep-old-actor")
-        ratio: Literal["token", "sequence_mean", "none"] = "token"
-        if self.advantage == "gspo":
-            ratio = "sequence_mean"
-        elif self._ahead() and not sampler and not keys.has("use-tis"):
-            ratio = "none"
+        ratio: Ratio = "none" if self.is_late and not keys.has("use-tis") else "token"
         moves = ""
         if keys.has("ref-update-interval"):
             moves = (
                 f"every {keys.text('ref-update-interval') or '…'} rollouts it becomes a copy of "
                 "the policy (--ref-update-interval)"
             )
-        if loss.active and keys.switch(UNBIASED) and self._ahead() and not sampler:
+        if loss.active and keys.switch(UNBIASED) and self.is_late:
             notes.append(
                 "the ratio of --use-unbiased-kl is to the trainer's policy before the step, not to "
                 "the older one that sampled, without --use-rollout-logprobs"
             )
         custom = keys.has("custom-tis-function-path")
         correction, weight = "", None
-        if keys.has("use-tis"):
+        least, most = keys.number("tis-clip-low"), keys.number("tis-clip")
+        if keys.has("use-tis") and custom:
+            correction = f"the weights of {keys.text('custom-tis-function-path')}"
+        elif keys.has("use-tis"):
             correction = "token-level truncated importance sampling"
-            least, most = keys.number("tis-clip-low"), keys.number("tis-clip")
-            if not custom and least is not None and most:
-                weight = EngineWeight("tis_token", least, most)
-            if custom:
-                correction = f"the weights of {keys.text('custom-tis-function-path')}"
+            weight = EngineWeight("tis_token", least, most) if most and least is not None else None
         return Surroundings(
             advantage_divided_by=divided,
             division_includes_kl=divided == "batch_std",
@@ -315,9 +293,9 @@ class _Reader(StockReader):
             own_rollout_in_mean=normalised,
             baseline_includes_kl=False,
             policy_loss=self.advantage if self.advantage in ("gspo", "cispo") else "ppo",
-            ratio=ratio,
-            one_update=False if sampler else self._of_steps().on_policy,
-            clip=clip_range(low, high, symmetric=True),
+            ratio="sequence_mean" if self.advantage == "gspo" else ratio,
+            one_update=False if self.to_sampler else one_update,
+            clip=clip_range(keys.number("eps-clip"), keys.number("eps-clip-high"), symmetric=True),
             correction=correction,
             engine_weight=weight,
             length_weighted=not token_mean,
@@ -346,32 +324,6 @@ class _Reader(StockReader):
         if (reward.active or loss.active) and re.fullmatch(r"\w[\w.-]*/[\w.-]+", folder):
             yield f"--ref-load {folder} is a folder: slime does not start with a name of the Hub"
 
-    def _rules(self, reward: InReward, loss: InLoss) -> None:
-        code = CODE[self.fork]
-        self.rule(
-            f"the KL in the loss is on with --{USE_LOSS}; its weight is 0 and its type "
-            f"{self.basis.defaults.get(TYPE, 'k1')} unless given",
-            f"{code}: policy_loss_function",
-        )
-        if reward.active or self.advantage in GROUPED:
-            self.rule(
-                "grpo, gspo and cispo make the advantage of the reward alone; ppo and "
-                "reinforce_plus_plus sum the KL of this token and later ones; "
-                "reinforce_plus_plus_baseline takes the token's own",
-                f"{code}: compute_advantages_and_returns",
-            )
-        if loss.active and self.keys.switch(UNBIASED):
-            self.rule(
-                "--use-unbiased-kl multiplies the estimate by the ratio to the old policy, with "
-                "its gradient",
-                f"{code}: policy_loss_function",
-            )
-        if self._drops():
-            self.rule(
-                "unknown flags are dropped without a word",
-                "slime/backends/megatron_utils/arguments.py: megatron_parse_args",
-            )
-
     def _drops(self) -> bool:
         """Return True for a release that drops unknown flags and does not refuse them."""
         return self.fork == self.library and version_tuple(self.basis.version) >= FIRST_DROPPING
@@ -388,18 +340,12 @@ class _Reader(StockReader):
                     "k3 times the importance ratio", (Edit(UNBIASED, f"--{UNBIASED}"),)
                 )
             yield LaunchChange("k2 in the loss", (to_k2,))
-        elif keys.number(COEFFICIENT) and self.advantage in GROUPED:
-            weight = f"{keys.number(COEFFICIENT):g}"
-            yield LaunchChange(
-                "k2 in the loss",
-                (
-                    Edit(COEFFICIENT, None, keys.lines(COEFFICIENT)),
-                    Edit(USE_LOSS, f"--{USE_LOSS}", keys.lines(USE_LOSS)[:1]),
-                    self.put(LOSS_COEFFICIENT, weight),
-                    to_k2,
-                ),
-            )
-        elif keys.number(COEFFICIENT):
+        elif (beta := keys.number(COEFFICIENT)) and self.advantage in GROUPED:
+            out = Edit(COEFFICIENT, None, keys.lines(COEFFICIENT))
+            on = Edit(USE_LOSS, f"--{USE_LOSS}", keys.lines(USE_LOSS)[:1])
+            edits = (out, on, self.put(LOSS_COEFFICIENT, f"{beta:g}"), to_k2)
+            yield LaunchChange("k2 in the loss", edits)
+        elif beta:
             yield LaunchChange("k1 in the reward", (self.put(TYPE, "k1"),))
 
 

@@ -45,10 +45,11 @@ from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
     AuditNote,
-    AuditVerdict,
     BoundNote,
     CommandWord,
     ConfigDocument,
+    Decided,
+    Divisor,
     Given,
     HeldKeys,
     InLoss,
@@ -57,7 +58,7 @@ from orchestrator.library.launches import (
     LaunchChange,
     LaunchReading,
     Possibility,
-    Rule,
+    Range,
     Surroundings,
     TrainingRegime,
 )
@@ -98,7 +99,7 @@ _SIGNS = frozenset(
     }
 )
 """Options of TRL's that few other programs have."""
-_LISTS = frozenset(("--lora_target_modules", "--reward_funcs", "--reward_weights"))
+_LISTS = frozenset(("lora_target_modules", "reward_funcs", "reward_weights"))
 """Flags with a value for each word after them that count in a cell or its reward."""
 _FOREIGN = frozenset({"rlhf_type", "algorithm", "actor_rollout_ref", "exp_name"})
 FIRST_GRPO, FIRST_NEW_RLOO, FIRST_CLIP, FIRST_LOSS_TYPE = (0, 14), (0, 22), (0, 16), (0, 17)
@@ -125,6 +126,7 @@ _MODES: Mapping[str, tuple[Correction, str]] = {
     "sequence_truncate": ("tis_sequence", "sequence-level truncated importance sampling"),
     "sequence_mask": ("mis_sequence", "sequence-level importance masks"),
 }
+_DIVIDED_BY: Mapping[str, Divisor] = {"none": "nothing", "batch": "batch_std"}
 MEAN_RATIO_KL = (
     "k3 in the loss, β = {beta}, times the response's geometric mean ratio: on-policy, of T "
     "tokens, 1 - 1/T of the gradient of each token's forward KL and 1/T of that of the response's "
@@ -204,6 +206,9 @@ _OPEN_R1_KEYS = frozenset({"dataset_prompt_column", "data_file_paths", "image_fo
 _VLM_R1_ENTRY = re.compile(r"open_r1/grpo_(?:jsonl|rec)\.py$")
 
 
+Runner = Literal["accelerate", "script", ""]
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
     """The options of a launch, before its release is known."""
@@ -226,7 +231,7 @@ class LaunchOptions:
     """Further options of a program of somebody's own; None: they are not known."""
     ignored: frozenset[str] = frozenset()
     """Options of a file that its parser does not refuse, and leaves out if it has not got them."""
-    runner: Literal["accelerate", "script", ""] = ""
+    runner: Runner = ""
     """The program that gets a flag which TRL's own parser does not know. `trl grpo` hands it to
     `accelerate launch`; TRL's scripts refuse it. Empty for another program."""
 
@@ -270,7 +275,7 @@ def audit(launch: Launch) -> LaunchReading | None:
             unknown=(*reading.unknown, f"{why}. Say which: --library trl@VERSION"),
             possibilities=reading.possibilities or tuple(sides),
         )
-    pinned = "" if exact else launch.versions.get("trl", "").partition(" ")[0]
+    pinned = "" if exact else launch.release("trl")[0]
     lacking = [name for name in request.names if name.startswith("trl.") and "GRPO" in name]
     if pinned and lacking and version_tuple(pinned) < FIRST_GRPO:
         text = f"TRL {pinned} has no {lacking[0]} (trl/__init__.py): ImportError"
@@ -291,7 +296,7 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
     owner = document.module.partition(".")[0]
     if not {"trl", "unsloth", "unsloth?", "verifiers"} & {owner, *document.imports}:
         return None
-    fork, assumes, unknown = _by_unsloth(launch, document)
+    (fork, assumes), unknown = _by_unsloth(launch, document), ""
     if document.name == "GMPOConfig":
         fork = GMPO
     if owner == "verifiers" or document.name in ("grpo_defaults", "get_default_grpo_config"):
@@ -304,29 +309,29 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
         assumes = (f"{document.name} of {document.module or 'this file'} is TRL's",)
     if document.parser and not launch.words:
         assumes = (*assumes, "no option is given on the command line of this program")
-    opaque = f"{', '.join(document.builds_on)} may set it" if document.builds_on else ""
-    given = [(key, each) for key, each in document.values.items() if each.text != "" or not opaque]
+    bases = ", ".join(document.builds_on)
+    opaque = f"{bases} may set it" if bases else ""
+    given = [(key, each) for key, each in document.values.items() if each.text or not bases]
     files = [pair for d in launch.documents[:-1] for pair in d.values.items()]
     program = next((i for i, word in enumerate(launch.words) if word.text.endswith(".py")), 0)
-    entry = f"{launch.words[program].text}: " if launch.words else ""
     taken = [*files, *_flags(launch.words[program + 1 :])]
-    options = document.options
-    if document.builds_on and launch.words:
+    options, by_parser = document.options, bool(document.parser and launch.words)
+    entry = f"{launch.words[program].text}: " if launch.words else ""
+    if bases and launch.words:
         taken = [pair for pair in taken if _known(CLASSES[document.name], pair[0])]
-        is_whole = document.builds_on[0].startswith(("**vars(", "**asdict("))
+        is_whole = bases.startswith(("**vars(", "**asdict("))
         options = None if options is None else options.union(() if is_whole else dict(taken))
-        given = [*taken, *given]
-        assumes = (*assumes, f"{', '.join(document.builds_on)} has the options of its command line")
-    if document.parser and launch.words:
-        if launch.missing or (any(w.text == "--config" for w in launch.words) and not files):
-            opaque = "its configuration file could not be read"
-        # What the program sets after parsing comes last.
+        assumes = (*assumes, f"{bases} has the options of its command line")
+    names_file = any(word.text == "--config" for word in launch.words)
+    if by_parser and (launch.missing or (names_file and not files)):
+        opaque = "its configuration file could not be read"
+    if launch.words and (bases or by_parser):  # what the program sets after parsing comes last
         given = [*taken, *given]
     given = [*document.defaults.items(), *given, *_on_trainer(document, dict(given))]
     return LaunchOptions(
         CLASSES[document.name],
         f"{entry}{document.name}",
-        "argparse" if document.parser and launch.words else "structured",
+        "argparse" if by_parser else "structured",
         given,
         opaque or launch.open_end,
         assumes,
@@ -365,9 +370,8 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     keys = {key.partition(".")[0] for key, _ in (*given, *flags)}
     config = ours.get("config", "")
     shipped = (ours.get("kl_estimator", ""), ours.get("kl_placement", ""))
-    missing = f"{config} could not be read" if config and not documents else ""
-    if launch.missing:
-        missing = f"{launch.missing[0]} could not be read"
+    lacking = launch.missing[:1] or (() if documents or not config else (config,))
+    missing = "".join(f"{each} could not be read" for each in lacking)
     assumes: tuple[str, ...] = ()
     if not own:
         signs = len(keys & _SIGNS) + ({"beta", "per_device_train_batch_size"} <= keys)
@@ -380,7 +384,7 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
         assumes = (f"{name} hands its options to TRL's trainer as they are: it is not TRL's own",)
     fork = VLM_R1 if _VLM_R1_ENTRY.search(name) else None
     fork = _unsloth(launch) if not own and _imports_unsloth(launch) else fork
-    runner: Literal["accelerate", "script", ""] = ""
+    runner: Runner = ""
     if own and not name.endswith("orch_trl.py"):
         runner = "script" if "scripts" in name else "accelerate"
     if runner == "accelerate":  # what TRL hands on; the other options of a file it hands on too
@@ -405,23 +409,14 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     )
 
 
-def _by_unsloth(
-    launch: Launch, document: ConfigDocument
-) -> tuple[Fork | None, tuple[str, ...], str]:
-    """Return Unsloth if it replaces TRL's classes, what is taken for granted, and why β is unknown:
-    the program or the file imports it, or the project of a file that is no program lists it."""
-    fork = _unsloth(launch)
-    if "unsloth?" in document.imports:
-        own = fork.defaults.get("beta")
-        why = f"β is {own} if the program imports Unsloth, else TRL's own" if own else ""
-        given = {*dict(_flags(launch.words)), *(k for d in launch.documents for k in d.values)}
-        return None, (), "" if "beta" in given else why
+def _by_unsloth(launch: Launch, document: ConfigDocument) -> tuple[Fork | None, tuple[str, ...]]:
+    """Return Unsloth if the program or the file imports it, so that it replaces TRL's classes, and
+    what is taken for granted."""
     if "unsloth" in document.imports or _imports_unsloth(launch):
-        return fork, (), ""
-    is_listed = not {"unsloth", "unsloth?"}.isdisjoint(launch.versions)
-    if launch.words or "__main__" in document.imports or not is_listed:
-        return None, (), ""
-    return fork, ("the program that imports this file imports Unsloth, which is listed",), ""
+        return _unsloth(launch), ()
+    if "unsloth?" in document.imports:
+        return _unsloth(launch), ("the condition holds under which it imports Unsloth",)
+    return None, ()
 
 
 def _imports_unsloth(launch: Launch) -> bool:
@@ -430,7 +425,7 @@ def _imports_unsloth(launch: Launch) -> bool:
 
 def _unsloth(launch: Launch) -> Fork:
     """Return Unsloth with the defaults of its release."""
-    pinned = launch.versions.get("unsloth", "").partition(" ")[0]
+    pinned, _ = launch.release("unsloth")
     if not pinned or version_tuple(pinned) >= FIRST_OWN_BETA:
         return UNSLOTH
     later = ("beta", "loss_type")
@@ -480,8 +475,9 @@ def _from_recipe(launch: Launch) -> LaunchOptions | None:
     script: Script = "rloo" if "rloo" in document.name.lower() else "grpo"
     prefix = ""
     for key, each in document.values.items():
-        if key.endswith("_target_") and each.text.rpartition(".")[2] in CLASSES:
-            prefix, script = key.removesuffix("_target_"), CLASSES[each.text.rpartition(".")[2]]
+        name = each.text.rpartition(".")[2]
+        if key.endswith("_target_") and name in CLASSES:
+            prefix, script = key.removesuffix("_target_"), CLASSES[name]
     given = [
         (key.removeprefix(prefix), each)
         for key, each in document.values.items()
@@ -501,13 +497,12 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandW
     for i, word in enumerate(words):
         if len(word.text) >= LONGEST_ENTRY:
             continue
-        match = OWN_ENTRY.search(word.text)
-        if match is not None:
-            name = match[1] or match[2] or (words[i + 1].text if i + 1 < len(words) else "")
-            if name in ("grpo", "rloo"):
-                rest = words[i + (1 if match[1] or match[2] else 2) :]
-                return word.text, "rloo" if name == "rloo" else "grpo", rest, True
-            return None
+        if (match := OWN_ENTRY.search(word.text)) is not None:
+            at = i if match[1] or match[2] else i + 1
+            name = match[1] or match[2] or "".join(each.text for each in words[at : at + 1])
+            is_known = name in ("grpo", "rloo")
+            script: Script = "rloo" if name == "rloo" else "grpo"
+            return (word.text, script, words[at + 1 :], True) if is_known else None
         is_module = i > 0 and words[i - 1].text == "-m"
         if not _SCRIPT.search(word.text) or (not word.text.endswith(".py") and not is_module):
             continue
@@ -515,21 +510,16 @@ def _entry(words: Sequence[CommandWord]) -> tuple[str, Script, Sequence[CommandW
             continue
         if _OTHERS.search(word.text):
             return None
-        script: Script = "rloo" if "rloo" in word.text.lower() else "grpo"
+        script = "rloo" if "rloo" in word.text.lower() else "grpo"
         return word.text, script, words[i + 1 :], False
     return None
 
 
 def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple[str, Given]]:
     """Yield each flag with its value: those of orch's program orch_trl.py if `own`, else others."""
-    joined, flag = list[CommandWord](), ""
-    for word in words:
-        is_flag = word.text.startswith("--")
-        if flag in _LISTS and not is_flag and joined[-1].text != flag:
-            word = replace(word, text=f"[{joined.pop().text.strip('[]')}, {word.text}]")
-        flag = word.text if is_flag else flag
-        joined.append(word)
-    for name, given in flags_in_order(joined, dashes=False):
+    for name, given in flags_in_order(words, dashes=False, several=_LISTS):
+        if name in _LISTS and " " in given.text and not given.text.startswith("["):
+            given = replace(given, text=f"[{', '.join(given.text.split())}]")
         if (name in _OWN_FLAGS) == own:
             yield name, given
 
@@ -544,10 +534,10 @@ def _releases(request: LaunchOptions, launch: Launch) -> tuple[Sequence[str], st
     """
     own = own_options(request.script)
     versions = list(own)
-    if (pinned := launch.versions.get("trl")) is not None:
-        wanted, _, why = pinned.partition(" ")
+    wanted, why = launch.release("trl")
+    if wanted:
         version = versions[nearest(versions, wanted)]
-        return [version], f"{wanted}: {why}", version_tuple(version) == version_tuple(wanted)
+        return [version], why, version_tuple(version) == version_tuple(wanted)
     open_r1 = _is_open_r1(request)
     if request.fork is not None or open_r1:
         first, last = request.fork.releases if request.fork is not None else OPEN_R1
@@ -578,16 +568,11 @@ def _having(names: Sequence[str], versions: Sequence[str]) -> tuple[list[str], l
 
     No name decides if no release has them all.
     """
-    spans = {name: span for name in names if (span := _names().get(name)) is not None}
-    having = [
-        version
-        for version in versions
-        if all(
-            version_tuple(first) <= version_tuple(version)
-            and (last is None or version_tuple(version) <= version_tuple(last))
-            for first, last in spans.values()
-        )
-    ]
+    known = _names()
+    spans = {name: known[name] for name in names if name in known}
+    first = max((version_tuple(each) for each, _ in spans.values()), default=())
+    last = min((version_tuple(each) for _, each in spans.values() if each), default=(99,))
+    having = [version for version in versions if first <= version_tuple(version) <= last]
     if not having or len(having) == len(versions):
         return list(versions), []
     return having, [name.removeprefix("trl.") for name in spans]
@@ -729,6 +714,7 @@ class _Reader(ReleaseReader):
         keys = Keys(defaults, opaque=request.opaque, assumes=list(request.assumes))
         super().__init__(launch, keys, request.entry, version, because)
         self.request, self.at = request, version_tuple(version)
+        self.fork, self.is_rloo = request.fork, request.script == "rloo"
         as_flag = request.grammar == "argparse" and request.entry != "recipe"
         self.written = "--{key} {value}" if as_flag else "{key} = {value}"
         for key, given in request.options(version):
@@ -736,12 +722,12 @@ class _Reader(ReleaseReader):
 
     def _current(self, key: str) -> str:
         """Return the name in 0.22 to 0.24 of an option with an old name of RLOOConfig."""
-        both = self.request.script == "rloo" and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
+        both = self.is_rloo and FIRST_NEW_RLOO <= self.at[:2] <= (0, 24)
         return OLD_NAMES.get(key, key) if both else key
 
     def _name(self, new: str) -> str:
         """Return an option's name in this release."""
-        if self.request.script == "grpo" or self.at[:2] >= FIRST_NEW_RLOO:
+        if not self.is_rloo or self.at[:2] >= FIRST_NEW_RLOO:
             return new
         return next((old for old, name in OLD_NAMES.items() if name == new), new)
 
@@ -754,34 +740,40 @@ class _Reader(ReleaseReader):
         if beta is None:
             return InReward(None), InLoss(None), (self.keys.leave_open(key, KL_WEIGHTS),)
         if beta == 0:
-            zero = self.request.script == "rloo"
+            zero = self.is_rloo
             return InReward(False, None, 0.0 if zero else None), InLoss(False, None, 0.0), ()
         if self.request.shipped is not None:
             name, place = self.request.shipped
             reward, loss = (place in (each, "reward_and_loss") for each in ("reward", "loss"))
             of_reward = InReward(True, name, beta) if reward else InReward(False)
             return of_reward, InLoss(True, name, beta) if loss else InLoss(False), ()
-        if self.request.script == "rloo":
+        if self.is_rloo:
             return InReward(True, "k1", beta), InLoss(False), ()
-        if self.request.fork is not None or self.at < FIRST_CORRECTED:
-            return InReward(False), InLoss(True, "k3", beta), ()
-        corrected = self.keys.switch("use_bias_correction_kl")
-        level = self.keys.text("importance_sampling_level")
-        if corrected is None:
-            why = self.keys.why_unknown("use_bias_correction_kl")
+        weighted: bool | None = False
+        why = self.keys.why_unknown("use_bias_correction_kl")
+        if self._corrects():
+            weighted = self.keys.switch("use_bias_correction_kl")
+            level = self.keys.text("importance_sampling_level")
+            if weighted and level not in ("token", "sequence"):
+                why = (
+                    "importance_sampling_level is not known: k3 is multiplied by the ratio it names"
+                )
+                weighted = None
+            weighted = weighted and level == "token"
+        if weighted is None:
             return InReward(False), InLoss(None, None, beta), (why,)
-        if corrected and level != "token":
-            if level == "sequence":
-                return InReward(False), InLoss(True, "k3", beta), ()
-            why = "importance_sampling_level is not known: k3 is multiplied by the ratio it names"
-            return InReward(False), InLoss(None, None, beta), (why,)
-        return InReward(False), InLoss(True, "rho_k3" if corrected else "k3", beta), ()
+        return InReward(False), InLoss(True, "rho_k3" if weighted else "k3", beta), ()
+
+    def _corrects(self) -> bool:
+        """Return True if TRL's own loss may multiply the KL by the importance ratio."""
+        others = self.fork is not None or self.request.shipped is not None
+        return self.at >= FIRST_CORRECTED and not others
 
     def reading(self, undecided: Iterable[str], oldest: str) -> LaunchReading:
         """Return the reading of the launch in this release, the newest since the oldest it may be
         of."""
         reward, loss, unknown = self.terms()
-        keys, fork = self.keys, self.request.fork
+        keys, fork = self.keys, self.fork
         self.unread += undecided
         if fork is not None and "beta" in fork.defaults and not keys.has("beta"):
             keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
@@ -796,28 +788,27 @@ class _Reader(ReleaseReader):
             keys.assumes.append(f"use_vllm is False: {keys.why_unknown('use_vllm')}")
         self._refused(on)
         self.notes += self._raw()
-        settings = tuple(keys.settings)
-        self._rules()
+        source = f"trl/trainer/{self.request.script}_trainer.py"
+        if self.request.shipped is not None:
+            source = "backends/trl/launch/orch_trl_kl.py, beside the launch"
+        source = source if fork is None else f"{fork.title}: {fork.source}"
+        self.sources = {"reward": source, "loss": source}
         return self.found(
             reward,
             loss,
             advantage_estimator=self._advantage(),
             group_size=group,
-            settings=settings,
-            changes=tuple(self._changes(loss, oldest)),
+            changes=self._changes(loss, oldest),
             unknown=unknown,
             regime=regime,
             surroundings=around,
             decided=self._by_mean_ratio(loss),
         )
 
-    def _by_mean_ratio(self, loss: InLoss) -> tuple[AuditVerdict, str] | None:
+    def _by_mean_ratio(self, loss: InLoss) -> Decided | None:
         """Return the verdict on k3 times the response's geometric mean ratio, with its gradient."""
-        corrected = self.at >= FIRST_CORRECTED and self.keys.switch("use_bias_correction_kl")
-        others = self.request.fork is not None or self.request.shipped is not None
-        if not loss.active or others or not corrected:
-            return None
-        if self.keys.text("importance_sampling_level") != "sequence":
+        is_on = loss.active and self._corrects() and self.keys.switch("use_bias_correction_kl")
+        if not is_on or self.keys.text("importance_sampling_level") != "sequence":
             return None
         return "other_objective", MEAN_RATIO_KL.format(beta=f"{loss.beta:g}")
 
@@ -825,13 +816,14 @@ class _Reader(ReleaseReader):
         """Note each setting with which this release of TRL does not start."""
         keys, config = self.keys, f"trl/trainer/{self.request.script}_config.py: __post_init__"
         group = self._name("num_generations")
-        if self.request.script == "grpo" and (keys.integer(group) or 2) < 2:
+        if not self.is_rloo and (keys.integer(group) or 2) < 2:
             self.stops(f"{group} is below 2", config, group)
-        given = keys.has("generation_batch_size") and self.at >= FIRST_MINIBATCHES
-        whole = keys.integer("generation_batch_size") if given and not self.request.fork else None
-        for name in ("per_device_train_batch_size", group) if whole else ():
-            if whole and whole % (keys.integer(name) or 1):
-                why = f"generation_batch_size {whole} is no multiple of {name} {keys.integer(name)}"
+        whole = 0
+        if self.at >= FIRST_MINIBATCHES and not self.fork:
+            whole = keys.integer("generation_batch_size") or 0
+        for name in ("per_device_train_batch_size", group):
+            if whole % (part := keys.integer(name) or 1):
+                why = f"generation_batch_size {whole} is no multiple of {name} {part}"
                 self.stops(f"{why}, with any number of processes", config, name)
         if self.at >= FIRST_SYNC_CHECK and is_loaded is False and self._is_on("sync_ref_model"):
             why = "sync_ref_model is on, and with beta 0 there is no reference policy"
@@ -844,15 +836,13 @@ class _Reader(ReleaseReader):
         TRL wants generation_batch_size, which is a process's rollouts times the processes, to be a
         multiple of num_generations (trl/trainer/grpo_config.py: __post_init__).
         """
-        keys, sizes = self.keys, ("per_device_train_batch_size", "gradient_accumulation_steps")
-        if self.at < FIRST_MINIBATCHES or not keys.has(sizes[0]) or self.request.fork is not None:
+        keys, size = self.keys, "per_device_train_batch_size"
+        is_checked = self.at >= FIRST_MINIBATCHES and self.fork is None
+        if not is_checked or not keys.has(size) or keys.has("generation_batch_size"):
             return
-        if keys.has("generation_batch_size"):
-            return
-        per_device, steps = (keys.integer(name) for name in sizes)
-        if keys.has("steps_per_generation"):
-            steps = keys.integer("steps_per_generation")
-        group = keys.integer(self._name("num_generations"))
+        per = "steps_per_generation"
+        steps = keys.integer(per if keys.has(per) else "gradient_accumulation_steps")
+        per_device, group = keys.integer(size), keys.integer(self._name("num_generations"))
         if not (per_device and steps and group):
             return
         least = group // gcd(group, per_device * steps)
@@ -864,7 +854,7 @@ class _Reader(ReleaseReader):
 
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if the correction divides by raw probabilities of vLLM (#4159)."""
-        if self.request.script != "grpo" or self.at >= FIRST_PROCESSED or not self._correction():
+        if self.request.script != "grpo" or self.at >= FIRST_PROCESSED or not self._correction()[0]:
             return
         because = (
             f"TRL {self.version} leaves vLLM's default; since 0.24.0 it asks for processed ones"
@@ -873,62 +863,54 @@ class _Reader(ReleaseReader):
         yield from two_temperatures(self.keys, "temperature", because, instead, "use_vllm")
 
     def _advantage(self) -> str | None:
-        if self.request.script == "rloo":
+        if self.is_rloo:
             return "rloo"
         return {"group": "grpo", "batch": "grpo", "none": "dr_grpo"}.get(self._scale() or "")
 
     def _scale(self) -> str | None:
         """Return the divisor of the advantage: `group`, `batch` or `none`; None if unknown."""
-        if self.request.script == "grpo" and self.at < FIRST_CLIP and self.request.fork is None:
+        if not self.is_rloo and self.at < FIRST_CLIP and self.fork is None:
             return "group"
         text = (self.keys.text("scale_rewards") or "").lower()
         named = {"true": "group", "false": "none"}.get(text, text) or None
-        if self.at[:3] in SWAPPED and self.request.fork is None and named is not None:
+        if self.at[:3] in SWAPPED and self.fork is None and named is not None:
             return "none" if named == "group" else "group"
         return named
 
     def regime(self) -> TrainingRegime:
         """Return the training regime in this release."""
-        keys, name = self.keys, self._name("num_iterations")
-        fork = self.request.fork
+        keys, name, fork = self.keys, self._name("num_iterations"), self.fork
         if fork is not None and fork.ahead and keys.number(fork.ahead) != 0:
             return TrainingRegime(False, f"{fork.title} samples {fork.ahead} batches ahead")
-        if self.request.script == "grpo" and self.at < FIRST_CLIP:
+        if not self.is_rloo and self.at < FIRST_CLIP:
             return TrainingRegime(True, f"TRL {self.version} makes one update of each batch")
         iterations = keys.integer(name)
-        if self.request.script == "rloo" and name == "num_ppo_epochs":
-            minibatches = keys.integer("num_mini_batches")
-            if iterations is None or minibatches is None:
-                return TrainingRegime(None, f"{name} or num_mini_batches is not known")
-            count = iterations * minibatches
-            why = f"{count} updates of each batch ({name}, num_mini_batches)"
-            return TrainingRegime(count <= 1, why, steps=count)
+        if self.is_rloo and name == "num_ppo_epochs":
+            parts = keys.integer("num_mini_batches")
+            if iterations is None or parts is None:
+                return TrainingRegime.unread([name, "num_mini_batches"])
+            return TrainingRegime.of_steps(iterations * parts, f"{name} × num_mini_batches")
         if iterations is None:
             return TrainingRegime(None, keys.why_unknown(name))
         if self.at < FIRST_MINIBATCHES:
-            return TrainingRegime(iterations <= 1, f"{name} {iterations}")
-        accumulated = keys.integer("gradient_accumulation_steps")
-        per = keys.integer("steps_per_generation")
-        if not (keys.opaque or keys.has("steps_per_generation")):  # its default is the other
-            accumulated = accumulated or 1
-        if keys.has("generation_batch_size") and not keys.has("steps_per_generation"):
+            return TrainingRegime.of_steps(iterations, f"{name} {iterations}")
+        per, accumulated = "steps_per_generation", "gradient_accumulation_steps"
+        steps = keys.integer(per)
+        # The default of each of the two is the other, or 1.
+        is_open = keys.opaque or keys.has(per)
+        each = keys.integer(accumulated) or (None if is_open else 1)
+        if keys.has("generation_batch_size") and not keys.has(per):
             whole = keys.integer("generation_batch_size")
-            update = (keys.integer("per_device_train_batch_size") or 0) * (accumulated or 0)
+            update = (keys.integer("per_device_train_batch_size") or 0) * (each or 0)
             if iterations <= 1 and whole and whole <= update:
                 why = f"an update takes {update} rollouts a process, a rollout batch has {whole}"
                 return TrainingRegime(True, why, steps=1)
             why = "generation_batch_size over the processes, which the launch does not say"
             return TrainingRegime(None if iterations <= 1 else False, why)
-        if (keys.has("steps_per_generation") and per is None) or accumulated is None:
-            why = keys.why_unknown("gradient_accumulation_steps" if per else "steps_per_generation")
-            return TrainingRegime(None, why)
-        updates = iterations * max((per or accumulated) // max(accumulated, 1), 1)
-        return TrainingRegime(
-            updates <= 1,
-            f"a rollout batch makes {updates} update{'s' if updates > 1 else ''} ({name} × "
-            "steps_per_generation / gradient_accumulation_steps)",
-            steps=updates,
-        )
+        if each is None or (keys.has(per) and steps is None):
+            return TrainingRegime(None, keys.why_unknown(accumulated if steps else per))
+        updates = iterations * max((steps or each) // each, 1)
+        return TrainingRegime.of_steps(updates, f"{name} × {per} / {accumulated}")
 
     # ------------------------------------------------------------------- the surroundings of the KL
 
@@ -941,7 +923,7 @@ class _Reader(ReleaseReader):
     def _is_on(self, key: str) -> bool:
         return self._read(key, "False").strip().lower() in ("true", "1", "yes", "on")
 
-    def _clip(self) -> tuple[float, float] | None:
+    def _clip(self) -> Range | None:
         low, high = (self.keys.number(self._name(key)) for key in ("epsilon", "epsilon_high"))
         given = self.keys.last("epsilon_high")
         if low is None or (high is None and given is not None and UNKNOWN in given.text):
@@ -949,9 +931,8 @@ class _Reader(ReleaseReader):
         return low, low if high is None else high
 
     def _surroundings(self) -> Surroundings:
-        is_rloo = self.request.script == "rloo"
         return replace(
-            self._around_rloo() if is_rloo else self._around_grpo(),
+            self._around_rloo() if self.is_rloo else self._around_grpo(),
             moving_reference=self._moving_reference(),
             notes=tuple(self._notes()),
             unread=(
@@ -974,20 +955,17 @@ class _Reader(ReleaseReader):
         scale = self._scale()
         if scale is None:
             self.unread.append(f"scale_rewards is group: {self.keys.why_unknown('scale_rewards')}")
-        divided: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
-            "none": "nothing",
-            "batch": "batch_std",
-        }
         named = self._loss_type()
+        correction, weight = self._correction() if not self._own_loss() else ("", None)
         level = self._read("importance_sampling_level", "token")
         is_hidden = self.keys.has("loss_type") and self.keys.text("loss_type") is None
         clips = self.at >= FIRST_CLIP and named in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
-        swapped = self.at[:3] in SWAPPED and self.request.fork is None
+        swapped = self.at[:3] in SWAPPED and self.fork is None
         padded = named == "luspo" and self.at < (1, 10)
-        own = self.request.fork.loss if self.request.fork is not None else ""
+        own = self._own_loss()
         plain = "gspo" if level == "sequence" else "ppo"
         return Surroundings(
-            advantage_divided_by=divided.get(scale or "", "group_std"),
+            advantage_divided_by=_DIVIDED_BY.get(scale or "", "group_std"),
             divided_because=f"scale_rewards {self.keys.text('scale_rewards') or 'group'}"
             + (f", which TRL {self.version} reads the other way" if swapped else ""),
             own_rollout_in_mean=True,
@@ -995,8 +973,8 @@ class _Reader(ReleaseReader):
             ratio="sequence_mean" if level == "sequence" or named == "vespo" or own else "token",
             clip=self._clip() if clips and not is_hidden else None,
             bound_notes=tuple(self._bound_notes(named, level)),
-            correction="" if own else self._correction(),
-            engine_weight=None if own else self._engine_weight(),
+            correction=correction,
+            engine_weight=weight,
             length_weighted=named in ("grpo", "sapo"),
             kl_loss_factor=None if padded else 1.0,
             aggregation_because=f"loss_type {named}",
@@ -1005,34 +983,37 @@ class _Reader(ReleaseReader):
             else 0.0,
         )
 
+    def _own_loss(self) -> str:
+        """Return the policy loss of a fork that has another than loss_type says."""
+        return self.fork.loss if self.fork is not None else ""
+
     def _loss_type(self) -> str:
         """Return the aggregation of the loss. Before 0.17.0 no option chooses it."""
-        if self.request.fork is None and self.at < FIRST_LOSS_TYPE:
+        if self.fork is None and self.at < FIRST_LOSS_TYPE:
             return "bnpo" if self.at >= FIRST_CLIP else "grpo"
         return self._read("loss_type", "grpo")
 
-    def _correction(self) -> str:
-        key = "vllm_importance_sampling_correction"
-        if key not in self.keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
-            return ""
-        key = "vllm_importance_sampling_mode"
-        mode, given = self.keys.text(key), self.keys.last(key)
-        may_be = [text for _, text in given.choices] if given else []
-        modes = may_be if not mode and key in self.keys.defaults else [mode or "token_truncate"]
-        named = [_MODES[each][1] if each in _MODES else each for each in modes]
-        words = " or ".join(f"{each} against vLLM" for each in named)
-        return words or "weights or masks against vLLM, whose kind is not known"
-
-    def _engine_weight(self) -> EngineWeight | None:
-        """Return the correction as the laboratory's weight; None without one or its bound."""
-        mode = self._read("vllm_importance_sampling_mode", "token_truncate")
-        if not self._correction() or mode not in _MODES:
-            return None
-        names = [f"vllm_importance_sampling_{end}" for end in _OF_ENGINE[2:]]
-        read = [self.keys.number(name) for name in names[:2] if name in self.keys.defaults]
-        most = next((each for each in read if each), None)
-        least = self.keys.number(names[2]) if names[2] in self.keys.defaults else None
-        return EngineWeight(_MODES[mode][0], least or 0.0, most) if most else None
+    def _correction(self) -> tuple[str, EngineWeight | None]:
+        """Return the correction against vLLM in words, empty without one, and as the laboratory's
+        weight; None where its kind or its bound is not known."""
+        keys, start = self.keys, "vllm_importance_sampling_"
+        key = f"{start}correction"
+        if key not in keys.defaults or not self._is_on("use_vllm") or not self._is_on(key):
+            return "", None
+        mode, given = keys.text(f"{start}mode"), keys.last(f"{start}mode")
+        modes = [mode or "token_truncate"]
+        if not mode and f"{start}mode" in keys.defaults:
+            modes = [text for _, text in given.choices] if given else []
+        words = [f"{_MODES.get(each, ('', each))[1]} against vLLM" for each in modes]
+        text = " or ".join(words) or "weights or masks against vLLM, whose kind is not known"
+        if len(modes) != 1 or modes[0] not in _MODES:
+            return text, None
+        bounds = {end: keys.number(f"{start}{end}") for end in _OF_ENGINE[2:]}
+        most = bounds["cap"] or bounds["clip_max"]
+        weight = (
+            EngineWeight(_MODES[modes[0]][0], bounds["clip_min"] or 0.0, most) if most else None
+        )
+        return text, weight
 
     def _bound_notes(self, named: str, level: str) -> Iterator[BoundNote]:
         """Yield where a bound of this release is not what its name says (_compute_loss)."""
@@ -1050,8 +1031,7 @@ class _Reader(ReleaseReader):
                     lines,
                     wrong=True,
                 )
-        own = self.request.fork.loss if self.request.fork is not None else ""
-        if own == "gmpo" and self._is_on("use_vllm"):
+        if self._own_loss() == "gmpo" and self._is_on("use_vllm"):
             yield BoundNote(
                 "GMPOTrainer does not multiply by the weights against vLLM, which it computes by "
                 "default",
@@ -1075,7 +1055,7 @@ class _Reader(ReleaseReader):
                 "vllm_importance_sampling_mode token_truncate, which weighs both signs",
                 keys.lines("off_policy_mask_threshold"),
             )
-        if named == "vespo" and "masks" in self._correction():
+        if named == "vespo" and "masks" in self._correction()[0]:
             yield BoundNote(
                 "VESPO takes the weights against vLLM into the response's own: one masked token "
                 "counts as 1e-8, and the response is gone",
@@ -1108,53 +1088,14 @@ class _Reader(ReleaseReader):
             yield "off_policy_mask_threshold masks the policy loss, not the KL"
         if (quantile := self.keys.number("top_entropy_quantile")) is not None and quantile < 1:
             yield "top_entropy_quantile masks tokens of the policy loss, not of the KL"
-        if self._read("reward_clip_range", "") and self.request.script == "rloo":
+        if self._read("reward_clip_range", "") and self.is_rloo:
             yield "reward_clip_range clips the task reward, before the KL is taken off"
-
-    def _rules(self) -> None:
-        fork, script = self.request.fork, self.request.script
-        source = f"trl/trainer/{script}_trainer.py"
-        if fork is not None:
-            text = f"{fork.title} computes its own loss: the KL is k3 of each token"
-            self.rules.append(Rule(text, fork.source))
-        elif self.request.shipped is not None:
-            text = (
-                f"the KL is {self.request.shipped[0]}, which TRL does not have: orch_trl_kl.py, "
-                "beside the launch, adds it"
-            )
-            self.rules.append(Rule(text, "backends/trl/launch/orch_trl_kl.py"))
-        elif script == "rloo":
-            where = "train" if self.at[:2] < FIRST_NEW_RLOO else "_generate_and_score_completions"
-            self.rule(
-                "the KL is k1, summed over the response and subtracted from the reward before the "
-                "leave-one-out baseline",
-                f"{source}: {where}",
-            )
-        else:
-            self.rule("the KL is k3 of each token, in the loss", f"{source}: _compute_loss")
-            if self.at >= FIRST_CORRECTED:
-                default = self.keys.defaults["use_bias_correction_kl"]
-                self.rule(
-                    "with use_bias_correction_kl it is multiplied by the importance ratio and its "
-                    f"gradient; unless given that is {default}, before 1.10.0 False, since then "
-                    "True",
-                    f"{source}: _compute_loss",
-                )
-        beta = self._name("beta")
-        if not self.keys.has(beta):
-            text = f"{beta} is {self.keys.defaults.get(beta, '')} unless given"
-            of_release = f"TRL {self.version}, trl/trainer/{script}_config.py"
-            is_own = fork is not None and beta in fork.defaults
-            self.rules.append(Rule(text, fork.source if fork and is_own else of_release))
 
     def _changes(self, loss: InLoss, oldest: str) -> Iterator[LaunchChange]:
         """Yield the change of k3 in the loss to the token's reverse KL, if the release has it."""
-        others = self.request.fork is not None or self.request.shipped is not None
-        if not loss.active or others or self.at < FIRST_CORRECTED:
-            return
         key = "use_bias_correction_kl"
         written = f"--{key} True" if self.written.startswith("--") else f"{key}=True"
-        edit = self.keys.edit(key, "True", written)
+        edit = self.keys.edit(key, "True", written) if loss.active and self._corrects() else None
         if edit is not None:
             since = ", which TRL has since 0.26.0"
             since = since if version_tuple(oldest) < FIRST_CORRECTED else ""

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
@@ -24,6 +23,7 @@ from orchestrator.audit.reading import (
 from orchestrator.kl.estimators import Clamp
 from orchestrator.library.launches import (
     AuditNote,
+    Divisor,
     Given,
     HeldKeys,
     InLoss,
@@ -31,12 +31,10 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
-    Rule,
     Surroundings,
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
-from orchestrator.losses.table import LOSS_STEPS
 
 DISABLE, USE_LOSS = "algorithm.disable_kl", "algorithm.use_kl_loss"
 PENALTY, COEFFICIENT = "algorithm.kl_penalty", "algorithm.kl_coef"
@@ -82,7 +80,7 @@ OLD = OWN | {
     GROUP: "5",
 }
 """Key -> the default of February and March 2025: examples/grpo_example.yaml, actor's dataclass."""
-DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
+DIVIDED_BY: Mapping[str, Divisor] = {
     "grpo": "group_std",
     "gae": "batch_std",
     "reinforce_plus_plus": "batch_std",
@@ -115,10 +113,8 @@ def is_easyr1(launch: Launch) -> bool:
     if launch.words:
         named = [w.text for w in launch.words if _KEYS.match(w.text)]
         return len(named) > 1 and any(n.startswith("worker.") for n in named)
-    keys = {key for document in launch.documents for key in document.values}
-    return any(k.startswith("worker.actor.") for k in keys) and any(
-        k.startswith("algorithm.") for k in keys
-    )
+    own = ("worker.actor.", "algorithm.")
+    return all(any(key.startswith(each) for key in launch.in_files) for each in own)
 
 
 def reading(launch: Launch) -> LaunchReading:
@@ -188,9 +184,9 @@ def _of_checkout(launch: Launch) -> Iterator[tuple[str, str]]:
 
 def _unseen(keys: Keys, config: str, launch: Launch) -> None:
     """Record a missing configuration file. Assume EasyR1's own; any other may set every key."""
-    if not config or launch.documents:
-        return
     name = config.strip("'\"").rpartition("/")[2]
+    if launch.documents or not config:
+        return
     if name in ("config.yaml", "grpo_example.yaml"):
         keys.assumes.append(f"{shown(config)}, which is not here, is EasyR1's own")
     else:
@@ -199,6 +195,7 @@ def _unseen(keys: Keys, config: str, launch: Launch) -> None:
 
 class _Reader(ReleaseReader):
     library = "verl"
+    title = "EasyR1"
 
     def without_key(self, unread: Mapping[str, Given]) -> None:
         """Note words of a command that set no key (main.py: OmegaConf.from_cli and merge)."""
@@ -215,8 +212,8 @@ class _Reader(ReleaseReader):
             keys.defaults = OLD | dict(keys.defaults)
         off, use = False if old else self.switch(DISABLE), OLD_USE if old else USE_LOSS
         in_loss = keys.switch(use)
-        kind = OLD_TYPE if old and in_loss else PENALTY
-        weight = OLD_COEFFICIENT if old and in_loss else COEFFICIENT
+        of_old = old and in_loss
+        kind, weight = (OLD_TYPE, OLD_COEFFICIENT) if of_old else (PENALTY, COEFFICIENT)
         beta, estimator = None if off else keys.number(weight), None
         if off is False and beta != 0:
             self.switch(use)
@@ -230,17 +227,7 @@ class _Reader(ReleaseReader):
         elif not off:
             reward = InReward(beta != 0, estimator, beta)
         self.notes += keys.doubled((DISABLE, USE_LOSS, PENALTY, COEFFICIENT))
-        self.rules += (
-            Rule(
-                f"{DISABLE} switches every KL off; else {USE_LOSS} says whether it is in the loss "
-                "or in the reward",
-                "EasyR1, verl/trainer/ray_trainer.py: fit",
-            ),
-            Rule(
-                f"{PENALTY} names the estimator in either place",
-                "EasyR1, verl/trainer/core_algos.py: compute_kl",
-            ),
-        )
+        self.sources = dict.fromkeys(("reward", "loss"), "verl/trainer/ray_trainer.py: fit")
         if MAIN in self.launch.beside:
             keys.assumes.append("the code beside it does as EasyR1's: orch has none to compare")
         inert = (USE_LOSS, PENALTY, COEFFICIENT) if off else ()
@@ -248,59 +235,54 @@ class _Reader(ReleaseReader):
         own = advantage is not None and advantage not in DIVIDED_BY
         regime = regime_of_sizes(keys, BATCH, MINIBATCH, EPOCHS)
         batch, minibatch = keys.integer(BATCH), keys.integer(MINIBATCH)
+        why = ""
         if batch and minibatch and batch % minibatch:
             why = f"{BATCH} {batch} is no multiple of {MINIBATCH} {minibatch}"
             self.stops(why, "verl/trainer/ray_trainer.py", BATCH, MINIBATCH)
-            regime = TrainingRegime(None, why)
-        if own and regime.on_policy:
+        elif own and regime.on_policy:
             why = f"{ADVANTAGE} {advantage} is a fork's own, which may count a batch otherwise"
-            regime = TrainingRegime(None, why)
+        regime = TrainingRegime(None, why) if why else regime
         return self.found(
             reward,
             loss,
             advantage_estimator=advantage,
             chosen=(("advantage", str(advantage)),) if own else (),
             group_size=keys.integer(GROUP),
-            inactive=tuple(each for k in inert for each in keys.inert(k, f"{DISABLE} is true")),
-            settings=tuple(keys.settings),
-            changes=tuple(_changes(keys, kind, old, bool(loss.active))),
+            inactive=keys.inert(f"{DISABLE} is true", *inert),
+            changes=_changes(keys, kind, old, bool(loss.active)),
             regime=regime,
-            surroundings=_surroundings(keys),
+            surroundings=self._surroundings(),
             held=HeldKeys(keys.given, "structured", _table(), "EasyR1", exact=False),
         )
 
-
-def _surroundings(keys: Keys) -> Surroundings:
-    advantage, average, kind = (keys.text(key) for key in (ADVANTAGE, AVERAGE, LOSS_TYPE))
-    divided = DIVIDED_BY.get(advantage or "")
-    unread = []
-    if divided is None:
-        unread.append(f"the advantage estimator '{advantage or '…'}' does not rescale the KL")
-    name = LOSSES.get(kind or "", kind or "")
-    ratio = LOSS_STEPS[name].ratio if name in LOSS_STEPS else None
-    if ratio is None:
-        unread.append(f"{LOSS_TYPE} {kind or '…'} has PPO's ratio: orch does not know it")
-    bypass = next((k for k in keys.given if "bypass" in k and keys.switch(k)), "")
-    if bypass:
-        unread.append(f"{bypass} takes the engine's log-probabilities for the old ones")
-    dual = keys.number(DUAL)
-    return Surroundings(
-        policy_loss=name,
-        old_is_sampler=bool(bypass),
-        ratio=ratio,
-        also_drops=f"tokens of negative advantage whose ratio is above {dual or 0:g} ({DUAL})"
-        if kind == "default" and dual and OLD_USE not in keys.defaults
-        else "",
-        clamp=Clamp(None if OLD_USE in keys.defaults else 20.0, 10.0),
-        clamp_of=("k3",),
-        clip=clip_range(keys.number(CLIP_LOW), keys.number(CLIP_HIGH)),
-        advantage_divided_by=divided,
-        divided_because=f"{ADVANTAGE} {advantage}",
-        own_rollout_in_mean=advantage == "grpo",
-        length_weighted=average == "seq",
-        aggregation_because=f"{AVERAGE} {average}",
-        unread=tuple(unread),
-    )
+    def _surroundings(self) -> Surroundings:
+        keys = self.keys
+        advantage, average, kind = (keys.text(key) or "" for key in (ADVANTAGE, AVERAGE, LOSS_TYPE))
+        divided = DIVIDED_BY.get(advantage)
+        if divided is None:
+            self.unknown_advantage(advantage)
+        name = LOSSES.get(kind, kind)
+        bypass = next((k for k in keys.given if "bypass" in k and keys.switch(k)), "")
+        if bypass:
+            self.unread.append(f"{bypass} takes the engine's log-probabilities for the old ones")
+        is_old = OLD_USE in keys.defaults
+        dual = 0 if is_old or kind != "default" else keys.number(DUAL)
+        drops = f"tokens of negative advantage whose ratio is above {dual or 0:g} ({DUAL})"
+        return Surroundings(
+            policy_loss=name,
+            old_is_sampler=bool(bypass),
+            ratio=self.ratio(name, kind),
+            also_drops=drops if dual else "",
+            clamp=Clamp(None if is_old else 20.0, 10.0),
+            clamp_of=("k3",),
+            clip=clip_range(keys.number(CLIP_LOW), keys.number(CLIP_HIGH)),
+            advantage_divided_by=divided,
+            divided_because=f"{ADVANTAGE} {advantage}",
+            own_rollout_in_mean=advantage == "grpo",
+            length_weighted=average == "seq",
+            aggregation_because=f"{AVERAGE} {average}",
+            unread=tuple(self.unread),
+        )
 
 
 def _changes(keys: Keys, kind: str, old: bool, in_loss: bool) -> Iterator[LaunchChange]:
@@ -311,5 +293,4 @@ def _changes(keys: Keys, kind: str, old: bool, in_loss: bool) -> Iterator[Launch
     # A fork's own advantage may do anything to a KL in the reward.
     if keys.text(ADVANTAGE) in (None, *DIVIDED_BY):
         yield keys.change("k1 in the reward", (use, "false"), (PENALTY, "kl"))
-    weight = (OLD_TYPE, "mse") if old else (PENALTY, "mse")
-    yield keys.change("k2 in the loss", (use, "true"), weight)
+    yield keys.change("k2 in the loss", (use, "true"), (OLD_TYPE if old else PENALTY, "mse"))

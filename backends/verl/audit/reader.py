@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import zip_longest
 from math import prod
 from pathlib import Path
-from typing import Literal
 
 from backends.verl.audit import easyr1
 from backends.verl.audit.composed import ComposedKeys
@@ -48,7 +48,7 @@ from backends.verl.manifest import (
     USE_REWARD,
     V1,
 )
-from backends.verl.releases import BEFORE_SWITCH, Example, example
+from backends.verl.releases import example
 from orchestrator.audit.checkout import functions
 from orchestrator.audit.commands import hydra_file
 from orchestrator.audit.key_check import is_among
@@ -69,7 +69,7 @@ from orchestrator.audit.reading import (
     truncated,
     two_temperatures,
 )
-from orchestrator.kl.estimators import Clamp, Correction, EngineWeight
+from orchestrator.kl.estimators import Clamp, Correction, EngineWeight, Ratio
 from orchestrator.library.key_tables import (
     KeyTables,
     Option,
@@ -82,6 +82,7 @@ from orchestrator.library.launches import (
     AuditNote,
     BoundNote,
     CommandWord,
+    Divisor,
     Given,
     HeldKeys,
     Inactive,
@@ -90,13 +91,13 @@ from orchestrator.library.launches import (
     Launch,
     LaunchChange,
     LaunchReading,
+    OldOf,
     Possibility,
     Surroundings,
     TrainingRegime,
 )
 from orchestrator.library.manifest import ReleaseTable
 from orchestrator.library.release_marks import Replaced
-from orchestrator.losses.table import LOSS_STEPS, LossRatio
 
 GROUP = f"{ROLLOUT}.n"
 _OWN_GROUP = re.compile(
@@ -137,7 +138,7 @@ OF_CHECKOUT = (f"{ACTOR}.grad_clip", f"{ROLLOUT}.top_k", *(row.key for row in MA
 """Further keys whose value in a checkout's own configuration counts where a launch gives none."""
 OLD_ENTROPY = "0.001"
 """entropy_coeff in the releases before 0.4.0."""
-DIVIDED_BY: Mapping[str, Literal["nothing", "group_std", "batch_std"]] = {
+DIVIDED_BY: Mapping[str, Divisor] = {
     "grpo": "group_std",
     "grpo_vectorized": "group_std",
     "grpo_passk": "group_std",
@@ -184,6 +185,13 @@ SEPARATE_KEYS = {f"{SEPARATE}.parameter_sync_step": 4}
 """Key -> default of what an asynchronous trainer updates between two syncs of the engine."""
 _BY_LENGTH = ("gspo", "geo_mean", "sapo")
 """Loss modes that average each response's tokens first, whatever loss_agg_mode is."""
+_WEIGHTS: Mapping[tuple[str, str], Correction] = {
+    ("tis", "token"): "tis_token",
+    ("tis", "sequence"): "tis_sequence",
+    ("mis", "token"): "mis_token",
+    ("mis", "sequence"): "mis_sequence",
+}
+OFF = ("", "null", "none", "false")
 LOGGER, TRACKING = "trainer.logger", "verl/utils/tracking.py"
 """Every release refuses a logger that is not in its list, in this file. The list has grown:
 releases before the first table are held to that table's."""
@@ -198,14 +206,12 @@ def _composed() -> KeyTables:
     return load_tables(KEYS, driven=FACTS)
 
 
+@cache
 def _index(version: str) -> int:
     """Return the index of a release among those whose keys are known."""
     return sum(version_tuple(each) < version_tuple(version) for each in _composed().versions)
 
 
-FIRST_GSPO_AGGREGATED = _index("0.9.1")
-"""Index of 0.9.1: GSPO's tokens are aggregated by loss_agg_mode, token-mean by default. Before, by
-seq-mean-token-mean always (core_algos.py: compute_policy_loss_gspo)."""
 ESTIMATORS = {
     str(name): str(estimator)
     for name, estimator in MANIFEST.meanings(PENALTY, NEWEST).items()
@@ -216,34 +222,18 @@ _NAMES = {name: name for name in ("kl", "abs", "mse", "low_var_kl", "k3+")}
 """verl's estimators, one name for each, and one of the straight-through ones."""
 FIRST_WITH_SWITCH = _index("0.4.0")
 """Index of 0.4.0: before it, use_kl_loss alone says whether the reward has the KL."""
-FIRST_SIZED, FIRST_CORRECTION, FIRST_LOSSES, FIRST_V1 = map(_index, ("0.3.0", "0.6.1", "0.7.1", V1))
-"""Indices of 0.3.0 (a minibatch beyond the batch is refused), 0.6.1 (rollout_correction), 0.7.1
-(workers/utils/losses.py) and 0.9.0 (the V1 trainer with its modes)."""
-FIRST_REGISTERED = _index("0.5.0")
-"""Index of 0.5.0: register_adv_est adds an advantage estimator."""
 UNBOUNDED = (
     "k3 has no bound on its exponential before 0.4.1: where the policy is far from the reference "
     "on one token, its gradient is not a number"
 )
-FIRST_BOUNDED = _index("0.4.1")
-"""Index of 0.4.1: k3's log-ratio is within 20. Before, exp has no bound, and its gradient at a gap
-of 119 nats is NaN (core_algos.py: kl_penalty)."""
-ENGINE_MODE, FIRST_ENGINE_MODE = f"{ROLLOUT}.logprobs_mode", _index("0.7.0")
+ENGINE_MODE = f"{ROLLOUT}.logprobs_mode"
 """The kind of the engine's log-probabilities; processed_logprobs by default since 0.7.0, which
 brought the key."""
-FIRST_BYPASS_LOSS = _index("0.7.0")
-"""Index of 0.7.0: in a bypass, the trainer before v1 has the loss bypass_mode whatever loss_mode
-says."""
 TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
-LOG_PROBS, FIRST_LOG_PROBS = f"{ROLLOUT}.calculate_log_probs", _index(V1)
+LOG_PROBS = f"{ROLLOUT}.calculate_log_probs"
 """The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
 in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
-FIRST_STRAIGHT = _index("0.8.0")
-"""Index of 0.8.0: from 0.6.0 to 0.7.1 an estimator with `+` stops at the first update."""
 MEGATRON = "ppo_megatron_trainer"
-_LAST_MEGATRON = _index("0.9.0")
-"""Index of 0.9.0, the last release whose configuration for Megatron keys.json has."""
-PINNED = "pinned "
 OPEN = (
     *(f"{section}.megatron." for section in (ACTOR, "actor_rollout_ref.ref", "critic")),
     "critic.model.override_config.",
@@ -319,14 +309,14 @@ def _megatron() -> tuple[frozenset[str], ...]:
 def table(version: str, *, megatron: bool = False) -> ReleaseTable | None:
     """Return the keys of a release's own configuration, or None where orch does not have them."""
     versions = _composed().versions
-    if megatron and version in versions[: _LAST_MEGATRON + 1]:
+    if megatron and version in versions[: _index("0.9.0") + 1]:
         own = ReleaseTable(version, _megatron()[versions.index(version)])
     elif megatron or version not in versions:
         return None
     else:
         own = TABLES.get(version) or _composed().table(version)
     loggers = TABLES[min(TABLES, key=version_tuple)].values[LOGGER] | {"tracking"}
-    values = {LOGGER: loggers, **own.values} if _index(version) < FIRST_STRAIGHT else own.values
+    values = {LOGGER: loggers, **own.values} if _index(version) < _index("0.8.0") else own.values
     return replace(own, added=(*own.added, *ADDED, *OPEN), values=values)
 
 
@@ -480,72 +470,49 @@ def is_entry_point(text: str) -> bool:
 
 def config_name(words: Sequence[CommandWord]) -> str | None:
     """Return the configuration that a command names, without folder and ending, or None."""
-    texts = [word.text for word in words]
-    for i, text in enumerate(texts):
-        name, _, value = text.partition("=")
+    for word, following in zip_longest(words, words[1:], fillvalue=CommandWord("")):
+        name, _, value = word.text.partition("=")
         if name in ("--config-name", "-cn", "--config_name"):
-            value = value or (texts[i + 1] if i + 1 < len(texts) else "")
-            return value.strip("'\"").removesuffix(".yaml").rpartition("/")[2]
+            value = (value or following.text).strip("'\"")
+            return value.removesuffix(".yaml").rpartition("/")[2]
     return None
 
 
 def _configures(launch: Launch) -> bool:
     """Return True if one of the configuration files is for verl's trainer."""
-    keys = {key for document in launch.documents for key in document.values}
-    return any(k.startswith("actor_rollout_ref.") for k in keys) and any(
-        k in KL_KEYS or k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys
-    )
+    keys = launch.in_files
+    of_kl = any(k.startswith(("algorithm.", f"{ACTOR}.")) for k in keys)
+    return of_kl and any(k.startswith("actor_rollout_ref.") for k in keys)
 
 
-def _release(launch: Launch, keys: Keys) -> tuple[int, str, list[int]]:
-    """Return the index of the assumed release, the reason, and the indices of all that fit."""
-    known_releases = releases()
-    pinned = launch.versions.get("verl")
-    if pinned is not None:
-        version, _, why = pinned.partition(" ")
-        at = nearest(known_releases.versions, version)
-        given = keys.last(USE_REWARD)
+_Release = tuple[int, str, str, list[int]]
+"""The index of the assumed release, its name, the reason, and the indices of all that fit."""
+
+
+def _release(launch: Launch, keys: Keys) -> _Release:
+    tables = releases()
+    version, why = launch.release("verl")
+    if version:
+        at, given = nearest(tables.versions, version), keys.last(USE_REWARD)
         # A release before 0.4.0 refuses this key without a mark: such a pin is of something else,
         # unless the user gave it.
-        if at >= FIRST_WITH_SWITCH or given is None or given.mark or why.startswith("--library"):
-            return at, f"{PINNED}{version}: {why}", [at]
-    fitting = known_releases.accepting(keys.given, launch.bounds("verl")[0])
+        if at >= FIRST_WITH_SWITCH or given is None or given.mark or ": --library" in why:
+            return at, version, why, [at]
+    fitting = tables.accepting(keys.given, launch.bounds("verl")[0])
+    before = [i for i in fitting if i < FIRST_WITH_SWITCH]
+    is_whole = not launch.words and not any(d.builds_on for d in launch.documents)
+    why = ""
     if keys.has(USE_REWARD):
-        fitting = [i for i in fitting if i >= FIRST_WITH_SWITCH] or fitting
-    elif (
-        not launch.words
-        and keys.has(REWARD_BETA)
-        and not any(d.builds_on for d in launch.documents)
-    ):
-        older = [i for i in fitting if i < FIRST_WITH_SWITCH]
-        if older:
-            why = f"a whole configuration without {USE_REWARD}, which 0.4.0 brought"
-            return older[-1], why, older
-    elif BEFORE_SWITCH in launch.versions and keys.has(REWARD_BETA):
-        older = [i for i in fitting if i < FIRST_WITH_SWITCH]
-        if older and older != fitting:
-            return older[-1], launch.versions[BEFORE_SWITCH], older
-    elif (copied := _example(keys, fitting)) is not None:
-        is_before = copied.side == "before"
-        same_side = [i for i in fitting if (i < FIRST_WITH_SWITCH) == is_before]
-        keys.assumes.append(
-            f"it runs on the release it was written for: its keys are those of verl's own "
-            f"{copied.path} of {copied.day}, {copied.side} {USE_REWARD} came (0.4.0)"
-        )
-        return same_side[-1], f"verl's own {copied.path} of {copied.day} gives its keys", same_side
+        fitting = [i for i in fitting if i not in before] or fitting
+    elif before and is_whole and keys.has(REWARD_BETA):
+        fitting, why = before, f"a whole configuration without {USE_REWARD}, which 0.4.0 brought"
+    elif before and before != fitting and (copied := example(keys.given)):
+        path, day, side = copied
+        fitting = [i for i in fitting if (i in before) == (side == "before")]
+        why = f"its keys are those of verl's own {path} of {day}"
+        keys.assumes.append(f"it runs on the release it was written for: {why}")
     at = fitting[-1]
-    dropped = known_releases.excluding(keys.given, at)
-    if dropped and at < len(known_releases.versions) - 1:
-        return at, f"the newest release that has {dropped[0]}", fitting
-    return at, known_releases.fit(keys.given, at), fitting
-
-
-def _example(keys: Keys, fitting: list[int]) -> Example | None:
-    """Return verl's own script that a launch copies, if its keys fit releases around 0.4.0."""
-    if not keys.has(REWARD_BETA) or keys.has(USE_LOSS):
-        return None
-    both = fitting[0] < FIRST_WITH_SWITCH <= fitting[-1]
-    return example(keys.given) if both else None
+    return at, tables.versions[at], why or tables.why(keys.given, at), fitting
 
 
 class _Reader(ReleaseReader):
@@ -553,20 +520,14 @@ class _Reader(ReleaseReader):
 
     library = title = "verl"
 
-    def __init__(
-        self, launch: Launch, keys: Keys, entry: str | None, release: tuple[int, str, list[int]]
-    ) -> None:
-        at, because, spread = release
-        version = releases().versions[at]
-        if because.startswith(PINNED):
-            version, _, because = because.removeprefix(PINNED).partition(": ")
+    def __init__(self, launch: Launch, keys: Keys, entry: str | None, release: _Release) -> None:
+        self.at, version, because, self.spread = release
         super().__init__(launch, keys, entry, version, because)
-        self.at, self.spread = at, spread
         named = filter(_OWN_GROUP.search, keys.given.keys() - _all_keys().keys)
         mine = ((key, keys.text(key)) for key in sorted(named))
         self.own_group = next((key for key, text in mine if text != "1"), "")
         """The key of a fork that may be the size of a group."""
-        engine = keys.text(ENGINE) if keys.has(ENGINE) else None
+        engine = keys.text(ENGINE)
         if engine and not _ENGINES.fullmatch(engine) and self._has_group_of_one():
             self.own_group = ENGINE
         key = next((each for each in keys.given if each.startswith(_ASYNC_KEYS)), "")
@@ -603,10 +564,10 @@ class _Reader(ReleaseReader):
         for name in re.findall(r"\w+", logger.text) if tracking and logger else ():
             if name not in tracking and self.entry == MAIN:
                 self.stops(f"the code beside it has no logger {name}", TRACKING, LOGGER)
-        is_old = self.at < FIRST_V1 or self.entry != MAIN or keys.has(f"reward.{TOP_REWARD}")
+        is_old = not self.since(V1) or self.entry != MAIN or keys.has(f"reward.{TOP_REWARD}")
         if keys.text(TOP_REWARD, "null") != "null" and not is_old and "verl" in launch.versions:
             why = f"{MAIN} does not read {TOP_REWARD} since {V1}: write reward.{TOP_REWARD}"
-            self.notes.append(AuditNote(why, keys.lines(TOP_REWARD), apart=True))
+            self.note(why, TOP_REWARD, apart=True)
         if not self.own_group and (of_verl or keys.has(GROUP)):
             self.notes += self._has_group_of_one()
         return self.found(
@@ -614,11 +575,10 @@ class _Reader(ReleaseReader):
             in_loss,
             advantage_estimator=advantage,
             group_size=group,
-            inactive=tuple(self._inactive(in_reward, in_loss)),
-            settings=tuple(keys.settings),
-            changes=tuple(self._changes(in_reward, in_loss)),
+            inactive=self._inactive(in_reward, in_loss),
+            changes=self._changes(in_reward, in_loss),
             change_note=DEAD_ADVICE if DEAD_REWARD.search(self.entry) else "",
-            chosen=tuple(self._chosen(advantage)),
+            chosen=self._chosen(advantage),
             assumes=(*keys.assumes, *self._assumed()),
             possibilities=keys.possibilities(self.put) or tuple(self.sides),
             regime=regime,
@@ -646,7 +606,7 @@ class _Reader(ReleaseReader):
         """Return the key or entry point that makes rollouts lag behind the policy, or ""."""
         if self.ahead:
             return f"{self.ahead} samples with an older policy"
-        mode = self.keys.text(MODE) if self.at >= FIRST_V1 else "sync"
+        mode = self.keys.text(MODE) if self.since(V1) else "sync"
         if mode is not None and "async" in mode:
             return f"{MODE} {mode} samples with an older policy"
         return ""
@@ -655,12 +615,12 @@ class _Reader(ReleaseReader):
         """Return the training regime: on-policy if each batch of rollouts serves one train step."""
         if ahead := self._samples_ahead():
             return TrainingRegime(False, ahead, ahead=True)
-        if self.at >= FIRST_V1 and self.keys.text(MODE) is None:
+        if self.since(V1) and self.keys.text(MODE) is None:
             return TrainingRegime.unread([MODE])
         batch, minibatch = self.keys.number(BATCH), self.keys.number(MINIBATCH)
         if batch and minibatch and batch > minibatch and batch % minibatch:
             return self._uneven(batch, minibatch)
-        checked = self.at >= FIRST_SIZED and not self._is_dynamic()
+        checked = self.since("0.3.0") and not self._is_dynamic()
         if batch and minibatch and batch < minibatch and checked:
             return TrainingRegime(
                 None,
@@ -677,10 +637,10 @@ class _Reader(ReleaseReader):
     def _uneven(self, batch: float, minibatch: float) -> TrainingRegime:
         """Return the regime of a batch that is no multiple of its minibatch."""
         sizes = f"{BATCH} {batch:g} is no multiple of {MINIBATCH} {minibatch:g}"
-        if self.at >= FIRST_V1:
+        if self.since(V1):
             steps = -(-batch // minibatch)
             return TrainingRegime.of_steps(steps, f"{sizes}, and verl fills it up")
-        if self.at >= FIRST_STRAIGHT:
+        if self.since("0.8.0"):
             source = "verl/protocol.py: make_iterator"
             self.stops(sizes, source, BATCH, MINIBATCH)
         return TrainingRegime(
@@ -696,22 +656,15 @@ class _Reader(ReleaseReader):
         """
         keys = self.keys
         plain = {STRATEGY: ("fsdp", "fsdp2"), SEQUENCE_PARALLEL: ("1",), MODE: ("sync",)}
-        if (
-            self.at < FIRST_V1
-            or "verl" not in self.launch.versions
-            or any(keys.has(key) and keys.text(key) not in plain[key] for key in plain)
-        ):
+        is_plain = all(not keys.has(key) or keys.text(key) in plain[key] for key in plain)
+        if not self.since(V1) or "verl" not in self.launch.versions or not is_plain:
             return
-        sizes = {
-            key: keys.integer(key) if keys.has(key) or key in DEFAULTS else default
-            for key, default in ((BATCH, 0), (MINIBATCH, 0), (GROUP, 0), (NODES, 1), (GPUS, 1))
-        }
-        batch, minibatch, group, nodes, gpus_per_node = sizes.values()
-        micro = keys.integer(MICRO)
-        if not (batch and minibatch and group and nodes and gpus_per_node):
+        batch, minibatch, group = (keys.integer(key) for key in (BATCH, MINIBATCH, GROUP))
+        nodes, micro = keys.integer(NODES, 1), keys.integer(MICRO)
+        gpus = (keys.integer(GPUS, 1) or 0) * (nodes or 0)
+        if not (batch and minibatch and group and gpus):
             return
-        gpus, checked = nodes * gpus_per_node, not self._is_dynamic()
-        rollouts = minibatch * group
+        rollouts, checked = minibatch * group, not self._is_dynamic()
         if checked and batch < minibatch:
             why = f"{BATCH} {batch} is less than {MINIBATCH} {minibatch}"
             self.stops(why, "verl/workers/config/actor.py: validate", BATCH, MINIBATCH)
@@ -733,16 +686,16 @@ class _Reader(ReleaseReader):
         one; a checkout's own trainer would name it."""
         name = self.keys.text(ADVANTAGE)
         texts = (self.launch.beside.get(path) or "" for path in TRAINERS)
-        is_new = name not in (None, *KNOWN) and self.at < FIRST_REGISTERED
+        is_new = name not in (None, *KNOWN) and not self.since("0.5.0")
         of_main = self.entry in ("", MAIN)
         return is_new and of_main and not any(str(name) in text for text in texts)
 
     def _refused_bound(self) -> None:
         """Note if the policy loss of a release that is named refuses its own bound."""
         mode = self.keys.text(LOSS_MODE) or ""
-        if mode in LOSS_FLOORS and self.at >= FIRST_STRAIGHT and "verl" in self.launch.versions:
+        if mode in LOSS_FLOORS and self.since("0.8.0") and "verl" in self.launch.versions:
             key, least, default = LOSS_FLOORS[mode]
-            value = self.keys.number(key) if self.keys.has(key) else default
+            value = self.keys.number(key, default)
             if value is not None and value <= least:
                 why = f"the policy loss {mode} needs {key} above {least:g}"
                 self.stops(why, "verl/trainer/ppo/core_algos.py", LOSS_MODE, key)
@@ -750,14 +703,11 @@ class _Reader(ReleaseReader):
     def _refused_layout(self) -> None:
         """Note if the engine's tensor parallelism does not divide the GPUs."""
         keys = self.keys
-        if not (keys.has(TENSOR) and keys.has(GPUS)) or (
-            keys.has(MODE) and keys.text(MODE) != "sync"
-        ):
-            return
-        tensor, gpus = keys.integer(TENSOR), keys.integer(GPUS)
-        nodes = keys.integer(NODES, 1)
-        if tensor and gpus and nodes and gpus * nodes % tensor:
-            why = f"{TENSOR} {tensor} does not divide {gpus * nodes} GPUs"
+        tensor = keys.integer(TENSOR)
+        is_sync = not keys.has(MODE) or keys.text(MODE) == "sync"
+        gpus = (keys.integer(GPUS) or 0) * (keys.integer(NODES, 1) or 0) if tensor else 0
+        if is_sync and tensor and gpus % tensor:
+            why = f"{TENSOR} {tensor} does not divide {gpus} GPUs"
             self.stops(why, "verl/workers: _build_rollout", TENSOR, GPUS)
 
     def _is_dynamic(self) -> bool:
@@ -774,8 +724,7 @@ class _Reader(ReleaseReader):
         keys = self.keys
         on = keys.switch(USE_LOSS)
         of = ("actor/dp_actor.py: update_policy", "utils/losses.py: ppo_loss")
-        where = f"verl/workers/{of[self.at >= FIRST_LOSSES]}"
-        self.rule(f"the loss has the KL where {USE_LOSS} is true", where)
+        self.sources["loss"] = f"verl/workers/{of[self.since('0.7.1')]}"
         if on is None and keys.has(LOSS_BETA) and keys.number(LOSS_BETA) == 0:
             return InLoss(False, None, 0.0)
         if on is None:
@@ -784,13 +733,8 @@ class _Reader(ReleaseReader):
         if not on:
             return InLoss(False)
         if path := _never_in_loss(self.launch):
-            self.rule("the checkout's own actor reads no kl_loss_coef", path)
-            self.notes.append(
-                AuditNote(
-                    f"{USE_LOSS} puts no KL into the loss: {path} beside it reads no kl_loss_coef",
-                    keys.lines(USE_LOSS),
-                )
-            )
+            why = f"{USE_LOSS} puts no KL into the loss: {path} beside it reads no kl_loss_coef"
+            self.note(why, USE_LOSS)
             return InLoss(False)
         estimator, straight = self._estimator(LOSS_TYPE)
         beta = self.number(LOSS_BETA)
@@ -804,35 +748,22 @@ class _Reader(ReleaseReader):
         plain = name.removesuffix("+")
         if plain not in ESTIMATORS:
             self.unknown.append(f"{key} is '{name}', which verl does not have")
-            self.notes.append(
-                AuditNote(
-                    f"{key}={name} stops verl at the first update: it is not implemented",
-                    self.keys.lines(key),
-                )
-            )
+            self.note(f"{key}={name} stops verl at the first update: it is not implemented", key)
             return None, False
         straight = name.endswith("+")
-        if straight and self.at < FIRST_STRAIGHT and key == LOSS_TYPE:
-            self.notes.append(
-                AuditNote(
-                    f"{key}={name} stops verl {self.version} at the first update; it works from "
-                    "0.8.0",
-                    self.keys.lines(key),
-                )
-            )
-        source = "verl/trainer/ppo/core_algos.py: kl_penalty"
-        self.rule(f"{key} {name} is {ESTIMATORS[plain]}", source)
+        if straight and not self.since("0.8.0") and key == LOSS_TYPE:
+            stops = f"stops verl {self.version} at the first update; it works from 0.8.0"
+            self.note(f"{key}={name} {stops}", key)
         return ESTIMATORS[plain], straight and ESTIMATORS[plain] != "k2"
 
     def _reward(self, in_loss: InLoss) -> InReward:
         keys = self.keys
-        source = "verl/trainer/ppo/ray_trainer.py: fit"
-        if self.at >= FIRST_WITH_SWITCH:
+        self.sources["reward"] = "verl/trainer/ppo/ray_trainer.py: apply_kl_penalty"
+        if self.since("0.4.0"):
             on = keys.switch(USE_REWARD)
             if on is None and in_loss.active and not keys.has(USE_REWARD):
                 on = False
                 keys.assumes.append(f"{USE_REWARD} is not true: {keys.opaque}")
-            self.rule(f"the reward has the KL where {USE_REWARD} is true (0.4.0 and later)", source)
             if on is None and keys.has(REWARD_BETA) and keys.number(REWARD_BETA) == 0:
                 return InReward(False, None, 0.0)
             if on is None:
@@ -840,15 +771,11 @@ class _Reader(ReleaseReader):
                 return InReward(None)
         else:
             used = keys.switch(USE_LOSS)
-            self.rule(f"before 0.4.0 the reward has the KL unless {USE_LOSS} is true", source)
             if used is None:
                 return InReward(None)
             on = not used
-        if on and self.entry and (dead := DEAD_REWARD.search(self.entry)):
-            self.rule(f"the trainer of {dead[0]} never calls apply_kl_penalty", "recipe/")
-            return InReward(False)
-        if on and keys.text(ADVANTAGE) == PARTS:
-            self.rule(PARTS_WHY, "verl/trainer/ppo/core_algos.py: compute_gdpo_outcome_advantage")
+        is_dropped = DEAD_REWARD.search(self.entry) or keys.text(ADVANTAGE) == PARTS
+        if on and is_dropped:
             return InReward(False)
         if self._ambiguous(on, in_loss):
             return InReward(None)
@@ -857,7 +784,6 @@ class _Reader(ReleaseReader):
         estimator, _ = self._estimator(PENALTY)
         if keys.text(ADVANTAGE) in TO_GO.values():
             estimator = "k1_to_go"
-            self.rule("its advantage estimator charges a token later k1 only", "orch_verl.py")
         beta = self.number(REWARD_BETA)
         return InReward(None if beta is None else beta != 0, estimator, beta)
 
@@ -868,10 +794,11 @@ class _Reader(ReleaseReader):
             return False
         if self.keys.switch(USE_LOSS) or self.keys.number(REWARD_BETA) == 0:
             return False
-        self.sides = [
-            Possibility("verl is before 0.4.0", release=self._newest(before=True)),
-            Possibility("verl is 0.4.0 or later", release=self._newest(before=False)),
-        ]
+        sides = (("is before 0.4.0", True), ("is 0.4.0 or later", False))
+        for words, before in sides:
+            newest = [i for i in self.spread if (i < FIRST_WITH_SWITCH) == before][-1]
+            side = Possibility(f"verl {words}", release=releases().versions[newest])
+            self.sides.append(side)
         self.unknown.append(
             "its keys fit releases before and after 0.4.0: before, k1 is in the reward unless "
             f"{USE_LOSS} is true; since, only where {USE_REWARD} is true. Say which: "
@@ -879,43 +806,28 @@ class _Reader(ReleaseReader):
         )
         return True
 
-    def _newest(self, *, before: bool) -> str:
-        """Return the newest release that fits the keys, on one side of 0.4.0."""
-        fitting = [i for i in self.spread if (i < FIRST_WITH_SWITCH) == before]
-        return releases().versions[fitting[-1]]
-
     def _inactive(self, in_reward: InReward, in_loss: InLoss) -> Iterator[Inactive]:
         keys = self.keys
-        for key in filter(self._bypassed, (REJECTION, IS_WEIGHTS, LOSS_MODE)):
-            yield from keys.inert(key, self._bypassed(key))
+        for key in (REJECTION, IS_WEIGHTS, LOSS_MODE):
+            if why := self._bypassed(key):
+                yield from keys.inert(why, key)
         if in_reward.active is False:
-            zero = in_reward.beta == 0
-            off = (
-                f"{USE_REWARD} is not true"
-                if self.at >= FIRST_WITH_SWITCH
-                else (f"{USE_LOSS} is true, which takes the KL out of the reward in this release")
-            )
-            if keys.text(ADVANTAGE) == PARTS and keys.switch(USE_REWARD):
-                off = PARTS_WHY
-                yield from keys.inert(USE_REWARD, off)
-            if not zero and self.entry and DEAD_REWARD.search(self.entry):
-                off = "this entry point's trainer never puts a KL into the reward"
-                if keys.switch(USE_REWARD):
-                    yield from keys.inert(USE_REWARD, off)
-            why = "the KL in the reward is multiplied by 0" if zero else off
-            if zero:
-                yield from keys.inert(USE_REWARD, why)
-            yield from keys.inert(PENALTY, why)
-            if not zero:
-                yield from keys.inert(REWARD_BETA, why)
-        if in_loss.active is False:
-            zero = in_loss.beta == 0
-            why = "the KL in the loss is multiplied by 0" if zero else f"{USE_LOSS} is not true"
-            if zero:
-                yield from keys.inert(USE_LOSS, why)
-            else:
-                yield from keys.inert(LOSS_BETA, why)
-            yield from keys.inert(LOSS_TYPE, why)
+            asked = keys.switch(USE_REWARD)
+            why = f"{USE_REWARD} is not true"
+            if in_reward.beta == 0:
+                why = "the KL in the reward is multiplied by 0"
+            elif DEAD_REWARD.search(self.entry):
+                why = "this entry point's trainer never puts a KL into the reward"
+            elif keys.text(ADVANTAGE) == PARTS and asked:
+                why = PARTS_WHY
+            elif not self.since("0.4.0"):
+                why = f"{USE_LOSS} is true, which takes the KL out of the reward in this release"
+            idle = (PENALTY,) if in_reward.beta == 0 else (PENALTY, REWARD_BETA)
+            yield from keys.inert(why, *([USE_REWARD] if asked else ()), *idle)
+        if in_loss.active is False and in_loss.beta == 0:
+            yield from keys.inert("the KL in the loss is multiplied by 0", USE_LOSS, LOSS_TYPE)
+        elif in_loss.active is False:
+            yield from keys.inert(f"{USE_LOSS} is not true", LOSS_BETA, LOSS_TYPE)
 
     def _surroundings(self, group: int | None, in_reward: InReward) -> Surroundings:
         """Return the surroundings of the KL term in the loss of this release."""
@@ -926,7 +838,7 @@ class _Reader(ReleaseReader):
             self.unknown_advantage(advantage)
         because = f"{ADVANTAGE} {advantage}"
         if divided == "group_std":
-            by_deviation = read(BY_DEVIATION, FIRST_WITH_SWITCH, "True")
+            by_deviation = read(BY_DEVIATION, "0.4.0", "True")
             because += f", {BY_DEVIATION} {by_deviation}"
             if group == 1 or by_deviation.lower() in ("false", "0", "no", "off"):
                 divided = "nothing"
@@ -934,27 +846,21 @@ class _Reader(ReleaseReader):
                 own = f"{self.own_group} decides it"
                 why = own if self.own_group else keys.why_unknown(GROUP)
                 unread.append(f"{GROUP} is above 1: {why}")
-        mode = read(LOSS_MODE, FIRST_WITH_SWITCH, "vanilla")
-        aggregation = read(AGGREGATION, FIRST_WITH_SWITCH, "token-mean")
-        entropy = as_number(read(ENTROPY, FIRST_WITH_SWITCH, OLD_ENTROPY))
+        mode = read(LOSS_MODE, "0.4.0", "vanilla")
+        aggregation = read(AGGREGATION, "0.4.0", "token-mean")
+        entropy = as_number(read(ENTROPY, "0.4.0", OLD_ENTROPY))
         if self._bypassed(LOSS_MODE):
             mode = "bypass_mode"
         correction, weight = self._correction()
         name, ratio = self._policy_loss(mode, weighed=bool(correction))
-        if ratio is None:
-            unread.append(f"the loss mode '{shown(mode)}' has PPO's ratio: orch does not know it")
         to_engine = bool(self.bypass) or mode == "bypass_mode"
         unread += self._raw(to_engine=bool(correction) or to_engine)
-        old_of: Literal["", "batch", "sync"] = ""
-        updates: float | None = 0
-        if self._samples_ahead() and not to_engine:
-            old_of, updates = self._recomputed()
+        old_of, updates = self._recomputed(to_engine=to_engine)
         if old_of and ratio == "token" and not correction:
             ratio = "none"
-        by_length = mode in _BY_LENGTH
-        if mode == "gspo" and self.at >= FIRST_GSPO_AGGREGATED:
-            by_length = False
-        differs = by_length and aggregation != "seq-mean-token-mean"
+        by_length = mode in _BY_LENGTH and not (mode == "gspo" and self.since("0.9.1"))
+        of_mode = f"{LOSS_MODE} {mode}, " if by_length else ""
+        is_mean = aggregation == "seq-mean-token-mean"
         rejects = self._rejects()
         return Surroundings(
             advantage_divided_by=divided,
@@ -965,16 +871,16 @@ class _Reader(ReleaseReader):
             clip=clip_range(keys.number(CLIP_LOW), keys.number(CLIP_HIGH)),
             correction=correction,
             engine_weight=weight,
-            length_weighted=aggregation == "seq-mean-token-mean" or by_length,
-            kl_loss_factor=None if differs else 1.0,
-            aggregation_because=f"{LOSS_MODE} {mode}, {AGGREGATION} {aggregation}"
-            if by_length
-            else f"{AGGREGATION} {aggregation}",
+            length_weighted=is_mean or by_length,
+            kl_loss_factor=None if by_length and not is_mean else 1.0,
+            aggregation_because=f"{of_mode}{AGGREGATION} {aggregation}",
             entropy=entropy or 0.0,
             discount=self._discount(advantage),
-            controller=self._controller() if in_reward.active else "",
+            controller=f"{CONTROLLER} adaptive"
+            if in_reward.active and keys.text(CONTROLLER) == "adaptive"
+            else "",
             own_reference=keys.own_reference(REFERENCE_MODEL, POLICY_MODEL),
-            clamp=Clamp(20.0 if self.at >= FIRST_BOUNDED else None, 10.0),
+            clamp=Clamp(20.0 if self.since("0.4.1") else None, 10.0),
             clamp_of=("k3",),
             also_drops=self._dual() if (old_of or ratio == "token") and name == "ppo" else "",
             old_is_sampler=to_engine,
@@ -983,16 +889,20 @@ class _Reader(ReleaseReader):
             bound_notes=tuple(self._bound_notes(mode, aggregation)),
             rejected=("responses" if "seq" in rejects else "tokens") if rejects else "",
             rejected_because=f"{REJECTION} {rejects}",
-            notes=() if self.at >= FIRST_BOUNDED else (UNBOUNDED,),
+            notes=() if self.since("0.4.1") else (UNBOUNDED,),
             unread=(
                 *unread,
                 *truncated(keys, top_p=f"{ROLLOUT}.top_p", top_k=f"{ROLLOUT}.top_k"),
             ),
         )
 
-    def _read_since(self, key: str, since: int, before: str) -> str:
+    def since(self, first: str) -> bool:
+        """Return True for a release that is not older than `first`."""
+        return self.at >= _index(first)
+
+    def _read_since(self, key: str, since: str, before: str) -> str:
         """Return a value; `before`, in the releases before `since`. Note what is unknown."""
-        if self.at < since and not self.keys.has(key):
+        if not self.since(since) and not self.keys.has(key):
             return before
         return self.read(key, DEFAULTS[key])
 
@@ -1002,29 +912,29 @@ class _Reader(ReleaseReader):
         if cap := keys.number(_CAP):
             words = f"token-level truncated importance sampling (at most {cap:g})"
             return words, EngineWeight("tis_token", most=cap)
-        if self.at == FIRST_CORRECTION - 1 and keys.has(_OLD_WEIGHTS):
+        if not self.since("0.6.1") and keys.has(_OLD_WEIGHTS):
             cap = keys.number(f"{_OLD_WEIGHTS}_threshold")
             level = keys.text(f"{_OLD_WEIGHTS}_level", "")
             kind = f"{level or 'token'}-level truncated importance sampling (at most {cap})"
             return (kind if keys.switch(_OLD_WEIGHTS) and cap else ""), None
-        if self.at < FIRST_CORRECTION:
+        if not self.since("0.6.1"):
             return "", None
-        weights = self._read_since(IS_WEIGHTS, FIRST_CORRECTION, "null").lower()
-        if weights in ("", "null", "none", "false") or self._bypassed(IS_WEIGHTS):
+        weights = self._read_since(IS_WEIGHTS, "0.6.1", "null").lower()
+        off = weights in OFF or self._bypassed(IS_WEIGHTS)
+        if off or self._has_no_log_probs(IS_WEIGHTS):
             return "", None
-        if self._has_no_log_probs(IS_WEIGHTS):
-            return "", None
-        bound = self._read_since(IS_THRESHOLD, FIRST_CORRECTION, "2.0")
-        kind = "IcePop's masks" if "_" in bound else "truncated importance sampling"
-        level = "sequence" if weights == "sequence" else "token"
-        limit = f"within {bound.replace('_', ' to ')}" if "_" in bound else f"at most {bound}"
-        low, *most = [as_number(end) for end in ("0_" * ("_" not in bound) + bound).split("_")]
-        masks: Correction = "mis_sequence" if level == "sequence" else "mis_token"
-        cuts: Correction = "tis_sequence" if level == "sequence" else "tis_token"
+        bound = self._read_since(IS_THRESHOLD, "0.6.1", "2.0")
+        low, _, high = bound.rpartition("_")
+        of_sequence = weights == "sequence"
+        words, kind = f"truncated importance sampling (at most {bound})", "tis"
+        if low:
+            words, kind = f"IcePop's masks (within {low} to {high})", "mis"
+        level = "sequence" if of_sequence else "token"
+        least, most = as_number(low or "0"), as_number(high)
         weight = None
-        if low is not None and len(most) == 1 and most[0]:
-            weight = EngineWeight(masks if "_" in bound else cuts, low, most[0])
-        return f"{level}-level {kind} ({limit})", weight
+        if least is not None and most:
+            weight = EngineWeight(_WEIGHTS[kind, level], least, most)
+        return f"{level}-level {words}", weight
 
     def _bypassed(self, key: str) -> str:
         """Return why a key does nothing in a bypass; empty where it acts.
@@ -1035,13 +945,14 @@ class _Reader(ReleaseReader):
         text = self.keys.text
         # Old recipes take the engine's log-probabilities by a key of their own.
         is_on = self.keys.has(BYPASS) or self.entry.startswith("verl.experimental")
-        if not (self.bypass and is_on and self.at >= FIRST_CORRECTION):
+        if not (self.bypass and is_on and self.since("0.6.1")):
             return ""
         if self._is_v1():
             idle = () if text(LOSS_MODE) == "bypass_mode" else (IS_WEIGHTS, REJECTION)
         else:
             of_ratio = (IS_WEIGHTS, REJECTION) if text(BYPASS_LOSS, "") != "reinforce" else ()
-            idle = (LOSS_MODE if self.at >= FIRST_BYPASS_LOSS else "", *of_ratio)
+            # The trainer before v1 has the loss bypass_mode whatever loss_mode says.
+            idle = (LOSS_MODE if self.since("0.7.0") else "", *of_ratio)
         return "the trainer does not read it in a bypass" if key in idle else ""
 
     def _raw(self, *, to_engine: bool) -> Iterator[str]:
@@ -1051,12 +962,12 @@ class _Reader(ReleaseReader):
         if the launch has a ratio to the engine's probabilities.
         """
         keys, temperature = self.keys, f"{ROLLOUT}.temperature"
-        at = keys.number(temperature) if keys.has(temperature) else None
+        at = keys.number(temperature)
         is_other = keys.has(ENGINE) and keys.text(ENGINE) != "vllm"
         if is_other or not to_engine:
             return
         mode = keys.text(ENGINE_MODE, "processed_logprobs")
-        if self.at < FIRST_ENGINE_MODE and at not in (None, 0, 1):
+        if not self.since("0.7.0") and at not in (None, 0, 1):
             yield (
                 f"the engine's log-probabilities are at {temperature} {at:g} as the trainer's are: "
                 f"verl {self.version} leaves that to vLLM, whose later releases give raw ones, of "
@@ -1071,7 +982,7 @@ class _Reader(ReleaseReader):
         """Return True, once with a remark, if the correction of this key has no probabilities of
         the engine."""
         keys = self.keys
-        given = keys.switch(LOG_PROBS, default=self.at >= FIRST_LOG_PROBS)
+        given = keys.switch(LOG_PROBS, default=self.since(V1))
         if given is not False or self._samples_ahead():
             return False
         does = "verl stops at the first step" if self.bypass else "verl goes on without it"
@@ -1084,39 +995,35 @@ class _Reader(ReleaseReader):
             self.notes.append(note)
         return True
 
-    def _policy_loss(self, mode: str, *, weighed: bool) -> tuple[str, LossRatio | None]:
+    def _policy_loss(self, mode: str, *, weighed: bool) -> tuple[str, Ratio | None]:
         """Return the policy loss and its ratio; None for one that orch does not know.
 
         `weighed`: it has weights against the engine. `mode`: bypass_mode has one of two losses.
         """
-        keys = self.keys
         name = str(LOSSES.get(mode, mode))
         if self._removes_clip():
             name = "unclipped"
+        elif mode == "bypass_mode" and self.keys.text(BYPASS_LOSS) == "reinforce":
+            name = "weighted_reinforce" if weighed else "reinforce"
         elif mode == "bypass_mode":
-            if not keys.has(BYPASS_LOSS) or keys.text(BYPASS_LOSS) != "reinforce":
-                name = "ppo"
-            else:
-                name = "weighted_reinforce" if weighed else "reinforce"
-        return name, LOSS_STEPS[name].ratio if name in LOSS_STEPS else None
+            name = "ppo"
+        return name, self.ratio(name, mode)
 
     def _removes_clip(self) -> str:
         """Return the key that takes PPO's clip away; empty without one."""
-        given = next((key for key in self.keys.given if key.endswith(REMOVES_CLIP)), "")
-        return given if given and self.keys.switch(given) else ""
+        ends = (key for key in self.keys.given if key.endswith(REMOVES_CLIP))
+        return next((key for key in ends if self.keys.switch(key)), "")
 
     def _is_v1(self) -> bool:
         """Return True if trainer v1 runs, which keeps loss_mode where bypass_mode is true."""
         if self.keys.has(USES_V1):
             return self.keys.switch(USES_V1) is not False
-        return self.at >= FIRST_V1 and not _OWN_LOOP.search(self.entry)
+        return self.since(V1) and not _OWN_LOOP.search(self.entry)
 
     def _dual(self) -> str:
         """Return what the second clip drops, which verl has since 0.4.0."""
-        if self.at < FIRST_WITH_SWITCH:
-            return ""
         given = self.keys.number(DUAL, DUAL_DEFAULT)
-        if given is not None and given >= LARGE:
+        if not self.since("0.4.0") or (given is not None and given >= LARGE):
             return ""
         most = "c" if given is None else f"{given:g}"
         return (
@@ -1128,7 +1035,7 @@ class _Reader(ReleaseReader):
         """Yield where a policy loss or a mask of verl is not what its name says (core_algos.py)."""
         keys = self.keys
         lines = keys.lines(LOSS_MODE)
-        newest = self.at >= FIRST_GSPO_AGGREGATED
+        newest = self.since("0.9.1")
         if mode == "gspo" and newest and aggregation != "seq-mean-token-mean":
             yield BoundNote(
                 f"GSPO is the mean over responses, and {AGGREGATION} {aggregation} weighs a "
@@ -1170,46 +1077,48 @@ class _Reader(ReleaseReader):
                 f"{AGGREGATION}=seq-mean-token-mean",
                 lines,
             )
-        yield from self._weight_notes(mode)
-        if removes := self._removes_clip():
-            yield BoundNote(
-                f"{removes} is on: nothing at all bounds a step or the drift, but for the learning "
-                "rate",
-                f"{removes}=False",
-            )
-        if mode in ("dppo_tv", "dppo_kl") and not keys.has(DUAL):
+        is_dppo = mode in ("dppo_tv", "dppo_kl")
+        if is_dppo and not keys.has(DUAL):
             yield BoundNote(
                 f"DPPO's weight is cut to {DUAL}, by default 3: verl's own comment asks for a "
                 "large one, 20",
                 f"{DUAL}=20",
                 lines,
             )
-        if mode in ("dppo_tv", "dppo_kl") and not self.bypass:
+        if is_dppo and not self.bypass:
             yield BoundNote(
                 "DPPO's distance is to the trainer's old policy here; the paper's is to the policy "
                 "that sampled",
                 f"{BYPASS}=True",
                 lines,
             )
-        kind = (keys.text(REJECTION, "") or "").lower()
-        bound = f"{REJECTION}_threshold"
-        if "k1" in kind and keys.has(bound):
-            text = keys.text(bound) or ""
-            low, _, high = text.partition("_")
-            ends = as_number(low), as_number(high)
-            if ends[0] and ends[1] and abs(ends[0] * ends[1] - 1) > 1e-3:
-                yield BoundNote(
-                    f"the bounds {text} of {REJECTION} are of the inverse ratio: they keep "
-                    f"{1 / ends[1]:.3g} to {1 / ends[0]:.3g} of trainer over engine",
-                    f"{bound}={1 / ends[1]:.3g}_{1 / ends[0]:.3g}, where those were meant",
-                    keys.lines(bound),
-                )
+        yield from self._weight_notes(mode)
 
     def _weight_notes(self, mode: str) -> Iterator[BoundNote]:
-        """Yield where the weights against the engine are not what their name says."""
+        """Yield where a clip, a mask or the weights against the engine are not what their names
+        say."""
         keys = self.keys
+        if removes := self._removes_clip():
+            yield BoundNote(
+                f"{removes} is on: nothing at all bounds a step or the drift, but for the learning "
+                "rate",
+                f"{removes}=False",
+            )
+        bound = f"{REJECTION}_threshold"
+        text = keys.text(bound, "") or ""
+        low, high = (as_number(end) for end in text.partition("_")[::2])
+        of_k1 = "k1" in (keys.text(REJECTION, "") or "").lower()
+        if of_k1 and low and high and abs(low * high - 1) > 1e-3:
+            least, most = f"{1 / high:.3g}", f"{1 / low:.3g}"
+            yield BoundNote(
+                f"the bounds {text} of {REJECTION} are of the inverse ratio: they keep {least} to "
+                f"{most} of trainer over engine",
+                f"{bound}={least}_{most}, where those were meant",
+                keys.lines(bound),
+            )
+
         weights = (keys.text(IS_WEIGHTS) or "").lower() if keys.has(IS_WEIGHTS) else ""
-        weighed = weights not in ("", "null", "none", "false")
+        weighed = weights not in OFF
         if mode == "geo_mean" and weighed:
             yield BoundNote(
                 "geo_mean takes the weights against the engine as their geometric mean over the "
@@ -1218,8 +1127,7 @@ class _Reader(ReleaseReader):
                 f"{IS_WEIGHTS}=null",
                 keys.lines(IS_WEIGHTS),
             )
-        other = keys.text(BYPASS_LOSS) if keys.has(BYPASS_LOSS) else ""
-        if other == "reinforce" and mode != "bypass_mode" and self._is_v1():
+        if keys.text(BYPASS_LOSS) == "reinforce" and mode != "bypass_mode" and self._is_v1():
             yield BoundNote(
                 f"{BYPASS_LOSS} is not read by trainer v1, the default: the loss is that of "
                 f"{LOSS_MODE} {mode}",
@@ -1227,7 +1135,7 @@ class _Reader(ReleaseReader):
                 keys.lines(BYPASS_LOSS),
             )
         normalized = f"{IS_WEIGHTS}_batch_normalize"
-        if weighed and keys.has(normalized) and keys.switch(normalized):
+        if weighed and keys.switch(normalized):
             yield BoundNote(
                 "the weights against the engine are divided by their mean: none is bounded by "
                 f"{IS_THRESHOLD} any more",
@@ -1237,9 +1145,9 @@ class _Reader(ReleaseReader):
 
     def _rejects(self) -> str:
         """Return the criteria by which verl rejects samples; empty if it rejects none."""
-        kinds = self._read_since(REJECTION, FIRST_CORRECTION, "null").lower()
-        none = kinds in ("", "null", "none") or bool(self._bypassed(REJECTION))
-        return "" if none or self._has_no_log_probs(REJECTION) else kinds
+        kinds = self._read_since(REJECTION, "0.6.1", "null").lower()
+        acts = kinds not in OFF and not self._bypassed(REJECTION)
+        return kinds if acts and not self._has_no_log_probs(REJECTION) else ""
 
     def _bypass(self) -> bool | None:
         """Return True if the old log-probabilities are the engine's; None if that is unknown."""
@@ -1259,15 +1167,17 @@ class _Reader(ReleaseReader):
         self.unread.append(f"{self.entry} {does}, as verl's recipe does")
         return self.is_fully
 
-    def _recomputed(self) -> tuple[Literal["sync", "batch"], float | None]:
+    def _recomputed(self, *, to_engine: bool) -> tuple[OldOf, float | None]:
         """Return when the trainer computes old log-probabilities of samples that lag, and the
-        updates from then on; None if they are not known.
+        updates from then on; None if they are not known. `to_engine`: the engine's are taken.
 
         (experimental/fully_async_policy/fully_async_trainer.py and trainer/ppo/v1/
         trainer_separate_async.py: _compute_old_log_prob)
         """
+        if to_engine or not self._samples_ahead():
+            return "", 0
         number = self.keys.number
-        separate = self.at >= FIRST_V1 and self.keys.text(MODE) == "separate_async"
+        separate = self.since(V1) and self.keys.text(MODE) == "separate_async"
         if not self.is_fully and not separate:
             return "batch", regime_of_sizes(self.keys, BATCH, MINIBATCH, PPO_EPOCHS).steps
         sizes = SEPARATE_KEYS if separate else FULLY_KEYS
@@ -1278,38 +1188,29 @@ class _Reader(ReleaseReader):
     def _discount(self, advantage: str) -> str:
         """Return λ and γ where they are not 1, for the advantages that read them."""
         read = {"gae": (LAMBDA, GAMMA), "reinforce_plus_plus": (GAMMA,)}.get(advantage, ())
-        return self.discounts({key: key for key in read if self.keys.has(key)})
-
-    def _controller(self) -> str:
-        """Return the controller that moves the β of a KL in the reward. The loss has none."""
-        kind = self.keys.text(CONTROLLER, "fixed")
-        return f"{CONTROLLER} {kind}" if kind == "adaptive" else ""
+        return self.discounts({key: key for key in read})
 
     def _changes(self, in_reward: InReward, in_loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""
-        estimator = (LOSS_TYPE, "mse")
-        steady = (BY_DEVIATION, "False")
+        estimator, by_switch = (LOSS_TYPE, "mse"), self.since("0.4.0")
         if in_loss.active and not in_reward.active:
             yield self.keys.change("k2 in the loss", estimator)
         if in_reward.active and in_loss.active:
             yield self.keys.change("k1 in the reward alone", (USE_LOSS, "False"), (PENALTY, "kl"))
-            if self.at >= FIRST_WITH_SWITCH:
+            if by_switch:
                 yield self.keys.change("k2 in the loss alone", (USE_REWARD, "False"), estimator)
         beta = f"{in_reward.beta or in_loss.beta or 0.001:g}"
-        rewarded = [(USE_LOSS, "False"), (PENALTY, "kl"), (REWARD_BETA, beta)]
-        if self.at >= FIRST_WITH_SWITCH:
-            rewarded.insert(0, (USE_REWARD, "True"))
+        switch = [(USE_REWARD, "True")] if by_switch else []
+        rewarded = [*switch, (USE_LOSS, "False"), (PENALTY, "kl"), (REWARD_BETA, beta)]
         # An advantage that orch does not know may do anything to a KL in the reward.
         is_known = self.keys.text(ADVANTAGE) in (None, *KNOWN)
         # A group of one is mended first: then the deviation of a group rescales such a KL.
         divided = DIVIDED_BY.get(self.keys.text(ADVANTAGE) or "") == "group_std"
         if is_known and not (divided and any(each.apart for each in self.notes)):
             yield self.keys.change("k1 in the reward", *rewarded)
-        if is_known and self.at >= FIRST_WITH_SWITCH:
-            yield self.keys.change(
-                "k1 in the reward, not rescaled", *rewarded, steady, also=NOT_RESCALED
-            )
-        moved = [(USE_LOSS, "True"), estimator, (LOSS_BETA, beta)]
-        if self.at >= FIRST_WITH_SWITCH:
-            moved.insert(0, (USE_REWARD, "False"))
+        if is_known and by_switch:
+            words = "k1 in the reward, not rescaled"
+            yield self.keys.change(words, *rewarded, (BY_DEVIATION, "False"), also=NOT_RESCALED)
+        switch = [(USE_REWARD, "False")] if by_switch else []
+        moved = [*switch, (USE_LOSS, "True"), estimator, (LOSS_BETA, beta)]
         yield self.keys.change("k2 in the loss", *moved)

@@ -38,4 +38,4 @@ def test_driven_releases_stand_in_their_place_among_those_that_are_only_read(
     assert known.facts_of("1.1.post1").keys() == {"seed", "late"}
     assert known.accepting({"late": [Given("1")], "seed": [Given("1")]}) == [3]
     assert known.accepting({"kl": [Given("k1", mark="+")]}) == [0, 3], "which do not have it"
-    assert known.excluding({"old": [Given("1")]}, 1) == ["old"]
+    assert known.why({"old": [Given("1")]}, 1) == "the newest release that has old"
