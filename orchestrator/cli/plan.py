@@ -38,7 +38,7 @@ from orchestrator.runs.planned import (
     unverified_releases,
 )
 from orchestrator.runs.status import counted_faults
-from orchestrator.site.forecast import ray_shortages, time_limit_warnings, unprepared_cells
+from orchestrator.site.forecast import time_limit_warnings, unprepared_cells
 from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import slurm_options
 
@@ -168,8 +168,6 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     _print_memory(unfinished, experiment.spec.site)
     for fault in counted_faults(plan):
         say(fault)
-    for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
-        say(shortage)
     _print_power(experiment)
     counts = ", ".join(f"{count} {reason}" for reason, count in plan.counts().items())
     click.echo(f"\n{counted(len(experiment.cells), 'cell')}: {counts or 'none'}")

@@ -1,72 +1,35 @@
 """Forecast of a spec at full scale: find its faults without running it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.errors import OrchError
 from orchestrator.launch.check import translations
 from orchestrator.library.prompt_recipe import PLAN_FILE
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import price
 from orchestrator.spec.sentences import counted, few
-from orchestrator.spec.site_options import SlurmOptions, node_options
+from orchestrator.spec.site_options import SlurmOptions
 
 
 def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[str]:
-    """Return the cells whose prompts are not prepared, grouped by what to do."""
+    """Return the cells whose prompts are not prepared, grouped by what to do. Others report the
+    cells that their library refuses."""
     known: dict[str, str | None] = {}
-
-    def need(_cell: Cell, plan: LaunchPlan) -> str | None:
+    slugs: dict[str, list[str]] = {}
+    for cell, plan in translations(cells, folder):
+        if isinstance(plan, OrchError):
+            continue
         prompts = plan.files.get(PLAN_FILE, "")
         if prompts not in known:
             known[prompts] = missing(plan)
-        return known[prompts]
-
-    return _grouped(cells, folder, need)
-
-
-def ray_shortages(
-    cells: Sequence[Cell], folder: RunFolder, options: Mapping[str, object]
-) -> list[str]:
-    """Return the cells whose actors claim more CPUs than the site gives to Ray.
-
-    options: `site.options`. Without ray_cpus_per_node in them, orch gives Ray what the actors
-    claim.
-    """
-    per_node = node_options(options).ray_cpus_per_node
-    if per_node is None:
-        return []
-
-    def shortage(cell: Cell, plan: LaunchPlan) -> str | None:
-        claimed, count = plan.ray_cpus or 0, cell.resources.num_nodes
-        if plan.bring_up != "ray" or claimed <= per_node * count:
-            return None
-        title = plugins.load(cell.settings.backend.name).title
-        return (
-            f"{title} {plan.version} claims {claimed} CPUs of Ray on {count} "
-            f"nodes of {cell.resources.gpus_per_node} GPUs, and site.options.ray_cpus_per_node "
-            f"is {per_node}: it would wait for ever, without a word. Leave the option out, or "
-            f"make it at least {-(-claimed // count)}"
-        )
-
-    return _grouped(cells, folder, shortage)
-
-
-def _grouped(
-    cells: Sequence[Cell], folder: RunFolder, fault_of: Callable[[Cell, LaunchPlan], str | None]
-) -> list[str]:
-    """Return each fault with its cells, a sentence each. Others report the cells that their library
-    refuses."""
-    slugs: dict[str, list[str]] = {}
-    for cell, plan in translations(cells, folder):
-        if not isinstance(plan, OrchError) and (fault := fault_of(cell, plan)):
-            slugs.setdefault(fault, []).append(cell.slug)
+        if need := known[prompts]:
+            slugs.setdefault(need, []).append(cell.slug)
     return [
-        f"{sentence} ({counted(len(names), 'cell')}: {few(names)})"
-        for sentence, names in slugs.items()
+        f"{need} ({counted(len(names), 'cell')}: {few(names)})" for need, names in slugs.items()
     ]
 
 

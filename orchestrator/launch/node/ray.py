@@ -62,7 +62,7 @@ class NodeSetup(NamedTuple):
         """Return the CPUs that Ray is started with. With fewer than they claim, the library's
         actors would wait for ever."""
         claimed = -(-(self.ray_cpus or 0) // len(self.names))  # rounded up
-        return self.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
+        return max(process_group.num_cpus(), claimed)
 
     @property
     def agent_words(self) -> list[str]:
