@@ -52,7 +52,7 @@ def train_attempt(
 
         started = time.time()
         job = {**job, "checkpoint_step": resumable_step(cell, cell_dir)}
-        worker.redirect(attempt)
+        worker.redirect(attempt.stdout, attempt.stderr)
         if cell.scale == "micro":
             worker.one_thread()
         try:

@@ -8,12 +8,13 @@ on; a job that the server lists may have ended without an exit record. This modu
 
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 
 from orchestrator.errors import RunFolderError
 from orchestrator.files import read_json
 from orchestrator.launch.endings import Ending, failure_of, shortened
+from orchestrator.launch.looks import Looks
 from orchestrator.launch.ray.server import JobServer, RayJob, ServerRefusal, ServerUnavailable
 from orchestrator.launch.slurm import scheduler
 from orchestrator.launch.slurm.lease import LEASE_SECONDS, frozen, is_dead, silence_of
@@ -23,8 +24,6 @@ from orchestrator.rundir import AttemptDir, CellDir, SchedulerReport
 
 YOUNG_SECONDS = 90.0
 """Seconds for which an order may be on its way to the server: more than one request takes."""
-KEPT_SECONDS = 2.0
-"""Seconds for which an answer is kept."""
 
 _CANNOT_BEGIN = re.compile(r"exit code (66|126|127)\b|runtime_env|runtime environment")
 """What Ray says of a job that would fail again: no such program, the runs folder is not seen from
@@ -57,7 +56,7 @@ def polled_state(
     silence = silence_of(attempt)
     if ended is None and silence is not None and silence < LEASE_SECONDS and not is_dead(attempt):
         return SchedulerReport("running")
-    answer = answer_of(address)
+    answer = LOOKS.of(address)
     if isinstance(answer, str):
         return (
             SchedulerReport("unknown", fault=answer)
@@ -83,7 +82,7 @@ def polled_state(
 
 def polled_evaluation(sent: Submission) -> SchedulerReport:
     """Return the state of an evaluation's job, which wrote no ending so far."""
-    answer = answer_of(sent.cluster)
+    answer = LOOKS.of(sent.cluster)
     if isinstance(answer, str):
         return SchedulerReport("unknown", fault=answer)
     job = answer.get(sent.id)
@@ -142,43 +141,12 @@ def _stopped(ended: ExitRecord | None, job: RayJob | None = None) -> ExitRecord:
     return Ending("cancelled", message=why).record(began or now, over or now)
 
 
-# ---------------------------------------------------------------- one answer for many cells
-
-_answers: dict[str, tuple[float, Answer]] = {}
-_held = 0
-
-
-def answer_of(address: str) -> Answer:
-    """Return the jobs of a server, asked at most every KEPT_SECONDS, once in `one_look`."""
-    asked_at, answer = _answers.get(address, (0.0, ""))
-    if asked_at and (_held or time.monotonic() - asked_at < KEPT_SECONDS):
-        return answer
+def _answer(address: str) -> Answer:
     try:
-        answer = JobServer(address).jobs()
+        return JobServer(address).jobs()
     except (ServerUnavailable, ServerRefusal) as error:
-        answer = str(error)
-    _answers[address] = (time.monotonic(), answer)
-    return answer
+        return str(error)
 
 
-def forget() -> None:
-    """Drop all answers, because a job was submitted or stopped."""
-    _answers.clear()
-
-
-@contextmanager
-def one_look() -> Iterator[None]:
-    """Answer every question inside the context from one answer of each server."""
-    global _held
-    if not _held:
-        for address in [
-            address
-            for address, (asked_at, _) in _answers.items()
-            if time.monotonic() - asked_at >= KEPT_SECONDS
-        ]:
-            del _answers[address]
-    _held += 1
-    try:
-        yield
-    finally:
-        _held -= 1
+LOOKS = Looks(_answer, 2.0)
+"""The jobs of each server."""

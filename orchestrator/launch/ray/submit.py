@@ -179,9 +179,9 @@ def submit(
     folder.open()
     server = server_of(options)
     with submission_lock(folder):
-        look.forget()
+        look.LOOKS.forget()
         jobs = _jobs(server)
-        with look.one_look():
+        with look.LOOKS.one():
             poll = partial(look.polled_state, locked=True)
             states = [(c, folder.cell(c).state(poll=poll)) for c in cells]
         waiting = [cell for cell, state in states if state.state in RESUMABLE]
@@ -202,7 +202,7 @@ def submit(
                 sent.append(cell)
             else:
                 no_room.append(cell)
-        look.forget()
+        look.LOOKS.forget()
         return Submitted(tuple(sent), tuple(sender.ids), tuple(no_room))
 
 
@@ -412,7 +412,7 @@ def submit_evaluation(
             gpus = evaluation_gpus([cell], options)
             if room.take(JobShape(1.0, gpus, None)):
                 sent.append(sender.evaluate(cell))
-        look.forget()
+        look.LOOKS.forget()
         return ", ".join(sent)
 
 
@@ -430,8 +430,8 @@ class RayLauncher(ClusterLauncher):
 
     def fresh_look(self) -> AbstractContextManager[None]:
         """Ask each server once at most inside the context."""
-        look.forget()
-        return look.one_look()
+        look.LOOKS.forget()
+        return look.LOOKS.one()
 
     def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
         """Return the state of a cell, by the run directory and the job server."""
@@ -450,7 +450,7 @@ class RayLauncher(ClusterLauncher):
                 silent[address] = str(error)
             except ServerRefusal:
                 continue  # it does not know the job: it never came, or the Ray was restarted
-        look.forget()
+        look.LOOKS.forget()
         return next(iter(silent.values()), "")
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:

@@ -100,16 +100,15 @@ def submit(
         for sentence in reconcile(folder):
             tell(sentence)
         mark_drained(folder)
-        poll.refresh(folder)
         # Read the states under the lock: its last holder may have submitted these cells.
-        with poll.one_look(folder):
+        with poll.one_look(folder, poll.FRESH_SECONDS):
             states = [(c, folder.cell(c).state(poll=poll.polled_state)) for c in cells]
         waiting = [(cell, state) for cell, state in states if state.state in RESUMABLE]
         check_launchable([cell for cell, _ in waiting], folder)
         if not waiting:
             return Submitted()
         sent, jobs = sender.send_all(waiting, evaluate)
-        poll.forget()
+        poll.LOOKS.forget()
         ids = {cell.id for cell in sent}
         no_room = tuple(cell for cell, _ in waiting if cell.id not in ids)
         return Submitted(tuple(sent), tuple(jobs), no_room)
@@ -164,7 +163,7 @@ def submit_evaluation(
         cell_dirs = [folder.cell(cell) for cell in cells]
         elements = [[each.path.name, each.attempts()[-1].number] for each in cell_dirs]
         array = Sender(folder, options, tell).evaluate(elements, cells, exclude=exclude)
-        poll.forget()
+        poll.LOOKS.forget()
         return array
 
 
@@ -399,7 +398,7 @@ def reconcile(folder: RunFolder) -> list[str]:
             submissions.note(folder, submissions.SENT, cut.id, job=job, found=True)
             sentences.append(f"submission {cut.id} was cut short after sbatch; it is job {job}")
     if sentences:
-        poll.forget()
+        poll.LOOKS.forget()
     return sentences
 
 
@@ -474,7 +473,7 @@ def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, 
         raise _refusal(refused, options) from refused
     submissions.note(folder, submissions.SENT, submission, job=holder)
     if tries > 1:
-        poll.forget()
+        poll.LOOKS.forget()
     return holder
 
 
@@ -543,8 +542,7 @@ class SlurmLauncher(ClusterLauncher):
 
     def fresh_look(self) -> AbstractContextManager[object]:
         """Call squeue and sacct once at most inside the context."""
-        poll.refresh(self.folder)
-        return poll.one_look(self.folder)
+        return poll.one_look(self.folder, poll.FRESH_SECONDS)
 
     def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
         """Return the state of a cell, by the run directory and SLURM."""
@@ -565,7 +563,7 @@ class SlurmLauncher(ClusterLauncher):
         except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
             return f"the scheduler did not take the cancellation ({error})"
         finally:
-            poll.forget()
+            poll.LOOKS.forget()
         return ""
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:
