@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, NoReturn
 from orchestrator.errors import RunFolderError
 from orchestrator.launch import node, processes, provenance, worker
 from orchestrator.launch.endings import Ending, disk_full_error
+from orchestrator.launch.job import NOT_OURS
 from orchestrator.launch.processes import GRACE_SECONDS
 from orchestrator.records import Cell, LaunchPlan
 from orchestrator.rundir import RESUMABLE, RunFolder
@@ -45,8 +46,6 @@ _LOOK_SECONDS = 0.05
 """Seconds after which the end of a worker is noticed."""
 _LONGEST_TEXT = 900
 """Characters of a traceback in a report: a pipe takes 4,096 bytes whole, of all its writers."""
-NOT_OURS = 3
-"""Exit code of a worker whose cell another process has, or that needs no training any more."""
 
 
 class Order(NamedTuple):

@@ -20,7 +20,7 @@ from orchestrator.rundir import AttemptDir, CellDir
 from orchestrator.spec.site_options import node_options
 
 NOT_OURS = 3
-"""Exit code of a job whose cell another submission has taken over, or a person cancelled."""
+"""Exit code of a process whose cell another has, or a person cancelled."""
 
 
 def train_attempt(

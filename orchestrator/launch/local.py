@@ -19,7 +19,8 @@ from orchestrator.errors import EnvironmentFault, OrchError, RunFolderError
 from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
-from orchestrator.launch.fork_server import NOT_OURS, ForkServer, Order
+from orchestrator.launch.fork_server import ForkServer, Order
+from orchestrator.launch.job import NOT_OURS
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.records import Cell, ExitRecord
