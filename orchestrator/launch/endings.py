@@ -130,6 +130,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
             r"Failed to initialize NVML|Driver/library version mismatch|unhandled system error|"
             r"ncclRemoteError|ibv_\w+ failed|node with node id.*marked dead|raylet.*(died|crashed)|"
             r"current node timed out during startup|(Failed|Unable) to connect to GCS|"  # Ray
+            r"Ray did not come together|"  # node/ray_wait.py
             r"Input/output error|Stale file handle|Transport endpoint is not connected|"
             r"No route to host|Bus error"
         ),

@@ -34,25 +34,21 @@ def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[str]:
 
 
 def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
-    """Yield a sentence on cells that take longer than one job's time limit.
-
-    Such cells need a checkpoint to go on from.
-    """
+    """Yield a sentence on cells that take longer than one job's time limit, and have no checkpoint
+    by then to go on from, or need too many jobs."""
     limit, most = options.time_limit_hours, options.max_requeues + 1
-    long: dict[int, list[Cell]] = {}
     late: dict[float, list[Cell]] = {}
+    long: dict[int, list[Cell]] = {}
     for cell in cells:
         gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
         priced = price(cell) if gpus else None
         hours = cell.resources.hours or (priced.hours / gpus if priced else 0.0)
-        jobs = math.ceil(hours / limit)
-        every = cell.cadence.checkpoint_every_steps
-        if jobs > 1 and every is not None:
-            first = hours * every / cell.settings.num_train_steps
-            if first > limit - options.signal_seconds / 3600:
-                late.setdefault(first, []).append(cell)
-        if jobs > 1:
+        steps = cell.settings.num_train_steps
+        first = hours * (cell.cadence.checkpoint_every_steps or steps) / steps
+        if (jobs := math.ceil(hours / limit)) > most:
             long.setdefault(jobs, []).append(cell)
+        if jobs > 1 and first > limit - options.signal_seconds / 3600:
+            late.setdefault(first, []).append(cell)
     for first, group in sorted(late.items()):
         yield (
             f"{len(group)} cells write their first checkpoint after about {first:.3g} h "
@@ -60,15 +56,10 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
             "time. Lower cadence.checkpoint_every_steps, or raise site.options.time_limit_hours"
         )
     for jobs, group in sorted(long.items()):
-        sentence = f"{len(group)} cells need about {jobs} jobs of {limit:g} h each ({group[0].slug}"
-        sentence += ", ...)" if len(group) > 1 else ")"
-        if jobs > most:
-            yield f"{sentence}: more than site.options.max_requeues allows ({options.max_requeues})"
-        if any(cell.cadence.checkpoint_every_steps is None for cell in group):
-            yield (
-                f"{sentence}, and write no checkpoint before their last step: they would begin "
-                "anew each time. Set cadence.checkpoint_every_steps"
-            )
+        yield (
+            f"{len(group)} cells need about {jobs} jobs of {limit:g} h each ({group[0].slug}): "
+            f"more than site.options.max_requeues allows ({options.max_requeues})"
+        )
 
 
 def release_of(cell: Cell) -> tuple[str, str]:

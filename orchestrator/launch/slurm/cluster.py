@@ -55,10 +55,9 @@ class Partition:
 
 @dataclass(frozen=True)
 class Rights:
-    """One association of this user: an account, its QOS and its limit of jobs."""
+    """One association of this user: an account and its limit of jobs."""
 
     account: str
-    qos: frozenset[str]
     max_submit: int | None
 
 
@@ -146,7 +145,7 @@ def read_cluster() -> Cluster | None:
     texts = [_output(faults, "scontrol", "show", what, "-o") for what in ("partition", "node")]
     before = len(faults)
     for what in (
-        ("assoc", f"user={getpass.getuser()}", "format=account,qos,maxsubmit"),
+        ("assoc", f"user={getpass.getuser()}", "format=account,maxsubmit"),
         ("qos", "format=name"),
     ):
         accounting = "none" not in config.get("AccountingStorageType", "none")
@@ -167,7 +166,7 @@ def parse_cluster(
         accounting="none" not in config.get("AccountingStorageType", "none"),
         partitions=tuple(_partition(_words(line)) for line in partitions.splitlines() if line),
         nodes=tuple(_node(_words(line)) for line in nodes.splitlines() if line),
-        rights=tuple(_rights(line) for line in rights.splitlines() if line.count("|") >= 2),
+        rights=tuple(_rights(line) for line in rights.splitlines() if "|" in line),
         qos=frozenset(qos.split()),
     )
 
@@ -227,8 +226,8 @@ def _node(fields: dict[str, str]) -> ClusterNode:
 
 
 def _rights(line: str) -> Rights:
-    account, qos, submit = line.split("|")[:3]
-    return Rights(account, _names(qos), _count(submit))
+    account, submit = line.split("|")[:2]
+    return Rights(account, _count(submit))
 
 
 def _names(text: str) -> frozenset[str]:

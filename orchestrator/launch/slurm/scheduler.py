@@ -135,21 +135,10 @@ def queue(users: Iterable[str]) -> Answer:
     It knows all that have not ended and, for MinJobAge (300 s), those that have. Waiting elements
     of an array come as one line. Raise SchedulerUnavailable or SchedulerRefusal.
     """
-    # Array, index, state, node, reason, start, end, name. The name is last, because it may have a
-    # `|`.
-    fields = "--format=%F|%K|%T|%N|%r|%S|%e|%j"
+    # as sacct prints them: `_elements`. squeue has no exit code.
+    fields = "--format=%F_%K|%T||%N|%S|%e|%r|%j"
     whose = f"--user={','.join(sorted(users))}"
-    listed = call(["squeue", "--noheader", whose, "--states=all", fields])
-    elements = {}
-    for line in listed.splitlines():
-        if line.count("|") < 7:
-            continue  # the rest of somebody's job name with a line break in it
-        job, which, word, node, reason, start, end, name = line.split("|", 7)
-        times = _seconds(start), _seconds(end)
-        element = ArrayElement(word, "", node, reason, *times, name=name)
-        for index in indices(which) or [NO_ELEMENT]:
-            elements[job, index] = element
-    return elements
+    return _elements(call(["squeue", "--noheader", whose, "--states=all", fields]))
 
 
 def accounting(jobs: Iterable[str]) -> Answer:
@@ -157,16 +146,22 @@ def accounting(jobs: Iterable[str]) -> Answer:
 
     Raise SchedulerUnavailable, or SchedulerRefusal on a cluster without accounting.
     """
-    ids = list(jobs)
+    ids = ",".join(jobs)
     if not ids:
         return {}
     # sacct cuts long names by default, and poll compares whole ones.
     fields = "--format=JobID,State,ExitCode,NodeList,Start,End,Reason,JobName%256"
-    argv = ["sacct", "-X", "--noheader", "--parsable2", "--allusers", f"--jobs={','.join(ids)}"]
+    argv = ["sacct", "-X", "--noheader", "--parsable2", "--allusers", f"--jobs={ids}", fields]
+    return _elements(call(argv))
+
+
+def _elements(listed: str) -> Answer:
+    """Return the elements in lines of `array_index|state|exit code|node|start|end|reason|name`. The
+    name is last, because it may have a `|`."""
     elements = {}
-    for line in call([*argv, fields]).splitlines():
+    for line in listed.splitlines():
         if line.count("|") < 7:
-            continue
+            continue  # the rest of somebody's job name with a line break in it
         id_, state, code, node, start, end, reason, name = line.split("|", 7)
         job, _, which = id_.partition("_")
         times = _seconds(start), _seconds(end)
