@@ -54,8 +54,9 @@ def refused(options: SlurmOptions, cluster: Cluster, cells: Iterable[Cell]) -> I
     broken = all(node.usable for node in nodes)
     named = options.model_dump(mode="json"), cluster.names()
     for shape in dict.fromkeys(map(script.array_resources, cells)) or [script.ArrayResources()]:
-        job = script.ArrayJob("orch-doctor", 1, shape, size=script.job_size(options, shape))
-        flags = script.directives(script.text(job, options))
+        size = script.job_size(options, shape)
+        job = script.ArrayJob("orch-doctor", 1, shape, size, options)
+        flags = script.directives(script.text(job))
         try:
             scheduler.call(["sbatch", "--test-only", *flags, "--wrap=true"])
         except (scheduler.SchedulerRefusal, scheduler.SchedulerUnavailable) as error:

@@ -53,13 +53,14 @@ class ArrayJob(NamedTuple):
     name: str
     elements: int
     resources: ArrayResources
+    size: JobSize
+    options: SlurmOptions
+    exclude: tuple[str, ...] = ()
+    """Nodes not to use, beside those of the options."""
     after: str | None = None
     """Id of the array for whose elements the elements of this array wait, one by one."""
-    exclude: tuple[str, ...] = ()
     program: str = "orchestrator.launch.slurm.task"
     """Module that each element runs, by name."""
-    size: JobSize | None = None
-    """The part of each node in addition to GPUs. None: only the values of the site file."""
 
 
 def array_resources(cell: Cell) -> ArrayResources:
@@ -151,14 +152,14 @@ def fitting_nodes(options: SlurmOptions, gpus: int, answers: Cluster) -> Sequenc
     return [node for node in nodes if node.gpus_of(kind) >= count]
 
 
-def text(job: ArrayJob, options: SlurmOptions) -> str:
+def text(job: ArrayJob) -> str:
     """Return the script.
 
     It names no folder, because sbatch is called in the submission's folder.
     """
     from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
 
-    size = job.size or given_size(options, job.resources)
+    options, size = job.options, job.size
     most = f"%{options.max_running}" if options.max_running else ""
     more: dict[str, object] = {
         # poll.SchedulerSnapshot finds an element's log by this name.
