@@ -61,7 +61,7 @@ def train_attempt(
             say(str(error))
             message = f"{error}. On a cluster a cell that found no room waits for `orch retry`"
             ending = Ending("failed", failure="disk", message=message)
-            record = ending.record(started, time.time())
+            record = ending.record(started)
     # `orch run --wait` writes the ending of a frozen worker, and the signal of its scancel wakes
     # the worker up.
     if lease.lost or not attempt.path.exists() or attempt.read_exit() is not None:

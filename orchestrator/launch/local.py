@@ -19,11 +19,12 @@ from orchestrator.errors import EnvironmentFault, OrchError, RunFolderError
 from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
+from orchestrator.launch.endings import Ending
 from orchestrator.launch.fork_server import ForkServer, Order
 from orchestrator.launch.job import NOT_OURS
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState
 from orchestrator.launch.node.gpus import machine_gpus
-from orchestrator.records import Cell, ExitRecord
+from orchestrator.records import Cell
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import NodeOptions, node_options
 
@@ -312,7 +313,7 @@ def cancel_cell(
             write_text(attempt.cancel_reason, why)
             if late and not attempt.exit.exists():
                 # before the kill: without an exit record the launch would start the cell again
-                attempt.write_exit(cancelled_by(why))
+                attempt.write_exit(Ending("cancelled", message=why).record())
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
         # a killed worker keeps its claim until the kernel has ended it
@@ -329,17 +330,9 @@ def cancel_cell(
         if state != "cancelled":
             # If the last attempt had started, this makes a new one: the last attempt decides the
             # state.
-            cell_dir.open_attempt().write_exit(cancelled_by(why))
+            cell_dir.open_attempt().write_exit(Ending("cancelled", message=why).record())
     folder.append("cancel", cell.id)
     return CancelResult(True, "stopped" if signalled else "will not start")
-
-
-def cancelled_by(why: str) -> ExitRecord:
-    """Return the exit record of a cell that a person cancels on this machine, now."""
-    now = time.time()
-    return ExitRecord(
-        state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
-    )
 
 
 def _worker(cell_dir: CellDir) -> int | None:

@@ -183,10 +183,10 @@ def _refuse_impossible(chosen: Experiment, options: SlurmOptions) -> None:
     resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
     advice = [*never_started(options, answers, resources)] if answers else []
     for each in advice:
-        if not each.broken:
-            say(f"{each.sentence} ({each.field})")
-    if impossible := [each for each in advice if each.broken]:
-        lines = [f"  {each.sentence}; change {each.field}" for each in impossible]
+        if each.verdict != "broken":
+            say(f"{each.found} ({each.advice})")
+    if impossible := [each for each in advice if each.verdict == "broken"]:
+        lines = [f"  {each.found}; {each.advice}" for each in impossible]
         raise EnvironmentFault(
             "\n".join(["the jobs could never start, so nothing was submitted", *lines])
         )

@@ -2,8 +2,8 @@
 never starts. Every fault names the field to change."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
+from orchestrator.launch.hub_data import SiteFinding
 from orchestrator.launch.slurm import scheduler, script
 from orchestrator.launch.slurm.cluster import Cluster
 from orchestrator.records import Cell
@@ -11,18 +11,9 @@ from orchestrator.settings import Resources
 from orchestrator.spec.site_options import SlurmOptions
 
 
-class SiteAdvice(NamedTuple):
-    """One fault of a site file, or one remark on it."""
-
-    sentence: str
-    field: str = ""
-    broken: bool = True
-    """True if cells cannot run; False if they may, now or later."""
-
-
 def never_started(
     options: SlurmOptions, cluster: Cluster, resources: Iterable[Resources]
-) -> Iterator[SiteAdvice]:
+) -> Iterator[SiteFinding]:
     """Yield why jobs would wait for ever: limits of a partition, which SLURM checks only where
     EnforcePartLimits is set."""
     partition = cluster.partition(options.partition)
@@ -30,23 +21,28 @@ def never_started(
         return
     limit = partition.max_minutes
     if limit is not None and options.time_limit_hours * 60 > limit:
-        yield SiteAdvice(
+        yield SiteFinding(
+            "time_limit_hours",
+            "broken" if options.qos is None else "missing",  # a QOS may lift a partition's limit
             f"the time limit of {options.time_limit_hours:g} h is more than the partition "
             f"'{partition.name}' allows ({limit:g} minutes): jobs would wait for ever. Cells that "
             "need longer are requeued and go on from their checkpoint",
-            "site.options.time_limit_hours",
-            broken=options.qos is None,  # a QOS may lift the limit of a partition
+            "change site.options.time_limit_hours",
         )
     most = max((each.num_nodes for each in resources), default=1)
     if partition.max_nodes is not None and most > partition.max_nodes:
-        yield SiteAdvice(
+        yield SiteFinding(
+            "partition",
+            "broken",
             f"cells need {most} nodes (resources.num_nodes), and a job of '{partition.name}' may "
             f"have {partition.max_nodes}",
-            "site.options.partition",
+            "change site.options.partition",
         )
 
 
-def refused(options: SlurmOptions, cluster: Cluster, cells: Iterable[Cell]) -> Iterator[SiteAdvice]:
+def refused(
+    options: SlurmOptions, cluster: Cluster, cells: Iterable[Cell]
+) -> Iterator[SiteFinding]:
     """Yield what SLURM says against the jobs of these cells (`sbatch --test-only`)."""
     partition = cluster.partition(options.partition)
     nodes = cluster.nodes_of(partition.name) if partition else []
@@ -61,4 +57,7 @@ def refused(options: SlurmOptions, cluster: Cluster, cells: Iterable[Cell]) -> I
             scheduler.call(["sbatch", "--test-only", *flags, "--wrap=true"])
         except (scheduler.SchedulerRefusal, scheduler.SchedulerUnavailable) as error:
             message = scheduler.refusal_of(str(error), *named)
-            yield SiteAdvice(message.sentence, message.field, broken and not message.passing)
+            verdict = "broken" if broken and not message.passing else "missing"
+            check = message.field.removeprefix("site.options.") or "cluster"
+            todo = f"change {message.field}" if message.field else ""
+            yield SiteFinding(check, verdict, message.sentence, todo)

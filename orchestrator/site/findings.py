@@ -31,7 +31,7 @@ from orchestrator.launch.slurm.script import CPUS_PER_GPU
 from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import Cell, EvaluationSpec, Site
 from orchestrator.rundir import RunFolder
-from orchestrator.site.check import SiteAdvice, never_started, refused
+from orchestrator.site.check import never_started, refused
 from orchestrator.site.forecast import time_limit_warnings
 from orchestrator.site.preflight import preflight
 from orchestrator.site.probe import probe_node
@@ -69,8 +69,8 @@ def cluster_findings(
     findings += map(_jobs, launcher_of(site, "slurm", folder).resources(full))
     late = time_limit_warnings(full, options)
     findings += [SiteFinding("time limit", "missing", sentence) for sentence in late]
-    findings += map(_advice, problems)
-    if look and not any(each.broken for each in problems):
+    findings += problems
+    if look and not any(each.verdict == "broken" for each in problems):
         findings += probe_node(site, full, evaluation)
     else:
         findings += _environments(full, options)
@@ -123,12 +123,6 @@ def _jobs(job: PlannedJob) -> SiteFinding:
         advice = f"trainers take about {CPUS_PER_GPU} CPUs a GPU: site.options.cpus_per_gpu"
         return SiteFinding(check, "missing", str(job), advice)
     return SiteFinding(check, "ok", str(job))
-
-
-def _advice(advice: SiteAdvice) -> SiteFinding:
-    name = advice.field.removeprefix("site.options.") or "cluster"
-    todo = f"change {advice.field}" if advice.field and advice.broken else advice.field
-    return SiteFinding(name, "broken" if advice.broken else "missing", advice.sentence, todo)
 
 
 PACKAGES = (

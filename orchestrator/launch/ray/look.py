@@ -113,7 +113,7 @@ def _without_record(job: RayJob | None, sent: float, *, begun: bool) -> Schedule
         failure, why = "disk", scheduler.NO_ROOM_LEFT
     elif not begun and _CANNOT_BEGIN.search(ray_message):
         failure = "config"
-    began, over = (job and job.started) or sent, (job and job.ended) or time.time()
+    began, over = (job and job.started) or sent, (job and job.ended) or None
     record = Ending(state, failure=failure, message=shortened(why)).record(began, over)
     return SchedulerReport(state, record.model_copy(update={"host": ""}))
 
