@@ -129,7 +129,6 @@ PACKAGES = (
     "hydra-core",
     "mlflow",
     "optuna",
-    "submitit",
     "torch",
     "transformers",
     "safetensors",
