@@ -28,7 +28,9 @@ def commit() -> str:
     """
     root = Path(__file__).resolve().parents[2]
     if (root / ".git").exists():
-        return _checked_out(root)
+        commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
+        answers = git_answers(root, commands)
+        return answers[0] + (CHANGED if answers[1] else "") if answers else ""
     return str(origin().get("vcs_info", {}).get("commit_id", ""))
 
 
@@ -36,12 +38,6 @@ def versions() -> dict[str, str]:
     """Return the version of Python and of each numerical library that this process has imported."""
     versions_ = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPUTING}
     return {"python": platform.python_version()} | {n: str(v) for n, v in versions_.items() if v}
-
-
-def _checked_out(root: Path) -> str:
-    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
-    answers = git_answers(root, commands)
-    return answers[0] + (CHANGED if answers[1] else "") if answers else ""
 
 
 def git_answers(folder: Path, commands: Iterable[Sequence[str]]) -> list[str]:

@@ -194,16 +194,15 @@ def _backend(name: str) -> SiteFinding:
     check = f"backend {name}"
     try:
         backend = plugins.load(name)
-        by = backend.computed_by() if isinstance(backend, EmbeddedTrainer) else ""
-        releases = ", ".join(backend.versions)
-        if by or not locks_of(name):
-            return SiteFinding(check, "ok", f"{releases}, by {by}" if by else releases)
+        found = ", ".join(backend.versions)
+        if isinstance(backend, EmbeddedTrainer) and (by := backend.computed_by()):
+            found += f", by {by}"
         here = [f"{each.version} ({each.flavour})" for each in installed() if each.library == name]
-        if here:
-            listed = f"{releases}; installed on this machine: {', '.join(here)}"
-            return SiteFinding(check, "ok", listed)
+        if here or not locks_of(name):
+            found += f"; installed on this machine: {', '.join(here)}" if here else ""
+            return SiteFinding(check, "ok", found)
         advice = f"orch env create {name}@{backend.versions[0]}, where its cells run"
-        found = f"{releases}: launches are written, none is installed"
+        found += ": launches are written, none is installed"
         return SiteFinding(check, "missing", found, advice)
     except OrchError as error:
         return SiteFinding(check, "broken", "cannot be used", str(error))

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.errors import OrchError
 from orchestrator.launch.check import translations
@@ -60,14 +59,3 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
             f"{len(group)} cells need about {jobs} jobs of {limit:g} h each ({group[0].slug}): "
             f"more than site.options.max_requeues allows ({options.max_requeues})"
         )
-
-
-def release_of(cell: Cell) -> tuple[str, str]:
-    """Return the library and release that a cell trains in."""
-    ref = cell.settings.backend
-    if ref.version:
-        return ref.name, ref.version
-    try:
-        return ref.name, plugins.load(ref.name).versions[0]
-    except OrchError:
-        return ref.name, ""

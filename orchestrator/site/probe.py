@@ -16,7 +16,6 @@ from orchestrator.launch.hub_data import SiteFinding
 from orchestrator.launch.slurm.flags import SBATCH_ONLY, as_arguments, site_flags
 from orchestrator.launch.slurm.scheduler import refusal_of
 from orchestrator.records import Cell, EvaluationSpec, Site
-from orchestrator.site.forecast import release_of
 from orchestrator.site.node_facts import MARK
 from orchestrator.spec.site_options import SlurmOptions, slurm_options
 
@@ -78,7 +77,7 @@ def _one_of_each(cells: Iterable[Cell]) -> Collection[Cell]:
     what a node must have. Of several, the one with the most GPUs."""
     kinds = {
         (
-            release_of(cell),
+            cell.settings.backend,
             cell.settings.model.path,
             cell.settings.kl.reference,
             cell.settings.data,

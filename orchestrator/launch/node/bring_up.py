@@ -160,7 +160,7 @@ def _with_ranks(launched: _Launched) -> Ending:
         own = {**env, "ORCH_NODE_RANK": str(rank)}
         argv = setup.command(launched.plan.argv, own, node)
         variables = setup.environment.variables(own)
-        launched.group.start(node, argv, variables, setup.cwd, local=False, words=setup.agent_words)
+        launched.group.start(node, argv, variables, setup.cwd, setup.checks)
     return _program(launched._replace(env={**env, "ORCH_NODE_RANK": "0"}))
 
 

@@ -230,23 +230,21 @@ def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
     """
     values, faults = {}, []
     for name, source in wanted.items():
-        if source is None:
-            if name in os.environ:
-                values[name] = os.environ[name]
-            else:
-                faults.append(
-                    f"{name} is not set here; export it in the shell that submits, or "
-                    f"give a file in site.options.secrets.{name}"
-                )
-            continue
-        path = Path(source.file).expanduser()
-        try:
-            values[name] = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "is not text"
+        if source is None and name in os.environ:
+            values[name] = os.environ[name]
+        elif source is None:
             faults.append(
-                f"{name} cannot be read from {path}: {why} (site.options.secrets.{name}.file)"
+                f"{name} is not set here; export it in the shell that submits, or give a file in "
+                f"site.options.secrets.{name}"
             )
+        else:
+            path = Path(source.file).expanduser()
+            try:
+                values[name] = path.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "is not text"
+                where = f"site.options.secrets.{name}.file"
+                faults.append(f"{name} cannot be read from {path}: {why} ({where})")
     if faults:
         raise EnvironmentFault("; ".join(faults))
     return values

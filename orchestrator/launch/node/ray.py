@@ -63,12 +63,9 @@ class NodeSetup(NamedTuple):
         return max(process_group.num_cpus(), claimed)
 
     @property
-    def agent_words(self) -> list[str]:
-        """Return the arguments of another node's agent, for the checks before it starts
-        anything."""
-        words = ["--gpus", str(self.gpus_per_node)] if self.gpus_checked else []
-        interface = self.options.network_interface
-        return [*words, "--interface", interface] if interface else words
+    def checks(self) -> tuple[int, str | None]:
+        """Return the GPUs and the interface that another node's agent checks first."""
+        return self.gpus_per_node if self.gpus_checked else 0, self.options.network_interface
 
 
 @contextmanager
@@ -85,13 +82,12 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
     address = f"{host}:{port}"
     variables = setup.environment.variables(env)
     for rank, node in enumerate(setup.names):
-        words = setup.agent_words if rank else []
         argv = setup.command(
             start_argv(setup, address, rank=rank, cpus=setup.cpus_per_node, folder=group.scratch),
             env,
             node,
         )
-        group.start(node, argv, variables, setup.cwd, local=rank == 0, words=words)
+        group.start(node, argv, variables, setup.cwd, setup.checks if rank else None)
         if rank == 0 and other is not None:
             _wait_for_head(group, host, port, setup.options.start_minutes * 60)
     _wait_for_cluster(setup, group, address, variables, env)

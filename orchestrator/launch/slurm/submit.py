@@ -176,24 +176,21 @@ class Sender:
         """
         sent: list[Cell] = []
         jobs: list[str] = []
-        rest = list(waiting[: self._queue_room(evaluate)])
-        while rest:
-            refused = 0
-            try:
-                for part, exclude in self.plan_arrays(rest):
-                    refused = len(part)
+        for part, exclude in self.plan_arrays(waiting[: self._queue_room(evaluate)]):
+            full = None
+            while part:
+                try:
                     jobs.append(self.train(part, exclude, evaluate))
                     sent += part
-                return sent, jobs
-            except QueueFull as full:
-                ids = {cell.id for cell in sent}
-                # It may have room for fewer.
-                rest = [each for each in waiting if each[0].id not in ids][: refused // 2]
-                if not rest:
-                    self.tell(
-                        f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now. Run "
-                        "again when some have ended, or with --wait"
-                    )
+                    break
+                except QueueFull as refusal:
+                    full, part = refusal, part[: len(part) // 2]  # it may have room for fewer
+            if full is not None:
+                self.tell(
+                    f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now. Run "
+                    "again when some have ended, or with --wait"
+                )
+                break
         return sent, jobs
 
     def plan_arrays(
