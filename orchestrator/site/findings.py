@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator import plugins
 from orchestrator.environments.extras import extra_of, install_line
-from orchestrator.environments.lock import has_lock, installed, locks_of
+from orchestrator.environments.lock import installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch import processes
@@ -23,7 +23,6 @@ from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
-from orchestrator.launch.node.environment import environment_fault
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.ray.server import server_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
@@ -58,8 +57,7 @@ def cluster_findings(
     cluster = read_cluster()
     if cluster is None:
         advice = "is this a login node of the cluster? `scontrol ping` should say UP"
-        silent = SiteFinding("SLURM", "broken", "the controller does not answer", advice)
-        return [silent, *_environments(cells, options)]
+        return [SiteFinding("SLURM", "broken", "the controller does not answer", advice)]
     full = [cell for cell in cells if cell.scale == "full"]
     problems = [*never_started(options, cluster, [cell.resources for cell in full])]
     problems += dict.fromkeys(refused(options, cluster, full))
@@ -72,25 +70,6 @@ def cluster_findings(
     findings += problems
     if look and not any(each.verdict == "broken" for each in problems):
         findings += probe_node(site, full, evaluation)
-    else:
-        findings += _environments(full, options)
-    return findings
-
-
-def _environments(cells: Sequence[Cell], options: SlurmOptions) -> list[SiteFinding]:
-    """Return the environments of the site that this machine does not see; a node may see them."""
-    releases = {
-        (cell.declared or cell.settings).backend: (cell.resources.gpus_per_node > 0)
-        for cell in cells
-    }
-    findings = []
-    for backend, gpus in releases.items():
-        version = backend.version or plugins.load(backend.name).versions[0]
-        if has_lock(backend.name, version) and (
-            fault := environment_fault(backend.name, version, options, gpus=gpus)
-        ):
-            check = f"environment {backend.name}@{version}"
-            findings.append(SiteFinding(check, "missing", "not seen from this machine", fault))
     return findings
 
 

@@ -15,7 +15,7 @@ from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.agent import SCRATCH, end_processes
-from orchestrator.launch.node.environment import environment_of_cell, run_variables
+from orchestrator.launch.node.environment import environment_for, run_variables
 from orchestrator.launch.node.gpus import gpu_fault, peak_memory
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
@@ -108,7 +108,7 @@ def _setup(
     setup = NodeSetup(
         names=names,
         gpus_per_node=cell.resources.gpus_per_node,
-        environment=environment_of_cell(plan, cell, options),
+        environment=environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0),
         options=options,
         cwd=cwd,
         visible=(attempt.path.parents[3], *_linked(cwd)),
