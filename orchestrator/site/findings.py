@@ -61,7 +61,7 @@ def cluster_findings(
     full = [cell for cell in cells if cell.scale == "full"]
     problems = [*never_started(options, cluster, [cell.resources for cell in full])]
     problems += dict.fromkeys(refused(options, cluster, full))
-    findings = [_cluster(cluster, options), _accounting(cluster)]
+    findings = [_cluster(cluster, options)]
     findings += [SiteFinding("cluster", "missing", fault) for fault in cluster.faults]
     folder = RunFolder.of(site.runs_dir, "doctor", "full")
     findings += map(_jobs, launcher_of(site, "slurm", folder).resources(full))
@@ -76,24 +76,12 @@ def cluster_findings(
 def _cluster(cluster: Cluster, options: SlurmOptions) -> SiteFinding:
     partition = cluster.partition(options.partition)
     where = f", partition {partition.name}" if partition else ""
-    usable = [n for n in cluster.nodes if n.usable and partition and partition.name in n.partitions]
-    return SiteFinding(
-        "SLURM",
-        "ok",
-        f"{cluster.name} {cluster.version}{where}: {len(usable)} nodes "
-        f"up, arrays up to {cluster.max_array_size}",
+    nodes = cluster.nodes_of(partition.name) if partition else []
+    found = (
+        f"{cluster.name} {cluster.version}{where}: {sum(node.usable for node in nodes)} nodes up, "
+        f"arrays up to {cluster.max_array_size}"
     )
-
-
-def _accounting(cluster: Cluster) -> SiteFinding:
-    check = "accounting"
-    if not cluster.accounting:
-        return SiteFinding(check, "missing", "off", "the ends of jobs are read from their files")
-    if cluster.rights is None:
-        why = f"ask again later: {'; '.join(cluster.faults)}"
-        return SiteFinding(check, "missing", "does not answer", why)
-    accounts = sorted({right.account for right in cluster.rights})
-    return SiteFinding(check, "ok", f"accounts: {', '.join(accounts) or 'none'}")
+    return SiteFinding("SLURM", "ok", found if cluster.accounting else f"{found}, no accounting")
 
 
 def _jobs(job: PlannedJob) -> SiteFinding:
@@ -131,7 +119,13 @@ def machine_findings(
     look: start a job that checks a node of the cluster for a few seconds.
     """
     runs_dir = Path(site.runs_dir)
-    findings = [*machine(), *packages(), *backends(), runs_folder(runs_dir)]
+    findings = [
+        SiteFinding("python", "ok", platform.python_version()),
+        SiteFinding("cores", "ok", str(processes.cores())),
+        *packages(),
+        *backends(),
+        runs_folder(runs_dir),
+    ]
     findings += disk_of_checkpoints(runs_dir, cells)
     on_cluster = cluster(site, cells, evaluation, look=look)
     by_node = {each.check for each in on_cluster}
@@ -139,12 +133,6 @@ def machine_findings(
     # A node may see another disk than this machine: what it reports counts.
     findings += [each for each in at_hand if each.check not in by_node]
     return [*findings, *mlflow_store(site), *on_cluster]
-
-
-def machine() -> list[SiteFinding]:
-    """Return the version of Python and the number of cores."""
-    python = SiteFinding("python", "ok", platform.python_version())
-    return [python, SiteFinding("cores", "ok", str(processes.cores()))]
 
 
 def packages() -> list[SiteFinding]:

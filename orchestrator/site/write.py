@@ -56,8 +56,7 @@ def site_file(cluster: Cluster) -> str:
         return "\n".join([*lines, "  partition: null  # the cluster names none", ""])
     chosen = partitions[0]
     lines.append(_first("partition", [each.name for each in partitions]))
-    rights = cluster.rights or ()
-    accounts = {right.account for right in rights if right.account}
+    accounts = {right.account for right in cluster.rights if right.account}
     if accounts:
         lines.append(_first("account", sorted(accounts, key=lambda name: (name == "root", name))))
     if cluster.qos:
@@ -66,7 +65,7 @@ def site_file(cluster: Cluster) -> str:
     hours = min(24.0, (chosen.max_minutes or 1440) / 60)
     most = "no limit" if chosen.max_minutes is None else f"at most {chosen.max_minutes / 60:g}"
     lines.append(f"  time_limit_hours: {hours:g}  # {most}; longer cells are requeued and go on")
-    submit = [right.max_submit for right in rights if right.max_submit]
+    submit = [right.max_submit for right in cluster.rights if right.max_submit]
     if submit:
         lines.append(f"  max_submit_jobs: {min(submit)}  # of the account")
     return "\n".join([*lines, _ENVIRONMENTS])

@@ -71,8 +71,7 @@ class Cluster:
     accounting: bool
     partitions: tuple[Partition, ...]
     nodes: tuple[ClusterNode, ...]
-    rights: tuple[Rights, ...] | None = ()
-    """None: accounting returned none."""
+    rights: tuple[Rights, ...] = ()
     qos: frozenset[str] = frozenset()
     faults: tuple[str, ...] = field(default=())
     """Sentences on commands that failed."""
@@ -88,7 +87,7 @@ class Cluster:
         """Return, for fields of a site file, the cluster's names, for suggestions."""
         return {
             "partition": [each.name for each in self.partitions],
-            "account": sorted({right.account for right in self.rights or () if right.account}),
+            "account": sorted({right.account for right in self.rights if right.account}),
             "qos": sorted(self.qos),
             "constraint": sorted({name for node in self.nodes for name in node.features}),
         }
@@ -143,16 +142,13 @@ def read_cluster() -> Cluster | None:
     if not config:
         return None
     texts = [_output(faults, "scontrol", "show", what, "-o") for what in ("partition", "node")]
-    before = len(faults)
     for what in (
         ("assoc", f"user={getpass.getuser()}", "format=account,maxsubmit"),
         ("qos", "format=name"),
     ):
         accounting = "none" not in config.get("AccountingStorageType", "none")
         texts.append(_output(faults, "sacctmgr", "-nP", "show", *what) if accounting else "")
-    answers = replace(parse_cluster(config, *texts), faults=tuple(faults))
-    # Without an answer the user's rights are unknown, which is not the same as no rights.
-    return answers if len(faults) == before else replace(answers, rights=None)
+    return replace(parse_cluster(config, *texts), faults=tuple(faults))
 
 
 def parse_cluster(
