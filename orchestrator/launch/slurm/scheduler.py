@@ -205,15 +205,10 @@ def settings_of(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
-def seconds_of(config: Mapping[str, str], key: str, default: float) -> float:
-    """Return the number of seconds in a setting such as `10 sec`."""
-    hit = re.match(r"\d+", config.get(key, ""))
-    return float(hit[0]) if hit else default
-
-
 def max_array_size(config: Mapping[str, str]) -> int:
     """Return the maximum number of elements of an array. MaxArraySize bounds the index, from 0."""
-    return max(1, int(seconds_of(config, "MaxArraySize", 1001)))
+    text = config.get("MaxArraySize", "")
+    return max(1, int(text)) if text.isdigit() else 1001
 
 
 def _seconds(text: str) -> float:
