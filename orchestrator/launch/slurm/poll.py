@@ -89,15 +89,11 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     command that lets it go.
     """
     answer = LOOKS.of(folder)
-    if not any(s.job and not s.drained for s in answer.submissions.values()):
-        return []
     late = time.time() - PATIENCE_SECONDS
     waiting: dict[str, dict[str, list[int]]] = {}
     for (job, index), element in (answer.queued or {}).items():
-        sent = answer.by_job.get(job)
-        if sent is None or not scheduler.is_waiting(element.word):
-            continue
-        if sent.time < late or scheduler.is_held(element.reason):
+        is_late = answer.by_job[job].time < late or scheduler.is_held(element.reason)
+        if is_late and scheduler.is_waiting(element.word):
             waiting.setdefault(element.reason, {}).setdefault(job, []).append(index)
     sentences: Counter[str] = Counter()
     for reason, jobs in waiting.items():
