@@ -28,9 +28,7 @@ def commit() -> str:
     """
     root = Path(__file__).resolve().parents[2]
     if (root / ".git").exists():
-        commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
-        answers = git_answers(root, commands)
-        return answers[0] + (CHANGED if answers[1] else "") if answers else ""
+        return _checked_out(root)
     return str(origin().get("vcs_info", {}).get("commit_id", ""))
 
 
@@ -38,6 +36,12 @@ def versions() -> dict[str, str]:
     """Return the version of Python and of each numerical library that this process has imported."""
     versions_ = {name: getattr(sys.modules.get(name), "__version__", "") for name in _COMPUTING}
     return {"python": platform.python_version()} | {n: str(v) for n, v in versions_.items() if v}
+
+
+def _checked_out(root: Path) -> str:
+    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *_PACKAGES])
+    answers = git_answers(root, commands)
+    return answers[0] + (CHANGED if answers[1] else "") if answers else ""
 
 
 def git_answers(folder: Path, commands: Iterable[Sequence[str]]) -> list[str]:
