@@ -157,11 +157,9 @@ def clock_of(folder: Path) -> float:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return a JSON object from disk, or None without a file. Raise RunFolderError if it is cut."""
-    with telling(path):
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return None
+    raw = _content(path)
+    if raw is None:
+        return None
     try:
         plain = json.loads(raw)
     except ValueError:
@@ -173,13 +171,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 def read_object(kind: type[Parsed], path: Path) -> Parsed | None:
     """Return a typed object from disk, or None without a file. Raise RunFolderError if cut."""
-    with telling(path):
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return None
+    raw = _content(path)
     try:
-        return kind.model_validate_json(raw)
+        return None if raw is None else kind.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
         what = _not_an_object(path)
@@ -194,12 +188,7 @@ def read_object(kind: type[Parsed], path: Path) -> Parsed | None:
 
 def read_lines(path: Path, faults: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """Return the objects of a JSON-lines file. What cannot be read goes to `faults`."""
-    with telling(path):
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return
-    for number, line in enumerate(raw.split(b"\n"), start=1):
+    for number, line in enumerate((_content(path) or b"").split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -263,6 +252,14 @@ def is_kept(file: Path) -> bool:
     about = file.lstat()
     own = file.is_file() and not file.is_symlink() and about.st_uid == os.geteuid()
     return own and file.stem.rpartition("-")[2] == short_digest(file)
+
+
+def _content(path: Path) -> bytes | None:
+    with telling(path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
 
 
 def _not_an_object(path: Path) -> str:

@@ -28,7 +28,6 @@ HEAVY = {
     "vl_convert",
     "pandas",
     "scipy",
-    "submitit",
     "numpy",
     "rich",
     "tree_sitter",

@@ -35,7 +35,7 @@ from orchestrator.runs.planned import (
     refuse,
 )
 from orchestrator.runs.status import counted_faults
-from orchestrator.site.forecast import ray_shortages, time_limit_warnings, unprepared_cells
+from orchestrator.site.forecast import time_limit_warnings, unprepared_cells
 from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import slurm_options
 
@@ -152,8 +152,6 @@ def print_plan(experiment: Experiment, plan: "Plan") -> None:
     )
     for fault in counted_faults(plan):
         say(fault)
-    for shortage in ray_shortages(experiment.declared, experiment.folder, spec.site.options):
-        say(shortage)
     if found := _power(experiment):
         from orchestrator.analysis.power import power_lines
 

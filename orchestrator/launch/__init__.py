@@ -10,6 +10,7 @@
     progress     whether a cell that was started again got any further
     cluster_launcher  what SLURM's and a Ray's launchers do alike
     job          one attempt inside a job of a cluster
+    looks        answers of a scheduler, kept for seconds
     check        refuses, before a launch, cells that cannot be launched
     export       a checkpoint in its library's own format as a Hugging Face directory
     hub_data     models, tokenizers and data in the hub's cache

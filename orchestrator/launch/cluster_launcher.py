@@ -1,7 +1,6 @@
 """What the launchers of SLURM and of a Ray do alike: states, cancelling, ending frozen workers."""
 
 import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from typing import Any
 from orchestrator.files import read_json
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.launcher import CancelResult
-from orchestrator.launch.local import cancel_cell, cancelled_by
+from orchestrator.launch.local import cancel_cell
 from orchestrator.records import Cell
 from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
 
@@ -63,7 +62,7 @@ class ClusterLauncher(ABC):
                     continue
                 orders.append(cell_dir.attempts()[-1].read_order())
                 # If the attempt runs, this makes a newer one. Its worker then ends itself.
-                cell_dir.open_attempt().write_exit(cancelled_by(why))
+                cell_dir.open_attempt().write_exit(Ending("cancelled", message=why).record())
                 self.folder.append("cancel", cell.id)
                 before[cell.id] = state
         fault = self.end_jobs(orders)
@@ -94,10 +93,10 @@ class ClusterLauncher(ABC):
             attempt = self.folder.cell(cell).attempts()[-1]
             if attempt.exit.exists():
                 continue
-            job, now = read_json(attempt.job) or {}, time.time()
+            job = read_json(attempt.job) or {}
             host = str(job.get("host", ""))
             ending = Ending("failed", failure="hung", message=state.fault, host=host)
-            attempt.write_exit(ending.record(float(job.get("started", now)), now))
+            attempt.write_exit(ending.record(job.get("started")))
             orders.append(attempt.read_order())
             sentences.append(f"{cell.slug}: {state.fault.partition('.')[0]}; its job is ended")
         self.end_jobs(orders)

@@ -14,6 +14,7 @@ Classes of failure, which decide if orch makes another attempt by itself:
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -53,16 +54,17 @@ class Ending(NamedTuple):
     host: str = ""
     """The node at fault, if it is another node than this one."""
 
-    def record(self, started: float, ended: float) -> ExitRecord:
-        """Return the exit record, without costs."""
+    def record(self, started: float | None = None, ended: float | None = None) -> ExitRecord:
+        """Return the exit record, without costs. None: now."""
+        now = time.time()
         return ExitRecord(
             state=self.state,
             code=self.code,
             failure=self.failure,
             message=self.message,
             outcome=self.outcome,
-            started=started,
-            ended=ended,
+            started=now if started is None else started,
+            ended=now if ended is None else ended,
             host=self.host or node_name(),
         )
 
@@ -130,6 +132,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
             r"Failed to initialize NVML|Driver/library version mismatch|unhandled system error|"
             r"ncclRemoteError|ibv_\w+ failed|node with node id.*marked dead|raylet.*(died|crashed)|"
             r"current node timed out during startup|(Failed|Unable) to connect to GCS|"  # Ray
+            r"Ray did not come together|"  # node/ray_wait.py
             r"Input/output error|Stale file handle|Transport endpoint is not connected|"
             r"No route to host|Bus error"
         ),

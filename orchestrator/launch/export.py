@@ -21,12 +21,10 @@ from orchestrator.errors import CheckpointError, OrchError
 from orchestrator.files import NO_ROOM, read_object, telling, write_text
 from orchestrator.identity import digest
 from orchestrator.launch import processes, program
-from orchestrator.launch.endings import Ending, ending_of
+from orchestrator.launch.endings import ending_of
 from orchestrator.launch.node.environment import (
-    TrainerEnvironment,
     environment_fault,
     environment_for,
-    find_environment,
     read_secrets,
 )
 from orchestrator.library.checkpoints import is_complete
@@ -100,14 +98,33 @@ def _convert(
         raise ExportError(
             f"backend '{backend.name}' has no command that converts {checkpoint.path}"
         )
-    plan = _plan(cell_dir)
-    gpus = cell.resources.gpus_per_node > 0
+    plan = read_object(LaunchPlan, cell_dir.plan / "plan.json")
+    if plan is None:
+        raise ExportError(
+            f"{cell_dir.plan}/plan.json is missing: it says which release wrote the "
+            "checkpoint. Restore it, or `orch retry` the cell"
+        )
+    gpus, began = cell.resources.gpus_per_node > 0, time.time()
     environment = environment_for(plan, options, gpus=gpus)
-    began = time.time()
     log = cell_dir.exports / f"{_name(checkpoint)}.log"
-    ending = _run(argv, environment, cell_dir, log, options)
+    write_text(log, "")
+    try:
+        env = environment.variables({**options.env, **read_secrets(options.secrets)})
+        visible = (cell_dir.path,)
+        command = environment.command(argv, cell_dir.exports, visible, sorted(options.env))
+        ending = program.run(command, log, log, cwd=cell_dir.exports, env=env)
+    except OrchError as error:
+        ending = ending_of(error)
     if ending.state != "succeeded":
-        raise ExportError(_sentence(checkpoint, plan, ending, log, options, gpus=gpus))
+        failure = "out_of_memory" if ending.code == -signal.SIGKILL else ending.failure
+        advice = _ADVICE.get(failure, "")
+        if failure == "config":
+            advice = environment_fault(plan.backend, plan.version, options, gpus=gpus)
+        raise ExportError(
+            f"{checkpoint.path} could not be exported from the format of "
+            f"{plan.backend}@{plan.version} (training is not at fault): {ending.message}\n"
+            f"{advice or f'{log} has all it printed'}"
+        )
     if not is_complete(target, ("config.json",)):
         raise ExportError(
             f"{checkpoint.path}: its export ended well and left no whole policy in Hugging Face "
@@ -129,59 +146,10 @@ def _convert(
     log.unlink(missing_ok=True)
 
 
-def _plan(cell_dir: CellDir) -> LaunchPlan:
-    """Return the cell's plan, which names the library's release. Raise ExportError without it."""
-    plan = read_object(LaunchPlan, cell_dir.plan / "plan.json")
-    if plan is None:
-        raise ExportError(
-            f"{cell_dir.plan}/plan.json is missing: it says which release wrote the "
-            "checkpoint. Restore it, or `orch retry` the cell"
-        )
-    return plan
-
-
-def _run(
-    argv: tuple[str, ...],
-    environment: TrainerEnvironment,
-    cell_dir: CellDir,
-    log: Path,
-    options: NodeOptions,
-) -> Ending:
-    """Run the command to its end."""
-    write_text(log, "")
-    try:
-        env = environment.variables({**options.env, **read_secrets(options.secrets)})
-        visible = (cell_dir.path,)
-        command = environment.command(argv, cell_dir.exports, visible, sorted(options.env))
-    except OrchError as error:
-        return ending_of(error)
-    return program.run(command, log, log, cwd=cell_dir.exports, env=env)
-
-
-def _sentence(
-    checkpoint: Checkpoint,
-    plan: LaunchPlan,
-    ending: Ending,
-    log: Path,
-    options: NodeOptions,
-    *,
-    gpus: bool,
-) -> str:
-    name = f"{plan.backend}@{plan.version}"
-    advice = f"{log} has all it printed"
-    if (
-        ending.failure == "config"
-        and find_environment(plan.backend, plan.version, options, gpus=gpus) is None
-    ):
-        advice = environment_fault(plan.backend, plan.version, options, gpus=gpus)
-    elif ending.failure == "disk":
-        advice = "free some room and evaluate again"
-    elif ending.failure == "out_of_memory" or ending.code == -signal.SIGKILL:
-        advice = "it may want more memory (site.options.evaluation.memory_gib)"
-    return (
-        f"{checkpoint.path} could not be exported from {name}'s format (training is not at "
-        f"fault): {ending.message}\n{advice}"
-    )
+_ADVICE = {
+    "disk": "free some room and evaluate again",
+    "out_of_memory": "it may want more memory (site.options.evaluation.memory_gib)",
+}
 
 
 def _take(nascent: Path, target: Path) -> None:

@@ -10,37 +10,36 @@ claims, the ledger and exit records are on disk. Orders are lines of JSON on its
 pipe of all processes:
 
     {"ready": true}  {"refused": text}     of the fork server: the modules are imported, or not
-    {"started": attempt}  {"held": true}  {"settled": true}  {"fault": text}  {"bug": text}
+    {"started": attempt}  {"fault": text}  of a worker: it trains, or failed outside training
     {"ended": exit code}                   the process is gone, however it ended
 
-The reports of the last three lines have the submission of their cell. The standard library's fork
-server would import a person's own script anew in each worker, and takes its modules only once.
+The last three have the submission of their cell. The standard library's fork server would import a
+person's own script anew in each worker, and takes its modules only once.
 """
 
 import gc
 import json
 import os
-import re
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
-from orchestrator.environments.extras import missing
-from orchestrator.errors import EnvironmentFault, RunFolderError
+from orchestrator.errors import RunFolderError
 from orchestrator.launch import node, processes, provenance, worker
 from orchestrator.launch.endings import Ending, disk_full_error
+from orchestrator.launch.job import NOT_OURS
 from orchestrator.launch.processes import GRACE_SECONDS
-from orchestrator.records import Cell, ExitRecord, LaunchPlan
-from orchestrator.rundir import RESUMABLE, AttemptDir, CellDir, RunFolder
+from orchestrator.records import Cell, LaunchPlan
+from orchestrator.rundir import RESUMABLE, RunFolder
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 _LOOK_SECONDS = 0.05
@@ -67,10 +66,28 @@ class Order(NamedTuple):
 
 
 class ForkServer:
-    """The fork server, as seen by orch."""
+    """The fork server, as seen by orch. To close it stops its workers.
 
-    def __init__(self, process: "subprocess.Popen[bytes]", reports: int, output: IO[bytes]):
-        self._process, self._reports, self._output = process, reports, output
+    It has a session of its own, so that Ctrl-C reaches orch and not its workers. Its output does
+    not reach the terminal.
+    """
+
+    def __init__(self, modules: Iterable[str]):
+        self._reports, write_end = os.pipe()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+        program = [sys.executable, "-P", "-m", "orchestrator.launch.fork_server"]
+        self._process = subprocess.Popen(
+            [*program, str(os.getpid()), str(write_end), *sorted(set(modules))],
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=self._output,
+            start_new_session=True,
+            pass_fds=[write_end],
+            # In the environment, because these libraries read the number of threads when they
+            # are loaded.
+            env={**os.environ, **ONE_THREAD},
+        )
+        os.close(write_end)
         self._rest = b""
         self._used = False
 
@@ -101,22 +118,18 @@ class ForkServer:
         self._output.seek(0)
         return self._output.read().decode(errors="replace")[-2000:].strip()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Let workers write what they have, then end the fork server. Wait for its end."""
         # without a worker there is nobody to wait for, and it may be importing for seconds
-        if self._used:
-            self.signal_workers(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=GRACE_SECONDS)
-        self.signal_workers(signal.SIGKILL)
-        try:
-            self._process.wait(timeout=2 if self._used else 0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
+        for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, 2.0)):
+            if self._used:
+                self.signal_workers(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout=seconds)
+        self._process.kill()
+        self._process.communicate()
+        self._output.close()
+        os.close(self._reports)
 
     def _send(self, order: Mapping[str, object]) -> None:
         orders = self._process.stdin
@@ -124,47 +137,6 @@ class ForkServer:
             if orders is not None:
                 orders.write(json.dumps(order).encode() + b"\n")
                 orders.flush()
-
-
-@contextmanager
-def fork_server(modules: Iterable[str]) -> Iterator[ForkServer]:
-    """Run a fork server that imports these modules. Leaving the context stops its workers.
-
-    It has a session of its own, so that Ctrl-C reaches orch and not its workers. Its output does
-    not reach the terminal.
-    """
-    reports, write_end = os.pipe()
-    try:
-        with tempfile.TemporaryFile() as output:
-            program = [sys.executable, "-P", "-m", "orchestrator.launch.fork_server"]
-            process = subprocess.Popen(
-                [*program, str(os.getpid()), str(write_end), *sorted(set(modules))],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                pass_fds=[write_end],
-                # In the environment, because these libraries read the number of threads when they
-                # are loaded.
-                env={**os.environ, **ONE_THREAD},
-            )
-            server = ForkServer(process, reports, output)
-            try:
-                yield server
-            finally:
-                server.stop()
-    finally:
-        os.close(reports)
-        os.close(write_end)
-
-
-def import_fault(message: str) -> EnvironmentFault:
-    """Return the error for a backend's entry module that cannot be imported."""
-    absent = re.search(r"No module named '([\w.]+)'", message)
-    remedy = (missing(absent[1]) if absent else None) or "`orch doctor` says what is missing"
-    return EnvironmentFault(
-        f"the trainer cannot be imported: {message}. Nothing was started; {remedy}"
-    )
 
 
 # In the fork server
@@ -230,7 +202,7 @@ def _fork(order: Order, reports: int) -> int:
     pid = os.fork()
     if pid == 0:
         processes.die_with(server)
-        run_worker(order, partial(_report, reports))
+        run_worker(order, partial(_report, reports, order.submission))
     return pid
 
 
@@ -242,29 +214,7 @@ def _report(reports: int, submission: str = "", **message: object) -> None:
 # In a worker
 
 
-class Tell(Protocol):
-    """A function that reports an event of a submission to orch."""
-
-    def __call__(self, submission: str, **message: object) -> None:
-        """Report one event of a submission."""
-
-
-class Member(NamedTuple):
-    """A claimed cell, with its attempt."""
-
-    submission: str
-    cell: Cell
-    cell_dir: CellDir
-    attempt: AttemptDir
-    claim: IO[str]
-
-    @property
-    def job(self) -> Mapping[str, object]:
-        """Return the entries of job.json that say who started the cell."""
-        return {"submission": self.submission, "launcher": "local"}
-
-
-def run_worker(order: Order, tell: Tell) -> NoReturn:
+def run_worker(order: Order, tell: Callable[..., None]) -> NoReturn:
     """Carry out one order, report the result, and end the process."""
     stop, code = worker.StopSignals(), 0
     try:
@@ -275,18 +225,15 @@ def run_worker(order: Order, tell: Tell) -> NoReturn:
             for name in ONE_THREAD:
                 os.environ.pop(name, None)
         worker.one_thread()
-        train_cell(order, tell, stop)
-    except RunFolderError as error:
-        tell(order.submission, fault=str(error))
-        code = 1
+        code = train_cell(order, tell, stop)
     except BaseException as error:
-        full = disk_full_error(error, Path(order.folder))
-        if full is None:
+        fault = disk_full_error(error, Path(order.folder)) or error
+        text = str(fault)
+        if not isinstance(fault, RunFolderError):
             traceback.print_exc()
-            tell(order.submission, bug=traceback.format_exc()[-_LONGEST_TEXT:])
-        else:
-            tell(order.submission, fault=str(full))
-        code = 2 if full is None else 1
+            text = f"a worker failed outside training:\n{traceback.format_exc()}"
+        tell(fault=text[-_LONGEST_TEXT:])
+        code = 1
     finally:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
@@ -296,56 +243,36 @@ def run_worker(order: Order, tell: Tell) -> NoReturn:
         os._exit(code)
 
 
-def train_cell(order: Order, tell: Tell, stop: worker.StopSignals) -> None:
-    """Train the cell if it still needs training and no other process holds its claim."""
-    folder = RunFolder(Path(order.folder))
-    member = claimed(order.submission, Cell.model_validate_json(order.cell), folder, tell)
-    if member is None:
-        return
-    cell, attempt = member.cell, member.attempt
-    with member.claim as claim:
-
-        def execute(plan: LaunchPlan) -> Ending:
-            return node.run(plan, attempt, cell, order.options or {}, claim)
-
-        worker.redirect(attempt)
-        begun = partial(note_start, member, folder, tell)
-        record = worker.train(cell, member.cell_dir, attempt, member.job, stop, begun, execute)
-        note_end(member, folder, record)
-
-
-def claimed(submission: str, cell: Cell, folder: RunFolder, tell: Tell) -> Member | None:
-    """Return a cell with a new attempt, or None if it needs no training here."""
+def train_cell(order: Order, tell: Callable[..., None], stop: worker.StopSignals) -> int:
+    """Train the cell if it still needs training and no other process holds its claim. Return the
+    exit code: NOT_OURS if nothing was trained."""
+    folder, cell = RunFolder(Path(order.folder)), Cell.model_validate_json(order.cell)
     cell_dir = folder.cell(cell)
     cell_dir.make(cell)
     claim = cell_dir.take_claim()
     if claim is None:
-        tell(submission, held=True)
-        return None
-    # orch decided without the claim: since then another may have trained or cancelled the cell
-    if cell_dir.state(claimed=True).state not in RESUMABLE:
-        claim.close()
-        tell(submission, settled=True)
-        return None
-    attempt = cell_dir.open_attempt()
-    for output in (attempt.stdout, attempt.stderr):
-        output.touch()
-    return Member(submission, cell, cell_dir, attempt, claim)
+        return NOT_OURS
+    with claim:
+        # orch decided without the claim: since then another may have trained or cancelled the cell
+        if cell_dir.state(claimed=True).state not in RESUMABLE:
+            return NOT_OURS
+        attempt = cell_dir.open_attempt()
+        names = {"submission": order.submission, "attempt": attempt.number}
 
+        def announce() -> None:
+            folder.append("started", cell.id, pid=os.getpid(), **names)
+            tell(started=attempt.number)
 
-def note_start(member: Member, folder: RunFolder, tell: Tell) -> None:
-    """Append to the ledger, and report, that a cell has its job.json."""
-    names = {"submission": member.submission, "attempt": member.attempt.number}
-    folder.append("started", member.cell.id, pid=os.getpid(), **names)
-    tell(member.submission, started=member.attempt.number)
+        def execute(plan: LaunchPlan) -> Ending:
+            return node.run(plan, attempt, cell, order.options or {}, claim)
 
-
-def note_end(member: Member, folder: RunFolder, record: ExitRecord) -> None:
-    """Write the exit record, which alone decides. A kill before the next line costs only that line
-    in the ledger."""
-    member.attempt.write_exit(record)
-    names = {"submission": member.submission, "attempt": member.attempt.number}
-    folder.append("ended", member.cell.id, state=record.state, failure=record.failure, **names)
+        worker.redirect(attempt.stdout, attempt.stderr)
+        job = {"submission": order.submission, "launcher": "local"}
+        record = worker.train(cell, cell_dir, attempt, job, stop, announce, execute)
+        # The exit record alone decides: a kill here costs only a line of the ledger.
+        attempt.write_exit(record)
+        folder.append("ended", cell.id, state=record.state, failure=record.failure, **names)
+    return 0
 
 
 if __name__ == "__main__":

@@ -19,8 +19,11 @@ EVAL_DATA = "ORCH_EVAL_DATA"
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 _HUB = re.compile(r"\bhub: ([\w.-]+/[\w.-]+)")
 _ID = re.compile(r"[\w.-]+/[\w.-]+")
-_WEIGHTS = ("*.safetensors", "*.bin")
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+_FILES = {
+    "config.json": ("config.json",),
+    "weights": ("*.safetensors", "*.bin"),
+    "tokenizer": ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
+}
 
 
 class SiteFinding(NamedTuple):
@@ -60,33 +63,17 @@ def is_local(path: str) -> bool:
 
 
 def _model(path: str, variables: Mapping[str, str]) -> SiteFinding:
-    cache_folder = hub_cache(variables)
-    folder = Path(path).expanduser() if is_local(path) else hub_folder(path, cache_folder)
-    if folder is not None and not folder.exists():
-        return SiteFinding(
-            f"model {path}", "broken", "is not there", "model.path is a folder that a node sees"
-        )
+    check, fetch = f"model {path}", f"hf download {path}"
+    folder = Path(path).expanduser() if is_local(path) else hub_folder(path, hub_cache(variables))
     if folder is None:
-        return _absent(f"model {path}", f"hf download {path}", cache_folder, variables)
-    lacking = [
-        name
-        for name, patterns in (
-            ("config.json", ("config.json",)),
-            ("weights", _WEIGHTS),
-            ("tokenizer", _TOKENIZERS),
-        )
-        if not _has(folder, patterns)
-    ]
+        return _absent(check, fetch, variables)
+    if not folder.exists():
+        return SiteFinding(check, "broken", "is not there", "model.path: a folder that a node sees")
+    lacking = [name for name, patterns in _FILES.items() if not _has(folder, patterns)]
     if lacking:
-        return SiteFinding(
-            f"model {path}",
-            "broken",
-            f"{folder} lacks {', '.join(lacking)}",
-            "copy what is lacking"
-            if is_local(path)
-            else f"hf download {path}, where there is a network",
-        )
-    return SiteFinding(f"model {path}", "ok", str(folder))
+        advice = "copy what is lacking" if is_local(path) else f"{fetch}, where there is a network"
+        return SiteFinding(check, "broken", f"{folder} lacks {', '.join(lacking)}", advice)
+    return SiteFinding(check, "ok", str(folder))
 
 
 def _data_sets(task: str) -> Iterator[tuple[str, str]]:
@@ -110,25 +97,18 @@ def _data_set(task: str, hub: str, variables: Mapping[str, str]) -> SiteFinding:
         kept = [path for path in Path(local).glob(f"{task}*") if path.exists()]
         if kept:
             return SiteFinding(check, "ok", str(kept[0]))
-    cache_folder = hub_cache(variables)
-    folder = hub_folder(hub, cache_folder, "datasets")
+    folder = hub_folder(hub, hub_cache(variables), "datasets")
     if folder is None:
-        command = f"hf download --repo-type dataset {hub}"
-        return _absent(check, command, cache_folder, variables)
+        return _absent(check, f"hf download --repo-type dataset {hub}", variables)
     return SiteFinding(check, "ok", str(folder))
 
 
-def _absent(
-    check: str, command: str, cache_folder: Path, variables: Mapping[str, str]
-) -> SiteFinding:
+def _absent(check: str, command: str, variables: Mapping[str, str]) -> SiteFinding:
+    found, advice = f"not in {hub_cache(variables)}", f"{command}, where there is a network"
     offline = [name for name in OFFLINE if variables.get(name, "0") not in ("0", "", "false")]
-    return SiteFinding(
-        check,
-        "broken" if offline else "missing",
-        f"not in {cache_folder}" + (f", and {offline[0]} is set" if offline else ""),
-        f"{command}, where there is a network"
-        + ("" if offline else "; else the job loads it, if its node has one"),
-    )
+    if offline:
+        return SiteFinding(check, "broken", f"{found}, and {offline[0]} is set", advice)
+    return SiteFinding(check, "missing", found, f"{advice}; else the job loads it, if it has one")
 
 
 def _has(folder: Path, patterns: Iterable[str]) -> bool:

@@ -20,7 +20,7 @@ from orchestrator.rundir import AttemptDir, CellDir
 from orchestrator.spec.site_options import node_options
 
 NOT_OURS = 3
-"""Exit code of a job whose cell another submission has taken over, or a person cancelled."""
+"""Exit code of a process whose cell another has, or a person cancelled."""
 
 
 def train_attempt(
@@ -52,7 +52,7 @@ def train_attempt(
 
         started = time.time()
         job = {**job, "checkpoint_step": resumable_step(cell, cell_dir)}
-        worker.redirect(attempt)
+        worker.redirect(attempt.stdout, attempt.stderr)
         if cell.scale == "micro":
             worker.one_thread()
         try:
@@ -61,7 +61,7 @@ def train_attempt(
             say(str(error))
             message = f"{error}. On a cluster a cell that found no room waits for `orch retry`"
             ending = Ending("failed", failure="disk", message=message)
-            record = ending.record(started, time.time())
+            record = ending.record(started)
     # `orch run --wait` writes the ending of a frozen worker, and the signal of its scancel wakes
     # the worker up.
     if lease.lost or not attempt.path.exists() or attempt.read_exit() is not None:

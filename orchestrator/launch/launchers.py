@@ -3,7 +3,7 @@
 Commands get their launcher from this module. To add a launcher, add an entry to both functions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from orchestrator.launch.launcher import Launcher
 from orchestrator.launch.local import LocalLauncher
@@ -33,15 +33,17 @@ def holders(cells: Sequence[Cell], folder: RunFolder) -> Iterator[tuple[Launcher
     A cell whose last attempt has an order was submitted to a cluster. This machine has the others.
     The site file, which may have changed since, is not used.
     """
-    cells_of: dict[str, list[Cell]] = {"slurm": [], "ray": [], "local": []}
+    cells_of: dict[str, list[Cell]] = {}
     for cell in cells:
-        last = folder.cell(cell).attempts()[-1:]
-        sent = bool(last) and last[0].order.exists()
-        cells_of[("ray" if is_ray(last[0]) else "slurm") if sent else "local"].append(cell)
-    for launcher, own_cells in (
-        (SlurmLauncher(folder), cells_of["slurm"]),
-        (RayLauncher(folder), cells_of["ray"]),
-        (LocalLauncher(folder), cells_of["local"]),
-    ):
-        if own_cells:
-            yield launcher, own_cells
+        sent = [attempt for attempt in folder.cell(cell).attempts()[-1:] if attempt.order.exists()]
+        place = ("ray" if is_ray(sent[0]) else "slurm") if sent else "local"
+        cells_of.setdefault(place, []).append(cell)
+    for place, own_cells in sorted(cells_of.items(), reverse=True):
+        yield _LAUNCHERS[place](folder), own_cells
+
+
+_LAUNCHERS: Mapping[str, Callable[[RunFolder], Launcher]] = {
+    "slurm": SlurmLauncher,
+    "ray": RayLauncher,
+    "local": LocalLauncher,
+}

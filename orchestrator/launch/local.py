@@ -2,25 +2,29 @@
 cells."""
 
 import os
+import re
 import secrets
 import signal
 import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.environments.extras import missing
 from orchestrator.errors import EnvironmentFault, OrchError, RunFolderError
 from orchestrator.files import read_json, write_text
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.check import check_launchable
-from orchestrator.launch.fork_server import ForkServer, Order, fork_server, import_fault
+from orchestrator.launch.endings import Ending
+from orchestrator.launch.fork_server import ForkServer, Order
+from orchestrator.launch.job import NOT_OURS
 from orchestrator.launch.launcher import CancelResult, PlannedJob, ReadState
 from orchestrator.launch.node.gpus import machine_gpus
-from orchestrator.records import Cell, ExitRecord
+from orchestrator.records import Cell
 from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
 from orchestrator.spec.site_options import NodeOptions, node_options
 
@@ -74,10 +78,11 @@ def launch(
         entries = check_launchable([*waiting, *elsewhere], folder, node_options(options or {}))
         gpus = _gpus_for([*waiting, *elsewhere], node_options(options or {}))
         count = min(workers or processes.cores(), len(waiting) + len(elsewhere))
-        with processes.Stop().listening() as stop, fork_server(entries) as server:
-            local = LocalLaunch(waiting, elsewhere, folder, count, server, stop, on_event, options)
-            local.gpus += gpus
-            local.work()
+        others = {cell.id: cell for cell in elsewhere}
+        with processes.Stop().listening() as stop, closing(ForkServer(entries)) as server:
+            LocalLaunch(
+                folder, deque(waiting), others, gpus, count, server, stop, on_event, options
+            ).work()
         interrupted = stop.asked > 0
         states = _states(cells, folder)
     return Launched(states, interrupted)
@@ -109,44 +114,35 @@ def _states(cells: Sequence[Cell], folder: RunFolder) -> tuple[tuple[Cell, CellS
     return tuple((cell, folder.cell(cell).state()) for cell in cells)
 
 
+@dataclass
 class LocalLaunch:
-    """The state of one launch: the waiting cells, the running cells, and the losses of each
-    cell."""
+    """The state of one launch."""
 
-    def __init__(
-        self,
-        waiting: Sequence[Cell],
-        elsewhere: Sequence[Cell],
-        folder: RunFolder,
-        workers: int,
-        server: ForkServer,
-        stop: processes.Stop,
-        on_event: Callable[[LaunchEvent], None],
-        options: Mapping[str, object] | None = None,
-    ):
-        self.gpus: list[str] = []
-        """The GPUs that no cell has."""
-        self.waiting = deque(waiting)
-        self.running: dict[str, Cell] = {}
-        """The running cells by submission."""
-        self.processes: dict[str, tuple[str, ...]] = {}
-        """The GPUs of each worker, by the submission of its cell."""
-        self.workers = workers
-        self.elsewhere = {cell.id: cell for cell in elsewhere}
-        """Cells that another process of orch is training."""
-        self.losses: Counter[str] = Counter()
-        self.folder, self.server, self.stop, self.on_event = folder, server, stop, on_event
-        self.options = options
-        self.ready = False
-        self.stopping = False
-        self.fault: str | None = None
+    folder: RunFolder
+    waiting: deque[Cell]
+    elsewhere: dict[str, Cell]
+    """Cells that another process of orch is training, by id."""
+    gpus: list[str]
+    """The GPUs that no cell has."""
+    workers: int
+    server: ForkServer
+    stop: processes.Stop
+    on_event: Callable[[LaunchEvent], None]
+    options: Mapping[str, object] | None
+    running: dict[str, tuple[Cell, tuple[str, ...]]] = field(default_factory=dict)
+    """Each worker's cell and its GPUs, by submission."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """How often each cell's worker was killed."""
+    ready: bool = False
+    stopping: bool = False
+    fault: str = ""
 
     def work(self) -> None:
         """Return when every cell has ended, or a person stopped the launch.
 
         Raise RunFolderError or OrchError if continuing is useless.
         """
-        while self.processes or (not self.stopping and (self.waiting or self.elsewhere)):
+        while self.running or (not self.stopping and (self.waiting or self.elsewhere)):
             if self.stop.asked:
                 self._wind_down()
             if self.stop.asked > 1:
@@ -159,7 +155,7 @@ class LocalLaunch:
                 self._handle(message)
             # A launch that stops without workers ends the server itself. One that has ended may
             # have left messages.
-            is_wanted = self.processes or not self.stopping
+            is_wanted = self.running or not self.stopping
             if is_wanted and not was_alive and not messages:
                 raise OrchError(
                     "the process that starts workers was killed; run again to go on. Its last "
@@ -178,56 +174,50 @@ class LocalLaunch:
     def _fill_slots(self) -> None:
         while (
             self.waiting
-            and len(self.processes) < self.workers
+            and len(self.running) < self.workers
             and gpus_of_cell(self.waiting[0]) <= len(self.gpus)
         ):
             cell, submission = self.waiting.popleft(), secrets.token_hex(8)
             gpus = tuple(self.gpus.pop(0) for _ in range(gpus_of_cell(cell)))
             # before the process exists: a kill in between leaves an intent, and no lost process
             self.folder.append("intent", cell.id, submission=submission, launcher="local")
-            self.running[submission], self.processes[submission] = cell, gpus
+            self.running[submission] = cell, gpus
             text = cell.model_dump_json()
             self.server.start(Order(str(self.folder.path), submission, text, self.options, gpus))
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "refused" in message:
-            raise import_fault(message["refused"])
+            why = message["refused"]
+            absent = re.search(r"No module named '([\w.]+)'", why)
+            remedy = (
+                missing(absent[1]) if absent else None
+            ) or "`orch doctor` says what is missing"
+            raise EnvironmentFault(
+                f"the trainer cannot be imported: {why}. Nothing was started; {remedy}"
+            )
         if "ready" in message:
             self.ready = True
-            return
-        submission = message["submission"]
-        if "ended" in message:
-            self._handle_end(submission, message["ended"])
-            return
-        if "fault" in message:
+        elif "ended" in message:
+            self._handle_end(message["submission"], message["ended"])
+        elif "fault" in message:
             self.fault = self.fault or message["fault"]
             self._wind_down()
-            return
-        if "bug" in message:
-            raise RuntimeError(f"a worker failed outside training:\n{message['bug']}")
-        cell = self.running[submission]
-        if "started" in message:
+        else:
+            cell, _ = self.running[message["submission"]]
             attempts = self.folder.cell(cell).path / "attempts"
             self.on_event(LaunchEvent("started", cell, attempts / str(message["started"])))
-        elif "held" in message:
-            # This is no error: the launch waits until the claim is free, and then reads what became
-            # of the cell (`_take_over`).
-            del self.running[submission]
-            self.elsewhere[cell.id] = cell
-            self._withdraw(cell, submission, "held by another orch")
-            self.on_event(LaunchEvent("elsewhere", cell))
-        elif "settled" in message:
-            self._withdraw(cell, submission, "settled meanwhile")
-
-    def _withdraw(self, cell: Cell, submission: str, why: str) -> None:
-        self.folder.append("withdrawn", cell.id, submission=submission, why=why)
 
     def _handle_end(self, submission: str, code: int) -> None:
         """Handle the end of a process: report its cell's ending, or start the cell again."""
-        self.gpus += self.processes.pop(submission)
-        if submission not in self.running:
+        cell, gpus = self.running.pop(submission)
+        self.gpus += gpus
+        if code == NOT_OURS:
+            # This is no error: the launch waits until the claim is free, and then reads what became
+            # of the cell (`_take_over`).
+            self.elsewhere[cell.id] = cell
+            self.folder.append("withdrawn", cell.id, submission=submission)
+            self.on_event(LaunchEvent("elsewhere", cell))
             return
-        cell = self.running.pop(submission)
         cell_dir = self.folder.cell(cell)
         state = cell_dir.state()
         attempts = cell_dir.attempts()
@@ -236,7 +226,7 @@ class LocalLaunch:
         # cell has ended all the same, and is not started again.
         killed_after_its_end = state.exit is not None and state.state not in RESUMABLE
         if code >= 0 or killed_after_its_end:
-            if self.fault is None:  # after a fault the launch raises, and reports no ends
+            if not self.fault:  # after a fault the launch raises, and reports no ends
                 self.on_event(LaunchEvent("ended", cell, directory, state.exit))
             return
         self.losses[cell.id] += 1
@@ -323,7 +313,7 @@ def cancel_cell(
             write_text(attempt.cancel_reason, why)
             if late and not attempt.exit.exists():
                 # before the kill: without an exit record the launch would start the cell again
-                attempt.write_exit(cancelled_by(why))
+                attempt.write_exit(Ending("cancelled", message=why).record())
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGINT)
         # a killed worker keeps its claim until the kernel has ended it
@@ -340,17 +330,9 @@ def cancel_cell(
         if state != "cancelled":
             # If the last attempt had started, this makes a new one: the last attempt decides the
             # state.
-            cell_dir.open_attempt().write_exit(cancelled_by(why))
+            cell_dir.open_attempt().write_exit(Ending("cancelled", message=why).record())
     folder.append("cancel", cell.id)
     return CancelResult(True, "stopped" if signalled else "will not start")
-
-
-def cancelled_by(why: str) -> ExitRecord:
-    """Return the exit record of a cell that a person cancels on this machine, now."""
-    now = time.time()
-    return ExitRecord(
-        state="cancelled", message=why, started=now, ended=now, host=socket.gethostname()
-    )
 
 
 def _worker(cell_dir: CellDir) -> int | None:

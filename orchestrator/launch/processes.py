@@ -103,25 +103,17 @@ def is_running(pid: int) -> bool:
 
 def oom_kills() -> int:
     """Return how many processes of this cgroup the kernel has killed for memory; 0 if unknown."""
-    with contextlib.suppress(OSError, ValueError):
-        # cgroup v2 gives one line with an empty list of controllers, v1 a line for each controller.
+    with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+            # cgroup v2 gives one line with an empty list of controllers, v1 one for each.
             _, names, path = line.split(":", 2)
-            for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/memory"):
-                kills = _oom_kills(Path(root + path))
-                if (not names or "memory" in names.split(",")) and kills is not None:
-                    return kills
+            file = f"/memory{path}/memory.oom_control" if names else f"{path}/memory.events"
+            if not names or "memory" in names.split(","):
+                with contextlib.suppress(OSError):
+                    text = Path(f"/sys/fs/cgroup{file}").read_text(encoding="ascii")
+                    counts = dict(row.split() for row in text.splitlines())
+                    return int(counts.get("oom_kill", 0))
     return 0
-
-
-def _oom_kills(cgroup: Path) -> int | None:
-    # The file of cgroup v2, then that of v1.
-    for name in ("memory.events", "memory.oom_control"):
-        with contextlib.suppress(OSError, ValueError):
-            for line in (cgroup / name).read_text(encoding="ascii").splitlines():
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-    return None
 
 
 class Stop:

@@ -95,7 +95,33 @@ def train(
     """
     # a job may have trained another cell before: its CPU time is not this one's
     started, before = time.time(), cpu_seconds()
-    ending = _train(cell, cell_dir, attempt, job, started, stop, announce, execute)
+    try:
+        with stop.interrupting():
+            given, paths = cell_dir.with_system(cell), cell_dir.paths(attempt)
+            plan = neighbour.translated(plugins.load(cell.settings.backend.name), given, paths)
+            cell_dir.write(given, plan)
+            prepared.link(paths.plan_dir)
+            link_policy(cell.settings.model.path, plan, paths.plan_dir)
+            _write_job(attempt, job, plan, started)
+            announce()
+            if plan.entry is None:
+                with removed_while_training(cell, cell_dir.checkpoints):
+                    ending = execute(plan)
+                ending = _with_advice(_with_outcome(ending, cell, cell_dir), given)
+            else:
+                ending = Ending("succeeded", 0, outcome=_call_entry(plan.entry, cell, paths))
+    except RunFolderError:
+        raise
+    except (Exception, Stopped) as error:
+        # A full disk writes no exit record: the cell stays resumable, and goes on when there is
+        # room.
+        if full := disk_full_error(error, attempt.path):
+            raise full from error
+        if not isinstance(error, Stopped | OrchError):
+            traceback.print_exc()
+        ending = ending_of(error)
+        if ending.state == "cancelled" and attempt.cancel_reason.exists():
+            ending = ending._replace(message=attempt.cancel_reason.read_text())
     ended = time.time()
     gpus = cell.resources.reserved_gpus if cell.scale == "full" else 0
     return ending.record(started, ended).model_copy(
@@ -106,12 +132,7 @@ def train(
     )
 
 
-def redirect(attempt: AttemptDir) -> None:
-    """Send all further output of this process and its libraries to the attempt's files."""
-    redirect_to(attempt.stdout, attempt.stderr)
-
-
-def redirect_to(stdout: Path, stderr: Path | None = None) -> None:
+def redirect(stdout: Path, stderr: Path | None = None) -> None:
     """Send all further output to files; without stderr, both to one."""
     for stream, number, path in ((sys.stdout, 1, stdout), (sys.stderr, 2, stderr or stdout)):
         stream.flush()
@@ -129,43 +150,6 @@ def one_thread() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-
-
-def _train(
-    cell: Cell,
-    cell_dir: CellDir,
-    attempt: AttemptDir,
-    job: Mapping[str, object],
-    started: float,
-    stop: StopSignals,
-    announce: Callable[[], None],
-    execute: Callable[[LaunchPlan], Ending],
-) -> Ending:
-    """Train. Turn every fault of the cell, but no fault of orch, into an ending."""
-    try:
-        with stop.interrupting():
-            paths, plan = begin(cell, cell_dir, attempt, job, started)
-            announce()
-            if plan.entry is None:
-                with removed_while_training(cell, cell_dir.checkpoints):
-                    ending = execute(plan)
-                return _with_outcome(
-                    _with_advice(ending, cell_dir.with_system(cell)), cell, cell_dir
-                )
-            return Ending("succeeded", code=0, outcome=_call_entry(plan.entry, cell, paths))
-    except RunFolderError:
-        raise
-    except (Exception, Stopped) as error:
-        # A full disk writes no exit record: the cell stays resumable, and goes on when there is
-        # room.
-        if full := disk_full_error(error, attempt.path):
-            raise full from error
-        if not isinstance(error, Stopped | OrchError):
-            traceback.print_exc()
-        ending = ending_of(error)
-        if ending.state == "cancelled" and attempt.cancel_reason.exists():
-            return ending._replace(message=attempt.cancel_reason.read_text())
-        return ending
 
 
 def _with_outcome(ending: Ending, cell: Cell, cell_dir: CellDir) -> Ending:
@@ -226,20 +210,6 @@ def link_policy(path: str, plan: LaunchPlan, plan_dir: Path) -> None:
         link_folder(plan_dir / "model", policy)
 
 
-def begin(
-    cell: Cell, cell_dir: CellDir, attempt: AttemptDir, job: Mapping[str, object], started: float
-) -> tuple[AttemptPaths, LaunchPlan]:
-    """Write a cell's plan and the attempt's job.json. Return the paths of its files, and the
-    plan."""
-    cell, paths = cell_dir.with_system(cell), cell_dir.paths(attempt)
-    plan = neighbour.translated(plugins.load(cell.settings.backend.name), cell, paths)
-    cell_dir.write(cell, plan)
-    prepared.link(paths.plan_dir)
-    link_policy(cell.settings.model.path, plan, paths.plan_dir)
-    _write_job(attempt, job, plan, started)
-    return paths, plan
-
-
 def _call_entry(entry: str, cell: Cell, paths: AttemptPaths) -> Outcome:
     module, _, function = entry.partition(":")
     result = getattr(import_module(module), function)(cell, paths)
@@ -251,6 +221,8 @@ def _call_entry(entry: str, cell: Cell, paths: AttemptPaths) -> Outcome:
 def _write_job(
     attempt: AttemptDir, job: Mapping[str, object], plan: LaunchPlan, started: float
 ) -> None:
+    trainer = plugins.load_embedded(plan.backend)
+    by = trainer.computed_by() if trainer else ""
     record = {
         "pid": os.getpid(),
         "started": started,
@@ -260,16 +232,12 @@ def _write_job(
         "orch": __version__,
         "commit": provenance.commit(),
         "library": f"{plan.backend} {plan.version}".strip(),
-        "versions": _versions(plan) if plan.entry is not None else {},
+        "versions": {},
         **job,
     }
+    if plan.entry is not None:
+        record["versions"] = provenance.versions() | ({COMPUTED_BY: by} if by else {})
     write_text(attempt.job, json.dumps(record) + "\n")
-
-
-def _versions(plan: LaunchPlan) -> dict[str, str]:
-    trainer = plugins.load_embedded(plan.backend)
-    by = trainer.computed_by() if trainer else ""
-    return provenance.versions() | ({COMPUTED_BY: by} if by else {})
 
 
 def cpu_seconds() -> float:

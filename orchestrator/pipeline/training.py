@@ -22,7 +22,7 @@ from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.state import one_look, read_state
 from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
-from orchestrator.site.check import check_site
+from orchestrator.site.check import never_started
 from orchestrator.spec.claims import digests
 from orchestrator.spec.redaction import hide_userinfo
 from orchestrator.spec.sentences import counted
@@ -155,13 +155,12 @@ def _refuse_impossible(chosen: Experiment, options: SlurmOptions) -> None:
     """
     answers = read_cluster()
     resources = [cell.resources for cell in chosen.cells if cell.scale == "full"]
-    advice = check_site(options, answers, resources, len(chosen.cells)) if answers else []
-    broken = [each for each in advice if each.broken]
-    for each in broken:
-        if each.passing:
-            say(f"{each.sentence} ({each.field})")
-    if impossible := [each for each in broken if not each.passing]:
-        lines = [f"  {each.sentence}; change {each.field}" for each in impossible]
+    advice = [*never_started(options, answers, resources)] if answers else []
+    for each in advice:
+        if each.verdict != "broken":
+            say(f"{each.found} ({each.advice})")
+    if impossible := [each for each in advice if each.verdict == "broken"]:
+        lines = [f"  {each.found}; {each.advice}" for each in impossible]
         raise EnvironmentFault(
             "\n".join(["the jobs could never start, so nothing was submitted", *lines])
         )

@@ -71,7 +71,7 @@ def of_ray_job(place: Path, stop: worker.StopSignals) -> int:
         )
         return scheduler.UNSEEN
     os.environ["ORCH_DATA_DIR"] = manifest["data_dir"]
-    worker.redirect_to(place / f"{place.name}_0.log")
+    worker.redirect(place / f"{place.name}_0.log")
     return run(ArrayTask(place, 0, manifest), stop, requeue=lambda _task: None)
 
 

@@ -41,7 +41,7 @@ def one_look(folder: RunFolder) -> Iterator[None]:
     The scheduler is asked at most once, and only about attempts that were submitted and have no
     final exit record.
     """
-    with poll.one_look(folder), ray_look.one_look():
+    with poll.one_look(folder), ray_look.LOOKS.one():
         yield
 
 

@@ -13,30 +13,27 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from orchestrator import plugins
-from orchestrator.data.prepared import data_dir
 from orchestrator.environments.extras import extra_of, install_line
-from orchestrator.environments.lock import has_lock, installed, locks_of
+from orchestrator.environments.lock import installed, locks_of
 from orchestrator.errors import NoLocksError, OrchError
 from orchestrator.files import take_lock
 from orchestrator.launch import processes
 from orchestrator.launch.disk_use import disk_of_checkpoints, nearest
 from orchestrator.launch.hub_data import SiteFinding, hub_findings
+from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.launchers import launcher_of
 from orchestrator.launch.local import gpus_of_cell
-from orchestrator.launch.node.environment import environment_fault
 from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.ray.server import server_of
 from orchestrator.launch.slurm.cluster import Cluster, has_controller, read_cluster
+from orchestrator.launch.slurm.script import CPUS_PER_GPU
 from orchestrator.library.protocol import EmbeddedTrainer
 from orchestrator.records import Cell, EvaluationSpec, Site
 from orchestrator.rundir import RunFolder
-from orchestrator.site.check import SiteAdvice, check_site
-from orchestrator.site.forecast import (
-    ray_shortages,
-    time_limit_warnings,
-)
+from orchestrator.site.check import never_started, refused
+from orchestrator.site.forecast import time_limit_warnings
 from orchestrator.site.preflight import preflight
-from orchestrator.site.probe import NodeReport, probe_node
+from orchestrator.site.probe import probe_node
 from orchestrator.spec.site_options import SlurmOptions, faults, ray_options, slurm_options
 from orchestrator.tracking.store import store_of
 
@@ -60,107 +57,45 @@ def cluster_findings(
     cluster = read_cluster()
     if cluster is None:
         advice = "is this a login node of the cluster? `scontrol ping` should say UP"
-        silent = SiteFinding("SLURM", "broken", "the controller does not answer", advice)
-        return [silent, *_environments(cells, options)]
+        return [SiteFinding("SLURM", "broken", "the controller does not answer", advice)]
     full = [cell for cell in cells if cell.scale == "full"]
-    problems = check_site(options, cluster, [cell.resources for cell in full], len(full))
-    findings = [_cluster(cluster, options), _accounting(cluster)]
+    problems = [*never_started(options, cluster, [cell.resources for cell in full])]
+    problems += dict.fromkeys(refused(options, cluster, full))
+    findings = [_cluster(cluster, options)]
+    findings += [SiteFinding("cluster", "missing", fault) for fault in cluster.faults]
     folder = RunFolder.of(site.runs_dir, "doctor", "full")
-    jobs = launcher_of(site, "slurm", folder).resources(full)
-    findings += [SiteFinding(f"jobs of {job.cells} cells", "ok", str(job)) for job in jobs]
+    findings += map(_jobs, launcher_of(site, "slurm", folder).resources(full))
     late = time_limit_warnings(full, options)
     findings += [SiteFinding("time limit", "missing", sentence) for sentence in late]
-    findings += map(_advice, problems)
-    findings += [
-        SiteFinding("ray_cpus_per_node", "broken", each, "change site.options")
-        for each in ray_shortages(full, folder, site.options)
-    ]
-    if look and not any(each.broken for each in problems):
-        findings += _node(site, full, evaluation)
-    else:
-        findings += _environments(full, options)
-    return findings
-
-
-def _environments(cells: Sequence[Cell], options: SlurmOptions) -> list[SiteFinding]:
-    """Return the environments of the site that this machine does not see; a node may see them."""
-    releases = {
-        (cell.declared or cell.settings).backend: (cell.resources.gpus_per_node > 0)
-        for cell in cells
-    }
-    findings = []
-    for backend, gpus in releases.items():
-        version = backend.version or plugins.load(backend.name).versions[0]
-        if has_lock(backend.name, version) and (
-            fault := environment_fault(backend.name, version, options, gpus=gpus)
-        ):
-            check = f"environment {backend.name}@{version}"
-            findings.append(SiteFinding(check, "missing", "not seen from this machine", fault))
+    findings += problems
+    if look and not any(each.verdict == "broken" for each in problems):
+        findings += probe_node(site, full, evaluation)
     return findings
 
 
 def _cluster(cluster: Cluster, options: SlurmOptions) -> SiteFinding:
     partition = cluster.partition(options.partition)
     where = f", partition {partition.name}" if partition else ""
-    usable = [n for n in cluster.nodes if n.usable and partition and partition.name in n.partitions]
-    return SiteFinding(
-        "SLURM",
-        "ok",
-        f"{cluster.name} {cluster.version}{where}: {len(usable)} nodes "
-        f"up, arrays up to {cluster.max_array_size}",
+    nodes = cluster.nodes_of(partition.name) if partition else []
+    found = (
+        f"{cluster.name} {cluster.version}{where}: {sum(node.usable for node in nodes)} nodes up, "
+        f"arrays up to {cluster.max_array_size}"
     )
+    return SiteFinding("SLURM", "ok", found if cluster.accounting else f"{found}, no accounting")
 
 
-def _accounting(cluster: Cluster) -> SiteFinding:
-    check = "accounting"
-    if not cluster.accounting:
-        return SiteFinding(check, "missing", "off", "the ends of jobs are read from their files")
-    if cluster.rights is None:
-        why = f"ask again later: {'; '.join(cluster.faults)}"
-        return SiteFinding(check, "missing", "does not answer", why)
-    accounts = sorted({right.account for right in cluster.rights})
-    return SiteFinding(check, "ok", f"accounts: {', '.join(accounts) or 'none'}")
-
-
-def _advice(advice: SiteAdvice) -> SiteFinding:
-    name = advice.field.removeprefix("site.options.") or "cluster"
-    todo = f"change {advice.field}" if advice.field and advice.broken else advice.field
-    return SiteFinding(name, "broken" if advice.broken else "missing", advice.sentence, todo)
-
-
-def _node(
-    site: Site, cells: Sequence[Cell], evaluation: EvaluationSpec | None
-) -> Iterator[SiteFinding]:
-    try:
-        report = probe_node(site, cells, evaluation)
-    except OrchError as error:
-        yield SiteFinding("runs folder", "broken", site.runs_dir, str(error))
-        return
-    if report.fault is not None:
-        verdict = "missing" if report.fault.passing else "broken"
-        yield SiteFinding("a node", verdict, "not looked at", report.fault.sentence)
-        return
-    yield from _node_findings(report, site)
-
-
-def _node_findings(report: NodeReport, site: Site) -> Iterator[SiteFinding]:
-    gpus_shown = f", {report.gpus} GPUs" if report.gpus != "0" else ""
-    found = f"{report.node}: Python {report.python}, orch importable{gpus_shown}"
-    yield SiteFinding("a node", "ok", found)
-    check = "runs folder there"
-    if report.shared:
-        advice = "choose a folder on a file system that all nodes see, with site.runs_dir"
-        yield SiteFinding(check, "broken", report.shared, advice)
-    else:
-        yield SiteFinding(check, "ok", site.runs_dir)
-    yield from (SiteFinding(*each) for each in report.findings)
+def _jobs(job: PlannedJob) -> SiteFinding:
+    check, gpus = f"jobs of {job.cells} cells", job.gpus_per_node
+    if job.cpus is not None and job.cpus < CPUS_PER_GPU * gpus:
+        advice = f"trainers take about {CPUS_PER_GPU} CPUs a GPU: site.options.cpus_per_gpu"
+        return SiteFinding(check, "missing", str(job), advice)
+    return SiteFinding(check, "ok", str(job))
 
 
 PACKAGES = (
     "hydra-core",
     "mlflow",
     "optuna",
-    "submitit",
     "torch",
     "transformers",
     "safetensors",
@@ -184,7 +119,13 @@ def machine_findings(
     look: start a job that checks a node of the cluster for a few seconds.
     """
     runs_dir = Path(site.runs_dir)
-    findings = [*machine(), *packages(), *backends(), runs_folder(runs_dir), prompts()]
+    findings = [
+        SiteFinding("python", "ok", platform.python_version()),
+        SiteFinding("cores", "ok", str(processes.cores())),
+        *packages(),
+        *backends(),
+        runs_folder(runs_dir),
+    ]
     findings += disk_of_checkpoints(runs_dir, cells)
     on_cluster = cluster(site, cells, evaluation, look=look)
     by_node = {each.check for each in on_cluster}
@@ -192,12 +133,6 @@ def machine_findings(
     # A node may see another disk than this machine: what it reports counts.
     findings += [each for each in at_hand if each.check not in by_node]
     return [*findings, *mlflow_store(site), *on_cluster]
-
-
-def machine() -> list[SiteFinding]:
-    """Return the version of Python and the number of cores."""
-    python = SiteFinding("python", "ok", platform.python_version())
-    return [python, SiteFinding("cores", "ok", str(processes.cores()))]
 
 
 def packages() -> list[SiteFinding]:
@@ -226,16 +161,15 @@ def _backend(name: str) -> SiteFinding:
     check = f"backend {name}"
     try:
         backend = plugins.load(name)
-        by = backend.computed_by() if isinstance(backend, EmbeddedTrainer) else ""
-        releases = ", ".join(backend.versions)
-        if by or not locks_of(name):
-            return SiteFinding(check, "ok", f"{releases}, by {by}" if by else releases)
+        found = ", ".join(backend.versions)
+        if isinstance(backend, EmbeddedTrainer) and (by := backend.computed_by()):
+            found += f", by {by}"
         here = [f"{each.version} ({each.flavour})" for each in installed() if each.library == name]
-        if here:
-            listed = f"{releases}; installed on this machine: {', '.join(here)}"
-            return SiteFinding(check, "ok", listed)
+        if here or not locks_of(name):
+            found += f"; installed on this machine: {', '.join(here)}" if here else ""
+            return SiteFinding(check, "ok", found)
         advice = f"orch env create {name}@{backend.versions[0]}, where its cells run"
-        found = f"{releases}: launches are written, none is installed"
+        found += ": launches are written, none is installed"
         return SiteFinding(check, "missing", found, advice)
     except OrchError as error:
         return SiteFinding(check, "broken", "cannot be used", str(error))
@@ -257,15 +191,6 @@ def runs_folder(runs_dir: Path) -> SiteFinding:
     if free < MIN_FREE_GIB:
         return SiteFinding(check, "broken", found, f"free at least {MIN_FREE_GIB} GiB")
     return SiteFinding(check, "ok", found)
-
-
-def prompts() -> SiteFinding:
-    """Return the names of the prepared prompts."""
-    check, where = "prepared prompts", data_dir()
-    if prepared := sorted(about.parent.name for about in where.glob("*/about.json")):
-        return SiteFinding(check, "ok", ", ".join(prepared))
-    advice = "only for libraries on a cluster: orch data prepare SPEC"
-    return SiteFinding(check, "missing", f"none in {where}", advice)
 
 
 def mlflow_store(site: Site) -> list[SiteFinding]:

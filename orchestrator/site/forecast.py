@@ -1,95 +1,53 @@
 """Forecast of a spec at full scale: find its faults without running it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from orchestrator import plugins
 from orchestrator.data.prepared import missing
 from orchestrator.errors import OrchError
 from orchestrator.launch.check import translations
 from orchestrator.library.prompt_recipe import PLAN_FILE
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.cost import price
 from orchestrator.spec.sentences import counted, few
-from orchestrator.spec.site_options import SlurmOptions, node_options
+from orchestrator.spec.site_options import SlurmOptions
 
 
 def unprepared_cells(cells: Sequence[Cell], folder: RunFolder) -> list[str]:
-    """Return the cells whose prompts are not prepared, grouped by what to do."""
+    """Return the cells whose prompts are not prepared, grouped by what to do. Others report the
+    cells that their library refuses."""
     known: dict[str, str | None] = {}
-
-    def need(_cell: Cell, plan: LaunchPlan) -> str | None:
+    slugs: dict[str, list[str]] = {}
+    for cell, plan in translations(cells, folder):
+        if isinstance(plan, OrchError):
+            continue
         prompts = plan.files.get(PLAN_FILE, "")
         if prompts not in known:
             known[prompts] = missing(plan)
-        return known[prompts]
-
-    return _grouped(cells, folder, need)
-
-
-def ray_shortages(
-    cells: Sequence[Cell], folder: RunFolder, options: Mapping[str, object]
-) -> list[str]:
-    """Return the cells whose actors claim more CPUs than the site gives to Ray.
-
-    options: `site.options`. Without ray_cpus_per_node in them, orch gives Ray what the actors
-    claim.
-    """
-    per_node = node_options(options).ray_cpus_per_node
-    if per_node is None:
-        return []
-
-    def shortage(cell: Cell, plan: LaunchPlan) -> str | None:
-        claimed, count = plan.ray_cpus or 0, cell.resources.num_nodes
-        if plan.bring_up != "ray" or claimed <= per_node * count:
-            return None
-        title = plugins.load(cell.settings.backend.name).title
-        return (
-            f"{title} {plan.version} claims {claimed} CPUs of Ray on {count} "
-            f"nodes of {cell.resources.gpus_per_node} GPUs, and site.options.ray_cpus_per_node "
-            f"is {per_node}: it would wait for ever, without a word. Leave the option out, or "
-            f"make it at least {-(-claimed // count)}"
-        )
-
-    return _grouped(cells, folder, shortage)
-
-
-def _grouped(
-    cells: Sequence[Cell], folder: RunFolder, fault_of: Callable[[Cell, LaunchPlan], str | None]
-) -> list[str]:
-    """Return each fault with its cells, a sentence each. Others report the cells that their library
-    refuses."""
-    slugs: dict[str, list[str]] = {}
-    for cell, plan in translations(cells, folder):
-        if not isinstance(plan, OrchError) and (fault := fault_of(cell, plan)):
-            slugs.setdefault(fault, []).append(cell.slug)
+        if need := known[prompts]:
+            slugs.setdefault(need, []).append(cell.slug)
     return [
-        f"{sentence} ({counted(len(names), 'cell')}: {few(names)})"
-        for sentence, names in slugs.items()
+        f"{need} ({counted(len(names), 'cell')}: {few(names)})" for need, names in slugs.items()
     ]
 
 
 def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterator[str]:
-    """Yield a sentence on cells that take longer than one job's time limit.
-
-    Such cells need a checkpoint to go on from.
-    """
+    """Yield a sentence on cells that take longer than one job's time limit, and have no checkpoint
+    by then to go on from, or need too many jobs."""
     limit, most = options.time_limit_hours, options.max_requeues + 1
-    long: dict[int, list[Cell]] = {}
     late: dict[float, list[Cell]] = {}
+    long: dict[int, list[Cell]] = {}
     for cell in cells:
         gpus = cell.resources.num_nodes * cell.resources.gpus_per_node
         priced = price(cell) if gpus else None
         hours = cell.resources.hours or (priced.hours / gpus if priced else 0.0)
-        jobs = math.ceil(hours / limit)
-        every = cell.cadence.checkpoint_every_steps
-        if jobs > 1 and every is not None:
-            first = hours * every / cell.settings.num_train_steps
-            if first > limit - options.signal_seconds / 3600:
-                late.setdefault(first, []).append(cell)
-        if jobs > 1:
+        steps = cell.settings.num_train_steps
+        first = hours * (cell.cadence.checkpoint_every_steps or steps) / steps
+        if (jobs := math.ceil(hours / limit)) > most:
             long.setdefault(jobs, []).append(cell)
+        if jobs > 1 and first > limit - options.signal_seconds / 3600:
+            late.setdefault(first, []).append(cell)
     for first, group in sorted(late.items()):
         yield (
             f"{len(group)} cells write their first checkpoint after about {first:.3g} h "
@@ -97,23 +55,7 @@ def time_limit_warnings(cells: Sequence[Cell], options: SlurmOptions) -> Iterato
             "time. Lower cadence.checkpoint_every_steps, or raise site.options.time_limit_hours"
         )
     for jobs, group in sorted(long.items()):
-        sentence = f"{len(group)} cells need about {jobs} jobs of {limit:g} h each ({group[0].slug}"
-        sentence += ", ...)" if len(group) > 1 else ")"
-        if jobs > most:
-            yield f"{sentence}: more than site.options.max_requeues allows ({options.max_requeues})"
-        if any(cell.cadence.checkpoint_every_steps is None for cell in group):
-            yield (
-                f"{sentence}, and write no checkpoint before their last step: they would begin "
-                "anew each time. Set cadence.checkpoint_every_steps"
-            )
-
-
-def release_of(cell: Cell) -> tuple[str, str]:
-    """Return the library and release that a cell trains in."""
-    ref = cell.settings.backend
-    if ref.version:
-        return ref.name, ref.version
-    try:
-        return ref.name, plugins.load(ref.name).versions[0]
-    except OrchError:
-        return ref.name, ""
+        yield (
+            f"{len(group)} cells need about {jobs} jobs of {limit:g} h each ({group[0].slug}): "
+            f"more than site.options.max_requeues allows ({options.max_requeues})"
+        )

@@ -16,16 +16,19 @@ MARK = "ORCH-LOOKED "
 
 
 def main() -> int:
-    """Print one line of JSON."""
+    """Print the findings of this node, as one line of JSON."""
     request = json.loads(sys.argv[1])
-    facts: dict[str, Any] = {
-        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
-        "python": platform.python_version(),
-        "shared": _shared(Path(request["folder"]), request["token"]),
-        "gpus": os.environ.get("SLURM_GPUS_ON_NODE", "0"),
-    }
-    facts["findings"] = [] if facts["shared"] else _findings(request)
-    sys.stdout.write(f"\n{MARK}{json.dumps(facts)}\n")
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
+    found = f"{node}: Python {platform.python_version()}, orch importable"
+    findings: list[tuple[str, ...]] = [("a node", "ok", found + (f", {gpus} GPUs" if gpus else ""))]
+    check = "runs folder there"
+    if fault := _shared(Path(request["folder"]), request["token"]):
+        advice = "choose a folder on a file system that all nodes see, with site.runs_dir"
+        findings.append((check, "broken", fault, advice))
+    else:
+        findings += [(check, "ok", request["folder"]), *_findings(request)]
+    sys.stdout.write(f"\n{MARK}{json.dumps(findings)}\n")
     return 0
 
 

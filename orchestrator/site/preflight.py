@@ -6,7 +6,8 @@ site's `setup` lines, and prompts, models and data are looked for.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from orchestrator import harness_tasks
@@ -19,7 +20,7 @@ from orchestrator.launch.hub_data import SiteFinding, hub_findings
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.environment import (
     environment_fault,
-    environment_of_cell,
+    environment_for,
     read_secrets,
     run_variables,
 )
@@ -46,9 +47,10 @@ def preflight(
         fault = gpu_fault(gpus)
         yield SiteFinding("GPUs of the node", "broken" if fault else "ok", fault or f"{gpus} free")
     if options.network_interface:
-        yield _address(options.network_interface)
+        find = partial(process_group.own_address, options.network_interface, None)
+        yield _tried("network interface", find)
     if options.secrets:
-        yield _secrets(options)
+        yield _tried("secrets", lambda: ", ".join(read_secrets(options.secrets)))
     folder = RunFolder.of(runs_dir, "doctor", "full")
     launches = {
         (plan.backend, plan.version, cell.resources.gpus_per_node > 0, cell.loggers): (cell, plan)
@@ -65,21 +67,11 @@ def preflight(
     yield from hub_findings(site, cells, evaluation)
 
 
-def _address(interface: str) -> SiteFinding:
-    check = "network interface"
+def _tried(check: str, find: Callable[[], str]) -> SiteFinding:
     try:
-        return SiteFinding(
-            check, "ok", f"{interface}: {process_group.own_address(interface, None)}"
-        )
+        return SiteFinding(check, "ok", find())
     except EnvironmentFault as fault:
-        return SiteFinding(check, "broken", str(fault), "change site.options.network_interface")
-
-
-def _secrets(options: NodeOptions) -> SiteFinding:
-    try:
-        return SiteFinding("secrets", "ok", ", ".join(read_secrets(options.secrets)))
-    except EnvironmentFault as fault:
-        return SiteFinding("secrets", "broken", str(fault))
+        return SiteFinding(check, "broken", str(fault))
 
 
 def _library(plan: LaunchPlan, cell: Cell, options: NodeOptions, runs_dir: Path) -> SiteFinding:
@@ -87,9 +79,9 @@ def _library(plan: LaunchPlan, cell: Cell, options: NodeOptions, runs_dir: Path)
     check, gpus = f"environment {plan.backend}@{plan.version}", cell.resources.gpus_per_node > 0
     if fault := environment_fault(plan.backend, plan.version, options, gpus=gpus):
         return SiteFinding(check, "broken", fault, "trainers live in environments of their own")
-    modules = _modules(plan, "gpu" if gpus else "cpu")
+    modules = (*_modules(plan, "gpu" if gpus else "cpu"), *cell.loggers)
     try:
-        environment = environment_of_cell(plan, cell, options)
+        environment = environment_for(plan, options, gpus=gpus)
         # The secrets have a line of their own; an import needs none.
         env = run_variables(plan, options.model_copy(update={"secrets": {}}))
         argv = ["python", "-c", QUESTION, *modules]

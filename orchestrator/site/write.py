@@ -3,6 +3,9 @@
 The file names the most likely partition and its limits. Comments name the alternatives.
 """
 
+import json
+import math
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +44,6 @@ def write_site(folder: Path) -> SiteFile | None:
 
 def site_file(cluster: Cluster) -> str:
     """Return the YAML of an entry of the group site/."""
-    chosen = _chosen(cluster)
     lines = [
         f"# {cluster.name}, SLURM {cluster.version}, as it answered. `orch doctor --site FILE`",
         "# checks it; every field is described by `orch init --schema`.",
@@ -49,76 +51,54 @@ def site_file(cluster: Cluster) -> str:
         "# runs_dir: a folder that every node sees",
         "options:",
     ]
-    if chosen is None:
+    partitions = sorted(cluster.partitions, key=lambda each: _weight(cluster, each), reverse=True)
+    if not partitions:
         return "\n".join([*lines, "  partition: null  # the cluster names none", ""])
-    others = [p.name for p in cluster.partitions if p.name != chosen.name]
-    lines.append(f"  partition: {quoted(chosen.name)}{_also(others)}")
-    lines += _rights(cluster)
-    lines += _gpus(cluster, chosen)
+    chosen = partitions[0]
+    lines.append(_first("partition", [each.name for each in partitions]))
+    accounts = {right.account for right in cluster.rights if right.account}
+    if accounts:
+        lines.append(_first("account", sorted(accounts, key=lambda name: (name == "root", name))))
+    if cluster.qos:
+        lines.append(f"  # qos: of {', '.join(sorted(cluster.qos))}; else the account's default")
+    lines += _gpus(cluster.nodes_of(chosen.name))
     hours = min(24.0, (chosen.max_minutes or 1440) / 60)
     most = "no limit" if chosen.max_minutes is None else f"at most {chosen.max_minutes / 60:g}"
     lines.append(f"  time_limit_hours: {hours:g}  # {most}; longer cells are requeued and go on")
-    submit = [right.max_submit for right in cluster.rights or () if right.max_submit]
+    submit = [right.max_submit for right in cluster.rights if right.max_submit]
     if submit:
         lines.append(f"  max_submit_jobs: {min(submit)}  # of the account")
-    lines.append(f"  # max_array_size: {cluster.max_array_size} on this cluster")
-    if not cluster.accounting:
-        lines.append("  # no accounting here: orch notices late a job that dies with its node")
     return "\n".join([*lines, _ENVIRONMENTS])
 
 
-def _chosen(cluster: Cluster) -> Partition | None:
-    """Return the partition with the most GPUs that is up. Among equals, prefer the default one,
-    then the first."""
-
-    def weight(partition: Partition) -> tuple[bool, int, float, bool]:
-        nodes = cluster.nodes_of(partition.name)
-        total = sum(node.gpus_of("") for node in nodes)
-        return (partition.up, total, partition.max_minutes or 1e9, partition.default)
-
-    usable = [p for p in cluster.partitions if p.name]
-    default = [p for p in usable if p.default and weight(p)[:2] >= max(map(weight, usable))[:2]]
-    return default[0] if default else max(usable, key=weight, default=None)
+def _weight(cluster: Cluster, partition: Partition) -> tuple[bool, int, bool, float]:
+    """Return what makes a partition the one to name: it is up, has the most GPUs, is the default,
+    and lets jobs run the longest."""
+    gpus = sum(node.gpus_of("") for node in cluster.nodes_of(partition.name))
+    return partition.up, gpus, partition.default, partition.max_minutes or math.inf
 
 
-def _also(others: list[str]) -> str:
-    return f"  # also: {', '.join(others)}" if others else ""
+def _first(field: str, names: list[str]) -> str:
+    """Return the line of a field with the first name; a comment has the others."""
+    also = f"  # also: {', '.join(names[1:])}" if names[1:] else ""
+    return f"  {field}: {json.dumps(names[0])}{also}"
 
 
-def _rights(cluster: Cluster) -> list[str]:
-    rights = cluster.rights or ()
-    accounts = sorted({right.account for right in rights if right.account})
-    if not accounts:
-        return []
-    first, *others = sorted(accounts, key=lambda name: name == "root")
-    granted = sorted({q for right in rights if right.account == first for q in right.qos})
-    lines = [f"  account: {quoted(first)}{_also(others)}"]
-    if granted:
-        lines.append(f"  # qos: one of {', '.join(granted)}; without it the account's default")
-    return lines
-
-
-def _gpus(cluster: Cluster, chosen: Partition) -> list[str]:
-    nodes = cluster.nodes_of(chosen.name)
-    kinds: dict[tuple[str, int], list[ClusterNode]] = {}
-    for node in nodes:
-        for pair in node.gpus:
-            kinds.setdefault(pair, []).append(node)
+def _gpus(nodes: list[ClusterNode]) -> list[str]:
+    """Return the lines on the nodes of the kind that has the most GPUs."""
+    kinds = Counter(
+        {
+            pair: sum(pair[1] for node in nodes if pair in node.gpus)
+            for n in nodes
+            for pair in n.gpus
+        }
+    )
     if not kinds:
         return ["  # no GPUs in this partition"]
-    best = max(kinds, key=lambda pair: (pair[1] * len(kinds[pair]), len(kinds[pair])))
-    kinds_of_nodes = [f"{len(alike)} nodes with {_gres(pair)}" for pair, alike in kinds.items()]
-    cpus = min(node.cpus for node in kinds[best]) // best[1]
-    memory = min(node.memory_mib for node in kinds[best]) // 1024
-    return [
-        f"  gres: {quoted(_gres(best))}  # {'; '.join(kinds_of_nodes)}",
-        f"  cpus_per_gpu: {max(1, cpus)}",
-        f"  # memory_gib: {memory} a node; without it the cluster's default",
-    ]
-
-
-def _gres(pair: tuple[str, int]) -> str:
-    return ":".join(filter(None, ("gpu", pair[0], str(pair[1]))))
+    names = [":".join(filter(None, ("gpu", kind, str(n)))) for (kind, n), _ in kinds.most_common()]
+    (pair, _) = kinds.most_common(1)[0]
+    cpus = min(node.cpus for node in nodes if pair in node.gpus) // pair[1]
+    return [_first("gres", names), f"  cpus_per_gpu: {max(1, cpus)}"]
 
 
 _ENVIRONMENTS = """\
@@ -129,11 +109,3 @@ _ENVIRONMENTS = """\
   #   LIBRARY: {image: /shared/images/library.sif, setup: [module load apptainer]}
   # secrets: [HF_TOKEN]   # names only; or {HF_TOKEN: {file: ~/.hf_token}}
 """
-
-
-def quoted(text: str) -> str:
-    """Return a text as a YAML scalar that is read as text."""
-    plain = text.replace("-", "").replace("_", "").isalnum() and text[:1].isalpha()
-    words = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
-    safe = plain and text.lower() not in words
-    return text if safe else "'" + text.replace("'", "''") + "'"

@@ -103,9 +103,6 @@ class NodeOptions(Frozen):
     False: for GPUs that are not NVIDIA's."""
     scratch_dir: str | None = None
     """A folder of each node's own for Ray's sockets; None: $SLURM_TMPDIR, $TMPDIR or /tmp."""
-    ray_cpus_per_node: PositiveInt | None = None
-    """CPUs that Ray may count on. None: the CPUs of the job, and at least what the library's actors
-    claim."""
     ray_object_store_gib: PositiveFloat | None = None
     """None: Ray's own choice."""
 

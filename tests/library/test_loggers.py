@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.launch.node.environment import TrainerEnvironment, logger_fault
 from orchestrator.library import loggers
 from orchestrator.records import AttemptPaths, Cell
 from tests import golden
@@ -60,14 +59,3 @@ def test_without_a_key_wandb_keeps_the_run_offline(
     environment: dict[str, str], mode: dict[str, str]
 ) -> None:
     assert loggers.without_key(environment) == mode
-
-
-def test_a_logger_that_an_environment_lacks_is_told_before_the_model_loads(tmp_path: Path) -> None:
-    (tmp_path / "lib/python3.11/site-packages/wandb").mkdir(parents=True)
-    made = TrainerEnvironment({}, {"ORCH_ENVIRONMENT_BIN": str(tmp_path / "bin")})
-    assert not logger_fault(made, ["wandb"])
-    fault = logger_fault(made, ["wandb", "tensorboard"])
-    assert fault.startswith(f"loggers: tensorboard is not installed in {tmp_path}: `{tmp_path}/bin")
-    elsewhere = TrainerEnvironment({}, {"ORCH_ENVIRONMENT_BIN": "/nowhere/bin"})
-    assert not logger_fault(elsewhere, ["tensorboard"]), "this machine does not see it"
-    assert not logger_fault(TrainerEnvironment({}), ["tensorboard"]), "programs of the PATH"

@@ -6,7 +6,6 @@ CONFIG = {
     "MaxArraySize": "10001",
     "MaxJobCount": "50000",
     "AccountingStorageType": "accounting_storage/slurmdbd",
-    "AccountingStorageEnforce": "associations,limits,qos,safe",
     "PreemptMode": "REQUEUE",
     "JobRequeue": "1",
 }
@@ -24,5 +23,5 @@ NodeName=g2 CPUTot=128 AvailableFeatures=nvlink,ib Gres=gpu:a100:4(S:0-1) RealMe
 NodeName=g3 CPUTot=32 AvailableFeatures=(null) Gres=gpu:v100:8 RealMemory=512000 State=ALLOCATED Partitions=a100,old
 """  # noqa: E501
 
-RIGHTS = "ml||normal,long|200|\nphysics|cpu|normal||12:00:00\n"
+RIGHTS = "ml|200\nphysics|\n"
 QOS = "normal\nlong\n"

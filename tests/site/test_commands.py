@@ -77,12 +77,16 @@ def found(slurm: Cluster, empty: Path, patch: pytest.MonkeyPatch, **changes: obj
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"account": "lap"}, "account: this user has no rights in the account 'lap', did you mean"),
+        (
+            {"account": "lap"},
+            "account: the account 'lap' may not submit to this partition, did",
+        ),
+        ({"gres": "gpu:h100:4"}, "gres: no node of the partition has what is asked of one node"),
         ({"partition": "short"}, "time_limit_hours: the time limit of 24 h is more than"),
         ({"partition": "gpu; rm -rf /"}, "site file: cannot be used site.options.partition"),
         (
             {"python": "/nowhere/python"},
-            "a node: not looked at the nodes do not have /nowhere/python",
+            "a node: not looked at the nodes do not have '/nowhere/python'",
         ),
         (
             {"environments": {"verl@0.9.1": {"venv": "/nowhere"}}},
@@ -198,9 +202,6 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(cluster: Cluster, e
     nothing.touch()
     nowhere = orch(empty, "plan", *spec, SLURM_CONF=str(nothing))
     assert "the cluster's default of memory" in nowhere.stdout
-    checked = orch(empty, "doctor", *spec, SLURM_CONF=str(nothing)).stdout
-    assert "environment verl@0.9.1" in checked
-    assert "not seen from this machine" in checked
     shown = at(cluster, empty, "run", *spec, "--dry-run")
     assert "`orch run` would refuse: the prompts of data" in shown.stderr
     assert f"Next: orch data prepare {SMOKE}" in shown.stderr
@@ -209,7 +210,7 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(cluster: Cluster, e
     assert size in planned.stdout, planned.stdout + planned.stderr
     doctor = at(cluster, empty, "doctor", *spec, "--no-probe")
     assert size in doctor.stdout
-    assert "a job has 8 CPUs for 4 GPUs, and trainers take about 4 a GPU" in doctor.stdout
+    assert "trainers take about 4 CPUs a GPU" in doctor.stdout
     assert "#SBATCH --exclusive\n" in shown.stdout
     assert "#SBATCH --gres=gpu:a100:4\n" in shown.stdout
     assert "#SBATCH --mem=0M\n" in shown.stdout

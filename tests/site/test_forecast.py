@@ -42,7 +42,7 @@ def lasting(hours: float, every: int | None, steps: int = 100) -> Cell:
         (lasting(60, 40), ["first checkpoint after about 24 h"]),  # the job is told a second before
         (lasting(60, 41), ["first checkpoint after about 24.6 h"]),
         (lasting(60, 90), ["write their first checkpoint after about 54 h"]),
-        (lasting(60, None), ["write no checkpoint before their last step"]),
+        (lasting(60, None), ["first checkpoint after about 60 h"]),
         (lasting(600, 2), ["more than site.options.max_requeues allows"]),
     ],
 )

@@ -1,7 +1,6 @@
 """The agent: one node's part of a run. It runs a program and ends all that the program started.
 
-python -m orchestrator.launch.node.agent --token T [--scratch DIR --logs DIR] [--gpus N]
-    [--interface NAME] -- ARGV
+python -m orchestrator.launch.node.agent ORDER ARGV...     ORDER: AgentOrder, as JSON
 
 The agent first checks the node's GPUs, if ARGV uses any, and ends with BAD_NODE if one is faulty.
 In ARGV it replaces OWN_ADDRESS by the node's address on the interface. Then it runs ARGV to its
@@ -13,7 +12,7 @@ daemon that leaves its session keeps. It keeps the logs of a failed run (`keep` 
 removes the scratch folder.
 """
 
-import argparse
+import json
 import os
 import select
 import shutil
@@ -30,7 +29,7 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import processes, program
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.gpus import gpu_fault
-from orchestrator.launch.node.process_group import BAD_NODE, OWN_ADDRESS, REFUSED, TOKEN
+from orchestrator.launch.node.process_group import BAD_NODE, OWN_ADDRESS, REFUSED, TOKEN, AgentOrder
 
 SCRATCH = "orch-"
 """Prefix of a scratch folder's name; the run's token follows."""
@@ -91,42 +90,30 @@ class ControlPipe:
 
 def main() -> int:
     """Run the program. Return its exit code, or 143 if the run was over first."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--token", required=True)
-    parser.add_argument("--scratch", type=Path)
-    parser.add_argument("--logs", type=Path, help="where Ray's logs of a failure go")
-    parser.add_argument("--gpus", type=int, default=0, help="number of GPUs that must be healthy")
-    parser.add_argument("--interface", help="whose address OWN_ADDRESS stands for")
-    parser.add_argument("argv", nargs="+")
-    arguments = parser.parse_args()
-    if arguments.gpus and (fault := gpu_fault(arguments.gpus)):
+    order, argv = AgentOrder(*json.loads(sys.argv[1])), sys.argv[2:]
+    if order.gpus and (fault := gpu_fault(order.gpus)):
         sys.stderr.write(f"{fault}\n")
         return BAD_NODE
     try:
-        argv = _placed(arguments.argv, arguments.interface)
+        if order.interface is not None:
+            address = process_group.own_address(order.interface, None)
+            argv = [word.replace(OWN_ADDRESS, address) for word in argv]
     except EnvironmentFault as error:
         sys.stderr.write(f"{error}\n")
         return REFUSED
     pipe, stop = ControlPipe(), processes.Stop()
+    scratch = Path(order.scratch) if order.scratch else None
     with stop.listening():
-        if arguments.scratch:
-            clear_orphans(arguments.scratch.parent)
-            arguments.scratch.mkdir(parents=True, exist_ok=True)
-        code = _run(argv, arguments.token, lambda: pipe.listen(0.3) and not stop.asked)
-        end_processes(arguments.token)
-        if arguments.scratch:
-            if arguments.logs and (code != STOPPED or b"keep" in pipe.received):
-                keep_logs(arguments.scratch, arguments.logs)
-            shutil.rmtree(arguments.scratch, ignore_errors=True)
+        if scratch:
+            clear_orphans(scratch.parent)
+            scratch.mkdir(parents=True, exist_ok=True)
+        code = _run(argv, order.token, lambda: pipe.listen(0.3) and not stop.asked)
+        end_processes(order.token)
+        if scratch:
+            if code != STOPPED or b"keep" in pipe.received:
+                keep_logs(scratch, Path(order.logs))
+            shutil.rmtree(scratch, ignore_errors=True)
     return code
-
-
-def _placed(argv: list[str], interface: str | None) -> list[str]:
-    """Return argv with this node's address. Raise EnvironmentFault if the interface has none."""
-    if interface is None:
-        return argv
-    address = process_group.own_address(interface, None)
-    return [word.replace(OWN_ADDRESS, address) for word in argv]
 
 
 def _run(argv: list[str], token: str, wanted: Callable[[], bool]) -> int:

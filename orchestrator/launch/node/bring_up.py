@@ -14,7 +14,7 @@ from orchestrator.launch import program
 from orchestrator.launch.endings import Ending, Stopped, ending_of
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.agent import SCRATCH, end_processes
-from orchestrator.launch.node.environment import environment_of_cell, run_variables
+from orchestrator.launch.node.environment import environment_for, run_variables
 from orchestrator.launch.node.gpus import gpu_fault
 from orchestrator.launch.node.process_group import TOKEN, ProcessGroup
 from orchestrator.launch.node.ray import NodeSetup, RayStartError, ray_cluster
@@ -107,7 +107,7 @@ def _setup(
     setup = NodeSetup(
         names=names,
         gpus_per_node=cell.resources.gpus_per_node,
-        environment=environment_of_cell(plan, cell, options),
+        environment=environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0),
         options=options,
         cwd=cwd,
         visible=(attempt.path.parents[3], *_linked(cwd)),
@@ -159,7 +159,7 @@ def _with_ranks(launched: _Launched) -> Ending:
         own = {**env, "ORCH_NODE_RANK": str(rank)}
         argv = setup.command(launched.plan.argv, own, node)
         variables = setup.environment.variables(own)
-        launched.group.start(node, argv, variables, setup.cwd, local=False, words=setup.agent_words)
+        launched.group.start(node, argv, variables, setup.cwd, setup.checks)
     return _program(launched._replace(env={**env, "ORCH_NODE_RANK": "0"}))
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from orchestrator.environments.lock import find_installed, root
 from orchestrator.errors import EnvironmentFault
 from orchestrator.launch.node.process_group import container_step
 from orchestrator.library import loggers
-from orchestrator.records import Cell, LaunchPlan
+from orchestrator.records import LaunchPlan
 from orchestrator.spec.site_options import EnvironmentEntry, NodeOptions, SecretFile
 
 _OWN_VARIABLES = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "CONDA_PREFIX")
@@ -133,17 +133,6 @@ def environment_for(
     return known or TrainerEnvironment({"kind": "PATH"}, foreign=False)
 
 
-def environment_of_cell(plan: LaunchPlan, cell: Cell, options: NodeOptions) -> TrainerEnvironment:
-    """Return the environment in which a cell trains.
-
-    Raise EnvironmentFault if it lacks the package of a logger.
-    """
-    environment = environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0)
-    if "PYTHONPATH" not in options.env and (fault := logger_fault(environment, cell.loggers)):
-        raise EnvironmentFault(fault)
-    return environment
-
-
 def run_variables(plan: LaunchPlan, options: NodeOptions) -> dict[str, str]:
     """Return the variables that a run adds to the job's. The plan's own values win.
 
@@ -204,24 +193,6 @@ def environment_fault(
     return ""
 
 
-def logger_fault(environment: TrainerEnvironment, names: Iterable[str]) -> str:
-    """Return what to do about loggers whose package an environment lacks; empty if it has all.
-
-    A library would import them once its model is loaded. An image, and Python of elsewhere, is not
-    looked into.
-    """
-    programs = Path(environment.env.get("ORCH_ENVIRONMENT_BIN", ""))
-    packages = list(programs.parent.glob("lib/python*/site-packages"))
-    absent = [each for each in names if not any((path / each).exists() for path in packages)]
-    if not absent or not packages or "PYTHONPATH" in environment.env:
-        return ""
-    listed = " and ".join(absent)
-    return (
-        f"loggers: {listed} is not installed in {programs.parent}: `{programs}/python -m pip "
-        f"install {' '.join(absent)}`, or leave it out"
-    )
-
-
 def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
     """Return the values of the secrets that the site file names.
 
@@ -230,23 +201,21 @@ def read_secrets(wanted: Mapping[str, SecretFile | None]) -> dict[str, str]:
     """
     values, faults = {}, []
     for name, source in wanted.items():
-        if source is None:
-            if name in os.environ:
-                values[name] = os.environ[name]
-            else:
-                faults.append(
-                    f"{name} is not set here; export it in the shell that submits, or "
-                    f"give a file in site.options.secrets.{name}"
-                )
-            continue
-        path = Path(source.file).expanduser()
-        try:
-            values[name] = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "is not text"
+        if source is None and name in os.environ:
+            values[name] = os.environ[name]
+        elif source is None:
             faults.append(
-                f"{name} cannot be read from {path}: {why} (site.options.secrets.{name}.file)"
+                f"{name} is not set here; export it in the shell that submits, or give a file in "
+                f"site.options.secrets.{name}"
             )
+        else:
+            path = Path(source.file).expanduser()
+            try:
+                values[name] = path.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                why = getattr(error, "strerror", None) or "is not text"
+                where = f"site.options.secrets.{name}.file"
+                faults.append(f"{name} cannot be read from {path}: {why} ({where})")
     if faults:
         raise EnvironmentFault("; ".join(faults))
     return values

@@ -3,9 +3,10 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import processes
 
 _ASK_SECONDS = 60.0
@@ -30,20 +31,16 @@ class MachineGpu(NamedTuple):
 def machine_gpus() -> tuple[MachineGpu, ...]:
     """Return the GPUs of this machine that this process may use; none where nvidia-smi does not
     answer."""
-    if shutil.which("nvidia-smi") is None:
-        return ()
     try:
-        done = processes.finished(_query(("index", "memory.free", "memory.total", "name")), 60.0)
-    except (OSError, subprocess.TimeoutExpired):
+        rows = _asked(("index", "memory.free", "memory.total", "name"))
+    except EnvironmentFault:
         return ()
     gpus = []
-    for line in () if done.returncode else done.stdout.splitlines():
-        index, *rest = (word.strip() for word in line.split(",", 3))
-        if len(rest) == 3 and rest[0].isdigit() and rest[1].isdigit():
-            free, total = int(rest[0]), int(rest[1])
-            kind = rest[2].lower().removeprefix("nvidia ").replace(" ", "-")
-            name = kind if kind.endswith("gb") else f"{kind}-{round(total / 1024)}gb"
-            gpus.append(MachineGpu(index, name, free >= _FREE_SHARE * total))
+    for index, free, total, full_name in (row for row in rows if len(row) == 4):
+        if free.isdigit() and total.isdigit():
+            kind = full_name.lower().removeprefix("nvidia ").replace(" ", "-")
+            name = kind if kind.endswith("gb") else f"{kind}-{round(int(total) / 1024)}gb"
+            gpus.append(MachineGpu(index, name, int(free) >= _FREE_SHARE * int(total)))
     return tuple(gpus)
 
 
@@ -54,40 +51,45 @@ def gpu_fault(count: int) -> str:
     and no uncorrectable ECC error since its driver was loaded. Only the job's GPUs are checked, and
     none if MIG divides them.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if "MIG-" in visible:
+    if "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
         return ""
-    if shutil.which("nvidia-smi") is None:
-        return (
-            f"nvidia-smi is not on PATH, and {count} GPUs are wanted (site.options.gpu_check=false "
-            "where GPUs are not NVIDIA's)"
-        )
     try:
-        done = processes.finished(_query(_QUERIED), _ASK_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"nvidia-smi does not answer ({error})"
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    if done.returncode:
-        words = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        return f"nvidia-smi ends with code {done.returncode}: {words[-1] if words else ''}"
-    faults = [fault for line in lines if (fault := _fault(line))]
-    if len(lines) < count:
-        faults.append(f"nvidia-smi lists {len(lines)} of the {count} GPUs of this run")
+        rows = _asked(_QUERIED)
+    except EnvironmentFault as error:
+        return f"{error}; {count} GPUs are wanted"
+    faults = [fault for row in rows if (fault := _fault(row))]
+    if len(rows) < count:
+        faults.append(f"nvidia-smi lists {len(rows)} of the {count} GPUs of this run")
     return "; ".join(faults)
 
 
-def _query(names: Iterable[str]) -> list[str]:
-    """Return the command that asks for values of this job's GPUs, a line a GPU."""
+def _asked(names: Iterable[str]) -> list[list[str]]:
+    """Return values of each of this job's GPUs. Raise EnvironmentFault if nvidia-smi has none."""
+    if shutil.which("nvidia-smi") is None:
+        raise EnvironmentFault(
+            "nvidia-smi is not on PATH (site.options.gpu_check=false where GPUs are not NVIDIA's)"
+        )
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     argv = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
-    return argv + ([f"--id={visible}"] if visible[:1].isdigit() or visible[:4] == "GPU-" else [])
+    argv += [f"--id={visible}"] if visible[:1].isdigit() or visible[:4] == "GPU-" else []
+    try:
+        done = processes.finished(argv, _ASK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentFault(f"nvidia-smi does not answer ({error})") from error
+    if done.returncode:
+        words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise EnvironmentFault(
+            f"nvidia-smi ends with code {done.returncode}: {words[-1] if words else ''}"
+        )
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    return [[word.strip() for word in line.split(",")] for line in lines]
 
 
-def _fault(line: str) -> str:
-    """Return what is wrong with the GPU of a line of nvidia-smi; empty if nothing is."""
-    index, *values = (word.strip() for word in line.split(","))
+def _fault(row: Sequence[str]) -> str:
+    """Return what is wrong with the GPU of a row of _QUERIED; empty if nothing is."""
+    index, *values = row
     if len(values) != len(_QUERIED) - 1:
-        return f"nvidia-smi says {line.strip()!r}"
+        return f"nvidia-smi says {', '.join(row)!r}"
     numbers = []
     for value in values:
         if not value.isdigit() and value not in _NO_VALUE:

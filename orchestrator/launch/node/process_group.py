@@ -1,5 +1,6 @@
 """The nodes of a job, and a group of processes, one per node, that start and end together."""
 
+import json
 import os
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.errors import EnvironmentFault
 from orchestrator.files import read_tail
@@ -188,6 +190,21 @@ BAD_NODE, REFUSED = 75, 78
 _MEANING = {127: "config", REFUSED: "config", BAD_NODE: "node"}
 
 
+class AgentOrder(NamedTuple):
+    """What an agent does beside running its argv."""
+
+    token: str
+    """That of its rank, in the variables of all that it starts."""
+    scratch: str
+    """The folder to make and to remove; empty: none."""
+    logs: str
+    """The folder for Ray's logs of a failure."""
+    gpus: int = 0
+    """Number of GPUs that must be healthy; 0: not checked."""
+    interface: str | None = None
+    """The interface whose address OWN_ADDRESS stands for."""
+
+
 @dataclass
 class ProcessGroup:
     """The agents of a run, by node. `folder` has their output, and Ray's logs of a failed run."""
@@ -203,18 +220,15 @@ class ProcessGroup:
         argv: Sequence[str],
         env: dict[str, str],
         cwd: Path,
-        *,
-        local: bool,
-        words: Sequence[str] = (),
+        other: tuple[int, str | None] | None,
     ) -> None:
-        """Start argv on a node, under an agent. words: further arguments of the agent."""
+        """Start argv on a node, under an agent. other: None for this node; else the GPUs and the
+        interface that the agent checks."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        rank = len(self.members)
-        own = ["--token", f"{self.token}.{rank}", *words]
-        if self.scratch is not None:
-            own += ["--scratch", str(self.scratch), "--logs", str(self.folder / node)]
-        command = [sys.executable, "-P", "-m", _MODULE, *own, "--", *argv]
-        if not local:
+        token, scratch = f"{self.token}.{len(self.members)}", str(self.scratch or "")
+        order = AgentOrder(token, scratch, str(self.folder / node), *(other or ()))
+        command = [sys.executable, "-P", "-m", _MODULE, json.dumps(order), *argv]
+        if other is not None:
             command, env = on_node(node, command), without_step(env)
         with self._log(node).open("ab") as log:
             self.members[node] = subprocess.Popen(

@@ -4,16 +4,14 @@ Ports and the folder of sockets are unique, because jobs share nodes. `ray stop`
 because it ends the Ray of every job of the user on a node.
 """
 
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.files import read_tail
 from orchestrator.launch import program
-from orchestrator.launch.endings import Ending, failure_of
+from orchestrator.launch.endings import Ending
 from orchestrator.launch.node import process_group
 from orchestrator.launch.node.environment import TrainerEnvironment
 from orchestrator.launch.node.process_group import OWN_ADDRESS, ProcessGroup
@@ -62,15 +60,12 @@ class NodeSetup(NamedTuple):
         """Return the CPUs that Ray is started with. With fewer than they claim, the library's
         actors would wait for ever."""
         claimed = -(-(self.ray_cpus or 0) // len(self.names))  # rounded up
-        return self.options.ray_cpus_per_node or max(process_group.num_cpus(), claimed)
+        return max(process_group.num_cpus(), claimed)
 
     @property
-    def agent_words(self) -> list[str]:
-        """Return the arguments of another node's agent, for the checks before it starts
-        anything."""
-        words = ["--gpus", str(self.gpus_per_node)] if self.gpus_checked else []
-        interface = self.options.network_interface
-        return [*words, "--interface", interface] if interface else words
+    def checks(self) -> tuple[int, str | None]:
+        """Return the GPUs and the interface that another node's agent checks first."""
+        return self.gpus_per_node if self.gpus_checked else 0, self.options.network_interface
 
 
 @contextmanager
@@ -87,13 +82,12 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -
     address = f"{host}:{port}"
     variables = setup.environment.variables(env)
     for rank, node in enumerate(setup.names):
-        words = setup.agent_words if rank else []
         argv = setup.command(
             start_argv(setup, address, rank=rank, cpus=setup.cpus_per_node, folder=group.scratch),
             env,
             node,
         )
-        group.start(node, argv, variables, setup.cwd, local=rank == 0, words=words)
+        group.start(node, argv, variables, setup.cwd, setup.checks if rank else None)
         if rank == 0 and other is not None:
             _wait_for_head(group, host, port, setup.options.start_minutes * 60)
     _wait_for_cluster(setup, group, address, variables, env)
@@ -157,46 +151,24 @@ def _wait_for_cluster(
     wanted = [str(setup.gpus_per_node * count), str(count), str(seconds)]
     # Passed as text: the trainer's environment, or its image, does not see orch's files.
     source = _WAIT.read_text(encoding="utf-8")
-    argv = setup.command([setup.python, "-c", source, address, *wanted], env)
-    out, err = group.folder / "wait.out", group.folder / "wait.log"
-    with out.open("wb") as to, err.open("wb") as noise:
-        waiter = subprocess.Popen(
-            argv,
-            cwd=setup.cwd,
-            env=dict(variables),
-            stdout=to,
-            stderr=noise,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
     # ray_wait ends by itself after `seconds`. The additional minute is for its start. After that it
     # hangs and is ended.
     deadline = time.monotonic() + seconds + 60
-    try:
-        while waiter.poll() is None:
-            if (reported := group.ending()) is not None:
-                raise RayStartError(reported)
-            if time.monotonic() > deadline:
-                raise RayStartError(_timeout(group, seconds, "it does not answer"))
-            time.sleep(0.2)
-    finally:
-        program.end(waiter, 2)
-    if waiter.returncode == 0:
-        return
-    # ray_wait exits with 3 if the cluster was not complete in time.
-    if waiter.returncode == 3:
-        gpus, living = out.read_text(encoding="utf-8").split()[-2:]
-        what = f"it counts {gpus} of {wanted[0]} GPUs on {living} of {count} nodes"
-        raise RayStartError(_timeout(group, seconds, what))
-    tail = read_tail(err, 1 << 14).decode(errors="replace")
-    raise RayStartError(
-        Ending(
-            "failed",
-            code=waiter.returncode,
-            failure=failure_of(tail),
-            message=(f"Ray did not come up\n{tail[-1500:]}").rstrip(),
-        )
+
+    def watch() -> Ending | None:
+        late = time.monotonic() > deadline
+        return group.ending() or (_timeout(group, seconds, "it does not answer") if late else None)
+
+    ended = program.run(
+        setup.command([setup.python, "-c", source, address, *wanted], env),
+        group.folder / "wait.out",
+        group.folder / "wait.log",
+        cwd=setup.cwd,
+        env=variables,
+        watch=watch,
     )
+    if ended.state != "succeeded":
+        raise RayStartError(ended)
 
 
 def _timeout(group: ProcessGroup, seconds: float, what: str) -> Ending:

@@ -8,27 +8,26 @@ on; a job that the server lists may have ended without an exit record. This modu
 
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 
 from orchestrator.errors import RunFolderError
-from orchestrator.files import read_json
 from orchestrator.launch.endings import Ending, failure_of, shortened
+from orchestrator.launch.looks import Looks
 from orchestrator.launch.ray.server import JobServer, RayJob, ServerRefusal, ServerUnavailable
 from orchestrator.launch.slurm import scheduler
 from orchestrator.launch.slurm.lease import LEASE_SECONDS, frozen, is_dead, silence_of
 from orchestrator.launch.slurm.submissions import Submission
-from orchestrator.records import ExitRecord
+from orchestrator.records import ExitRecord, State
 from orchestrator.rundir import AttemptDir, CellDir, SchedulerReport
 
 YOUNG_SECONDS = 90.0
 """Seconds for which an order may be on its way to the server: more than one request takes."""
-KEPT_SECONDS = 2.0
-"""Seconds for which an answer is kept."""
 
 _CANNOT_BEGIN = re.compile(r"exit code (66|126|127)\b|runtime_env|runtime environment")
 """What Ray says of a job that would fail again: no such program, the runs folder is not seen from
 the node (scheduler.UNSEEN), or an environment that cannot be asked_at."""
+_STOPPED = "stopped at the job server; `orch retry` lets it run again"
 Answer = Mapping[str, RayJob] | str
 """The jobs of a server by submission id, or a sentence on why it does not answer."""
 
@@ -57,19 +56,16 @@ def polled_state(
     silence = silence_of(attempt)
     if ended is None and silence is not None and silence < LEASE_SECONDS and not is_dead(attempt):
         return SchedulerReport("running")
-    answer = answer_of(address)
-    if isinstance(answer, str):
-        return (
-            SchedulerReport("unknown", fault=answer)
-            if ended is None
-            else SchedulerReport(ended.state, ended)
-        )
-    job = answer.get(submission)
+    answer = LOOKS.of(address)
+    job = None if isinstance(answer, str) else answer.get(submission)
     if ended is not None:
         # The worker wrote that it was asked to stop. Only the server knows that a person asked it.
         if job is not None and job.status == "STOPPED":
-            return SchedulerReport("cancelled", _stopped(ended))
+            record = ended.model_copy(update={"state": "cancelled", "message": _STOPPED})
+            return SchedulerReport("cancelled", record)
         return SchedulerReport(ended.state, ended)
+    if isinstance(answer, str):
+        return SchedulerReport("unknown", fault=answer)
     if job is not None and not job.is_over:
         if silence is None:
             return SchedulerReport("pending")
@@ -78,107 +74,56 @@ def polled_state(
         # `submit` sends it again, under a new id.
         young = time.time() - sent < YOUNG_SECONDS
         return SchedulerReport("submitted") if young and not locked else None
-    return _without_record(attempt, job, silence is not None, sent)
+    return _without_record(job, sent, begun=silence is not None)
 
 
 def polled_evaluation(sent: Submission) -> SchedulerReport:
     """Return the state of an evaluation's job, which wrote no ending so far."""
-    answer = answer_of(sent.cluster)
+    answer = LOOKS.of(sent.cluster)
     if isinstance(answer, str):
         return SchedulerReport("unknown", fault=answer)
     job = answer.get(sent.id)
     if job is not None and not job.is_over:
         return SchedulerReport("pending")
-    if job is not None and job.status == "STOPPED":
-        return SchedulerReport("cancelled", _stopped(None, job))
-    if job is None:
-        return _failed("lost", "the job server does not know its job any more", sent.time)
-    named, ray_message = failure_of(job.message), " ".join(job.message.split())
-    why = f"the job left no exit record; Ray says: {ray_message or job.status}"
-    return _failed(named if named != "error" else "lost", why, sent.time)
+    return _without_record(job, sent.time, begun=True)
 
 
-def _without_record(
-    attempt: AttemptDir, job: RayJob | None, begun: bool, sent: float
-) -> SchedulerReport:
-    """Return the report on an attempt that nothing works on, and that wrote no exit record."""
-    if job is None:
-        node = (read_json(attempt.job) or {}).get("host", "its node")
-        why = (
-            f"its heartbeat on {node} stopped, and the job server does not know its job any more: "
-            "the Ray was restarted, or the node is lost"
-        )
-        return _failed("lost", why, sent)
-    ray_message = " ".join(job.message.split())
-    if job.status == "STOPPED":
-        return SchedulerReport("cancelled", _stopped(None, job))
-    if not begun and "failed to start within" in ray_message:
-        # The cluster had no room for as long as the head lets a job wait.
-        why = shortened(f"the Ray had no room for the job: {ray_message}")
-        record = Ending("preempted", message=why).record(sent, job.ended or time.time())
-        return SchedulerReport("preempted", record)
-    if f"exit code {scheduler.FULL}," in ray_message:
-        return _failed("disk", scheduler.NO_ROOM_LEFT, sent)
-    named = failure_of(job.message)
-    failure = named if named != "error" else "lost"
+def _without_record(job: RayJob | None, sent: float, *, begun: bool) -> SchedulerReport:
+    """Return the report on a job that has ended, or that the server does not know, and that wrote
+    no exit record."""
+    state: State = "failed"
+    ray_message = " ".join(job.message.split()) if job else ""
+    named = failure_of(job.message) if job else "lost"
+    failure = "lost" if named == "error" and begun else named
     what = "left no exit record"
     if not begun:
-        failure = "config" if _CANNOT_BEGIN.search(ray_message) else named
         what = "did not begin (site.options.python, runs_dir and env must be right on every node)"
-    return _failed(failure, f"the job {what}; Ray says: {ray_message or job.status}", sent)
+    why = f"the job {what}; Ray says: {ray_message or (job and job.status)}"
+    if job is None:
+        why = (
+            "its heartbeat stopped, and the job server does not know its job any more: the Ray was "
+            "restarted, or the node is lost"
+        )
+    elif job.status == "STOPPED":
+        state, failure, why = "cancelled", "", _STOPPED
+    elif not begun and "failed to start within" in ray_message:
+        # The cluster had no room for as long as the head lets a job wait.
+        state, failure, why = "preempted", "", f"the Ray had no room for the job: {ray_message}"
+    elif f"exit code {scheduler.FULL}," in ray_message:
+        failure, why = "disk", scheduler.NO_ROOM_LEFT
+    elif not begun and _CANNOT_BEGIN.search(ray_message):
+        failure = "config"
+    began, over = (job and job.started) or sent, (job and job.ended) or None
+    record = Ending(state, failure=failure, message=shortened(why)).record(began, over)
+    return SchedulerReport(state, record.model_copy(update={"host": ""}))
 
 
-def _failed(failure: str, why: str, began: float) -> SchedulerReport:
-    record = Ending("failed", failure=failure, message=shortened(why)).record(began, time.time())
-    return SchedulerReport("failed", record.model_copy(update={"host": ""}))
-
-
-def _stopped(ended: ExitRecord | None, job: RayJob | None = None) -> ExitRecord:
-    why = "stopped at the job server; `orch retry` lets it run again"
-    if ended is not None:
-        return ended.model_copy(update={"state": "cancelled", "message": why})
-    now = time.time()
-    began, over = (job.started, job.ended) if job else (now, now)
-    return Ending("cancelled", message=why).record(began or now, over or now)
-
-
-# ---------------------------------------------------------------- one answer for many cells
-
-_answers: dict[str, tuple[float, Answer]] = {}
-_held = 0
-
-
-def answer_of(address: str) -> Answer:
-    """Return the jobs of a server, asked at most every KEPT_SECONDS, once in `one_look`."""
-    asked_at, answer = _answers.get(address, (0.0, ""))
-    if asked_at and (_held or time.monotonic() - asked_at < KEPT_SECONDS):
-        return answer
+def _answer(address: str) -> Answer:
     try:
-        answer = JobServer(address).jobs()
+        return JobServer(address).jobs()
     except (ServerUnavailable, ServerRefusal) as error:
-        answer = str(error)
-    _answers[address] = (time.monotonic(), answer)
-    return answer
+        return str(error)
 
 
-def forget() -> None:
-    """Drop all answers, because a job was submitted or stopped."""
-    _answers.clear()
-
-
-@contextmanager
-def one_look() -> Iterator[None]:
-    """Answer every question inside the context from one answer of each server."""
-    global _held
-    if not _held:
-        for address in [
-            address
-            for address, (asked_at, _) in _answers.items()
-            if time.monotonic() - asked_at >= KEPT_SECONDS
-        ]:
-            del _answers[address]
-    _held += 1
-    try:
-        yield
-    finally:
-        _held -= 1
+LOOKS = Looks(_answer, 2.0)
+"""The jobs of each server."""

@@ -3,7 +3,7 @@
 Only one orch at a time submits cells of a folder: it holds the submission lock. For every cell it
 does, in this order:
 
-    1  append the intent to the ledger, with the submission's id: cell, attempt, and a random part
+    1  append the intent to the ledger, with the submission's id: cell and a random part
     2  reserve the cell's next attempt, with this id in its order.json
     3  send the job
     4  append `submitted` to the ledger
@@ -18,6 +18,7 @@ fails. So orch sends at most `max_running` jobs, and no more GPUs than the Ray h
 planned until jobs have ended.
 """
 
+import math
 import secrets
 import shlex
 import sys
@@ -28,7 +29,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from orchestrator import plugins
 from orchestrator.data import prepared
@@ -39,7 +40,6 @@ from orchestrator.launch.gpu_memory import evaluation_gpus
 from orchestrator.launch.launcher import PlannedJob
 from orchestrator.launch.ray import look
 from orchestrator.launch.ray.server import (
-    ClusterTotals,
     JobServer,
     RayJob,
     ServerRefusal,
@@ -105,62 +105,36 @@ def expressible(cells: Sequence[Cell], folder: RunFolder) -> list[tuple[Cell, La
     return [(c, plan) for c, plan in translations(cells, folder) if isinstance(plan, LaunchPlan)]
 
 
-class _Job(NamedTuple):
-    """A job to send."""
+def request_of(
+    submission: str,
+    argv: Sequence[str],
+    shape: JobShape,
+    about: Mapping[str, str],
+    variables: Mapping[str, str],
+    options: RayOptions,
+) -> dict[str, object]:
+    """Return the body of the request that sends a job.
 
-    submission: str
-    argv: tuple[str, ...]
-    shape: JobShape
-    kind: str
-    metadata: Mapping[str, str]
-    runtime_env: Mapping[str, Any]
-
-
-def request_of(job: _Job, options: RayOptions) -> dict[str, object]:
-    """Return the body of the request that sends a job."""
-    shape = job.shape
+    about: what orch asks the server's list for. variables: those that Ray's workers of this job
+    need, which it starts on any node. No secret is in them: the server shows them to everybody.
+    """
     claims = {"orch_gpus": str(shape.all_gpus), "orch_cpus": f"{shape.cpus + shape.actors_cpus:g}"}
-    if shape.alone:
-        claims["orch_alone"] = shape.alone
     body: dict[str, object] = {
-        "submission_id": job.submission,
+        "submission_id": submission,
         # exec: Ray signals the processes below the shell; this makes orch the only one.
-        "entrypoint": f"exec {shlex.join(job.argv)}",
-        "metadata": {**job.metadata, **claims, "orch_kind": job.kind},
-        "runtime_env": dict(job.runtime_env),
+        "entrypoint": f"exec {shlex.join(argv)}",
+        "metadata": {**about, **claims, **({"orch_alone": shape.alone} if shape.alone else {})},
+        "runtime_env": {"env_vars": dict(variables)} if variables else {},
     }
-    if shape.cpus:
-        body["entrypoint_num_cpus"] = shape.cpus
-    if shape.gpus:
-        body["entrypoint_num_gpus"] = shape.gpus
-    if shape.memory_gib:
-        body["entrypoint_memory"] = int(shape.memory_gib * (1 << 30))
-    if options.resources:
-        body["entrypoint_resources"] = dict(options.resources)
+    for name, claim in (
+        ("num_cpus", shape.cpus),
+        ("num_gpus", shape.gpus),
+        ("memory", int((shape.memory_gib or 0) * (1 << 30))),
+        ("resources", dict(options.resources)),
+    ):
+        if claim:
+            body[f"entrypoint_{name}"] = claim
     return body
-
-
-def training_job(
-    cell_dir: CellDir, number: int, submission: str, cell: Cell, plan: LaunchPlan, site: RayOptions
-) -> _Job:
-    """Return the job that trains an attempt of a cell."""
-    attempt = cell_dir.path / "attempts" / str(number)
-    argv = (site.python or sys.executable, "-P", "-m", TRAIN, str(attempt), submission)
-    shape = shape_of(cell, plan, site)
-    metadata = {"orch_cell": cell.slug, "orch_folder": str(cell_dir.path.parents[1])}
-    return _Job(submission, argv, shape, "train", metadata, _runtime_env(plan, site))
-
-
-def _runtime_env(plan: LaunchPlan, options: RayOptions) -> dict[str, Any]:
-    """Return what Ray's workers of this job need, which it starts on any node. No secret is in it:
-    the server keeps it and shows it to everybody."""
-    variables = dict(options.env)
-    if options.network_interface:
-        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-            variables.setdefault(name, options.network_interface)
-    if plan.bring_up == "ray":
-        variables |= plan.env
-    return {"env_vars": variables} if variables else {}
 
 
 def submit(
@@ -179,9 +153,9 @@ def submit(
     folder.open()
     server = server_of(options)
     with submission_lock(folder):
-        look.forget()
+        look.LOOKS.forget()
         jobs = _jobs(server)
-        with look.one_look():
+        with look.LOOKS.one():
             poll = partial(look.polled_state, locked=True)
             states = [(c, folder.cell(c).state(poll=poll)) for c in cells]
         waiting = [cell for cell, state in states if state.state in RESUMABLE]
@@ -189,7 +163,7 @@ def submit(
             return Submitted()
         check_launchable(waiting, folder)
         plans = expressible(waiting, folder)
-        room = _Room(jobs, folder, options, server.totals)
+        room = _Room(server, jobs, folder, options)
         room.refuse_impossible(plans)
         sender = RaySender(folder, options, server, tell)
         sent, no_room = [], []
@@ -202,7 +176,7 @@ def submit(
                 sent.append(cell)
             else:
                 no_room.append(cell)
-        look.forget()
+        look.LOOKS.forget()
         return Submitted(tuple(sent), tuple(sender.ids), tuple(no_room))
 
 
@@ -225,73 +199,63 @@ class _Room:
     """
 
     def __init__(
-        self,
-        jobs: Mapping[str, RayJob],
-        folder: RunFolder,
-        options: RayOptions,
-        ask: Callable[[], ClusterTotals | None],
+        self, server: JobServer, jobs: Mapping[str, RayJob], folder: RunFolder, options: RayOptions
     ):
-        living = [job for job in jobs.values() if not job.is_over and "orch_kind" in job.metadata]
-        own = sum(job.metadata.get("orch_folder") == str(folder.path) for job in living)
+        living = [job.metadata for job in jobs.values() if not job.is_over]
+        ours = [each for each in living if "orch_kind" in each]
+        own = sum(each.get("orch_folder") == str(folder.path) for each in ours)
         self._left = (options.max_running or DEFAULT_RUNNING) - own
-        self._used_gpus = sum(int(job.metadata.get("orch_gpus") or 0) for job in living)
-        self._used_cpus = sum(float(job.metadata.get("orch_cpus") or 0) for job in living)
-        self._alone = {job.metadata.get("orch_alone") for job in living}
-        self._options = options
-        self._ask = ask
-        self._totals: ClusterTotals | None = None
+        self._alone = {each.get("orch_alone") for each in ours}
+        self._options, self._totals = options, server.totals()
+        self._gpus = self._cpus = math.inf
+        if self._totals is not None:
+            used = [(int(m.get("orch_gpus") or 0), float(m.get("orch_cpus") or 0)) for m in ours]
+            self._gpus = self._totals.gpus - sum(gpus for gpus, _ in used)
+            self._cpus = self._totals.cpus - sum(cpus for _, cpus in used)
 
     def refuse_impossible(self, plans: Sequence[tuple[Cell, LaunchPlan]]) -> None:
         """Raise EnvironmentFault for cells that could never start on this Ray."""
-        faults = []
-        for cell, plan in plans:
-            if plan.bring_up == "ranks" and cell.resources.num_nodes > 1:
-                faults.append(
-                    f"{cell.slug}: {plan.backend} starts its own ranks on "
-                    f"{cell.resources.num_nodes} nodes (resources.num_nodes), and a Ray job runs "
-                    "on one: use a SLURM site"
-                )
-        shapes = {shape_of(cell, plan, self._options) for cell, plan in plans}
-        if any(shape.all_gpus for shape in shapes) or self._options.resources:
-            self._totals = self._ask()
+        faults = [
+            f"{cell.slug}: {plan.backend} starts its own ranks on {cell.resources.num_nodes} nodes "
+            "(resources.num_nodes), and a Ray job runs on one: use a SLURM site"
+            for cell, plan in plans
+            if plan.bring_up == "ranks" and cell.resources.num_nodes > 1
+        ]
+        shapes = [shape_of(cell, plan, self._options) for cell, plan in plans]
         if (totals := self._totals) is not None:
-            gpus = max((shape.all_gpus for shape in shapes), default=0)
-            cpus = max((shape.actors_cpus for shape in shapes), default=0)
-            if gpus > totals.gpus:
-                faults.append(
-                    f"a cell needs {gpus} GPUs (resources.gpus_per_node), and the Ray has "
-                    f"{totals.gpus:g} on {totals.nodes} nodes"
-                )
-            if cpus > totals.cpus:
-                faults.append(
-                    f"the actors of a cell claim {cpus} CPUs, and the Ray has {totals.cpus:g} "
-                    "(`ray start --num-cpus`)"
-                )
+            gpus = max(shape.all_gpus for shape in shapes)
+            cpus = max(shape.actors_cpus for shape in shapes)
+            claimed: list[tuple[str, float, float]] = [
+                (f"a cell needs {gpus} GPUs (resources.gpus_per_node)", gpus, totals.gpus),
+                (f"the actors of a cell claim {cpus} CPUs", cpus, totals.cpus),
+            ]
             for name, number in self._options.resources.items():
-                if number > (has := totals.resources.get(name, 0.0)):
-                    faults.append(
-                        f"a job claims {number:g} {name} (site.options.resources), and the Ray has "
-                        f"{has:g}"
-                    )
+                what = f"a job claims {number:g} {name} (site.options.resources)"
+                claimed.append((what, number, totals.resources.get(name, 0.0)))
+            faults += [
+                f"{what}, and the Ray has {has:g} on {totals.nodes} nodes"
+                for what, number, has in claimed
+                if number > has
+            ]
         if faults:
-            lines = [f"  {fault}" for fault in dict.fromkeys(faults)]
+            lines = [f"  {fault}" for fault in faults]
             raise EnvironmentFault(
                 "\n".join(["the jobs could never start, so nothing was submitted", *lines])
             )
 
     def take(self, shape: JobShape) -> bool:
         """Return True if a job of this shape may be sent now, and count it."""
-        totals = self._totals
-        if self._left <= 0 or (shape.alone and shape.alone in self._alone):
-            return False
-        if shape.all_gpus and totals and self._used_gpus + shape.all_gpus > totals.gpus:
-            return False
         cpus = shape.cpus + shape.actors_cpus
-        if shape.actors_cpus and totals and self._used_cpus + cpus > totals.cpus:
+        if (
+            self._left <= 0
+            or (shape.alone and shape.alone in self._alone)
+            or (shape.all_gpus and shape.all_gpus > self._gpus)
+            or (shape.actors_cpus and cpus > self._cpus)
+        ):
             return False
         self._left -= 1
-        self._used_gpus += shape.all_gpus
-        self._used_cpus += cpus
+        self._gpus -= shape.all_gpus
+        self._cpus -= cpus
         self._alone.add(shape.alone)
         return True
 
@@ -302,50 +266,57 @@ class RaySender:
     def __init__(self, folder: RunFolder, options: RayOptions, server: JobServer, tell: Tell):
         self.folder, self.options, self.server, self.tell = folder, options, server, tell
         self.ids: list[str] = []
-        self._plain = options.model_dump(mode="json")
+        self._written = {
+            "data_dir": str(prepared.data_dir()),
+            "options": options.model_dump(mode="json"),
+        }
+        """What a job reads of the submitter, in an order or a manifest."""
 
     def train(self, cell: Cell, plan: LaunchPlan, cell_dir: CellDir) -> None:
         """Send the training of a cell."""
         cell_dir.make(cell)
-        last = cell_dir.attempts()[-1:]
+        submission = f"{cell.id}-{secrets.token_hex(8)}"
+        names = {"submission": submission, "launcher": "ray"}
+        self.folder.append("intent", cell.id, **names, address=self.server.address)
+        about = {"address": self.server.address, "time": time.time()}
         # An attempt that a job has begun is never used again, even if it did not get far.
-        fresh = bool(last) and last[0].heartbeat.exists()
-        first = last[0].number if last else 1
-        open_ = last and not fresh and not last[0].job.exists() and not last[0].exit.exists()
-        number = first if open_ or not last else first + 1
-        submission = f"{cell.id}-{number}-{secrets.token_hex(8)}"
-        self.folder.append(
-            "intent", cell.id, submission=submission, launcher="ray", address=self.server.address
-        )
-        order = {
-            "launcher": "ray",
-            "submission": submission,
-            "address": self.server.address,
-            "time": time.time(),
-            "data_dir": str(prepared.data_dir()),
-            "options": self._plain,
-        }
-        attempt = cell_dir.reserve(order_text(order, cell), fresh=fresh)
+        fresh = any(each.heartbeat.exists() for each in cell_dir.attempts()[-1:])
+        order = order_text({**names, **about, **self._written}, cell)
+        attempt = cell_dir.reserve(order, fresh=fresh)
+        variables = dict(self.options.env)
+        if self.options.network_interface:
+            for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+                variables.setdefault(name, self.options.network_interface)
         if plan.bring_up == "ray":
             # The launch at hand may be that of another seed, and is that of a first attempt: Ray's
             # workers need the variables of this one.
             backend = plugins.load(cell.settings.backend.name)
-            plan = backend.translate(cell, cell_dir.paths(attempt))
-        job = training_job(cell_dir, attempt.number, submission, cell, plan, self.options)
-        self.send(job)
-        self.folder.append("submitted", cell.id, submission=submission, launcher="ray")
+            variables |= backend.translate(cell, cell_dir.paths(attempt)).env
+        argv = (TRAIN, str(attempt.path), submission)
+        self._send(submission, argv, shape_of(cell, plan, self.options), cell, "train", variables)
+        self.folder.append("submitted", cell.id, **names)
         self.ids.append(submission)
 
-    def send(self, job: _Job) -> None:
+    def _send(
+        self,
+        submission: str,
+        argv: Sequence[str],
+        shape: JobShape,
+        cell: Cell,
+        kind: str,
+        variables: Mapping[str, str],
+    ) -> None:
         """Send a job. Raise EnvironmentFault if the server has it not."""
-        body = request_of(job, self.options)
+        about = {"orch_cell": cell.slug, "orch_folder": str(self.folder.path), "orch_kind": kind}
+        program = (self.options.python or sys.executable, "-P", "-m", *argv)
+        body = request_of(submission, program, shape, about, variables, self.options)
         for tries_left in reversed(range(_ANSWER_TRIES)):
             try:
                 self.server.submit(body)
                 return
             except (ServerUnavailable, ServerRefusal) as error:
                 # The request may have been served all the same: the list of jobs decides.
-                if job.submission in _jobs(self.server):
+                if submission in _jobs(self.server):
                     return
                 if "No available agent" in str(error) and tries_left:
                     self.tell("the head of the Ray is still starting; sending the job again")
@@ -359,26 +330,20 @@ class RaySender:
     def evaluate(self, cell: Cell) -> str:
         """Send the evaluation of a trained cell. Return its id."""
         cell_dir = self.folder.cell(cell)
-        number = cell_dir.attempts()[-1].number
-        submission = f"ray-{cell.id}-{number}-{secrets.token_hex(8)}"
-        gpus = evaluation_gpus([cell], self.options)
+        submission = f"ray-{cell.id}-{secrets.token_hex(8)}"
+        shape = self.scoring_shape(cell)
         manifest = {
             "kind": "evaluate",
-            "elements": [[cell_dir.path.name, number]],
-            "gpus": gpus,
+            "elements": [[cell_dir.path.name, cell_dir.attempts()[-1].number]],
+            "gpus": shape.gpus,
             "cwd": str(Path.cwd()),
-            "data_dir": str(prepared.data_dir()),
-            "options": self._plain,
+            **self._written,
         }
         submissions.write_manifest(self.folder, submission, manifest)
-        place = self.folder.submission(submission)
-        argv = (self.options.python or sys.executable, "-P", "-m", script.EVALUATE, str(place))
-        cpus = self.options.evaluation.cpus or self.options.num_cpus or 1.0
-        shape = JobShape(float(cpus), gpus, self.options.evaluation.memory_gib)
-        metadata = {"orch_cell": cell.slug, "orch_folder": str(self.folder.path)}
+        argv = (script.EVALUATE, str(self.folder.submission(submission)))
         # A kill between these two leaves a job that the ledger does not know. It scores the cell,
         # as the job of the next `orch run` does: scores that are there are not made again.
-        self.send(_Job(submission, argv, shape, "evaluate", metadata, {}))
+        self._send(submission, argv, shape, cell, "evaluate", {})
         submissions.note_intent(
             self.folder,
             submission,
@@ -390,6 +355,12 @@ class RaySender:
             job=submission,
         )
         return submission
+
+    def scoring_shape(self, cell: Cell) -> JobShape:
+        """Return the resources of the job that scores a cell."""
+        own = self.options.evaluation
+        cpus = float(own.cpus or self.options.num_cpus or 1.0)
+        return JobShape(cpus, evaluation_gpus([cell], self.options), own.memory_gib)
 
 
 def submit_evaluation(
@@ -404,15 +375,10 @@ def submit_evaluation(
     """
     server = server_of(options)
     with submission_lock(folder):
-        jobs = _jobs(server)
-        room = _Room(jobs, folder, options, server.totals)
+        room = _Room(server, _jobs(server), folder, options)
         sender = RaySender(folder, options, server, tell)
-        sent = []
-        for cell in cells:
-            gpus = evaluation_gpus([cell], options)
-            if room.take(JobShape(1.0, gpus, None)):
-                sent.append(sender.evaluate(cell))
-        look.forget()
+        sent = [sender.evaluate(cell) for cell in cells if room.take(sender.scoring_shape(cell))]
+        look.LOOKS.forget()
         return ", ".join(sent)
 
 
@@ -430,8 +396,8 @@ class RayLauncher(ClusterLauncher):
 
     def fresh_look(self) -> AbstractContextManager[None]:
         """Ask each server once at most inside the context."""
-        look.forget()
-        return look.one_look()
+        look.LOOKS.forget()
+        return look.LOOKS.one()
 
     def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
         """Return the state of a cell, by the run directory and the job server."""
@@ -450,7 +416,7 @@ class RayLauncher(ClusterLauncher):
                 silent[address] = str(error)
             except ServerRefusal:
                 continue  # it does not know the job: it never came, or the Ray was restarted
-        look.forget()
+        look.LOOKS.forget()
         return next(iter(silent.values()), "")
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -52,20 +51,14 @@ class Partition:
     max_minutes: float | None
     """None: no limit."""
     max_nodes: int | None
-    accounts: frozenset[str]
-    """Allowed accounts; empty: all."""
-    qos: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Rights:
-    """One association of this user: an account, its QOS and limits."""
+    """One association of this user: an account and its limit of jobs."""
 
     account: str
-    partition: str
-    qos: frozenset[str]
-    max_submit: int | None = None
-    max_minutes: float | None = None
+    max_submit: int | None
 
 
 @dataclass(frozen=True)
@@ -76,12 +69,9 @@ class Cluster:
     version: str
     max_array_size: int
     accounting: bool
-    enforced: frozenset[str]
-    """The rules that accounting enforces: associations, limits, qos, ..."""
     partitions: tuple[Partition, ...]
     nodes: tuple[ClusterNode, ...]
-    rights: tuple[Rights, ...] | None = ()
-    """None: accounting returned none."""
+    rights: tuple[Rights, ...] = ()
     qos: frozenset[str] = frozenset()
     faults: tuple[str, ...] = field(default=())
     """Sentences on commands that failed."""
@@ -97,7 +87,7 @@ class Cluster:
         """Return, for fields of a site file, the cluster's names, for suggestions."""
         return {
             "partition": [each.name for each in self.partitions],
-            "account": sorted({right.account for right in self.rights or () if right.account}),
+            "account": sorted({right.account for right in self.rights if right.account}),
             "qos": sorted(self.qos),
             "constraint": sorted({name for node in self.nodes for name in node.features}),
         }
@@ -151,34 +141,18 @@ def read_cluster() -> Cluster | None:
     config = settings_of(_output(faults, "scontrol", "show", "config"))
     if not config:
         return None
-    partitions = _output(faults, "scontrol", "show", "partition", "-o")
-    nodes = _output(faults, "scontrol", "show", "node", "-o")
-    accounting = "none" not in config.get("AccountingStorageType", "none")
-    rights, qos = "", ""
-    before = len(faults)
-    if accounting:
-        rights = _output(
-            faults,
-            "sacctmgr",
-            "-nP",
-            "show",
-            "assoc",
-            f"user={getpass.getuser()}",
-            "format=account,partition,qos,maxsubmit,maxwall",
-        )
-        qos = _output(faults, "sacctmgr", "-nP", "show", "qos", "format=name")
-    answers = parse_cluster(config, partitions, nodes, rights, qos, faults)
-    # Without an answer the user's rights are unknown, which is not the same as no rights.
-    return answers if len(faults) == before else replace(answers, rights=None)
+    texts = [_output(faults, "scontrol", "show", what, "-o") for what in ("partition", "node")]
+    for what in (
+        ("assoc", f"user={getpass.getuser()}", "format=account,maxsubmit"),
+        ("qos", "format=name"),
+    ):
+        accounting = "none" not in config.get("AccountingStorageType", "none")
+        texts.append(_output(faults, "sacctmgr", "-nP", "show", *what) if accounting else "")
+    return replace(parse_cluster(config, *texts), faults=tuple(faults))
 
 
 def parse_cluster(
-    config: dict[str, str],
-    partitions: str,
-    nodes: str,
-    rights: str,
-    qos: str,
-    faults: Sequence[str] = (),
+    config: dict[str, str], partitions: str, nodes: str, rights: str, qos: str
 ) -> Cluster:
     """Return the cluster, from the output of its commands."""
     return Cluster(
@@ -186,12 +160,10 @@ def parse_cluster(
         version=config.get("SLURM_VERSION", ""),
         max_array_size=_count(config.get("MaxArraySize")) or 1001,
         accounting="none" not in config.get("AccountingStorageType", "none"),
-        enforced=_names(config.get("AccountingStorageEnforce", "")),
         partitions=tuple(_partition(_words(line)) for line in partitions.splitlines() if line),
         nodes=tuple(_node(_words(line)) for line in nodes.splitlines() if line),
-        rights=tuple(_rights(line) for line in rights.splitlines() if line.count("|") >= 4),
-        qos=frozenset(filter(None, qos.split())),
-        faults=tuple(faults),
+        rights=tuple(_rights(line) for line in rights.splitlines() if "|" in line),
+        qos=frozenset(qos.split()),
     )
 
 
@@ -233,8 +205,6 @@ def _partition(fields: dict[str, str]) -> Partition:
         default=fields.get("Default") == "YES",
         max_minutes=minutes(fields.get("MaxTime")),
         max_nodes=_count(fields.get("MaxNodes")),
-        accounts=_allowed(fields.get("AllowAccounts")),
-        qos=_allowed(fields.get("AllowQos")),
     )
 
 
@@ -252,12 +222,8 @@ def _node(fields: dict[str, str]) -> ClusterNode:
 
 
 def _rights(line: str) -> Rights:
-    account, partition, qos, submit, wall = line.split("|")[:5]
-    return Rights(account, partition, _names(qos), _count(submit), minutes(wall or None))
-
-
-def _allowed(text: str | None) -> frozenset[str]:
-    return frozenset() if text in (None, "ALL") else _names(text or "")
+    account, submit = line.split("|")[:2]
+    return Rights(account, _count(submit))
 
 
 def _names(text: str) -> frozenset[str]:

@@ -157,6 +157,5 @@ class Lease:
             # The worker hangs and cannot write its record, so this thread writes it. After the
             # lease is lost, nothing may be written.
             if not self.lost and self.ending is not None:
-                now = time.time()
-                self.own.write_exit(self.ending.record(now, now))
+                self.own.write_exit(self.ending.record())
             os.kill(os.getpid(), signal.SIGKILL)

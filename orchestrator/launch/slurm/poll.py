@@ -10,11 +10,13 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 
 from orchestrator.files import read_tail
+from orchestrator.launch.looks import Looks
 from orchestrator.launch.slurm import lease, scheduler, submissions
 from orchestrator.launch.slurm.scheduler import stuck_reason
 from orchestrator.records import ExitRecord, State
@@ -26,11 +28,10 @@ from orchestrator.rundir import (
     SchedulerReport,
 )
 
-KEPT_SECONDS = 15.0
-"""Seconds for which an answer is kept."""
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
-_FRESH_SECONDS = 1.0
+FRESH_SECONDS = 1.0
+"""Age of an answer that is new enough for a decision."""
 _YOUNG_SECONDS = 120.0
 """Seconds for which accounting may not know a job that was just submitted."""
 
@@ -45,7 +46,7 @@ def polled_state(
     """
     order = attempt.read_order()
     folder = RunFolder(cell_dir.path.parents[1])
-    answer = snapshot(folder)
+    answer = LOOKS.of(folder)
     # A submission that is younger than the answer is only in the ledger.
     submission = answer.submissions.get(order["submission"])
     submission = submission or submissions.read(folder).get(order["submission"])
@@ -69,7 +70,7 @@ def polled_state(
         return report
     if report.state == "cancelled":
         return report._replace(fault="")
-    if answer.queued() is None:
+    if answer.queued is None:
         return SchedulerReport("unknown", ended, report.fault)  # it may be in the queue again
     return SchedulerReport(ended.state, ended)
 
@@ -78,7 +79,7 @@ def polled_element(
     folder: RunFolder, submission: submissions.Submission, index: int
 ) -> SchedulerReport:
     """Return SLURM's report on one element of a submission that was sent."""
-    return snapshot(folder).report(submission, index)
+    return LOOKS.of(folder).report(submission, index)
 
 
 def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
@@ -87,16 +88,12 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     options: `site.options`, for the values in the sentences. A job that is held is named, with the
     command that lets it go.
     """
-    answer = snapshot(folder)
-    if not any(s.job and not s.drained for s in answer.submissions.values()):
-        return []
+    answer = LOOKS.of(folder)
     late = time.time() - PATIENCE_SECONDS
     waiting: dict[str, dict[str, list[int]]] = {}
-    for (job, index), element in (answer.queued() or {}).items():
-        sent = answer.by_job.get(job)
-        if sent is None or not scheduler.is_waiting(element.word):
-            continue
-        if sent.time < late or scheduler.is_held(element.reason):
+    for (job, index), element in (answer.queued or {}).items():
+        is_late = answer.by_job[job].time < late or scheduler.is_held(element.reason)
+        if is_late and scheduler.is_waiting(element.word):
             waiting.setdefault(element.reason, {}).setdefault(job, []).append(index)
     sentences: Counter[str] = Counter()
     for reason, jobs in waiting.items():
@@ -119,48 +116,36 @@ class SchedulerSnapshot:
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
-        self.submissions = {s.id: s for s in submissions.read(folder).values()}
+        self.submissions = submissions.read(folder)
         self.by_job = {str(s.job): s for s in self.submissions.values() if s.job}
-        self.made = time.monotonic()
         self.fault = ""
         """A sentence that names the command that does not answer."""
-        self._queue: scheduler.Answer | None = None
-        self._accounted: scheduler.Answer | None = None
-        self._asked_queue = False
-        self._cluster_name: str | None = None
 
+    @cached_property
     def queued(self) -> scheduler.Answer | None:
         """Return the elements of this folder's arrays in the queue, of every user who submitted.
 
         Return None while squeue does not answer.
         """
-        if not self._asked_queue:
-            self._asked_queue = True
-            alive = [s for s in self.submissions.values() if s.job and not s.drained]
-            users = {str(os.geteuid() if s.uid is None else s.uid) for s in alive}
-            try:
-                # Without a submission that may be in the queue, squeue is not called.
-                listed = scheduler.queue(users) if alive else {}
-            except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
-                self.fault = f"the scheduler does not answer ({error})"
-            else:
-                self._queue = {k: each for k, each in listed.items() if self._is_ours(k, each)}
-            self.made = time.monotonic()
-        return self._queue
+        users = {str(os.geteuid() if s.uid is None else s.uid) for s in self._alive()}
+        # Without a submission that may be in the queue, squeue is not called.
+        return self._asked("the scheduler", partial(scheduler.queue, users)) if users else {}
 
+    @cached_property
     def accounted(self) -> scheduler.Answer:
         """Return the elements that sacct lists; none while it does not answer."""
-        if self._accounted is None:
-            jobs = [s.job for s in self.submissions.values() if s.job and not s.drained]
-            try:
-                listed = scheduler.accounting(jobs)
-            except scheduler.SchedulerUnavailable as error:
-                self._accounted = {}
-                self.fault = self.fault or f"accounting does not answer ({error})"
-            else:
-                self._accounted = {k: each for k, each in listed.items() if self._is_ours(k, each)}
-            self.made = time.monotonic()
-        return self._accounted
+        jobs = [str(s.job) for s in self._alive()]
+        return self._asked("accounting", partial(scheduler.accounting, jobs)) or {}
+
+    def _alive(self) -> list[submissions.Submission]:
+        return [s for s in self.by_job.values() if not s.drained]
+
+    def _asked(self, who: str, ask: Callable[[], scheduler.Answer]) -> scheduler.Answer | None:
+        try:
+            return {key: each for key, each in ask().items() if self._is_ours(key, each)}
+        except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
+            self.fault = self.fault or f"{who} does not answer ({error})"
+            return None
 
     def _is_ours(self, key: tuple[str, int], element: scheduler.ArrayElement) -> bool:
         """Return True if the job with the right id also has the right name.
@@ -178,16 +163,17 @@ class SchedulerSnapshot:
         attempt: the one that the element works on, if it is of training.
         """
         key = str(submission.job), index
-        queue = self.queued()
+        queue = self.queued
         queued = queue.get(key) if queue is not None else None
         if queued is not None and queued.word not in scheduler.OVER:
             return SchedulerReport(scheduler.state_of(queued))
-        accounted = self.accounted().get(key)
+        accounted = self.accounted.get(key)
         if accounted is not None and accounted.word not in scheduler.OVER:
             if queue is None or (queued is None and self._may_be_unseen(submission, attempt)):
                 return SchedulerReport(scheduler.state_of(accounted))
             if queued is None:
-                return scheduler.forgotten(*key, accounted.word)
+                why = f"the queue does not know it, although it is {accounted.word} in accounting"
+                return _forgotten(*key, why)
             accounted = None  # the controller knows more: accounting has not heard of the end
         if queue is None:
             return SchedulerReport("unknown", fault=f"{self.fault}; ask again when it does")
@@ -212,14 +198,13 @@ class SchedulerSnapshot:
         young = min(age, math.inf if silent is None else silent) < _YOUNG_SECONDS
         return young or not submission.is_mine or self._is_elsewhere(submission)
 
-    def _is_elsewhere(self, submission: submissions.Submission) -> bool:
-        return bool(submission.cluster) and submission.cluster != self._cluster()
-
     def _unlisted(self, submission: submissions.Submission, index: int) -> SchedulerReport:
         """Return the report of an element that neither the queue nor accounting lists."""
         job = str(submission.job)
         if self._knows(job) and not self._log(submission, index).exists():
-            return scheduler.cancelled_unstarted(job, index)
+            # SLURM keeps no record of an element that was cancelled alone while it waited.
+            why = f"cancelled in the scheduler (scancel {job}_{index}) before it started"
+            return _over("cancelled", "", why)
         if not self.fault and time.time() - submission.time < _YOUNG_SECONDS:
             return SchedulerReport("submitted")
         # The sentence names no cell: `orch status` prints it once for all cells of an array.
@@ -228,19 +213,15 @@ class SchedulerSnapshot:
                 f"job {job} is not in the queue, and {self.fault}. If it stays so, `orch "
                 "cancel` and `orch retry` submit the cell again"
             )
-        elif not submission.is_mine:
+        elif not submission.is_mine or self._is_elsewhere(submission):
             user = submission.user or f"user {submission.uid}"
+            place = f" on the cluster {submission.cluster}" if submission.cluster else ""
             fault = (
-                f"submitted by {user} as job {job}, not visible to you: {user} can look and go "
-                "on; `orch cancel` and `orch retry` submit the cell again as yours"
-            )
-        elif self._is_elsewhere(submission):
-            fault = (
-                f"submitted on the cluster {submission.cluster} as job {job}: look from "
-                f"a login node of it; this is {self._cluster() or 'a cluster without a name'}"
+                f"submitted by {user} as job {job}, not visible to you: {user} can look{place} "
+                "and go on; `orch cancel` and `orch retry` submit the cell again as yours"
             )
         else:
-            return scheduler.forgotten(job, index)
+            return _forgotten(job, index, "neither the queue nor accounting knows it")
         return SchedulerReport("unknown", fault=fault)
 
     def at_work_since(self, submission: submissions.Submission, index: int) -> float:
@@ -249,19 +230,21 @@ class SchedulerSnapshot:
         Return the present time if it is not RUNNING (for example SUSPENDED) or if the queue has no
         time.
         """
-        element = (self.queued() or {}).get((str(submission.job), index))
+        element = (self.queued or {}).get((str(submission.job), index))
         if element is None or element.word != "RUNNING" or not element.started:
             return time.time()
         return element.started
 
+    def _is_elsewhere(self, submission: submissions.Submission) -> bool:
+        return bool(submission.cluster) and submission.cluster != self._cluster
+
+    @cached_property
     def _cluster(self) -> str:
         """Return this cluster's name; empty if the controller does not answer."""
-        if self._cluster_name is None:
-            try:
-                self._cluster_name = scheduler.config().get("ClusterName", "")
-            except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
-                self._cluster_name = ""
-        return self._cluster_name
+        try:
+            return scheduler.config().get("ClusterName", "")
+        except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal):
+            return ""
 
     def _log(self, submission: submissions.Submission, index: int) -> Path:
         """Return the file with the element's output. SLURM creates it when it starts the
@@ -276,47 +259,33 @@ class SchedulerSnapshot:
     def _knows(self, job: str) -> bool:
         """Return True if any element of an array is listed: then SLURM knows the submission."""
         return any(
-            array == job
-            for answer in (self.queued() or {}, self.accounted())
-            for array, _ in answer
+            array == job for answer in (self.queued or {}, self.accounted) for array, _ in answer
         )
 
 
-_snapshots: dict[Path, SchedulerSnapshot] = {}
-_held: Counter[Path] = Counter()
+def _over(state: State, failure: str, why: str) -> SchedulerReport:
+    now = time.time()
+    record = ExitRecord(state=state, failure=failure, message=why, started=now, ended=now)
+    return SchedulerReport(state, record)
 
 
-def forget() -> None:
-    """Drop all answers, because a job was submitted or cancelled."""
-    _snapshots.clear()
+def _forgotten(job: str, index: int, why: str) -> SchedulerReport:
+    """Return the report of a job that the queue does not know, and whose end accounting will not
+    hear of: the controller has crashed and forgotten it. If it starts nevertheless, it finds that
+    its cell belongs to another submission."""
+    return _over("failed", "lost", f"the scheduler has forgotten job {job}_{index}: {why}")
 
 
-def refresh(folder: RunFolder) -> None:
-    """Drop an answer that is older than _FRESH_SECONDS, before a decision."""
-    known = _snapshots.get(folder.path)
-    if known is not None and time.monotonic() - known.made > _FRESH_SECONDS:
-        del _snapshots[folder.path]
+LOOKS = Looks(SchedulerSnapshot, 15.0)
+"""The scheduler's answer about each folder."""
 
 
 @contextmanager
-def one_look(folder: RunFolder) -> Iterator[None]:
-    """Answer every question inside the context from one answer of the scheduler, however long it
-    takes."""
-    snapshot(folder)  # replaces one that is too old, unless that is kept by a caller
-    _held[folder.path] += 1
-    try:
+def one_look(folder: RunFolder, seconds: float | None = None) -> Iterator[None]:
+    """Answer every question about a folder from one answer of the scheduler, so old at most."""
+    with LOOKS.one(seconds):
+        LOOKS.of(folder)
         yield
-    finally:
-        _held[folder.path] -= 1
-
-
-def snapshot(folder: RunFolder) -> SchedulerSnapshot:
-    """Return the scheduler's answer: KEPT_SECONDS old at most."""
-    known = _snapshots.get(folder.path)
-    # Inside `one_look` an answer of any age is kept, so that all cells are judged by one answer.
-    if known is None or not (_held[folder.path] or time.monotonic() - known.made < KEPT_SECONDS):
-        known = _snapshots[folder.path] = SchedulerSnapshot(folder)
-    return known
 
 
 def _last_lines(log: Path) -> str:

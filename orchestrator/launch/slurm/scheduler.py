@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from orchestrator.errors import EnvironmentFault, did_you_mean
 from orchestrator.launch import processes
 from orchestrator.records import ExitRecord, State
-from orchestrator.rundir import SchedulerReport
 
 DEADLINE_SECONDS = 60.0
 MAX_ARGUMENTS = 500
@@ -136,43 +135,33 @@ def queue(users: Iterable[str]) -> Answer:
     It knows all that have not ended and, for MinJobAge (300 s), those that have. Waiting elements
     of an array come as one line. Raise SchedulerUnavailable or SchedulerRefusal.
     """
-    # Array, index, state, node, reason, start, end, name. The name is last, because it may have a
-    # `|`.
-    fields = "--format=%F|%K|%T|%N|%r|%S|%e|%j"
+    # as sacct prints them: `_elements`. squeue has no exit code.
+    fields = "--format=%F_%K|%T||%N|%S|%e|%r|%j"
     whose = f"--user={','.join(sorted(users))}"
-    listed = call(["squeue", "--noheader", whose, "--states=all", fields])
-    elements = {}
-    for line in listed.splitlines():
-        if line.count("|") < 7:
-            continue  # the rest of somebody's job name with a line break in it
-        job, which, word, node, reason, start, end, name = line.split("|", 7)
-        times = _seconds(start), _seconds(end)
-        element = ArrayElement(word, "", node, reason, *times, name=name)
-        for index in indices(which) or [NO_ELEMENT]:
-            elements[job, index] = element
-    return elements
+    return _elements(call(["squeue", "--noheader", whose, "--states=all", fields]))
 
 
 def accounting(jobs: Iterable[str]) -> Answer:
     """Return every element of these arrays that accounting knows, in one call.
 
-    Raise SchedulerUnavailable.
+    Raise SchedulerUnavailable, or SchedulerRefusal on a cluster without accounting.
     """
-    ids = list(jobs)
+    ids = ",".join(jobs)
     if not ids:
         return {}
     # sacct cuts long names by default, and poll compares whole ones.
     fields = "--format=JobID,State,ExitCode,NodeList,Start,End,Reason,JobName%256"
-    argv = ["sacct", "-X", "--noheader", "--parsable2", "--allusers", f"--jobs={','.join(ids)}"]
-    try:
-        listed = call([*argv, fields])
-    except SchedulerRefusal as error:
-        # This cluster has no accounting, so only the queue can answer.
-        raise SchedulerUnavailable(str(error)) from error
+    argv = ["sacct", "-X", "--noheader", "--parsable2", "--allusers", f"--jobs={ids}", fields]
+    return _elements(call(argv))
+
+
+def _elements(listed: str) -> Answer:
+    """Return the elements in lines of `array_index|state|exit code|node|start|end|reason|name`. The
+    name is last, because it may have a `|`."""
     elements = {}
     for line in listed.splitlines():
         if line.count("|") < 7:
-            continue
+            continue  # the rest of somebody's job name with a line break in it
         id_, state, code, node, start, end, reason, name = line.split("|", 7)
         job, _, which = id_.partition("_")
         times = _seconds(start), _seconds(end)
@@ -216,15 +205,10 @@ def settings_of(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
 
-def seconds_of(config: Mapping[str, str], key: str, default: float) -> float:
-    """Return the number of seconds in a setting such as `10 sec`."""
-    hit = re.match(r"\d+", config.get(key, ""))
-    return float(hit[0]) if hit else default
-
-
 def max_array_size(config: Mapping[str, str]) -> int:
     """Return the maximum number of elements of an array. MaxArraySize bounds the index, from 0."""
-    return max(1, int(seconds_of(config, "MaxArraySize", 1001)))
+    text = config.get("MaxArraySize", "")
+    return max(1, int(text)) if text.isdigit() else 1001
 
 
 def _seconds(text: str) -> float:
@@ -365,71 +349,39 @@ def ending_of(element: ArrayElement, log: str) -> ExitRecord | None:
     )
 
 
-def cancelled_unstarted(job: str, index: int) -> SchedulerReport:
-    """Return the report of an element that SLURM no longer lists and that never started.
-
-    Its array is known. SLURM keeps no record of an element that was cancelled alone while it
-    waited.
-    """
-    why = f"cancelled in the scheduler (scancel {job}_{index}) before it started"
-    return SchedulerReport("cancelled", _record_now("cancelled", "", why))
-
-
-def forgotten(job: str, index: int, word: str = "") -> SchedulerReport:
-    """Return the report of a job that the queue does not know.
-
-    word: accounting's state of it; empty: accounting does not know it either. Both answer, and both
-    had time to learn of the job. So the controller has crashed and forgotten it, and accounting
-    never hears of its end. If the job starts nevertheless, it finds that its cell belongs to
-    another submission.
-    """
-    why = "neither the queue nor accounting knows it"
-    if word:
-        why = f"the queue does not know it, although accounting still lists it as {word}"
-    why = f"the scheduler has forgotten job {job}_{index}: {why}"
-    return SchedulerReport("failed", _record_now("failed", "lost", why))
-
-
-def _record_now(state: State, failure: str, message: str) -> ExitRecord:
-    now = time.time()
-    return ExitRecord(state=state, failure=failure, message=message, started=now, ended=now)
+_BLIND = (
+    "does not see the runs folder (site.runs_dir), so it is tried on another: that folder must lie "
+    "on a file system that every node sees"
+)
+_NO_PYTHON = (
+    "cannot start orch's Python (site.options.python): it must lie where every node sees it"
+)
+_NO_RECORD = (
+    "left no exit.json: its run directory was removed, or is not on a file system that the nodes "
+    "share"
+)
+_ENDINGS: tuple[tuple[str, str, State, str, str], ...] = (
+    ("CANCELLED", "", "cancelled", "", "cancelled in the scheduler (scancel)"),
+    ("TIMEOUT DEADLINE", "", "timed_out", "", "the time limit came before it could be requeued"),
+    ("PREEMPTED", "", "preempted", "", "preempted, and not put back into the queue"),
+    ("NODE_FAIL BOOT_FAIL", "", "preempted", "node", "{node} failed"),
+    ("OUT_OF_MEMORY", "", "failed", "out_of_memory", "the job used more memory than it may"),
+    ("FAILED", f"{FULL}:0", "failed", "disk", NO_ROOM_LEFT),
+    ("FAILED", f"{UNSEEN}:0 0:53", "failed", "node", f"{{node}} {_BLIND}"),
+    # of a shell that cannot run, or cannot find, a program
+    ("FAILED", "126:0 127:0", "failed", "node", f"{{node}} {_NO_PYTHON}"),
+    ("COMPLETED", "", "failed", "lost", f"the job ended on {{node}} and {_NO_RECORD}"),
+)
+"""Words of SLURM and exit codes (empty: any) of a job that has ended -> state, class of failure
+and message. The first row that fits counts."""
 
 
 def _ending(element: ArrayElement) -> tuple[State, str, str]:
     """Return state, class of failure and message of a job that has ended."""
     node = element.node or "its node"
-    match element.word:
-        case "CANCELLED":
-            return "cancelled", "", "cancelled in the scheduler (scancel)"
-        case "TIMEOUT" | "DEADLINE":
-            return "timed_out", "", "the time limit came before it could be put back into the queue"
-        case "PREEMPTED":
-            return "preempted", "", "preempted, and not put back into the queue"
-        case "NODE_FAIL" | "BOOT_FAIL":
-            return "preempted", "node", f"{node} failed"
-        case "OUT_OF_MEMORY":
-            return "failed", "out_of_memory", "the job used more memory than it may"
-        case "FAILED" if element.code == f"{FULL}:0":
-            return "failed", "disk", NO_ROOM_LEFT
-        case "FAILED" if element.code in (f"{UNSEEN}:0", "0:53"):
-            message = (
-                f"{node} does not see the runs folder (site.runs_dir), so it is tried on another: "
-                "that folder must lie on a file system that every node sees"
-            )
-            return "failed", "node", message
-        # The codes of a shell that cannot run, or cannot find, a program.
-        case "FAILED" if element.code in ("126:0", "127:0"):
-            message = (
-                f"{node} cannot start orch's Python (site.options.python): it must lie where "
-                "every node sees it"
-            )
-            return "failed", "node", message
-        case "COMPLETED":
-            message = (
-                f"the job ended on {node} and left no exit.json: its run directory was removed, "
-                "or is not on a file system that the nodes share"
-            )
-            return "failed", "lost", message
+    for words, codes, state, failure, message in _ENDINGS:
+        if element.word in words.split() and (not codes or element.code in codes.split()):
+            return state, failure, message.format(node=node)
     killed = f"killed on {node} (SLURM says {element.word} {element.code}".rstrip()
     return "failed", "lost", f"{killed})"
 

@@ -201,15 +201,10 @@ def note_intent(
     )
 
 
-def manifest_path(folder: RunFolder, submission: str) -> Path:
-    """Return the file that lists the elements of an array."""
-    return folder.submission(submission) / "manifest.json"
-
-
 def write_manifest(folder: RunFolder, submission: str, manifest: Mapping[str, Any]) -> None:
     """Write the elements of an array, before it is submitted, and where its jobs will write."""
     content = {**manifest, "folder": str(folder.path)}
-    write_text(manifest_path(folder, submission), json.dumps(content) + "\n")
+    write_text(folder.submission(submission) / "manifest.json", json.dumps(content) + "\n")
 
 
 def moved_from(folder: RunFolder) -> Path | None:
@@ -228,7 +223,7 @@ def moved_from(folder: RunFolder) -> Path | None:
 
 def read_manifest(folder: RunFolder, submission: str) -> dict[str, Any]:
     """Return {kind, elements: [[cell's directory, attempt], ...], options}; {} if it is missing."""
-    return read_json(manifest_path(folder, submission)) or {}
+    return read_json(folder.submission(submission) / "manifest.json") or {}
 
 
 def elements(folder: RunFolder, submission: str) -> list[tuple[str, int]]:

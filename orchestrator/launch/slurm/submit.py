@@ -71,15 +71,6 @@ class Submitted(NamedTuple):
     """Cells for which the queue has no room at present (`max_submit_jobs`)."""
 
 
-class ArrayCells(NamedTuple):
-    """The cells of one array."""
-
-    cells: tuple[Cell, ...]
-    resources: script.ArrayResources
-    exclude: tuple[str, ...]
-    """Nodes not to use."""
-
-
 def submit(
     cells: Iterable[Cell],
     folder: RunFolder,
@@ -100,16 +91,15 @@ def submit(
         for sentence in reconcile(folder):
             tell(sentence)
         mark_drained(folder)
-        poll.refresh(folder)
         # Read the states under the lock: its last holder may have submitted these cells.
-        with poll.one_look(folder):
+        with poll.one_look(folder, poll.FRESH_SECONDS):
             states = [(c, folder.cell(c).state(poll=poll.polled_state)) for c in cells]
         waiting = [(cell, state) for cell, state in states if state.state in RESUMABLE]
         check_launchable([cell for cell, _ in waiting], folder)
         if not waiting:
             return Submitted()
         sent, jobs = sender.send_all(waiting, evaluate)
-        poll.forget()
+        poll.LOOKS.forget()
         ids = {cell.id for cell in sent}
         no_room = tuple(cell for cell, _ in waiting if cell.id not in ids)
         return Submitted(tuple(sent), tuple(jobs), no_room)
@@ -129,16 +119,13 @@ def preview(
     except EnvironmentFault:  # there is no cluster here, or it does not answer
         sender.config = {}
     waiting = [(cell, folder.cell(cell).state(poll=poll.polled_state)) for cell in cells]
-    scripts = []
-    for array in sender.plan_arrays(waiting):
-        name = sender.job_name(UNSENT, "train", [cell.slug for cell in array.cells])
-        scripts.append(script.text(sender.training_job(name, array), options))
+    jobs = []
+    for part, exclude in sender.plan_arrays(waiting):
+        slugs = [cell.slug for cell in part]
+        jobs.append(sender.training_job(UNSENT, part, exclude))
         if evaluate:
-            slugs = [cell.slug for cell in array.cells]
-            name = sender.job_name(UNSENT, "evaluate", slugs)
-            job, adapted = sender.evaluation_job(name, slugs, array.cells[:1], UNSENT)
-            scripts.append(script.text(job, adapted))
-    return scripts
+            jobs.append(sender.evaluation_job(UNSENT, slugs, part[:1], UNSENT))
+    return [script.text(job) for job in jobs]
 
 
 UNSENT = "ID"
@@ -164,7 +151,7 @@ def submit_evaluation(
         cell_dirs = [folder.cell(cell) for cell in cells]
         elements = [[each.path.name, each.attempts()[-1].number] for each in cell_dirs]
         array = Sender(folder, options, tell).evaluate(elements, cells, exclude=exclude)
-        poll.forget()
+        poll.LOOKS.forget()
         return array
 
 
@@ -189,72 +176,67 @@ class Sender:
         """
         sent: list[Cell] = []
         jobs: list[str] = []
-        rest = list(waiting[: self._queue_room(evaluate)])
-        while rest:
-            refused = 0
-            try:
-                for array in self.plan_arrays(rest):
-                    refused = len(array.cells)
-                    jobs.append(self.train(array, evaluate))
-                    sent += array.cells
-                return sent, jobs
-            except QueueFull as full:
-                ids = {cell.id for cell in sent}
-                # It may have room for fewer.
-                rest = [each for each in waiting if each[0].id not in ids][: refused // 2]
-                if not rest:
-                    self.tell(
-                        f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now. Run "
-                        "again when some have ended, or with --wait"
-                    )
+        for part, exclude in self.plan_arrays(waiting[: self._queue_room(evaluate)]):
+            full = None
+            while part:
+                try:
+                    jobs.append(self.train(part, exclude, evaluate))
+                    sent += part
+                    break
+                except QueueFull as refusal:
+                    full, part = refusal, part[: len(part) // 2]  # it may have room for fewer
+            if full is not None:
+                self.tell(
+                    f"{full}: {len(sent)} of {len(waiting)} cells are in the queue now. Run "
+                    "again when some have ended, or with --wait"
+                )
+                break
         return sent, jobs
 
-    def plan_arrays(self, waiting: Sequence[tuple[Cell, CellState]]) -> Iterator[ArrayCells]:
-        """Yield groups of at most an array's cells: of the same resources and nodes to avoid."""
+    def plan_arrays(
+        self, waiting: Sequence[tuple[Cell, CellState]]
+    ) -> Iterator[tuple[Sequence[Cell], tuple[str, ...]]]:
+        """Yield groups of at most an array's cells, of the same resources, and nodes to avoid."""
         size = scheduler.max_array_size(self.config)
         size = min(size, self.options.max_array_size or size)
         groups: dict[tuple[script.ArrayResources, tuple[str, ...]], list[Cell]] = {}
         for cell, state in waiting:
             key = script.array_resources(cell), _bad_nodes(self.folder.cell(cell), state)
             groups.setdefault(key, []).append(cell)
-        for (resources, exclude), cells in groups.items():
+        for (_, exclude), cells in groups.items():
             for start in range(0, len(cells), size):
-                yield ArrayCells(tuple(cells[start : start + size]), resources, exclude)
+                yield cells[start : start + size], exclude
 
-    def train(self, array: ArrayCells, evaluate: bool) -> str:
+    def train(self, cells: Sequence[Cell], exclude: tuple[str, ...], evaluate: bool) -> str:
         """Send the training of cells; with `evaluate`, also their evaluation. Return the array's
         id."""
         submission = secrets.token_hex(8)
-        slugs = [cell.slug for cell in array.cells]
-        name = self.job_name(submission, "train", slugs)
-        self._note_intent(submission, "train", name, len(slugs))
+        job = self.training_job(submission, cells, exclude)
+        self._note_intent(submission, "train", job)
         elements = []
         # Find all directories before the first one is made, because making one makes the folder's
         # cached listing invalid.
-        cell_dirs = [(cell, self.folder.cell(cell)) for cell in array.cells]
+        cell_dirs = [(cell, self.folder.cell(cell)) for cell in cells]
         for index, (cell, cell_dir) in enumerate(cell_dirs):
             cell_dir.make(cell)
             order = order_text({"submission": submission, "index": index}, cell)
             elements.append([cell_dir.path.name, cell_dir.reserve(order).number])
-        job = self.training_job(name, array)
-        self._write(submission, {"elements": elements}, job, self.options)
-        array_id = _send(self.folder, submission, name, self.options, self.tell)
+        array_id = self._send(submission, job, elements)
         if evaluate:
             # All elements need the same resources, so one cell is enough. What a full queue, or a
             # kill, leaves out is submitted once its cell is trained.
             with suppress(QueueFull):
-                self.evaluate(elements, array.cells[:1], array_id, submission)
+                self.evaluate(elements, cells[:1], array_id, submission)
         return array_id
 
-    def training_job(self, name: str, array: ArrayCells) -> script.ArrayJob:
+    def training_job(
+        self, submission: str, cells: Sequence[Cell], exclude: tuple[str, ...]
+    ) -> script.ArrayJob:
         """Return the content of the batch script of a training array."""
-        return script.ArrayJob(
-            name,
-            len(array.cells),
-            array.resources,
-            exclude=array.exclude,
-            size=script.job_size(self.options, array.resources),
-        )
+        name = self._job_name(submission, "", [cell.slug for cell in cells])
+        resources = script.array_resources(cells[0])
+        size = script.job_size(self.options, resources)
+        return script.ArrayJob(name, len(cells), resources, size, self.options, exclude)
 
     def evaluate(
         self,
@@ -271,68 +253,94 @@ class Sender:
         """
         submission = secrets.token_hex(8)
         slugs = [str(name).rpartition("-")[0] for name, _ in elements]
-        name = self.job_name(submission, "evaluate", slugs)
-        self._note_intent(submission, "evaluate", name, len(slugs), follows=follows)
-        job, adapted = self.evaluation_job(name, slugs, cells, after, exclude)
-        gpus = job.resources.gpus_per_node
-        manifest = {"elements": elements, "gpus": gpus}
-        self._write(submission, manifest, job, adapted)
-        return _send(self.folder, submission, name, adapted, self.tell)
+        job = self.evaluation_job(submission, slugs, cells, after, exclude)
+        self._note_intent(submission, "evaluate", job, follows=follows)
+        return self._send(submission, job, elements)
 
     def evaluation_job(
         self,
-        name: str,
+        submission: str,
         slugs: Sequence[str],
         cells: Sequence[Cell],
         after: str | None,
         exclude: tuple[str, ...] = (),
-    ) -> tuple[script.ArrayJob, SlurmOptions]:
-        """Return the content of the batch script of an evaluation array, and its options."""
+    ) -> script.ArrayJob:
+        """Return the content of the batch script of an evaluation array."""
         gpus = evaluation_gpus(cells, self.options)
-        adapted = of_evaluation(self.options, gpus, small=all(c.scale == "micro" for c in cells))
+        options = of_evaluation(self.options, gpus, small=all(c.scale == "micro" for c in cells))
         resources = script.ArrayResources(1, gpus)
-        job = script.ArrayJob(
-            name,
-            len(slugs),
-            resources,
-            after=after,
-            exclude=exclude,
-            size=script.job_size(adapted, resources),
-            program=script.EVALUATE,
+        size = script.job_size(options, resources)
+        name = self._job_name(submission, "eval.", slugs)
+        return script.ArrayJob(
+            name, len(slugs), resources, size, options, exclude, after, script.EVALUATE
         )
-        return job, adapted
 
-    def job_name(self, submission: str, kind: str, slugs: Sequence[str]) -> str:
+    def _job_name(self, submission: str, kind: str, slugs: Sequence[str]) -> str:
         """Return a job's name: experiment and cell first, for a person; the submission's id last.
 
         After a kill or a time-out, the job is looked up by this name.
         """
         cells = slugs[0] if len(slugs) == 1 else f"{len(slugs)}cells"
-        words = [self.folder.experiment[:60], *(["eval"] if kind == "evaluate" else []), cells[:80]]
-        return f"{_plain('.'.join(words))}.{submission}"
+        return f"{_plain(f'{self.folder.experiment[:60]}.{kind}{cells[:80]}')}.{submission}"
 
     def _note_intent(
-        self, submission: str, kind: str, name: str, cells: int, **details: Any
+        self, submission: str, kind: str, job: script.ArrayJob, **details: Any
     ) -> None:
         cluster_name = self.config.get("ClusterName", "")
         submissions.note_intent(
-            self.folder, submission, kind, name, cells, cluster=cluster_name, **details
+            self.folder, submission, kind, job.name, job.elements, cluster=cluster_name, **details
         )
 
-    def _write(
-        self,
-        submission: str,
-        manifest: Mapping[str, object],
-        job: script.ArrayJob,
-        options: SlurmOptions,
-    ) -> None:
-        """Write the manifest and the batch script."""
-        # Relative paths in the options start from the folder of the person who submits.
-        submitter = {"cwd": str(Path.cwd()), "data_dir": str(prepared.data_dir())}
-        plain = options.model_dump(mode="json")
-        content = {**manifest, **submitter, "options": plain}
-        submissions.write_manifest(self.folder, submission, content)
-        write_text(self.folder.submission(submission) / "job.sh", script.text(job, options))
+    def _send(
+        self, submission: str, job: script.ArrayJob, elements: Sequence[Sequence[Any]]
+    ) -> str:
+        """Write the manifest and the batch script, and call sbatch. Append the outcome to the
+        ledger. Return the array's id.
+
+        If the controller does not answer, try again. An sbatch that timed out may have reached it:
+        so before another try the job is looked up by its name. Raise EnvironmentFault if SLURM
+        refuses, or if it does not answer; QueueFull if the user's limit on jobs is reached.
+        """
+        own_folder = self.folder.submission(submission)
+        manifest = {
+            "elements": elements,
+            "gpus": job.resources.gpus_per_node,
+            # Relative paths in the options start from the folder of the person who submits.
+            "cwd": str(Path.cwd()),
+            "data_dir": str(prepared.data_dir()),
+            "options": job.options.model_dump(mode="json"),
+        }
+        submissions.write_manifest(self.folder, submission, manifest)
+        write_text(own_folder / "job.sh", script.text(job))
+        find = partial(scheduler.queued_ids, job.name)
+        tries = 0
+
+        def send() -> str:
+            nonlocal tries
+            tries += 1
+            if tries > 1 and (ids := find()):
+                return ids[0]
+            return scheduler.sbatch(script.argv(own_folder), cwd=own_folder)
+
+        refused: EnvironmentFault | None = None
+        array: str = submissions.NO_ARRAY
+        try:
+            array = retry_while_away(send, self.tell)
+        except scheduler.UnclearAnswer as error:
+            refused = error
+            array = next(iter(retry_while_away(find, self.tell)), array)
+        except scheduler.SchedulerRefusal as error:
+            refused = error
+        # A job of this script may have started and claimed the submission first: its id counts.
+        holder = submissions.claim_array(own_folder, array)
+        if holder == submissions.NO_ARRAY:
+            why = str(refused)[:500]
+            submissions.note(self.folder, submissions.DROPPED, submission, why=why)
+            raise _refusal(refused, job.options) from refused
+        submissions.note(self.folder, submissions.SENT, submission, job=holder)
+        if tries > 1:
+            poll.LOOKS.forget()
+        return holder
 
     def _queue_room(self, evaluate: bool) -> int | None:
         """Return how many more cells the queue accepts; None if no limit is known."""
@@ -399,7 +407,7 @@ def reconcile(folder: RunFolder) -> list[str]:
             submissions.note(folder, submissions.SENT, cut.id, job=job, found=True)
             sentences.append(f"submission {cut.id} was cut short after sbatch; it is job {job}")
     if sentences:
-        poll.forget()
+        poll.LOOKS.forget()
     return sentences
 
 
@@ -438,44 +446,6 @@ def _is_final(cell_dir: CellDir, submission: str) -> bool:
         return True
     ended = last[0].known_exit()
     return ended is not None and ended.state not in ("preempted", "timed_out")
-
-
-def _send(folder: RunFolder, submission: str, name: str, options: SlurmOptions, tell: Tell) -> str:
-    """Call sbatch. Append the outcome to the ledger. Return the array's id.
-
-    If the controller does not answer, try again. An sbatch that timed out may have reached it: so
-    before another try the job is looked up by its name. Raise EnvironmentFault if SLURM refuses, or
-    if it does not answer; QueueFull if the user's limit on jobs is reached.
-    """
-    own_folder = folder.submission(submission)
-    tries = 0
-
-    def send() -> str:
-        nonlocal tries
-        tries += 1
-        if tries > 1 and (ids := scheduler.queued_ids(name)):
-            return ids[0]
-        return scheduler.sbatch(script.argv(own_folder), cwd=own_folder)
-
-    refused: EnvironmentFault | None = None
-    job: str = submissions.NO_ARRAY
-    try:
-        job = retry_while_away(send, tell)
-    except scheduler.UnclearAnswer as error:
-        refused = error
-        ids = retry_while_away(partial(scheduler.queued_ids, name), tell)
-        job = ids[0] if ids else job
-    except scheduler.SchedulerRefusal as error:
-        refused = error
-    # A job of this script may have started and claimed the submission first: then its id counts.
-    holder = submissions.claim_array(own_folder, job)
-    if holder == submissions.NO_ARRAY:
-        submissions.note(folder, submissions.DROPPED, submission, why=str(refused)[:500])
-        raise _refusal(refused, options) from refused
-    submissions.note(folder, submissions.SENT, submission, job=holder)
-    if tries > 1:
-        poll.forget()
-    return holder
 
 
 class QueueFull(EnvironmentFault):
@@ -543,8 +513,7 @@ class SlurmLauncher(ClusterLauncher):
 
     def fresh_look(self) -> AbstractContextManager[object]:
         """Call squeue and sacct once at most inside the context."""
-        poll.refresh(self.folder)
-        return poll.one_look(self.folder)
+        return poll.one_look(self.folder, poll.FRESH_SECONDS)
 
     def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
         """Return the state of a cell, by the run directory and SLURM."""
@@ -565,7 +534,7 @@ class SlurmLauncher(ClusterLauncher):
         except (scheduler.SchedulerUnavailable, scheduler.SchedulerRefusal) as error:
             return f"the scheduler did not take the cancellation ({error})"
         finally:
-            poll.forget()
+            poll.LOOKS.forget()
         return ""
 
     def resources(self, cells: Sequence[Cell]) -> Sequence[PlannedJob]:

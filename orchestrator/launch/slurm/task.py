@@ -9,15 +9,12 @@ scheduler.FULL mean that no exit record could be written; scheduler.ending_of ex
 
 import os
 import signal
-import time
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from orchestrator.files import read_json
 from orchestrator.launch import worker
-from orchestrator.launch.endings import Ending
 from orchestrator.launch.job import NOT_OURS, end_process, exit_code_of, say, train_attempt
 from orchestrator.launch.progress import MAX_IDLE_REQUEUES, is_stuck, resumable_step
 from orchestrator.launch.slurm import scheduler, submissions
@@ -29,8 +26,6 @@ from orchestrator.spec.site_options import SlurmOptions
 
 STOP_SIGNALS: Mapping[int, State] = {**worker.STOP_SIGNALS, signal.SIGUSR1: "timed_out"}
 """SLURM sends USR1 before the time limit and, if the cluster is configured so, on preemption."""
-FAILED_ALIKE = 2
-"""Equal failures of class config after which the rest of an array is held back."""
 
 
 class ArrayTask:
@@ -42,26 +37,10 @@ class ArrayTask:
         self.index = index
         self.manifest = manifest
         self.folder = RunFolder(submission.parents[1])
-
-    @cached_property
-    def options(self) -> SlurmOptions:
-        """Return the site options that the array was submitted with."""
-        return SlurmOptions.model_validate(self.manifest["options"])
-
-    @property
-    def num_elements(self) -> int:
-        """Return the number of elements of the array."""
-        return len(self.manifest["elements"])
-
-    def cell_of(self, index: int) -> tuple[CellDir, int]:
-        """Return an element's cell, and the number of the attempt that was submitted."""
-        name, number = self.manifest["elements"][index]
-        return CellDir(self.folder.cells_path / name), number
-
-    @property
-    def cell_dir(self) -> CellDir:
-        """Return the directory of this element's own cell."""
-        return self.cell_of(self.index)[0]
+        name, self.number = manifest["elements"][index]
+        """The number of the attempt that was submitted."""
+        self.cell_dir = CellDir(self.folder.cells_path / name)
+        """The directory of this element's cell."""
 
 
 def main() -> int:
@@ -109,34 +88,15 @@ def refuse_copies(task: ArrayTask) -> int:
 
 
 def train(task: ArrayTask, stop: worker.StopSignals) -> int:
-    """Train the job's own cell. Put the job back into the queue if it was stopped before the end.
-
-    Return the job's exit code.
-    """
-    ended = train_cell(task, stop)
-    if isinstance(ended, int):
-        return ended
-    if ended.state in ("preempted", "timed_out"):
-        return _requeue(task)
-    return 0 if ended.state == "succeeded" else 1
-
-
-def train_cell(task: ArrayTask, stop: worker.StopSignals) -> ExitRecord | int:
-    """Train the element's cell if it still belongs to this submission.
-
-    Return how it ended. Return the job's exit code if nothing was trained or may be written.
-    """
-    cell_dir, number = task.cell_of(task.index)
-    attempt = open_attempt(cell_dir, task.submission.name, number)
+    """Train the element's cell if it still belongs to this submission. Put the job back into the
+    queue if it was stopped before the end. Return the job's exit code."""
+    cell_dir = task.cell_dir
+    options = SlurmOptions.model_validate(task.manifest["options"])
+    attempt = open_attempt(cell_dir, task.submission.name, task.number)
     if attempt is None:
         say(f"{cell_dir.path.name} is not this submission's any more")
-        return _code_of_ended(cell_dir, task.submission.name)
+        return _code_of_ended(task)
     cell = Cell.model_validate(attempt.read_order()["cell"])
-    if why := _failed_alike(task, cell):
-        record = Ending("cancelled", message=why).record(time.time(), time.time())
-        say(f"{cell_dir.path.name}: {why}")
-        attempt.write_exit(record)
-        return record
     job = {
         "submission": task.submission.name,
         "launcher": "slurm",
@@ -146,42 +106,14 @@ def train_cell(task: ArrayTask, stop: worker.StopSignals) -> ExitRecord | int:
     ended = train_attempt(cell, cell_dir, attempt, task.manifest["options"], stop, job)
     if ended is None:
         return NOT_OURS
-    record = _preempted_or_timed_out(ended, task.options)
-    if record.state in ("preempted", "timed_out") and is_stuck(cell, cell_dir, record):
-        record = _without_progress(record, cell, cell_dir, task.options)
+    record = _preempted_or_timed_out(ended, options)
+    stopped = record.state in ("preempted", "timed_out")
+    if stopped and is_stuck(cell, cell_dir, record):
+        stopped, record = False, _without_progress(record, cell, cell_dir, options)
     attempt.write_exit(record)
-    return record
-
-
-def _failed_alike(task: ArrayTask, cell: Cell) -> str:
-    """Return why a cell is held back, or an empty text.
-
-    It is held if two others of this array and library failed with one message of class config,
-    and none of that library succeeded: it would fail alike, after its wait in the queue.
-    """
-    messages: dict[str, int] = {}
-    for other in range(task.num_elements):
-        if other == task.index:
-            continue
-        other_cell, number = task.cell_of(other)
-        attempt = next((each for each in other_cell.attempts() if each.number == number), None)
-        ended = None if attempt is None else attempt.read_exit()
-        if attempt is None or ended is None:
-            continue
-        settings = (attempt.read_order().get("cell") or {}).get("settings") or {}
-        if (settings.get("backend") or {}).get("name") != cell.settings.backend.name:
-            continue
-        if ended.state == "succeeded":
-            return ""
-        if ended.state == "failed" and ended.failure == "config":
-            messages[ended.message] = messages.get(ended.message, 0) + 1
-    for message, times in messages.items():
-        if times >= FAILED_ALIKE:
-            return (
-                f"held back, because {times} cells failed alike: {message.splitlines()[-1]}. "
-                "Mend that, then `orch retry`"
-            )
-    return ""
+    if stopped:
+        _requeue(task, options)
+    return 0 if record.state == "succeeded" else 1
 
 
 def _preempted_or_timed_out(record: ExitRecord, options: SlurmOptions) -> ExitRecord:
@@ -211,24 +143,23 @@ def _without_progress(
     return record.model_copy(update=changes)
 
 
-def _requeue(task: ArrayTask) -> int:
-    """Put the job back into the queue, unless it was requeued too often. Return its exit code."""
+def _requeue(task: ArrayTask, options: SlurmOptions) -> None:
+    """Put the job back into the queue, unless it was requeued too often."""
     attempts = task.cell_dir.attempts()
     ours = [a for a in attempts if a.read_order().get("submission") == task.submission.name]
-    if len(ours) > task.options.max_requeues:
+    if len(ours) > options.max_requeues:
         say(f"stopped {len(ours)} times; `orch run` goes on (site.options.max_requeues)")
-        return 1
-    if not scheduler.requeue_job(job_id()):
+    elif not scheduler.requeue_job(job_id()):
         say("the scheduler does not answer; `orch run` goes on with this cell")
-    return 1
 
 
-def _code_of_ended(cell_dir: CellDir, submission: str) -> int:
+def _code_of_ended(task: ArrayTask) -> int:
     """Return 0 for a cell that this submission has trained already, else NOT_OURS."""
-    last = cell_dir.attempts()[-1:]
-    ended = last[0].read_exit() if last else None
-    trained = ended is not None and ended.state == "succeeded"
-    return 0 if trained and last[0].read_order().get("submission") == submission else NOT_OURS
+    for last in task.cell_dir.attempts()[-1:]:
+        ended = last.read_exit()
+        if ended is not None and ended.state == "succeeded":
+            return 0 if last.read_order().get("submission") == task.submission.name else NOT_OURS
+    return NOT_OURS
 
 
 if __name__ == "__main__":

@@ -1,13 +1,9 @@
 """What verl's launch claims of Ray, and the sizes that verl refuses."""
 
-from pathlib import Path
-
 import pytest
 
 from backends.verl import BACKEND
 from orchestrator.audit import audit
-from orchestrator.rundir import RunFolder
-from orchestrator.site.forecast import ray_shortages
 from tests.backends.verl.cells import PLACE, cell
 
 
@@ -22,18 +18,6 @@ def test_ray_is_given_the_cpus_that_verls_actors_claim() -> None:
     assert (one.ray_cpus, eight.ray_cpus, one.alone_on_ray) == (13, 34, True)
     older = BACKEND.translate(cell({"backend.version": "0.8.0"}), PLACE)
     assert (older.ray_cpus, older.alone_on_ray) == (None, False)
-
-
-def test_a_site_that_gives_ray_too_few_is_named(tmp_path: Path) -> None:
-    folder = RunFolder.of(tmp_path, "mine", "full")
-    small = {"model.name": "qwen2.5-1.5b", "model.path": "Qwen/Qwen2.5-1.5B"}  # it fits one GPU
-    chosen = [cell({"backend.version": "0.9.1", **small}, nodes=1, gpus=1)]
-    (shortage,) = ray_shortages(chosen, folder, {"ray_cpus_per_node": 8})
-    assert "claims 13 CPUs" in shortage
-    assert "wait for ever" in shortage
-    assert "at least 13" in shortage
-    assert not ray_shortages(chosen, folder, {"ray_cpus_per_node": 13})
-    assert not ray_shortages(chosen, folder, {})
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_an_agent_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         f"group = ProcessGroup({token!r}, Path({str(tmp_path)!r}) / 'nodes')\n"
         f"group.scratch = Path({str(scratch)!r})\n"
         "group.start('here', ['sh', '-c', 'setsid sleep 300 & sleep 300'], dict(os.environ),"
-        " Path('/'), local=True)\ntime.sleep(300)\n"
+        " Path('/'), None)\ntime.sleep(300)\n"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     try:

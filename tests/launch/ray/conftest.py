@@ -80,7 +80,7 @@ class Site(CellsOfFolder):
 def site(
     ray: RayCluster, folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
-    look.forget()
+    look.LOOKS.forget()
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN", ray.token)
     monkeypatch.delenv("RAY_JOB_HEADERS", raising=False)
@@ -91,4 +91,4 @@ def site(
             if not attempt.exit.exists():
                 RayLauncher(folder).cancel([each.read_cell()], "the test is over")
                 break
-    look.forget()
+    look.LOOKS.forget()

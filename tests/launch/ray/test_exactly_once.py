@@ -29,7 +29,7 @@ from tests.launch.ray.model_server import ModelServer, model_server
 def server(fake: object) -> Iterator[ModelServer]:
     with model_server() as server:
         yield server
-    look.forget()
+    look.LOOKS.forget()
 
 
 def begun(server: ModelServer, order: int = 1) -> Counter[str]:
@@ -102,7 +102,7 @@ def test_cancelled_or_frozen_while_the_server_does_not_answer(
     for job in server.jobs.values():
         job["status"] = "RUNNING"
     os.utime(first.heartbeat, (1, 1))
-    look.forget()
+    look.LOOKS.forget()
     (state,) = launcher.ask([frozen])
     assert state.fault.startswith("frozen: no heartbeat from n1")
     monkeypatch.setattr(JobServer, "stop", unavailable)
@@ -145,7 +145,7 @@ def test_cells_that_would_share_an_actor_run_one_after_the_other(
     assert not submit([alone[1]], elsewhere, options).cells
     for job in server.jobs.values():
         job["status"] = "STOPPED"
-    look.forget()
+    look.LOOKS.forget()
     assert submit([alone[1]], elsewhere, options).cells == (alone[1],)
 
 

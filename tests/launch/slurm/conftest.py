@@ -46,7 +46,7 @@ class Site(CellsOfFolder):
 
     def look(self, cell: Cell) -> CellState:
         """What the scheduler says at this moment, nothing remembered."""
-        poll.forget()
+        poll.LOOKS.forget()
         return read_state(self.folder.cell(cell))
 
     def until(self, cell: Cell, state: str, seconds: float = 60) -> CellState:
@@ -78,9 +78,9 @@ class Site(CellsOfFolder):
 def site(
     cluster: Cluster, folder: RunFolder, fake: object, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
-    poll.forget()
-    monkeypatch.setattr(poll, "KEPT_SECONDS", 1.0)
+    poll.LOOKS.forget()
+    monkeypatch.setattr(poll.LOOKS, "kept_seconds", 1.0)
     monkeypatch.setattr("orchestrator.runs.wait.POLL_SECONDS", 0.5)
     monkeypatch.setattr(words, "LATE_SECONDS", 12.0)
     yield Site(cluster, folder)
-    poll.forget()
+    poll.LOOKS.forget()

@@ -1,6 +1,5 @@
 """A full disk, two people at once, jobs that never start, budgets: nothing lost, nothing twice."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from orchestrator.rundir import RunFolder
 from orchestrator.runs.operations import cancel, retry
 from orchestrator.site.probe import probe_node
 from tests.cluster import wait_for
-from tests.launch.kit import make_cell, many
+from tests.launch.kit import many
 from tests.launch.slurm.conftest import Site
 from tests.launch.test_disk import remount
 from tests.launch.test_disk import small as small
@@ -45,11 +44,9 @@ def test_a_node_that_does_not_see_the_runs_folder_is_told_and_avoided(site: Site
     seen = site.until(cell, "failed", 60)
     assert (seen.exit.failure, seen.exit.host) == ("node", "a100-0"), seen
     assert "a100-0 does not see the runs folder (site.runs_dir)" in seen.exit.message
-    looked = probe_node(records.Site(runs_dir=str(site.folder.path)))
-    assert (looked.node, looked.shared) == (
-        "a100-0",
-        "this node does not see it: it lies on the login node's own disk",
-    )
+    node, shared = probe_node(records.Site(runs_dir=str(site.folder.path)))
+    assert node.found.startswith("a100-0: ")
+    assert shared.found == "this node does not see it: it lies on the login node's own disk"
     assert site.wait(cell)[cell.id].state == "succeeded", "another node sees it"
     assert len(site.attempts(cell)) == 2
     first = site.attempts(cell)[0].read_exit()
@@ -73,26 +70,6 @@ def test_jobs_that_would_wait_for_ever_say_why(site: Site, monkeypatch: pytest.M
     assert "change site.options.time_limit_hours" in sentence
     cancel(cells, site.folder)
     assert poll.stuck_jobs(site.folder, {}) == []
-
-
-def test_two_equal_failures_of_the_configuration_hold_the_rest(site: Site) -> None:
-    cells = [make_cell(seed, "program:print('trained')\n") for seed in range(5)]
-    site.set(max_running=1, secrets=["ORCH_NOT_SET_HERE"])
-    site.start(*cells)
-    seen = site.wait(*cells)
-    states = Counter(state.state for state in seen.values())
-    assert states == {"failed": 2, "cancelled": 3}, states
-    failed = next(state.exit for state in seen.values() if state.state == "failed")
-    assert failed.failure == "config"
-    for cell in cells:
-        ended = seen[cell.id].exit
-        if ended.state == "cancelled":
-            assert ended.message.startswith("held back, because 2 cells failed alike: ")
-            assert "ORCH_NOT_SET_HERE" in ended.message
-    site.set(secrets=[])
-    assert all(done.done for done in retry(cells, site.folder))
-    site.start(*cells)
-    assert {state.state for state in site.wait(*cells).values()} == {"succeeded"}
 
 
 @pytest.mark.parametrize("name", ["exit.json", "order.json"])

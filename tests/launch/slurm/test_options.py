@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.launch.slurm.script import ArrayJob, ArrayResources, text
+from orchestrator.launch.slurm.script import ArrayJob, ArrayResources, given_size, text
 from orchestrator.spec.site_options import (
     EnvironmentEntry,
     EvaluationJob,
@@ -69,8 +69,9 @@ def test_every_option_reaches_sbatch() -> None:
             "extra": ["--mail-type=END", "--exclusive"],
         }
     )
-    job = ArrayJob("orch-x-1", 7, ArrayResources(2, 4), exclude=("bad1",))
-    found = flags(text(job, options))
+    shape = ArrayResources(2, 4)
+    job = ArrayJob("orch-x-1", 7, shape, given_size(options, shape), options, ("bad1",))
+    found = flags(text(job))
     assert found == {
         "partition": "gpu",
         "account": "lab",
