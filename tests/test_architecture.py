@@ -28,6 +28,7 @@ HEAVY = {
     "vl_convert",
     "pandas",
     "scipy",
+    "submitit",
     "numpy",
     "rich",
     "tree_sitter",

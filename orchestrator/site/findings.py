@@ -96,6 +96,7 @@ PACKAGES = (
     "hydra-core",
     "mlflow",
     "optuna",
+    "submitit",
     "torch",
     "transformers",
     "safetensors",

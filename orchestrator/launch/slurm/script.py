@@ -1,7 +1,7 @@
 """The batch script of one array, the resources of its jobs, and the argv of its sbatch.
 
-The part of a node that a job takes follows from its GPUs: CPUs and memory in their share, or the
-whole node.
+submitit writes the script. The part of a node that a job takes follows from its GPUs: CPUs and
+memory in their share, or the whole node.
 """
 
 import math
@@ -157,41 +157,46 @@ def text(job: ArrayJob) -> str:
 
     It names no folder, because sbatch is called in the submission's folder.
     """
+    from submitit.slurm.slurm import _make_sbatch_string  # pinned: constraints.txt
+
     options, size = job.options, job.size
     most = f"%{options.max_running}" if options.max_running else ""
-    flags: dict[str, object] = {
-        "job-name": job.name,
-        "array": f"0-{job.elements - 1}{most}",
-        "nodes": job.resources.num_nodes,
-        "ntasks": job.resources.num_nodes,
-        "ntasks-per-node": 1,
-        "cpus-per-task": size.cpus,
-        "mem": None if size.memory_mib is None else f"{size.memory_mib}M",
-        "exclusive": size.exclusive or None,
-        "time": max(1, math.ceil(options.time_limit_hours * 60)),
-        # B: only the batch shell gets the signal, which `exec` turns into the worker. The worker
-        # passes it on to the steps that it has started.
-        "signal": f"B:USR1@{options.signal_seconds}",
-        # SLURM may start the job again; lease.open_attempt then makes the next attempt.
-        "requeue": True,
+    more: dict[str, object] = {
         # poll.SchedulerSnapshot finds an element's log by this name.
         "output": "%A_%a.log",
         "error": "%A_%a.log",
-        "open-mode": "append",
-        "dependency": f"aftercorr:{job.after}" if job.after else None,
-        # An evaluation whose training failed can never start: SLURM takes it out of the queue.
-        "kill-on-invalid-dep": "yes" if job.after else None,
-        **site_flags(options, job.resources.gpus_per_node, job.exclude),
+        # SLURM may start the job again; lease.open_attempt then makes the next attempt.
+        "requeue": True,
+        # B: only the batch shell gets the signal, which `exec` turns into the worker. The worker
+        # passes it on to the steps that it has started.
+        "signal": f"B:USR1@{options.signal_seconds}",
+        "array": f"0-{job.elements - 1}{most}",
+        "ntasks": job.resources.num_nodes,
+        "ntasks-per-node": 1,
     }
-    words = [
-        f"#SBATCH --{name}" + ("" if value is True else f"={shlex.quote(str(value))}")
-        for name, value in flags.items()
-        if value is not None
-    ]
+    if size.exclusive:
+        more["exclusive"] = True
+    # An evaluation whose training failed can never start: SLURM takes it out of the queue.
+    if job.after:
+        more["kill-on-invalid-dep"] = "yes"
+    more |= site_flags(options, job.resources.gpus_per_node, job.exclude)
     # -P: the job starts in its submission's folder, whose files must not be found as modules.
     command = shlex.join([options.python or sys.executable, "-P", "-m", job.program])
     # exec: Python replaces the shell, because SLURM signals only the process of the shell.
-    return "\n".join(["#!/bin/bash", *words, f"exec {command}", ""])
+    script: str = _make_sbatch_string(
+        command=f"exec {command}",
+        folder=".",
+        job_name=job.name,
+        wckey=None,
+        use_srun=False,
+        nodes=job.resources.num_nodes,
+        cpus_per_task=size.cpus,
+        time=max(1, math.ceil(options.time_limit_hours * 60)),
+        mem=None if size.memory_mib is None else f"{size.memory_mib}M",
+        dependency=f"aftercorr:{job.after}" if job.after else None,
+        additional_parameters=more,
+    )
+    return script
 
 
 def argv(folder: Path, name: str = "job.sh") -> Sequence[str]:
