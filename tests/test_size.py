@@ -7,9 +7,10 @@ from pathlib import Path
 
 from docs.tools import size
 
-MOST_NODES_A_LINE = 9.73
+MOST_NODES_A_LINE = 9.79
 """Denser code is not less code. 9.4 is the aim. What left was sparse (tables, texts, commands at 7
-to 8 nodes a line), what came are readers of programs: the mean of what stays rose from 9.51."""
+to 8 nodes a line), what came are readers of programs: the mean of what stays rose from 9.51. The
+nodes themselves fell from 806,000 to 588,000."""
 ROOT = Path(__file__).parents[1]
 
 
