@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
 from orchestrator.settings import (
     Cadence,
@@ -336,14 +336,6 @@ class Cell(Frozen):
     """Trackers that the library logs to by itself."""
     reward_code: str = ""
     """The text of the file in `data.reward`, which has its digest; empty for a rule of orch."""
-
-    @field_validator("cadence", mode="before")
-    @classmethod
-    def _without_what_is_no_more(cls, plain: Any) -> Any:
-        """Leave out a field that cells of earlier run folders have."""
-        if isinstance(plain, Mapping):
-            return {name: value for name, value in plain.items() if name != "dump_rollouts"}
-        return plain
 
     @property
     def scale(self) -> Literal["micro", "full"]:

@@ -16,6 +16,7 @@ from lab.adopt import keys
 from lab.adopt.adoption import Adoption, adoption_of
 from lab.adopt.changes import unmeasured
 from lab.libraries import folder
+from lab.probes import written
 from lab.probes.measure import REGIMES, measure
 from lab.prove.real import release_runs
 from lab.prove.text import store
@@ -86,8 +87,8 @@ def measured(question: ReleaseQuestion) -> MeasuredRelease:
 
 def _write(file: Path, evidence: Mapping[str, Any]) -> None:
     """Write the evidence, unless the file says the same but for last digits."""
-    if not file.exists() or stored.differences(read_json(file), evidence):
-        write_text(file, stored.as_text(evidence))
+    if not file.exists() or written.differences(read_json(file), evidence):
+        write_text(file, written.as_text(evidence))
 
 
 def _plans(library: str, version: str) -> Iterator[LaunchPlan]:

@@ -7,9 +7,9 @@ import click
 from lab.adopt import loss_code
 from lab.probes.measure import measure
 from lab.probes.protocol import sources
+from lab.probes.written import write
 from orchestrator.cli.common import say
 from orchestrator.evidence.cells import releases
-from orchestrator.evidence.stored import write
 
 
 @click.command()

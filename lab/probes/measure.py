@@ -36,6 +36,7 @@ from lab.probes.protocol import (
     two_groups,
 )
 from lab.probes.surroundings import measured_surroundings, measured_weights
+from lab.probes.written import EstimatorCurve
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.estimators import TABLE, entry, plain_names
 from orchestrator.evidence.cells import (
@@ -51,7 +52,6 @@ from orchestrator.evidence.cells import (
     terms,
     translated,
 )
-from orchestrator.evidence.stored import EstimatorCurve
 from orchestrator.exact.laboratory import FloatTable, LabSetting, exact
 from orchestrator.exact.objectives import generic_settings, gradients, name_objective
 from orchestrator.kl.catalogue import ObjectiveKind

@@ -25,6 +25,9 @@ from orchestrator.logs.readers import open_source
 from orchestrator.pipeline.messages import is_verbose
 from orchestrator.rundir import CellDir
 from orchestrator.runs.experiment import is_spec, launched_cells
+from orchestrator.settings import Settings
+from orchestrator.spec.expand import expand
+from orchestrator.spec.load import load
 
 HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 
@@ -35,7 +38,7 @@ HOW_SURE = {"sure": "", "likely": "Most likely, ", "possible": "Possibly, "}
 @click.option(
     "--script",
     type=click.Path(exists=True, path_type=Path),
-    help="The launch of the run, which orch audit reads.",
+    help="The launch of the run, which orch audit reads; or a spec of orch, or a cell's folder.",
 )
 @click.option(
     "--library",
@@ -154,6 +157,9 @@ def _facts(
     origin = origin_of(run, library)
     if script is None:
         return None, None, origin.library, []
+    if (settings := _settings_of(script)) is not None:
+        facts = facts_of(settings, script.name)
+        return facts, facts.place, origin.library or settings.backend.name, []
     pinned = {origin.library: origin.release} if origin.library and origin.release else {}
     try:
         _, findings = audit_file(script, pinned, Projects())
@@ -166,6 +172,21 @@ def _facts(
         return unread, None, origin.library, [f"what the launch sets: {why}"]
     facts = facts_of_finding(findings[0], script.name)
     return facts, facts.place, origin.library or findings[0].library, []
+
+
+def _settings_of(path: Path) -> Settings | None:
+    """Return the settings of a cell's folder, or of a spec whose cells have the same facts; None
+    for a launch."""
+    cell = _cell_of(path)
+    if cell is not None:
+        return cell.read_cell().settings
+    declares = path.suffix in (".yaml", ".yml") and "\nstudies:" in path.read_text(encoding="utf-8")
+    cells = expand(load(path)) if declares else []
+    if len({facts_of(each.settings, path.name) for each in cells}) > 1:
+        raise SelectionError(
+            f"{path} has {len(cells)} cells that differ: give the folder of this run's cell"
+        )
+    return cells[0].settings if cells else None
 
 
 def _print(answer: Diagnosis) -> None:

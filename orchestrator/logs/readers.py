@@ -84,13 +84,18 @@ _OF_TIME = ("_timestamp", "Timestamp")
 
 def read_history(path: Path) -> Iterator[LoggedRun]:
     """Yield the run of a history as CSV, as JSON lines, as a list in JSON (`run.history()`), alone
-    or under a name, as in Transformers' state."""
+    or under a name, as in Transformers' state, or as a list for each metric."""
     text = path.read_text(encoding="utf-8", errors="replace")
     rows: list[Any] = list(csv.DictReader(text.splitlines())) if path.suffix == ".csv" else []
     try:
         whole = json.loads(text)
-        lists = whole.values() if isinstance(whole, dict) else [whole]
-        rows = [each for part in lists if isinstance(part, list) for each in part]
+        lists = whole if isinstance(whole, dict) else {"": whole}
+        lists = {name: part for name, part in lists.items() if isinstance(part, list)}
+        rows = [each for part in lists.values() for each in part]
+        if rows and not any(isinstance(row, dict) for row in rows):
+            longest = max(map(len, lists.values()))
+            lists = {name: part for name, part in lists.items() if len(part) == longest}
+            rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
     except ValueError as error:
         if text.lstrip().startswith("["):
             raise UnreadableSource(f"{path} is cut off or no JSON: {error}") from None
@@ -162,10 +167,35 @@ def read_console(path: Path) -> Iterator[LoggedRun]:
             counted = any(step is None for step, _ in steps)
             yield LoggedRun(path.stem, rows, counted=counted)
             return
+    if own := _own_console(text):
+        yield LoggedRun(path.stem, own, counted=[each.step for each in own] == [*range(len(own))])
+        return
     raise UnreadableSource(
         f"{path} is in no format that orch knows: it has no line with the metrics of a step; "
         f"orch reads {FORMATS}"
     )
+
+
+_PAIR = re.compile(
+    r"([A-Za-z][\w /]*?)\s*[:=]\s*(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\b(?![:\w])", re.I
+)
+_STEP = re.compile(r"\(?\b(\d+)/\d+\b|\b(?:step|iteration|update)\W{0,3}(\d+)", re.IGNORECASE)
+FEWEST_LINES = 10
+"""Lines with the same names that make a text the console of a program of one's own."""
+
+
+def _own_console(text: str) -> list[LoggedRow]:
+    """Return the rows of the commonest kind of line with a reward and other `name: number`; none of
+    a text that has few of them. The step is what `step 12` and `12/500` say, else the number."""
+    kinds: dict[tuple[str, ...], list[LoggedRow]] = {}
+    for line in text.splitlines():
+        pairs = {re.sub(r"\W+", "_", name).lower(): value for name, value in _PAIR.findall(line)}
+        if len(pairs) > 1 and any("reward" in name for name in pairs):
+            rows = kinds.setdefault(tuple(pairs), [])
+            told = [a or b for a, b in _STEP.findall(line)]
+            rows.append(LoggedRow(int(told[-1]) if told else len(rows), numbers(pairs)))
+    most = max(kinds.values(), key=len, default=[])
+    return most if len(most) >= FEWEST_LINES else []
 
 
 # ---------------------------------------------------------------- TensorBoard

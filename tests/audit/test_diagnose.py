@@ -582,6 +582,18 @@ def test_a_console_is_read(tmp_path: Path, form: str) -> None:
     assert origin_of(run).library == form.partition(" ")[0]
 
 
+def test_the_log_of_a_program_of_ones_own_is_read(tmp_path: Path) -> None:
+    console, lists = tmp_path / "train.log", tmp_path / "history.json"
+    steps = [f"Step {i + 1}/{STEPS} | Reward: {r:.4f} | KL: 0.01" for i, r in enumerate(RISING)]
+    console.write_text("\n".join(["Loading 3 shards", *steps]), encoding="utf-8")
+    lists.write_text(json.dumps({"reward": list(RISING), "kl": [0.01] * STEPS, "runs": [1]}))
+    for path in (console, lists):
+        done = CliRunner().invoke(command, [str(path)])
+        assert done.output.startswith("Most likely, nothing is wrong"), done.output
+    (run,) = open_source(str(console))
+    assert [row.step for row in run.rows] == [*range(1, STEPS + 1)]
+
+
 def test_the_file_of_verls_own_logger_is_read(tmp_path: Path) -> None:
     path, whole = tmp_path / "metrics.jsonl", tmp_path / "metrics.json"
     more = {"actor/entropy": 0.5}
@@ -731,3 +743,25 @@ def test_the_beta_of_the_log_counts_and_its_sign_is_not_sure() -> None:
     found = said(run, TrainingFacts("k3", "loss", 0.001, pulls=True, source="a.sh"), "verl")
     assert [(c.cause, c.certainty) for c in found.candidates] == [("negative_beta", "possible")]
     assert "a.sh has 0.001" in found.untold[0]
+
+
+def test_a_spec_of_orch_is_a_script(tmp_path: Path) -> None:
+    spec, history = tmp_path / "one.yaml", tmp_path / "history.jsonl"
+    head = "defaults: [recipe: embedded, site: auto, _self_]\nname: one\nquestion: Does it?\n"
+    model = 'model: {name: elder, path: "micro:elder", chat_template: none}\n'
+    task = 'data: {name: sort, path: "micro:sort", reward: exact, max_prompt_tokens: 8}\n'
+    kl = "{estimator: k1, placement: loss, beta: 0.3}"
+    text = (
+        f"{head}seeds: [0, 1]\n{model}{task}backend: micro\nstudies:\n  a: {{base: {{kl: {kl}}}}}\n"
+    )
+    spec.write_text(text, encoding="utf-8")
+    rows = [{"_step": i, "reward": float(r), "loss": 0.0} for i, r in enumerate(RISING)]
+    history.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    words = [str(history), "--script", str(spec), "--library", "trl", "--json"]
+    done = CliRunner().invoke(command, words)
+    assert not done.exception, done.exception
+    assert json.loads(done.output)[0]["cause"] == "kl_without_effect"
+    more = text.replace("a: {base", "b: {base: {kl: {estimator: none}}}\n  a: {base")
+    spec.write_text(more, encoding="utf-8")
+    again = CliRunner().invoke(command, words)
+    assert "cells that differ" in str(again.exception)

@@ -13,6 +13,7 @@ from backends.trl.options import own_options
 from lab.adopt.adopting import MISSING, _distance, unmet
 from lab.adopt.changes import changes, of_evidence
 from lab.adopt.keys import written_options
+from lab.probes import written
 from orchestrator.environments.lock import Lock
 from orchestrator.evidence import stored
 from orchestrator.library.key_tables import load_options
@@ -65,7 +66,7 @@ def assert_as_it_was(library: str, version: str, theirs: Path) -> None:
     measured = (f"evidence/{version}.json",)
     for name in filter(lambda each: (ours / each).exists(), measured):
         kept, found = (json.loads((folder / name).read_text()) for folder in (ours, theirs))
-        assert not stored.differences(kept, found), name
+        assert not written.differences(kept, found), name
 
 
 def contents(place: Path) -> dict[str, bytes]:

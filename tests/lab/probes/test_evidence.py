@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from backends.trl.options import own_options
+from lab.probes import written
 from lab.probes.measure import TOLERANCE, measure
 from lab.probes.protocol import probes_of
 from orchestrator import plugins
@@ -35,7 +36,7 @@ def read(release: tuple[str, str]) -> stored.ReleaseEvidence:
 @pytest.mark.parametrize("release", RELEASES, ids="@".join)
 def test_the_committed_evidence_is_what_is_measured(release: tuple[str, str]) -> None:
     with source_of(*release) as found:
-        told = stored.differences(read(release), measure(*release, *found))
+        told = written.differences(read(release), measure(*release, *found))
     again = f"python -m lab measure {'@'.join(release)}, if {release[0]} has changed"
     assert not told, "\n".join([*told[:20], again])
 
@@ -91,13 +92,13 @@ def test_differences_name_the_place_and_both_values() -> None:
     """A gradient may differ in its last digits."""
     one = {"cells": [{"objective": "zero", "gradient": [[1.0]]}], "loss": {"token_mean": 1}}
     other = {"cells": [{"objective": "surrogate", "gradient": [[1.0 + 1e-9]]}], "extra": True}
-    assert stored.differences(one, other) == [
+    assert written.differences(one, other) == [
         "cells[0].objective: 'zero' -> 'surrogate'",
         "loss: {'token_mean': 1} -> None",
         "extra: None -> True",
     ]
-    assert stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.00001]]})
-    assert not stored.differences({"gradient": [[1.0]]}, {"gradient": [[1.0 + 1e-8]]})
+    assert written.differences({"gradient": [[1.0]]}, {"gradient": [[1.00001]]})
+    assert not written.differences({"gradient": [[1.0]]}, {"gradient": [[1.0 + 1e-8]]})
 
 
 def test_a_torn_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
