@@ -42,7 +42,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     def clear() -> None:
         for name in (
             *("names", "load", "readers", "load_reader", "task_folders"),
-            *("_own", "_only_read", "_entry_points"),
+            *("_own", "only_read", "_entry_points"),
         ):
             getattr(plugins, name).cache_clear()
 

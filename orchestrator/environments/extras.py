@@ -13,7 +13,7 @@ EXTRAS = {
     "run": ("rich", "scipy", "submitit", "mlflow", "jinja2", "vl_convert"),
     "micro": ("torch", "transformers", "safetensors"),
     "eval": ("lm_eval", "math_verify"),
-    "tune": ("optuna", "optuna_dashboard"),
+    "tune": ("optuna",),
     "data": ("datasets", "reasoning_gym"),
 }
 """Extra of orch -> the modules that it brings, as pyproject.toml declares them."""

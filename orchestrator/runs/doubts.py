@@ -23,9 +23,11 @@ from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.launch.slurm.submissions import moved_from
 from orchestrator.library import neighbour
 from orchestrator.metrics.names import METRICS
+from orchestrator.records import Spec
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.measured import measured
 from orchestrator.spec.claims import SHARES, WORKS, parse
+from orchestrator.spec.node_gpus import gpus_of_node
 from orchestrator.spec.sentences import counted
 
 BETAS = (1e-5, 10.0)
@@ -92,6 +94,7 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
             fault=True,
         )
     site = experiment.spec.site
+    yield from _of_layout(experiment.spec)
     for finding in hub_findings(site, experiment.cells, None):
         if finding.verdict == "broken" and not is_local(finding.check.removeprefix("model ")):
             sentence = f"{finding.check} is {finding.found}: {finding.advice}"
@@ -103,6 +106,19 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
         if finding.verdict != "ok":
             sentence = f"checkpoints take {finding.found}: {finding.advice}"
             yield Doubt("cadence", sentence, fault=finding.verdict == "broken")
+
+
+def _of_layout(spec: Spec) -> Iterator[Doubt]:
+    """Yield the resources that the site's nodes do not have as they are asked for."""
+    on_node = gpus_of_node(spec.site.options)
+    for asked in (study.base.get("resources") or {} for study in spec.studies):
+        gpus, nodes = asked.get("gpus_per_node") or 0, asked.get("num_nodes") or 1
+        if on_node and gpus > on_node:
+            yield Doubt(
+                "resources.gpus_per_node",
+                f"{gpus}, and a node of this site has {on_node} (site.options.gres): the cells get "
+                f"{nodes * gpus // on_node} nodes of {on_node}",
+            )
 
 
 def _is_login_node(experiment: Experiment) -> bool:

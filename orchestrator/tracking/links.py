@@ -60,7 +60,7 @@ def experiment_page(folder: RunFolder, store: Store) -> str:
 
 def runs_page(experiment_id: str) -> str:
     """Return the address of an experiment's runs below MLflow's."""
-    return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
+    return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&compareRunsMode=CHART"
 
 
 def _in_sqlite(database: Path | None, query: str, folder: RunFolder) -> list[tuple[Any, ...]]:

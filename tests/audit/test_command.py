@@ -113,9 +113,9 @@ def test_the_answer_cites_lines_and_rules(tmp_path: Path) -> None:
     (tmp_path / "k3.sh").write_text(K3)
     told = " ".join(run("-vv", tmp_path / "k3.sh")[1].stdout.split())
     assert f"{USE_LOSS} = True line 3" in told
-    assert "core_algos.py: kl_penalty" in told
+    assert "verl/workers/utils/losses.py: ppo_loss" in told
     assert f"to get k1 in the reward: line 4: {IN_REWARD}=True" in told
-    assert "core_algos.py" not in run("-v", tmp_path / "k3.sh")[1].stdout
+    assert "losses.py" not in run("-v", tmp_path / "k3.sh")[1].stdout
 
 
 def test_a_certain_answer_names_the_defaults_of_variables_that_it_takes(tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 """orch explain, as a person calls them."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.cli.audit import command as audit
 from orchestrator.cli.conventions import with_conventions
 from orchestrator.cli.explain import command as explain
 from orchestrator.errors import LaboratoryError
@@ -156,38 +154,3 @@ def test_a_ratio_that_a_term_cannot_have_is_refused_in_its_own_words() -> None:
     with pytest.raises(LaboratoryError, match="with ratio 'sequence': the sequence ratio") as said:
         run(explain, "k3", "loss", "--ratio", "sequence")
     assert "reward_kl_of" not in str(said.value)
-
-
-GSPO = """from trl import GRPOConfig, GRPOTrainer
-config = GRPOConfig(
-    beta=0.04, importance_sampling_level="sequence", epsilon=3e-4, epsilon_high=4e-4, {}
-)
-trainer = GRPOTrainer(model="m", reward_funcs=[], args=config, train_dataset=None)
-trainer.train()
-"""
-BOTH = (
-    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo algorithm.kl_penalty=kl "
-    "algorithm.use_kl_in_reward=True algorithm.kl_ctrl.kl_coef=0.01 data.train_batch_size=64 "
-    "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.02 "
-    "actor_rollout_ref.actor.kl_loss_type=low_var_kl actor_rollout_ref.rollout.n=5 "
-    "actor_rollout_ref.actor.ppo_mini_batch_size=64"
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "numbers"),
-    [
-        ("old.py", GSPO.format("num_iterations=2"), "1.5% near the reference, 74% far from it"),
-        ("both.sh", BOTH, "0.58% near the reference, 32% far from it"),
-    ],
-)
-def test_the_audit_has_numbers_of_a_mean_ratio_and_of_a_sum(
-    name: str, text: str, numbers: str, tmp_path: Path
-) -> None:
-    """Both were "not computed": k3 times GSPO's ratio, and k1 in the reward beside k3 in the loss.
-
-    The sum is one KL of β 0.03, of which two thirds are 0.87% and 48% off.
-    """
-    script = tmp_path / name
-    script.write_text(text)
-    assert numbers in " ".join(run(audit, str(script)).output.split())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.evaluate import baselines
 from orchestrator.evaluate.items import Mean, means
-from orchestrator.evaluate.scores import ScoreKey, ScoringJob
+from orchestrator.evaluate.scores import ItemRequest, ScoreKey, ScoringJob
 from orchestrator.evaluate.shards import Shards
 from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.identity import digest
@@ -218,7 +218,8 @@ def _write(
     )
     target = cell_dir.evaluations / f"{key.stem}.json"
     target.parent.mkdir(exist_ok=True)
-    job = ScoringJob(cell_id=cell.id, checkpoint="planted", files={}, asks=())
+    ask = ItemRequest(asked=key, task_file="", results=str(target))
+    made = Shards(ScoringJob(cell_id=cell.id, checkpoint="planted", files={}, asks=(ask,)), ask, {})
     if accuracy is None:
         rows = [{"item": 0, "prompt": "q", "target": "a"}]
         values = {
@@ -230,13 +231,11 @@ def _write(
             "entropy_per_sequence": 400 * entropy,
         }
         found = {name: Mean(value, 0.01 * abs(value)) for name, value in values.items()}
-        Shards(target, 1, 1, 1).finish(job, key, [_shard(rows)], found, {})
+        made.finish(rows, found, [_shard(rows)])
         return
     items = _items(task.name, accuracy, task.repeats)
     found = means(items, task.repeats)
-    Shards(target, len(items), task.repeats, len(items)).finish(
-        job, key, [_shard(items)], found, {}
-    )
+    made.finish(items, found, [_shard(items)])
 
 
 def _shard(items: Sequence[dict[str, object]]) -> dict[str, object]:
@@ -260,7 +259,7 @@ def _items(task: str, accuracy: float, repeats: int) -> list[dict[str, object]]:
             "item": n,
             "prompt": f"{task} {n}",
             "target": "a",
-            "responses": [],
+            "responses": [""] * repeats if n == 0 else [],
             "metrics": {"mean@k": right / repeats, "pass@k": float(right > 0)},
         }
         for n, right in enumerate(rights)

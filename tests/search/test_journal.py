@@ -37,7 +37,7 @@ def test_a_journal_of_another_spec_is_refused(change: dict[str, object], tmp_pat
 
 def test_what_says_only_how_to_search_may_change(tmp_path: Path) -> None:
     house(tmp_path).run()
-    (found,) = house(tmp_path, trials=7, sampler="random", parallel=2).run()
+    (found,) = house(tmp_path, trials=7, parallel=2).run()
     assert len(found.trials) == 7
 
 
