@@ -196,7 +196,8 @@ def test_a_job_that_can_never_start_is_refused_and_leaves_nothing(
 
 def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(cluster: Cluster, empty: Path) -> None:
     site(empty)
-    spec = (SMOKE, "site=here", VERL)
+    small = "model={name: small, path: Qwen/Qwen2.5-0.5B, chat_template: none}"  # fits a small disk
+    spec = (SMOKE, "site=here", VERL, small)
     # Without SLURM, first: that there is no cluster is not remembered for one that is.
     nothing = empty / "slurm.conf"
     nothing.touch()
