@@ -1,6 +1,7 @@
 """A long evaluation goes on where it was killed."""
 
 import os
+import re
 import signal
 import time
 from multiprocessing import get_context
@@ -78,16 +79,15 @@ def test_killed_in_the_middle_only_what_is_missing_is_made(
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
     worker.join()
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cut").glob("*.part-*")}
-    assert 3 <= len(kept) < 32
+    slices = re.compile(r".*\.part-\d+-\d+")  # a kill may leave the temporary file of one more
+    kept = {path.name for path in (tmp_path / "cut").iterdir() if slices.fullmatch(path.name)}
+    assert 2 <= len(kept) < 32
     assert not list((tmp_path / "cut").glob("*.json*"))
 
     made = counted(harness, monkeypatch)
     harness.answer(cut)
     assert len(made) == 32 - len(kept)
-    assert not {f"{Path(cut.asks[0].results).stem}.part-{p.start}-{p.stop}" for p in made} & set(
-        kept
-    )
+    assert not {f"{Path(cut.asks[0].results).stem}.part-{p.start}-{p.stop}" for p in made} & kept
     harness.answer(whole)
     (_, items), (_, others) = (answers_of(each.asks[0]) for each in (cut, whole))
     assert items == others

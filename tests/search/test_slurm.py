@@ -27,7 +27,6 @@ SITE = (
 FLAGS = (
     "+tune={beta: [0.05, 5], maximize: eval/accuracy_in_domain, seeds: [0], trials: 6}",
     "+tune.parallel=2",
-    "+tune.sampler=random",
     "-w",
     "kl=k1.reward",
 )
