@@ -204,7 +204,7 @@ def test_a_whole_node_is_shown_by_plan_doctor_and_the_script(cluster: Cluster, e
     nowhere = orch(empty, "plan", *spec, SLURM_CONF=str(nothing))
     assert "the cluster's default of memory" in nowhere.stdout
     shown = at(cluster, empty, "run", *spec, "--dry-run")
-    assert "`orch run` would refuse: the prompts of data" in shown.stderr
+    assert "`orch run` will refuse: the prompts of data" in shown.stderr
     assert f"Next: orch data prepare {SMOKE}" in shown.stderr
     planned = at(cluster, empty, "plan", *spec)
     size = "1 node with 4 GPUs, 8 CPUs, all memory, no other job beside it; 24 h"
