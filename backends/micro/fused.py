@@ -93,9 +93,9 @@ class Packed(NamedTuple):
     def gradient(
         self,
         scored: Scored,
-        tokens: Tensor,  # noqa: ARG002  (the trees have them)
+        tokens: Tensor,  # noqa: ARG002  (batched's needs them; `scored` has them here)
         slope: Tensor,
-        temperature: float = 1.0,  # noqa: ARG002  (the trees have it)
+        temperature: float = 1.0,  # noqa: ARG002  (as above)
         further: Tensor | None = None,
     ) -> Tensor:
         """Return `Folded.gradient`."""

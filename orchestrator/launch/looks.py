@@ -30,8 +30,8 @@ class Looks(Generic[Key, Answer]):
 
     @contextmanager
     def one(self, seconds: float | None = None) -> Iterator[None]:
-        """Answer every question inside the context from one answer, however long it takes. It is so
-        many seconds old at most; None: kept_seconds."""
+        """Ask about each key at most once inside the context. An earlier answer counts if it is at
+        most so many seconds old; None: `kept_seconds`."""
         if not self._held:
             oldest = time.monotonic() - (self.kept_seconds if seconds is None else seconds)
             self._answers = {key: each for key, each in self._answers.items() if each[0] > oldest}
