@@ -87,7 +87,7 @@ def keep(library: str, version: str, source: Path) -> Path:
         for path, named in kept.items()
     ]
     head = ",\n".join(
-        f" {json.dumps(key)}: {json.dumps(plain[key])}" for key in ("files", "names", "always")
+        f" {json.dumps(key)}: {json.dumps(plain[key])}" for key in plain if key != "code"
     )
     body = ",\n".join(lines)
     file.write_text(f'{{\n{head},\n "code": {{\n{body}\n }}\n}}\n', encoding="utf-8")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
@@ -40,12 +41,24 @@ class Function(NamedTuple):
     names: frozenset[str]
 
 
+@dataclass(frozen=True)
+class ChangedCode:
+    """Code beside a launch that is as in no release."""
+
+    name: str
+    decides: tuple[str, ...]
+    """What a summary says that this code can change: kl, weight, bound, updates, around."""
+    place: str = ""
+
+
 class KnownCode(NamedTuple):
     """What counts of a library's code, and how each release has it."""
 
     files: tuple[str, ...] = ()
     always: str = "(?!)"
     """Names that count in every launch; others where a value of the launch names them."""
+    decides: Mapping[str, str] = MappingProxyType({})
+    """What a summary says (its KL, that one's weight, ...) -> the names that decide it."""
     code: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType({})
     """Path in the library -> function -> digest of its code -> the releases that have it so."""
 
@@ -77,23 +90,24 @@ def known_code(library: str) -> KnownCode:
     if not file.is_file():
         return KnownCode()
     plain = json.loads(file.read_text(encoding="utf-8"))
-    return KnownCode(tuple(plain["files"]), plain["always"], plain["code"])
+    return KnownCode(tuple(plain["files"]), plain["always"], plain["decides"], plain["code"])
 
 
 def changed(
     beside: Mapping[str, str], known: KnownCode, values: Iterable[str]
-) -> list[tuple[str, str, tuple[int, int]]]:
-    """Return path, name and lines of the checkout's functions that are as in no release: of those
-    that always count, and of those that a value of the launch names."""
+) -> Iterator[ChangedCode]:
+    """Yield the checkout's functions that are as in no release: of those that always count, and of
+    those that a value of the launch names."""
     words = [re.escape(each.lower()) for each in values if re.fullmatch(r"[A-Za-z]\w{2,30}", each)]
     counts = re.compile(rf"{known.always}|_(?:{'|'.join(words) or '(?!)'})(?:_|$)")
-    rows = []
     for path, named in known.code.items():
         defined = functions(beside.get(path) or "")
         for name in sorted(filter(counts.search, defined.keys() & named.keys())):
             own = defined[name]
-            rows += [] if named[name].get(own.digest) else [(path, name, own.lines)]
-    return rows
+            if not named[name].get(own.digest):
+                decides = [each for each, its in known.decides.items() if re.search(its, name)]
+                first, last = own.lines
+                yield ChangedCode(name, tuple(decides), f"{path}:{first}-{last}")
 
 
 _TOUCHES = re.compile(

@@ -25,20 +25,17 @@ class CodeBeside:
         values.append(reading.advantage_estimator or "")
         # A fork with a name of its own has no release to be of.
         is_release = re.match(r"(train )?\d", reading.version)
-        found = changed(launch.beside, known, values) if is_release else []
-        self._changed = [each for each in found if self._has_kl or not _OF_A_KL.search(each[1])]
-        self.changed_names = tuple(name for _, name, _ in self._changed)
-        """The functions that are as in no release."""
+        found = changed(launch.beside, known, values) if is_release else ()
+        self.changed_code = tuple(e for e in found if self._has_kl or not _OF_A_KL.search(e.name))
 
     def changed(self) -> Iterator[str]:
         """Yield what is taken for granted of functions that are as in no release."""
-        if self._changed:
-            lines = [f"{path}:{first}-{last}" for path, _, (first, last) in self._changed]
-            does = "does" if len(lines) == 1 else "do"
+        if code := self.changed_code:
+            does = "does" if len(code) == 1 else "do"
             yield (
-                f"{few(self.changed_names)} beside it, as in no release of "
+                f"{few([each.name for each in code])} beside it, as in no release of "
                 f"{self._library} that orch read, {does} what the library's {does} (read "
-                f"{few(lines)})"
+                f"{few([each.place for each in code])})"
             )
 
     def decides(self, key: str) -> bool:

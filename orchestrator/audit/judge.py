@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from orchestrator.analysis.text import MOST_NAMED, few
 from orchestrator.audit import own_code
 from orchestrator.audit.bounds import Bound, bound, bound_notes
-from orchestrator.audit.checkout import DECIDES, may_decide
+from orchestrator.audit.checkout import DECIDES, ChangedCode, may_decide
 from orchestrator.audit.code_beside import CodeBeside
 from orchestrator.audit.key_check import KeyFinding, key_findings
 from orchestrator.audit.libraries import marks
@@ -111,8 +111,8 @@ class AuditFinding(LaunchReading):
     """Where a comment names a release, of a launch that nothing else names one of."""
     unverified: bool = False
     """True if the release that is named is newer than every release that orch has a table of."""
-    changed_code: tuple[str, ...] = ()
-    """Functions of the library beside the script that are as in no release."""
+    changed_code: tuple[ChangedCode, ...] = ()
+    """Functions of the library beside the script that are as in no release, and own loops."""
     moving_reference: str = ""
     """How the reference of a KL that acts follows the policy, a clause; empty: it stays."""
     bound: Bound | None = None
@@ -242,7 +242,9 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         *wrong_keys,
     ]
     has_kl = chosen.name not in ("no_kl", "undetermined")
-    own_loops = (f"its own {each.name}" for each in launch.apart if each.kind == "trainer")
+    own_loops = (
+        ChangedCode(f"its own {e.name}", ("kl",)) for e in launch.apart if e.kind == "trainer"
+    )
     assumes = dict.fromkeys(
         (
             *(f"{e.name} ({e.where or e.how}) has no KL of its own" for e in launch.apart),
@@ -283,7 +285,7 @@ def judge(reading: LaunchReading, launch: Launch, file: str) -> AuditFinding:
         conditional=if_left,
         unverified=_is_newer(reading, launch),
         moving_reference=_moving_reference(reading),
-        changed_code=(*beside.changed_names, *own_loops),
+        changed_code=(*beside.changed_code, *own_loops),
         bound=None if own_code.called(launch.own) == "loss" else bound(reading),
         bound_notes=tuple(_bound_notes(reading, launch)),
     )
@@ -384,7 +386,7 @@ def _is_guessed(reading: LaunchReading, launch: Launch) -> bool:
 def _of_release(
     reading: LaunchReading, launch: Launch, beside: CodeBeside, keys: Iterable[KeyFinding]
 ) -> str:
-    is_own = beside.changed_names or any(own_code.taken_for_granted(launch, reading))
+    is_own = beside.changed_code or any(own_code.taken_for_granted(launch, reading))
     has_fork = any(each.fork or each.consequence == "unknown" for each in keys)
     if not (is_own or has_fork or _is_guessed(reading, launch)):
         return ""

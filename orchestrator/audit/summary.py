@@ -23,19 +23,6 @@ DRIFT = 10
 LITTLE, MUCH = 0.05, 0.5
 """Shares of a solved task's reward below which that cost is little, and above which it is much."""
 
-_DECIDE = {
-    "kl": r"kl_penalty|calculate_kl|LossFn|approx_kl|reward_kl|compute_rewards?$|compute_loss|"
-    r"update_policy|ppo_loss|policy_loss_function|advantages_and_returns|training_step|"
-    r"forward_backward|make_experience|main_task|TaskRunner|^train$|^its own",
-    "weight": r"advantage|normalize|compute_loss|make_experience",
-    "bound": r"policy_loss|PolicyLoss|LossFn|ppo_loss|compute_loss|update_policy|training_step|"
-    r"forward_|\.fit$",
-    "updates": r"update_policy|\.fit$|ppo_train|train(_critic_and_policy)?$|_step_once|"
-    r"_update_actor|training_step|main_task|TaskRunner",
-    "around": r"advantage|normalize|compute_loss|loss|update_policy|training_step",
-}
-"""What a summary says -> the functions of a library that decide it."""
-
 
 def summary(finding: AuditFinding) -> Iterator[tuple[str, str]]:
     """Yield the lines of a finding, a label and a text each: first a head, whose label is empty."""
@@ -137,7 +124,8 @@ def _nothing(finding: AuditFinding) -> str:
     if finding.held is None:
         return "nothing, for the settings of the KL: orch does not know the others"
     if finding.changed_code:
-        return f"nothing, if {few(finding.changed_code)} beside it does what the library's does"
+        names = few([each.name for each in finding.changed_code])
+        return f"nothing, if {names} beside it does what the library's does"
     if forks := _of_a_fork(finding):
         return f"nothing, if the KL and the samples are the library's under {few(forks)}"
     return "nothing: each setting of the KL does what its name says"
@@ -268,7 +256,7 @@ def _step(finding: AuditFinding) -> str:
 
 def _changed(finding: AuditFinding, what: str) -> list[str]:
     """Return the functions beside, as in no release, that decide what a summary says."""
-    changed = (name for name in finding.changed_code if re.search(_DECIDE[what], name))
+    changed = (each.name for each in finding.changed_code if what in each.decides)
     return [re.sub(r"^\w+\.(?=\w{9})", "", name) for name in changed]
 
 

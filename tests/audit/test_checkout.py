@@ -47,7 +47,7 @@ def of_release(texts: Mapping[str, str], version: str) -> KnownCode:
         path: {name: {each.digest: [version]} for name, each in functions(text).items()}
         for path, text in texts.items()
     }
-    return KnownCode(tuple(texts), "kl_penalty", code)
+    return KnownCode(tuple(texts), "kl_penalty", code=code)
 
 
 def audited(
