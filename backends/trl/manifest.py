@@ -264,6 +264,8 @@ def _minibatches(launch: Any) -> int:
 
 def _num_prompts(launch: Any) -> int:
     rollouts = launch["per_device_train_batch_size"] * launch["steps_per_generation"]
+    if launch[PROCESSES] is None:
+        raise KeyError(PROCESSES)
     return int(rollouts * launch[PROCESSES] // launch["num_generations"])
 
 

@@ -9,6 +9,7 @@ import yaml
 
 from backends.trl.manifest import CHAT, ESTIMATOR, MANIFEST, PLACEMENT, PROCESSES, SCRIPT, WEIGHT
 from backends.trl.options import OLD_NAMES, SCRIPTS, VERSIONS, Script, defaults
+from backends.trl.processes import number_of_processes
 from backends.trl.translate import CONFIG, flag
 from orchestrator.library.needs import NEEDS, read_back
 from orchestrator.settings import Settings
@@ -28,7 +29,7 @@ def parse(argv: Sequence[str], files: Mapping[str, str]) -> Settings:
         NEEDS: needs,
         SCRIPT: script,
         CHAT: "--chat" in argv,
-        PROCESSES: _processes(argv),
+        PROCESSES: number_of_processes(argv),
         **kl,
     }
     return read_back(MANIFEST, launch, version, files)
@@ -67,14 +68,9 @@ def values_of_anybody(
         **given,
         **warmup,
         CHAT: True,
-        PROCESSES: _processes(program),
+        PROCESSES: number_of_processes(program),
         NEEDS: {
             "prompts": {name: value for name, value in prompts.items() if value is not None},
             "asked": {"model.path": given.get("model_name_or_path")},
         },
     }
-
-
-def _processes(argv: Sequence[str]) -> int:
-    words = list(argv)
-    return int(words[words.index("--num_processes") + 1]) if "--num_processes" in words else 1

@@ -51,6 +51,10 @@ OWN_LOSS = f"{TRL}".replace("GRPOTrainer(", "T(").replace(
 OWN_SAMPLES = OWN_LOSS.replace("_compute_loss", "_generate_and_score_completions")
 LENGTH = "loss_type='dr_grpo', max_completion_length=n()"
 LORA = "trl grpo --use_peft --lora_r 8 --lora_alpha 8"
+STARTED = (
+    "accelerate launch --num_processes 4 -m trl.scripts.grpo --model_name_or_path M "
+    "--per_device_train_batch_size 8 --steps_per_generation 4 --num_generations 8"
+)
 RECIPE = """# from open-r1
 num_generations: 2
 per_device_train_batch_size: 2
@@ -272,6 +276,10 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
             {"rollout.top_p": 0.9, "rollout.temperature": ASK},
         ),
         ("trl@1.9.2", OWN_SAMPLES, {"advantage.estimator": ASK, "rollout.top_p": ASK}),
+        # what starts the processes says how many there are, or nothing does
+        ("trl@1.9.2", STARTED, {"batch.num_prompts": 16}),
+        ("trl@1.9.2", STARTED.replace("4 -m", "$N -m"), {"batch.num_prompts": ASK}),
+        ("trl@1.9.2", STARTED.replace("num_processes 4", "config f"), {"batch.num_prompts": ASK}),
     ],
 )
 def test_a_field_is_what_the_script_trains(

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import pairwise
 from math import gcd
 from pathlib import Path
 from typing import Literal
@@ -25,6 +24,7 @@ from backends.trl.options import (
     inherited,
     own_options,
 )
+from backends.trl.processes import number_of_processes
 from orchestrator.audit.libraries import found_beside
 from orchestrator.audit.own_code import entry_at, files_of, with_modules
 from orchestrator.audit.reading import (
@@ -193,7 +193,6 @@ _REFUSED_BY_TRAINER = re.compile(
     r"peft_config|tools|rollout_func|environment_factory)\))(\w+)\)"
 )
 """What GRPOTrainer takes in no release, 0.14.0 to 1.16.0 (trl/trainer/grpo_trainer.py)."""
-_PROCESSES = re.compile(r"--(?:num|nproc)[_-](?:processes|per[_-]node)[= ](\d+)\b")
 OF_UNSLOTH = frozenset(
     {
         "vllm_sampling_params",
@@ -567,20 +566,6 @@ def _flags(words: Sequence[CommandWord], *, own: bool = False) -> Iterator[tuple
             yield name, given
 
 
-def _number_of_processes(words: Sequence[CommandWord]) -> int | None:
-    """Return the number of processes that a command starts; None where it does not say."""
-    texts = [word.text for word in words]
-    if (
-        texts
-        and re.fullmatch(r"(?:.*/)?python[\d.]*", texts[0])
-        and "torch.distributed.run" not in texts
-    ):
-        return 1
-    given = [_PROCESSES.match(" ".join(pair)) for pair in pairwise([*texts, ""])]
-    numbers = [int(each[1]) for each in given if each]
-    return numbers[-1] if numbers and not any("nnodes" in each for each in texts) else None
-
-
 # --------------------------------------------------------------------- the release of a launch
 
 
@@ -915,7 +900,7 @@ class _Reader(ReleaseReader):
         if not (per_device and steps and group):
             return
         least = group // gcd(group, per_device * steps)
-        number = _number_of_processes(self.launch.words)
+        number = number_of_processes([word.text for word in self.launch.words])
         if number is not None and number % least:
             why = f"{per_device * steps} rollouts of each of {number} processes fill no groups of"
             self.stops(f"{why} {group}", "trl/trainer/grpo_config.py: __post_init__", size)
