@@ -69,8 +69,8 @@ def command(
 ) -> int:
     """Say what went wrong first in a run, why, how sure that is, and what to change.
 
-    LOG is a history as JSON lines (W&B's `run.history()`), a TensorBoard folder, a
-    trainer_state.json, the console of TRL, verl, OpenRLHF or SkyRL as a text. Or it is a cell of
+    LOG is a history as CSV or JSON lines (W&B's `run.history()`), a TensorBoard folder, a
+    trainer_state.json, a trainer's console as a text, or a notebook. Or it is a cell of
     orch: its folder, id or name, or a SPEC with -w. With --script the launch counts too: some
     causes no log can tell. Exit code 1: it cannot be told.
 

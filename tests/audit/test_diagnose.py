@@ -336,6 +336,30 @@ SIGNS: dict[str, tuple[str, dict[str, Values]]] = {
             "policy__clipfrac_avg": 0.11,
         },
     ),
+    "an entropy that becomes noise under a rising reward": (
+        "entropy_growth",
+        {"critic__score__mean": RISING, "actor__entropy": np.where(LATE, 9.0, 0.2)},
+    ),
+    "a policy that does not move": (
+        "policy_unmoved",
+        {"reward": noisy(0.85, 0.85), "kl": 4e-6, "loss": 0.0, "learning_rate": 5e-7},
+    ),
+    "a reward that stands still": ("no_gain", {"reward": STILL, "loss": 0.0, "kl": 0.004 * LEFT}),
+    "a mean length that is its limit": (
+        "cut_from_start",
+        {"reward": RISING, "completion_length": np.minimum(noisy(200, 170, noise=15), 200)},
+    ),
+    "a KL that grows at once": (
+        "kl_without_effect",
+        {"reward": STILL, "kl": np.where(np.arange(STEPS) < 15, 0.002, noisy(2.6, 2.6))},
+    ),
+    "a reward that falls late by a part of what it won": (
+        "entropy_collapse",
+        {
+            "critic__score__mean": noisy(-0.46, 0.15, 0.25, 0.1, noise=0.04),
+            "actor__entropy": noisy(0.65, 0.3, 0.1, 0.07, noise=0.01),
+        },
+    ),
     "fresh enough samples, and an engine that rounds": (
         "nothing_wrong",
         {"reward__avg_raw_reward": RISING, "async__staleness_mean": 4, ENGINE: 0.01},
@@ -405,6 +429,11 @@ NOT_SAID: dict[str, tuple[str, dict[str, Values]]] = {
     "a clip without a KL": ("minibatches", {"reward": 0.0, "clip_fraction": 1.0, "kl": 2e-8}),
     "stop strings": ("cut_from_start", {"reward": STILL, **ALL_CUT, **BETWEEN}),
     "won": ("no_signal", {"reward": RISING, "frac_reward_zero_std": np.where(LATE, 0.95, 0.2)}),
+    "a flag": ("engine_mismatch", {"reward": STILL, "rollout_probs_diff_valid": 1}),
+    "a fixed answer": ("length", {"reward": RISING, "completion_length": 20.0}),
+    "a slow rise": ("no_gain", {"reward": noisy(2.0, 2.06)}),
+    "a text of many words": ("entropy_growth", {"reward": RISING, "entropy": noisy(0.5, 1.5)}),
+    "a clip under a rising reward": ("minibatches", {"reward": RISING, "clip_fraction": 0.05}),
     "no gain": ("nothing_wrong", {"reward": np.r_[[0.127] * 3, noisy(0, 0.15, 0.13)[3:]]}),
 }
 
@@ -498,7 +527,9 @@ def test_a_log_tells_the_weight_and_the_place_of_its_kl() -> None:
 
 
 def test_a_reward_that_begins_near_its_best_needs_no_smaller_beta() -> None:
-    run = log(train__reward_mean=noisy(0.93, 0.97), train__kl_reference=noisy(0, 0.2, 0.2))
+    run = log(
+        train__reward_mean=np.minimum(noisy(0.93, 0.97), 1), train__kl_reference=noisy(0, 0.2, 0.2)
+    )
     assert cause(run, TrainingFacts("k1", "reward", 0.05, pulls=True)) == "nothing_wrong"
     (high,) = said(log(train__reward_mean=0.942 - 0.001 * CUT)).candidates
     assert high.evidence[0].text == "the reward stays high, from 0.942 to 0.941"

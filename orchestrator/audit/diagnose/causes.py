@@ -14,7 +14,7 @@ class Cause(NamedTuple):
 
 CAUSES: dict[str, Cause] = {
     "nothing_wrong": Cause(
-        "nothing is wrong: the reward rises or stays high, and no metric left its range",
+        "nothing is wrong: the reward rises or stays high",
         "Change nothing.",
     ),
     "no_signal": Cause(
@@ -26,6 +26,14 @@ CAUSES: dict[str, Cause] = {
         "nothing is trained: no parameter has a gradient",
         "Look which parameters are frozen, whether the loss is detached, and whether all responses "
         "are masked.",
+    ),
+    "policy_unmoved": Cause(
+        "the policy does not move",
+        "Raise the learning rate by 10 times, and see that the steps reach the sampled weights.",
+    ),
+    "no_gain": Cause(
+        "nothing is learned: the reward neither rises nor falls",
+        "See that the rewards of a group differ; take more rollouts, or a higher learning rate.",
     ),
     "learning_rate": Cause(
         "the learning rate is too high for this batch",

@@ -21,10 +21,13 @@ class Course:
     best: float
     end: float
     rose: bool
-    """The best mean is above the first by more than noise, and by a twentieth of the largest; or
-    a line through all rewards rises by more than three standard errors."""
+    """The best mean is above the first by a twentieth of the largest, and by more than noise or
+    with a line that climbs."""
     fell: bool
-    """The last mean is below the best by more than noise, and by a quarter of the largest."""
+    """The last mean is below the best by more than noise, by a quarter of the larger of the two,
+    and by an eighth of what was won."""
+    climbs: bool
+    """A line through all rewards rises by more than three standard errors."""
     at_fall: int | None
     """Index at which a quarter of the loss is lost; None: it did not fall."""
     error_of_start: float
@@ -33,7 +36,7 @@ class Course:
     @property
     def won(self) -> bool:
         """Return whether a rate ends near 1."""
-        return self.end > 0.8 and self.best <= 1
+        return self.end > 0.8 and self.is_rate
 
     @property
     def is_rate(self) -> bool:
@@ -70,7 +73,8 @@ def course_of(values: Series | None) -> Course | None:
     slope = float(np.polyfit(np.arange(count), rewards, 1)[0])
     # The error of a line's rise over `count` values, each with this deviation.
     climbs = end > start and slope * count > 3 * deviation * math.sqrt(12 / count)
-    fell = best - end > max(error, 0.25 * largest)
+    error_of_fall = 4 * deviation * math.sqrt(2 / window)
+    fell = best - end > max(error_of_fall, 0.25 * max(abs(best), abs(end)), (best - start) / 8)
     below = np.flatnonzero(smooth[at_best:] < best - 0.25 * (best - end))
     latest = np.maximum(np.searchsorted(where, np.arange(len(values)), side="right") - 1, 0)
     return Course(
@@ -81,6 +85,7 @@ def course_of(values: Series | None) -> Course | None:
         end,
         rose=best - start > max(0.0 if climbs else error, 0.05 * largest),
         fell=fell,
+        climbs=climbs,
         at_fall=int(where[at_best + int(below[0])]) if fell and len(below) else None,
         error_of_start=deviation / math.sqrt(few),
     )

@@ -71,7 +71,9 @@ def diagnose(trace: Trace, facts: TrainingFacts | None = None) -> Diagnosis:
         faults = [
             c for c in candidates if c.certainty != "possible" or c.cause in signs.NEVER_HEALTHY
         ]
-        if not faults and not signs.at_a_bound(run):
+        if not faults and (flat := signs.no_gain(run)) is not None:
+            candidates = [flat, *candidates]
+        elif not faults and not signs.at_a_bound(run):
             candidates = [*_nothing_wrong(run), *candidates]
         untold = [*_untold(run, candidates[0] if candidates else None)]
     untold = [*([beta_untold] if differ else []), *untold]
@@ -204,7 +206,7 @@ def _levels(run: Run, until: slice) -> tuple[Evidence, ...]:
     """
     tests = (
         (ESS, 50, -1, 0.9, "only {:.0%} of the samples count under the ratio"),
-        (CLIP, 50, 1, 0.03, "{:.1%} of the tokens are clipped"),
+        (CLIP, 50, 1, 0.03 if run.hurt else 0.1, "{:.1%} of the tokens are clipped"),
         (RATIO, 80, 1, 2.0 if run.hurt else 5.0, "the largest ratio of a token is {:.3g}"),
     )
     evidence = []
@@ -541,21 +543,26 @@ _PART = re.compile(r"(?:train/)?rewards/")
 
 
 def _entropy_collapse(run: Run) -> CauseFound | None:
-    """Find an entropy at a tenth of its start while most of the reward is not yet won."""
+    """Find an entropy at a tenth of its start, or a quarter where the reward falls, while most of
+    the reward is not yet won."""
     values, course = run.trace.get(ENTROPY), run.course
     if values is None or course.end > 0.8:
         return None
     entropy = running_mean(values, run.trace.window)
     start = run.mean(ENTROPY, run.ends[0]) or 0.0
-    low = np.flatnonzero((entropy < 0.1 * start) & (start - entropy > run.error(ENTROPY)))
+    share = 0.25 if course.fell else 0.1
+    low = np.flatnonzero((entropy < share * start) & (start - entropy > run.error(ENTROPY)))
     if not len(low):
         return None
     at = int(low[0])
-    if (course.at_fall is not None and at > course.at_fall) or course.smooth[at] > 0.8:
+    fall = len(values) if course.at_fall is None else course.at_fall + run.trace.window
+    if at > fall or course.smooth[at] > 0.8:
         return None
     text = f"the entropy is {entropy[at]:.2g} nats a token, from {start:.2g}, at a reward of "
     evidence = (run.shown(at, ENTROPY, f"{text}{course.smooth[at]:.2g}"), *run.fall)
-    return CauseFound("entropy_collapse", "likely", evidence)
+    plain = entropy[at] < 0.1 * start and at <= (course.at_fall or at)
+    certainty: Certainty = "likely" if plain else "possible"
+    return CauseFound("entropy_collapse", certainty, evidence)
 
 
 Rule = Callable[[Run], CauseFound | None]
@@ -581,14 +588,14 @@ _FEWEST_TO_PRAISE = 6
 def _nothing_wrong(run: Run) -> Iterator[CauseFound]:
     course = run.course
     rewards = course.rewards[np.isfinite(course.rewards)]
-    is_won = course.start > 0.8 and course.best <= 1
+    is_won = course.start > 0.8 and course.is_rate
     stays = course.end - course.start > course.error_of_start
     is_fine = is_won or (course.rose and stays)
     if course.fell or not is_fine or run.trace.fault or len(rewards) < _FEWEST_TO_PRAISE:
         return
     moves = "goes" if course.rose and stays else "stays high,"
     text = f"the reward {moves} from {course.start:.3g} to {course.end:.3g}"
-    evidence = (run.shown(len(course.rewards) - 1, REWARD, text),)
+    evidence = (run.shown(0, REWARD, text),)
     yield CauseFound("nothing_wrong", "likely", evidence)
 
 

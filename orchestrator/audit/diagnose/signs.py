@@ -38,6 +38,8 @@ _PROBABILITIES = 0.05
 """The same, as the mean distance of the probabilities of sampled tokens; bf16 has about 0.005."""
 _CUT, _MANY_CUT = 0.5, 1 / 3
 """Share of responses cut at the limit at the end, and of those that are cut all along."""
+_LONG, _OFTEN = 64, 5
+"""Tokens that no fixed answer has, and rows in which a mean length is the limit by no chance."""
 _SHORT = 20
 """Tokens below which a response is short: all answers of a task may have one such length."""
 _FIRST_KL = 0.02
@@ -47,6 +49,10 @@ _FAR_ALL_ALONG = 0.1
 _TOO_FAR, _FAR_OFF = 1.0, 0.5
 """KL of a token, in nats, at which a policy writes other texts than its reference, and that no
 healthy run grows to."""
+_UNMOVED, _MANY = 1e-5, 40
+"""KL of a token, in nats, that is rounding; and the rows that show what does not change."""
+_NOISE = 3.0
+"""Nats a token with which a policy draws from 20 words alike: no text is written so."""
 _EXPLODED, _TIMES_USUAL = 100.0, 1000.0
 """KL of a token, in nats, that no sampled word has but where the two policies are strangers; and
 times its median at which a value explodes."""
@@ -120,6 +126,25 @@ def _cut(run: Run) -> CauseFound | None:
     return CauseFound("length", certainty, (_evidence(run, CUT, _CUT, text), *run.fall))
 
 
+def _reaches_limit(run: Run) -> CauseFound | None:
+    """Find a mean length that is one largest number again and again, in a log without the share of
+    cut responses: all of a batch are then cut."""
+    lengths = run.trace.values(LENGTH)
+    limit = np.nanmax(lengths, initial=0.0)
+    at = np.flatnonzero(lengths == limit)
+    if (
+        run.trace.get(CUT) is not None
+        or limit < _LONG
+        or 3 * np.sum(lengths % 1 > 0) < len(lengths)
+    ):
+        return None
+    if limit % 1 or len(at) < max(_OFTEN, 0.05 * len(lengths)):
+        return None
+    text = f"the mean length is {limit:g} in {len(at)} rows, and never more"
+    name = "cut_from_start" if at[0] < len(lengths) // 3 else "length"
+    return CauseFound(name, "possible", (run.shown(int(at[0]), LENGTH, text), *run.fall))
+
+
 def ends_unmarked(trace: Trace) -> bool:
     """Return True if nearly all responses count as cut, at mean lengths that no one limit makes."""
     lengths = trace.values(LENGTH)[trace.values(CUT) > 0.9]
@@ -135,7 +160,7 @@ def _explodes(run: Run) -> CauseFound | None:
         usual = float(np.nanmedian(values)) if name in run.trace.series else 0.0
         far = np.flatnonzero(values > max(_EXPLODED, _TIMES_USUAL * usual))
         if len(far):
-            text = f"the {words} jumps in {len(far)} rows, to {np.nanmax(values):.3g} at most; "
+            text = f"the {words} jumps (rows: {len(far)}), to {np.nanmax(values):.3g} at most; "
             evidence = run.shown(int(far[0]), name, f"{text}its median is {usual:.2g}")
             return CauseFound("explodes", "likely", (evidence, *run.fall))
     return None
@@ -148,12 +173,13 @@ def _lost_signal(run: Run) -> CauseFound | None:
     late = rewards[part][np.isfinite(rewards[part])]
     share = run.mean(SILENT, part) or 0.0
     same = float(np.unique(late, return_counts=True)[1].max(initial=0)) / max(len(late), 1)
+    silent = float(run.trace.is_silent[part].mean())
     if run.course.won or len(late) < 6:
         return None
     if share > 0.9:
         text = f"in {share:.0%} of the groups all rewards are equal from here on"
-    elif same >= 0.6 and (not run.course.rose or run.trace.is_silent[part].mean() >= 0.6):
-        text = f"in {same:.0%} of the rows from here on the reward is one number"
+    elif same >= 0.6 and (not run.course.rose or silent >= 0.6):
+        text = f"in {max(same, silent):.0%} of the rows from here on the reward is one number"
     else:
         return None
     return CauseFound("no_signal", "possible", (run.shown(-len(late), REWARD, text),))
@@ -192,7 +218,7 @@ def grows(run: Run) -> bool:
     """Return True if the KL of a token grows by five times, or explodes, to where no healthy run
     is."""
     third = max(len(run.trace.steps) // 3, 1)
-    early = middle(run, slice(0, third))
+    early = middle(run, run.ends[0] if run.hurt else slice(0, third))
     late = middle(run, slice(-third, None))
     exploded = bool((np.abs(run.trace.values(TERM)) > _EXPLODED).any())
     return late > _FAR_OFF and (late > 5 * early or exploded)
@@ -208,9 +234,9 @@ def middle(run: Run, part: slice) -> float:
 def _grows(run: Run) -> CauseFound | None:
     if not grows(run) or run.facts.has_kl is False or (run.facts.beta or 0) < 0:
         return None
-    late = run.mean(TERM, run.ends[1]) or 0.0
-    text = f"the KL grows to {late:.2g} nats a token: the policy is not held, with "
-    text += run.beta_in_words
+    late = middle(run, run.ends[1])
+    text = f"the KL grows over {_FAR_OFF:g} nats a token, and is {late:.2g} at the end"
+    text += f", with {run.beta_in_words}" * (run.facts.beta is not None)
     evidence = _evidence(run, TERM, _FAR_OFF, text)
     certainty: Certainty = "likely" if late > _TOO_FAR else "possible"
     return CauseFound("kl_without_effect", certainty, (evidence, *run.fall), _HOLD)
@@ -231,7 +257,8 @@ def _negative(run: Run) -> CauseFound | None:
 
 
 def _entropy_grows(run: Run) -> CauseFound | None:
-    """Find an entropy that grows while the reward does not, and a coefficient of its own."""
+    """Find an entropy that grows to noise, or while the reward does not; and a coefficient of the
+    wrong sign."""
     early, late = (run.mean(ENTROPY, part) for part in run.ends)
     bonus = run.facts.entropy
     if early is None or late is None or early <= 0:
@@ -241,9 +268,10 @@ def _entropy_grows(run: Run) -> CauseFound | None:
         return CauseFound("entropy_collapse", "likely", (run.shown(0, ENTROPY, text),), text + ".")
     # Of batches of one prompt each has another entropy.
     error = 4 * float(np.nanstd(np.diff(run.trace.values(ENTROPY)))) / run.ends[0].stop ** 0.5
-    if late - early < max(0.8 * early, error) or not run.hurt:
+    is_noise = late > max(_NOISE, 5 * early)
+    if late - early < max(0.8 * early, error) or not (run.hurt or is_noise):
         return None
-    text = f"the entropy grows from {early:.2g} to {late:.2g} nats a token"
+    text = f"the entropy grows from {early:.2g} nats a token, to {late:.2g} at the end"
     evidence = (_evidence(run, ENTROPY, 1.4 * early, text), *run.fall)
     return CauseFound("entropy_growth", "likely", evidence)
 
@@ -255,6 +283,23 @@ def _not_finite(run: Run) -> CauseFound | None:
     step, name = min((step, name) for name, step in run.trace.lost.items())
     evidence = Evidence(step, name, f"{name} is not finite from here on")
     return CauseFound("not_finite", "sure", (evidence,))
+
+
+def no_gain(run: Run) -> CauseFound | None:
+    """Find a reward that neither rises nor falls in many rows, and whether the policy moves."""
+    course, moved = run.course, np.abs(run.trace.values(TERM)[1:])
+    largest = np.nanmax(moved, initial=0.0)
+    count = np.isfinite(course.rewards).sum()
+    if course.rose or course.fell or count < _MANY:
+        return None
+    if 0 < largest <= _UNMOVED:
+        text = f"the KL of a token is at most {largest:.2g} nats"
+        return CauseFound("policy_unmoved", "likely", (run.shown(0, TERM, text),))
+    if course.climbs or course.won:
+        return None
+    text = f"the reward is {course.start:.3g} ± {2 * course.error_of_start:.2g}, and "
+    text += f"{course.end:.3g} at the end of {count} rows"
+    return CauseFound("no_gain", "likely", (run.shown(0, REWARD, text),))
 
 
 def _not_trained(run: Run) -> CauseFound | None:
@@ -293,6 +338,7 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     _stale,
     _engine,
     _cut,
+    _reaches_limit,
     _explodes,
     _lost_signal,
     _short,
