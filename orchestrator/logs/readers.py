@@ -109,12 +109,31 @@ def read_history(path: Path) -> Iterator[LoggedRun]:
     objects = [{**row, **_nested(row)} for row in rows if isinstance(row, dict)]
     if not objects:
         raise UnreadableSource(f"{path} has no row and no object with metrics; export it again")
+    if charted := _charted(objects):
+        yield from (LoggedRun(name, _history(rows, path)) for name, rows in charted.items())
+        return
     owner = path.parents[path.parent.name.startswith("checkpoint-")]
     yield LoggedRun(
         owner.name if path.name == TRAINER_STATE else path.stem,
         _history(objects, path),
         counted=not any(name in objects[0] for name in _OF_STEP),
     )
+
+
+_OF_CHART = re.compile(r"(?:[^:]+: )?(.+) - (\S+?)(?<!__MIN)(?<!__MAX)")
+
+
+def _charted(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each run of a chart that W&B exported: `RUN - METRIC`, beside its least
+    and largest value; none of another history."""
+    charted: dict[str, list[dict[str, Any]]] = {}
+    for name in rows[0]:
+        column = _OF_CHART.fullmatch(name)
+        if column and f"{name}__MIN" in rows[0]:
+            own = charted.setdefault(column[1], [{"Step": row.get("Step")} for row in rows])
+            for mine, row in zip(own, rows, strict=True):
+                mine[column[2]] = row[name]
+    return charted
 
 
 def _nested(row: dict[str, Any]) -> dict[str, Any]:

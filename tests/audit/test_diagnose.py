@@ -1,5 +1,6 @@
 """What `orch diagnose` says of logs with a known cause, made by hand and by planted runs."""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -434,6 +435,7 @@ NOT_SAID: dict[str, tuple[str, dict[str, Values]]] = {
     "a slow rise": ("no_gain", {"reward": noisy(2.0, 2.06)}),
     "a text of many words": ("entropy_growth", {"reward": RISING, "entropy": noisy(0.5, 1.5)}),
     "a clip under a rising reward": ("minibatches", {"reward": RISING, "clip_fraction": 0.05}),
+    "a penalty": ("unpaid_part", {"reward": RISING, "rewards__penalty": 0.0}),
     "no gain": ("nothing_wrong", {"reward": np.r_[[0.127] * 3, noisy(0, 0.15, 0.13)[3:]]}),
 }
 
@@ -653,6 +655,26 @@ def test_a_notebook_and_metrics_one_level_down_are_read(tmp_path: Path) -> None:
         assert CliRunner().invoke(command, words).output.startswith("Most likely, nothing")
     wrong = CliRunner().invoke(command, [str(lines), "--metric", "scor=train/reward_mean"])
     assert "has no metric 'scor', did you mean 'score'?" in str(wrong.exception)
+
+
+def test_a_part_of_the_reward_that_is_never_paid_is_said_beside_a_rise() -> None:
+    columns: dict[str, Values] = {"rewards__right": RISING, "rewards__form": 0.0}
+    found = said(log(reward=RISING, **columns), library="trl").candidates
+    assert [each.cause for each in found] == ["nothing_wrong", "unpaid_part"]
+    assert "rewards/form: 0" in found[1].evidence[0].text
+
+
+def test_the_chart_that_wandb_exports_is_read_as_its_runs(tmp_path: Path) -> None:
+    chart, metric = tmp_path / "chart.csv", "critic/score/mean"
+    runs = {"Name: a - b": RISING, "c": RISING[::-1]}
+    columns = [(f"{run} - {metric}{end}", r) for run, r in runs.items() for end in ("", "__MIN")]
+    with chart.open("w", newline="") as file:
+        csv.writer(file).writerows([["Step", *(name for name, _ in columns)]])
+        csv.writer(file).writerows([i, *(r[i] for _, r in columns)] for i in range(STEPS))
+    first, second = open_source(str(chart))
+    assert [first.name, second.name] == ["a - b", "c"]
+    assert cause(first) == "nothing_wrong"
+    assert cause(second) != "nothing_wrong"
 
 
 def test_a_script_that_does_not_fix_the_term_is_named(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ CAUSES: dict[str, Cause] = {
         "nothing is learned: the reward neither rises nor falls",
         "See that the rewards of a group differ; take more rollouts, or a higher learning rate.",
     ),
+    "unpaid_part": Cause(
+        "a part of the reward is never paid, and teaches nothing",
+        "Score some responses by hand with it: the form that it wants may never come.",
+    ),
     "learning_rate": Cause(
         "the learning rate is too high for this batch",
         "Lower the learning rate by 3 to 10 times, or make the rollout batch larger.",

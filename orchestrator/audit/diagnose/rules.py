@@ -529,6 +529,26 @@ def _reward_hacking(run: Run) -> CauseFound | None:
     return None
 
 
+def _unpaid_part(run: Run) -> CauseFound | None:
+    """Find parts of a reward that are 0 in each row; a penalty may be."""
+    unpaid = []
+    for name, values in run.trace.scores.items():
+        paid = values[np.isfinite(values)]
+        is_part = _PART.match(name) and not _PENALTY.search(name)
+        if is_part and len(paid) >= _FEWEST_OF_A_PART and not paid.any():
+            unpaid.append(name)
+    if not unpaid or not np.nanmax(run.course.rewards) > np.nanmin(run.course.rewards):
+        return None
+    text = f"{' and '.join(unpaid)}: 0 in each row up to here"
+    # The last step: what else a log shows comes first.
+    return CauseFound("unpaid_part", "possible", (run.shown(-1, unpaid[0], text),))
+
+
+_PENALTY = re.compile("penal|punish|overlong")
+_FEWEST_OF_A_PART = 8
+"""Rows with one value from which on a part of the reward is looked at."""
+
+
 def _is_summand(run: Run, name: str) -> bool:
     """Return whether a part of the reward counts in it: the others are no longer the whole."""
     parts = {n: v for n, v in run.trace.scores.items() if _PART.match(n)}
@@ -577,6 +597,7 @@ RULES: tuple[Rule, ...] = (
     _kl_too_weak,
     _moved_reference,
     _reward_hacking,
+    _unpaid_part,
     _entropy_collapse,
 )
 
