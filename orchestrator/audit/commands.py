@@ -48,7 +48,7 @@ MOST_FILES = 8
 """Maximum number of configurations that a launch is read with, where it does not say which."""
 _OF_A_KL = re.compile(r"(?m)^\s*(?:beta|\w*kl\w*|loss_fn|num_generations)\s*:")
 _RUNS = re.compile(
-    r"(?m)^(?:if __name__\b|(?!print\b)\w+\(|[\w.]+\.(?:train|run|exit|main|Fire)\()"
+    r"(?m)^(?:if __name__\b|(?!print\b)\w+\(|[\w.]+\.(?:train|run|exit|main|Fire|\w+Trainer)\()"
 )
 """A line that shows that a Python file is a program."""
 _HYDRA_MAIN = re.compile(r"@hydra\.main\(([^()]{0,400})\)")
@@ -127,10 +127,8 @@ def _starts_as_yaml(text: str) -> bool:
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Yield the launches of the scripts inside a YAML file.
-
-    If there are none, yield the first document itself as a configuration.
-    """
+    """Yield the launches of the scripts inside a YAML file, then the first document itself as a
+    configuration: a text of several words may be no script."""
     nodes = yaml_nodes(text)
     budget = Budget()
     launches: list[Launch] = []
@@ -153,7 +151,7 @@ def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]
         for script, line in scripts:
             launches += _shell(script, files, line, environment, budget, unknown)
     yield from launches
-    if not launches and nodes:
+    if nodes:
         # `files` are looked up from the file's folder, so the document has no folder in its name.
         alone = yaml_document(nodes[0], name.rpartition("/")[2])
         *bases, _ = with_its_bases(alone, files)

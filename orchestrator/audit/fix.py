@@ -136,6 +136,11 @@ def fixed(text: str, findings: Sequence[AuditFinding]) -> tuple[str, list[str]]:
         if slips := [each.text for each in finding.key_findings if each.mistake and each.meant]:
             unfixed += (f"line {finding.line}: {each}" for each in slips)
             continue  # what else to change, the launch as it is meant tells
+        words = next((e.words for e in finding.changes if e.words.startswith("if ")), "")
+        if words and finding.release_guessed:
+            named = f"--library {finding.library}@VERSION"
+            unfixed.append(f"line {finding.line}: {words}: name the release, {named}")
+            continue  # the release that runs may refuse it
         for edit in (edit for change in finding.changes for edit in change.edits):
             mark = (edit.key, edit.lines, edit.text, 0 if edit.lines else finding.line)
             if mark in done:

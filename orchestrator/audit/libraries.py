@@ -6,7 +6,7 @@ load modules. The text, or the project around it, may name the release.
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from functools import cache
 from itertools import chain
@@ -17,13 +17,14 @@ from orchestrator import plugins
 from orchestrator.library.launches import BOUNDS, UNKNOWN, UNSET, NamedRelease
 from orchestrator.library.release_marks import CommandCall, ReleaseMarks
 
-SHARED = r"algorithm\.|use_kl|kl_coef|main_\w+"
+SHARED = r"algorithm\.|use_kl|kl_coef|\bmain_\w+"
 """Words that occur in launches of several libraries."""
 STARTS = re.compile(r"\bpython|torchrun|\buv |\bray |\brl |bash|deepspeed|accelerate|-m |\.sh")
 """Text that starts a program."""
 UNREAD = {
     "LLaMA-Factory": r"\bllamafactory-cli\b|\bllamafactory\b|\bsrc/train\.py\b[^\n]*--stage\b",
-    "TRL's PPO": r"\bfrom trl\b[\w. ]* import [^)]*?\bPPO(?:Config|Trainer)\b|\btrl\.PPO[CT]",
+    "TRL's {}": r"(?:\bfrom trl\b[\w. ]* import (?:\([^)]*?|[^(\n]*?)\b|\btrl\.)"
+    r"(PPO|OnlineDPO|XPO|NashMD|DPO|KTO|ORPO|CPO|BCO)(?:Config|Trainer)\b",
     "trlx": r"\bimport trlx\b|\bfrom trlx\b|\btrlx\.train\(",
     "DeepSpeed-Chat": r"step3_rlhf_finetuning|--actor_zero_stage\b|DeepSpeedPPOTrainer",
     "NeMo-Aligner": r"nemo_aligner|NeMo-Aligner|train_gpt_(?:ppo|reinforce|dpo)\w*\.py",
@@ -39,7 +40,8 @@ UNREAD = {
     "ms-swift": r"\b(?:swift|megatron) rlhf\b|\bswift/cli/(?:rlhf|_megatron/rlhf)\.py\b",
     "ROLL": r"\bstart_(?:rlvr|agentic)\w*_pipeline\b|^actor_infer:",
 }
-"""Name of a trainer whose launches orch cannot read -> the pattern that recognises a launch."""
+"""Name of a trainer whose launches orch cannot read -> the pattern that recognises a launch, with
+what `{}` of the name stands for."""
 
 
 @cache
@@ -64,7 +66,8 @@ def titles() -> str:
 
 def unread(text: str) -> str:
     """Return the name of an unreadable trainer (UNREAD) that a text launches, or an empty text."""
-    return next((name for name, mark in UNREAD.items() if re.search(mark, text, re.M)), "")
+    found = ((name, re.search(mark, text, re.M)) for name, mark in UNREAD.items())
+    return next((name.format(*match.groups()) for name, match in found if match), "")
 
 
 @cache
@@ -90,9 +93,10 @@ def library_packages() -> frozenset[str]:
     return frozenset(name for each in hooks for name in (*each.packages, *each.known_packages))
 
 
-def may_configure(text: str) -> bool:
-    """Return True if a Python file may create a trainer's configuration itself."""
-    return any(name in text for name in configuration_classes())
+def may_configure(text: str, other: Collection[str] = ()) -> bool:
+    """Return True if a Python file may create a trainer's configuration itself; other: functions
+    that it may import from elsewhere."""
+    return any(name in text for name in configuration_classes().difference(other))
 
 
 def runs_hydra(text: str) -> bool:

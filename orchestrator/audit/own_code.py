@@ -227,12 +227,13 @@ def trainer_beside(path: str, text: str, beside: Mapping[str, str]) -> str:
     """Return the file that creates a trainer's configuration: the program itself, or the one of
     the modules beside it that it imports; else a program that hydra may make one in. Empty if none
     does, or several do."""
-    if may_configure(text):
-        return path
     hooks = OwnHooks(packages=tuple(library_packages()))
     if path.partition("/")[0] in hooks.packages:
-        return ""
+        return path if may_configure(text) else ""
     modules = _modules(path, text, beside, hooks)
+    nodes = (e for each in modules[1:] for e in _definitions(each.tree).values())
+    if may_configure(text, {e.name for e in nodes if isinstance(e, ast.FunctionDef)}):
+        return path
     creating = [each.path for each in modules[1:] if _runs(each, modules)]
     of_hydra = path if "instantiate(" in text and not creating else ""
     return creating[0] if len(creating) == 1 else of_hydra

@@ -144,6 +144,8 @@ def readings(
     releases = {**dict(pins(text)), **versions}
     none = True
     for launch in started[: 4 * MOST_FINDINGS]:
+        if not (none or launch.words or name.endswith(".py")):
+            break  # a document, whose scripts are launches
         if pair := _recognised(launch, text, files, releases):
             none, program = False, pair[0]
             own = program.words is launch.words and program.documents is not launch.documents

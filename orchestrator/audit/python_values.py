@@ -558,6 +558,8 @@ class FileValues:
         there = self._module(module) if is_class and left > 0 else None
         if there is None or real not in there.classes.keys() | there.modules.keys():
             is_known = of_library or real in _KNOWN_BASES
+            if there is not None and real in {getattr(each, "name", "") for each in there.nodes}:
+                named, is_known = "", True  # a function of the tree with a library's name
             return Lineage(named, module, unread=frozenset(() if is_known else {real}))
         found = there.lineage(real, left - 1)
         if named and not found.library and found.unread:

@@ -65,8 +65,9 @@ def rows(finding: AuditFinding, *, rules: bool = False) -> Iterator[tuple[str, s
     of_release = f", {finding.of_release}" if finding.of_release else ""
     yield "regime", f"{name}{of_release}: {finding.regime.because}"
     whose = "the library's, where the own code keeps it: " * (called(finding.own) == "loss")
-    yield "in reward", f"{whose}{term_text(finding.in_reward)}"
-    yield "in loss", f"{whose}{term_text(finding.in_loss)}"
+    if not finding.conditional:  # its cases say it
+        yield "in reward", f"{whose}{term_text(finding.in_reward)}"
+        yield "in loss", f"{whose}{term_text(finding.in_loss)}"
     yield from _bounds(finding)
     for beta in finding.effective_beta:
         yield "effective β", beta.text

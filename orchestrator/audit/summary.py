@@ -328,7 +328,8 @@ def _also(finding: AuditFinding) -> Iterator[str]:
     unbounded = finding.verdict in WITHOUT_KL
     for note in finding.bound_notes:
         if not note.wrong and not instead(finding).startswith(note.instead):
-            yield f"{note.text}: write {note.instead}"
+            release = f"{finding.of_release}: " if finding.of_release else ""
+            yield f"{release}{note.text}: write {note.instead}"
             break
     if unbounded and finding.bound is not None and not _changed(finding, "bound"):
         dropped, failure = finding.bound.dropped, finding.bound.failure

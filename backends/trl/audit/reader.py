@@ -36,7 +36,7 @@ from orchestrator.audit.reading import (
     truncated,
     two_temperatures,
 )
-from orchestrator.kl.estimators import Correction, EngineWeight
+from orchestrator.kl.estimators import Correction, EngineWeight, Ratio
 from orchestrator.library.key_tables import (
     completed,
     inside,
@@ -75,7 +75,8 @@ CLASSES: Mapping[str, Script] = {
     "grpo_defaults": "grpo",
     "get_default_grpo_config": "grpo",
 }
-"""Calls that make a trainer's configuration; the last two are verifiers'."""
+"""Calls that make a trainer's configuration."""
+OF_VERIFIERS = ("grpo_defaults", "get_default_grpo_config")
 OWN_ENTRY = re.compile(
     r"(?:^|/)(?:orch_trl\.py|trl)$|^trl\.cli(?:\.main)?$"
     r"|^trl\.scripts\.(grpo|rloo)$|(?:^|/)trl/scripts/(grpo|rloo)\.py$"
@@ -329,17 +330,16 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
     (fork, assumes), unknown = _by_unsloth(launch, document), ""
     if document.name == "GMPOConfig":
         fork = GMPO
-    if owner == "verifiers" or document.name in ("grpo_defaults", "get_default_grpo_config"):
-        fork = VERIFIERS
-        if document.name == "get_default_grpo_config":
-            unknown = "verifiers before 0.1.0 chose β itself, and orch has not read it"
-        if {"micro_batch_size", "rollouts_per_example"} & {*document.values}:
-            unknown = "verifiers since 0.1.8 has another trainer behind this name"
+    bases = ", ".join(document.builds_on)
+    of_verifiers = owner == "verifiers" or document.name in OF_VERIFIERS
+    if of_verifiers and any(name.startswith("trl.GRPOTrainer(") for name in launch.names):
+        bases = f"{document.name} of verifiers"  # TRL's own trainer takes it
+    elif of_verifiers:
+        fork, unknown = VERIFIERS, _of_another_verifiers(document)
     elif owner not in ("trl", "unsloth"):
         assumes = (f"{document.name} of {document.module or 'this file'} is TRL's",)
     if document.parser and not launch.words:
         assumes = (*assumes, "no option is given on the command line of this program")
-    bases = ", ".join(document.builds_on)
     opaque = f"{bases} may set it" if bases else ""
     given = [(key, each) for key, each in document.values.items() if each.text or not bases]
     files = [pair for d in launch.documents[:-1] for pair in d.values.items()]
@@ -371,6 +371,14 @@ def _from_call(launch: Launch) -> LaunchOptions | None:
         options_of_its_own=_with_added(fork, options),
         ignored=frozenset(dict(files) if document.parser == "TrlParser" else ()),
     )
+
+
+def _of_another_verifiers(document: ConfigDocument) -> str:
+    """Return why a configuration is of a release of verifiers that is not read; empty: it is."""
+    if {"micro_batch_size", "rollouts_per_example"} & {*document.values}:
+        return "verifiers since 0.1.8 has another trainer behind this name"
+    is_older = document.name == "get_default_grpo_config"
+    return "verifiers before 0.1.0 chose β itself, and orch has not read it" if is_older else ""
 
 
 def _on_trainer(
@@ -823,7 +831,8 @@ class _Reader(ReleaseReader):
         reward, loss, unknown = self.terms()
         keys, fork = self.keys, self.fork
         self.unread += undecided
-        if fork is not None and "beta" in fork.defaults and not keys.has("beta"):
+        is_unsaid = not (keys.has("beta") or self.request.unknown)
+        if fork is not None and "beta" in fork.defaults and is_unsaid:
             keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
         keys.assumes += self._processes()
         if any(name.endswith("Trainer(rollout_func)") for name in self.request.names):
@@ -938,6 +947,8 @@ class _Reader(ReleaseReader):
     def regime(self) -> TrainingRegime:
         """Return the training regime in this release."""
         keys, name, fork = self.keys, self._name("num_iterations"), self.fork
+        if fork is not None and self.request.unknown:
+            return TrainingRegime(None, self.request.unknown)
         if fork is not None and fork.ahead and keys.number(fork.ahead) != 0:
             return TrainingRegime(False, f"{fork.title} samples {fork.ahead} batches ahead")
         if not self.is_rloo and self.at < FIRST_CLIP:
@@ -1021,13 +1032,18 @@ class _Reader(ReleaseReader):
         clips = self.at >= FIRST_CLIP and named in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
         padded = named == "luspo" and self.at < (1, 10)
         plain = "gspo" if level == "sequence" else "ppo"
+        ratio: Ratio = (
+            "sequence_mean" if level == "sequence" or named == "vespo" or own else "token"
+        )
+        if self.at < FIRST_CLIP and self.fork is None:
+            ratio = "none"  # exp(logp - logp.detach()), to no other policy
         return Surroundings(
             advantage_divided_by=_DIVIDED_BY.get(scale or "", "group_std"),
             divided_because=f"scale_rewards {self.keys.text('scale_rewards') or 'group'}"
             + (f", which TRL {self.version} reads the other way" if self.swapped else ""),
             own_rollout_in_mean=True,
             policy_loss=own or (named if named in LOSS_STEPS else plain),
-            ratio="sequence_mean" if level == "sequence" or named == "vespo" or own else "token",
+            ratio=ratio,
             clip=self._clip() if clips and not is_hidden else None,
             bound_notes=tuple(self._bound_notes(named, level)),
             correction=correction,
