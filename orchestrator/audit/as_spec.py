@@ -81,7 +81,7 @@ TRAINS = re.compile(
     r"|filter|dropout|freeze|mask_trunc|overlong|penalty|entropy|temperature|top_[pk]|min_lr"
 )
 """A key of the training itself, for a person to check where no field has it."""
-NOT_TRAINING = re.compile(r"(?i)(?:^|[._])(?:val|eval|test)|(?<!overlong_)prompts?$")
+NOT_TRAINING = re.compile(r"(?i)(?:^|[._])(?:val|eval|test)|^(?:logging|save)_|(?<!long_)prompts?$")
 ASKED = {
     "precision.training": re.compile(r"(?:^|[._])fp16$"),
     "optimizer.max_grad_norm": re.compile(r"[.]grad_clip$"),
@@ -252,7 +252,8 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
                 missing.setdefault(name, f"no key gives it, and {opaque}")
     if reading.own_group:
         why = f"{reading.own_group} is a fork's key, and may multiply it"
-        missing |= dict.fromkeys(("rollout.group_size", "batch.num_minibatches"), why)
+        names = ("rollout.group_size", "batch.num_minibatches", "num_train_steps")
+        missing |= dict.fromkeys((*names, "optimizer.num_warmup_steps"), why)
     elif reading.group_size is None:
         missing.setdefault("rollout.group_size", UNSAID)
     prompts, parts = (flat.get(f"batch.{name}") for name in ("num_prompts", "num_minibatches"))
