@@ -81,7 +81,7 @@ TRAINS = re.compile(
     r"|filter|dropout|freeze|mask_trunc|overlong|penalty|entropy|temperature|top_[pk]|min_lr"
 )
 """A key of the training itself, for a person to check where no field has it."""
-NOT_TRAINING = re.compile(r"(?i)(?:^|[._])(?:val|eval|test)|prompts?$")
+NOT_TRAINING = re.compile(r"(?i)(?:^|[._])(?:val|eval|test)|^(?:logging|save)_|(?<!long_)prompts?$")
 ASKED = {
     "precision.training": re.compile(r"(?:^|[._])fp16$"),
     "optimizer.max_grad_norm": re.compile(r"[.]grad_clip$"),
@@ -94,7 +94,7 @@ ASKED = {
 }
 """Field -> a key that makes it another one, where the library's manifest does not read the key."""
 OFF = (None, False, 0, "", "none", "null")
-ADAPTERS = re.compile(r"\(peft_config\)$|\.get_peft_model$|^unsloth(?:\.|$)")
+ADAPTERS = re.compile(r"\(peft_config\)$|^peft\.LoraConfig\(|\.get_peft_model$|^unsloth(?:\.|$)")
 """A name or keyword of a program that gives its model adapters (Launch.names)."""
 
 Outcome = Literal["held", "asked", "default", "placed", "replaced", "unheld", "idle", "secret"]
@@ -165,7 +165,8 @@ def launch_of(
     if not launches:
         unread = ", ".join(dict.fromkeys(f"{r.library} {r.version}" for _, r, _ in readings))
         known = f"{name}: its launch is of {unread}, whose keys orch does not know"
-        for library in sorted({r.library for _, r, _ in readings} & {*plugins.names()}):
+        numbered = {r.library for _, r, _ in readings if r.version[:1].isdigit()}
+        for library in sorted(numbered & {*plugins.names()}):
             read = ", ".join(f"{library}@{each}" for each in plugins.load(library).versions)
             known += f". If those of another release fit it, say which: --library {read}"
         raise SelectionError(known)
@@ -229,8 +230,8 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
         version = backend.neighbour(version) if version else manifest.release(None)
     fields, lines, missing = _by_keys(backend, launch, reading, version)
     if adapters := [name for name in launch.names if ADAPTERS.search(name)]:
-        why = f"the script has {', '.join(adapters)}; without LoRA drop lora"
-        missing |= dict.fromkeys(("lora.rank", "lora.alpha"), why)
+        why = f"the script has {', '.join(adapters)}; without LoRA drop lora; orch's has no dropout"
+        missing |= dict.fromkeys(("lora.rank", "lora.alpha", "lora.targets"), why)
     with_keys = {name for line in lines if line.outcome == "held" for name in line.fields}
     missing |= {name: UNSAID for name in OWN if name not in with_keys and name not in missing}
     lines = list(_as_read(lines, reading))
@@ -244,9 +245,17 @@ def spec_of(launch: Launch, reading: LaunchReading) -> LaunchSpec:
     flat = dict(flatten(fields))
     if opaque := launch.open_end or (reading.held.opaque if reading.held is not None else ""):
         by_key = {row.field for row in manifest.rows if row.key}
-        for name in (n for n, value in flat.items() if value is not None and n not in with_keys):
+        by_key |= {"data.max_prompt_tokens"}
+        known = {name for name, value in flat.items() if value is not None}
+        for name in sorted({*known, "data.max_prompt_tokens", "batch.num_minibatches"} - with_keys):
             if not by_key.isdisjoint((name, name.rpartition(".")[0])) and name[:3] != "kl.":
                 missing.setdefault(name, f"no key gives it, and {opaque}")
+    if reading.own_group:
+        why = f"{reading.own_group} is a fork's key, and may multiply it"
+        names = ("rollout.group_size", "batch.num_minibatches", "num_train_steps")
+        missing |= dict.fromkeys((*names, "optimizer.num_warmup_steps"), why)
+    elif reading.group_size is None:
+        missing.setdefault("rollout.group_size", UNSAID)
     prompts, parts = (flat.get(f"batch.{name}") for name in ("num_prompts", "num_minibatches"))
     if isinstance(prompts, int) and isinstance(parts, int) and (not parts or prompts % parts):
         missing["batch.num_minibatches"] = (
@@ -289,7 +298,7 @@ def _by_keys(
         own[key] = next((name for name, value in marked.items() if value == MARK), key)
     open_ = {k for k, v in given.items() if v == "" or own_code.OPEN.search(given_[k][-1].text)}
     secret = {k for k, v in given.items() if hide(v, k) != v or holds_token(str(v))}
-    program = tuple(word.text for word in launch.words)
+    program = (*(word.text for word in launch.words), reading.advantage_estimator or "")
     former: dict[str, object] = {}
     if reading.version != version and reading.held is not None:
         newer = manifest.tables[version].defaults
@@ -323,7 +332,9 @@ def _by_keys(
     for key, value in given.items():
         used: set[str] = set()
         names = tuple(dict.fromkeys(row.field for row in manifest.rows if row.key == own[key]))
-        if key in known:
+        if key in lost:
+            names = tuple(sorted(_changed(flat, read({**known, key: value})[0])))
+        elif key in known:
             used = ({*names} & flat.keys()) | _changed(flat, read(known, key)[0])
         elif key in bad:
             names = (bad[key].field,)
@@ -334,15 +345,26 @@ def _by_keys(
             names = tuple(dict.fromkeys((*names, *sorted(set().union(*some)))))
         if key in secret:
             line = KeyLine(key, HIDDEN, "secret", names, "it holds a secret, which is not copied")
-        elif (key in open_ and names) or key in bad:
+        elif (key in open_ | lost and names) or key in bad:
             note = f"the script takes it from {', '.join(given_[key][-1].why[:1]) or 'its run'}"
-            line = KeyLine(key, value, "asked", names, NO_VALUE if key in bad else note)
+            if key not in open_:
+                lacks = f"{reading.library} {reading.version} has no such key, and a fork may"
+                note = NO_VALUE if key in bad else lacks
+            line = KeyLine(key, value, "asked", names, note)
         else:
             line = _line(manifest, reading, version, own[key], key, value, tuple(sorted(used)))
         lines.append(line)
-        if line.outcome in ("asked", "secret"):
-            missing |= dict.fromkeys(line.fields, f"{_source(line)}: {line.note}")
+        missing |= _asked_by(line, missing)
     return fields, lines, missing
+
+
+def _asked_by(line: KeyLine, missing: Mapping[str, str]) -> dict[str, str]:
+    """Return why a person must give the fields of a key."""
+    if line.outcome in ("asked", "secret"):
+        return dict.fromkeys(line.fields, f"{_source(line)}: {line.note}")
+    names = line.fields if line.outcome == "held" else ()
+    unsaid = [name for name in names if missing.get(name) == UNSAID]
+    return dict.fromkeys(unsaid, f"{_source(line)}: {NO_VALUE}")
 
 
 def _plain(nested: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,9 +385,10 @@ def _changed(flat: Mapping[str, Any], nested: Mapping[str, Any]) -> set[str]:
 
 
 def _is_lost(key: str, name: str, reading: LaunchReading, table: ReleaseTable) -> bool:
-    """Return True for a key of the spec's release that the launch's own release has not got."""
+    """Return True for a key of the spec's release that the launch's own release has not got, nor
+    the configuration of its checkout."""
     held = reading.held
-    has = held is None or not held.exact or held.table.has(unnumbered(key))
+    has = held is None or not held.exact or held.table.has(unnumbered(key)) or key in held.checkout
     return not has and table.has(name)
 
 
@@ -381,9 +404,6 @@ def _line(
     """Return what becomes of a key whose value is known. name: the manifest's name of it."""
     if used:
         return KeyLine(key, value, "held", used)
-    if _is_lost(key, name, reading, manifest.tables[version]):
-        note = f"{reading.library} {reading.version} has no such key"
-        return KeyLine(key, value, "idle", note=note)
     sent = manifest.constants_of(version).get(name)
     if sent is not None and sent.accepts and not any(equal(x, value) for x in sent.accepts):
         return KeyLine(key, value, "replaced", note=f"{name}={sent.value}")
@@ -393,13 +413,16 @@ def _line(
     if place := manifest.fields_of_keys.get(name) or next(iter(system), ""):
         return KeyLine(key, value, "placed", (place,))
     table, held = manifest.tables[version], reading.held
-    if name in table.defaults and equal(table.defaults[name], value):
+    is_sent = sent is not None or NOT_TRAINING.search(name)  # orch's own value may be another
+    if not is_sent and name in table.defaults and equal(table.defaults[name], value):
         return KeyLine(key, value, "default")
     tables = (table, held.table, *held.others) if held is not None else (table,)
     having = [t.version for t in tables for n in (key, name) if t.has(unnumbered(n))]
     asked = tuple(field for field, own_key in ASKED.items() if own_key.search(key))
     if having and asked and value not in OFF:
         return KeyLine(key, value, "asked", asked, "orch does not read it")
+    if sent is not None:
+        return KeyLine(key, value, "unheld", note=f", and orch's launches have {sent.value}")
     lacks = "" if version in having else f", and {reading.library} {version} has no such key"
     return KeyLine(key, value, "unheld", note=lacks)
 

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, takewhile, zip_longest
+from itertools import pairwise, takewhile
 from types import MappingProxyType
 
 from orchestrator.audit.bash.script import launches as shell_launches
@@ -29,7 +29,7 @@ from orchestrator.audit.libraries import (
 from orchestrator.audit.own_code import entry_at, trainer_beside
 from orchestrator.audit.python import HOLE, read_python
 from orchestrator.audit.python_values import PUT_IN
-from orchestrator.audit.reading import hydra_overrides
+from orchestrator.audit.reading import as_number, hydra_overrides
 from orchestrator.library.launches import (
     UNKNOWN,
     UNSET,
@@ -306,12 +306,14 @@ def _options(words: Sequence[CommandWord]) -> dict[str, str]:
     word as `sys.argv[1]`, up to one that may be several."""
     texts = [*takewhile(lambda text: text != UNKNOWN, (word.text for word in words))]
     options = {f"sys.argv[{at}]": text.replace(UNSET, UNKNOWN) for at, text in enumerate(texts, 1)}
-    for word, following in zip_longest(words, words[1:]):
-        if word is not None and word.text.startswith("--"):
+    for at, word in enumerate(words, 1):
+        if word.text.startswith("--"):
             key, equals, value = word.text[2:].partition("=")
+            after = (each.text for each in words[at:])
+            values = [*takewhile(lambda text: not text.startswith("--"), after)]
             if not equals:
-                alone = following is None or following.text.startswith("--")
-                value = "True" if alone else following.text
+                is_list = len(values) > 1 and None not in map(as_number, values)
+                value = f"[{', '.join(values)}]" if is_list else [*values, "True"][0]
             options[key.replace("-", "_")] = value.replace(UNSET, UNKNOWN)
     return options
 

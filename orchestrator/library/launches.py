@@ -537,6 +537,8 @@ class LaunchReading:
     in_loss: InLoss
     advantage_estimator: str | None = None
     group_size: int | None = None
+    own_group: str = ""
+    """A fork's key that may multiply the group."""
     rollout_kl: float | None = None
     """Weight of a KL to the policy that sampled, which is no KL to a reference policy."""
     sampler: str = ""

@@ -64,11 +64,12 @@ def _secrets_here() -> list[str]:
     return [v for name, v in os.environ.items() if len(v) >= SHORTEST and is_secret(name)]
 
 
-_WANDB_KEY = re.compile(r"\b[0-9a-f]{40}\b")
+_WANDB_KEY = re.compile(r"(?<!/snapshots/)\b[0-9a-f]{40}\b")
 
 
 def holds_token(text: str) -> bool:
-    """Return True if a text has a token, or forty hexadecimal digits as a key of W&B has."""
+    """Return True if a text has a token, or forty hexadecimal digits as a key of W&B has,
+    which name no snapshot of the Hub."""
     return bool(_TOKEN.search(text) or _WANDB_KEY.search(text))
 
 

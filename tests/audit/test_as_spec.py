@@ -199,11 +199,11 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         ),
         # somebody's own code, adapters of another package, what a file may set
         ("trl@1.5.0", OWN_LOSS, {"loss.policy": ASK, "kl.estimator": ASK}),
-        ("trl@1.5.0", f"from peft import get_peft_model\n{TRL}", {"lora.rank": ASK}),
+        ("trl@1.5.0", f"from peft import LoraConfig\n{TRL}LoraConfig(r=8)", {"lora.targets": ASK}),
         (
             "trl@1.5.0",
             TRL.replace("epsilon=0.2", "epsilon=0.2, **cfg"),
-            {"optimizer.learning_rate": ASK, "loss.clip.low": 0.2, "rollout.group_size": ASK},
+            {"batch.num_minibatches": ASK, "loss.clip.low": 0.2, "rollout.group_size": ASK},
         ),
         (
             "trl@0.17.0",
@@ -256,7 +256,21 @@ def test_a_script_of_forty_keys_loses_none(tmp_path: Path, script: Path) -> None
         ("trl@0.14.0", RLOO, {"num_train_steps": ASK, "batch.num_minibatches": ASK}),
         ("trl@0.21.0", RLOO, {"optimizer.learning_rate": 5e-5}),
         ("trl@1.5.0", GUARDED.replace("=A", "=A, peft_config=p"), {"lora.rank": ASK}),
-        ("trl@0.14.0", RECIPE + "scale_rewards: false\n", {"advantage.estimator": "grpo"}),
+        ("trl@0.14.0", RECIPE + "scale_rewards: false\n", {"advantage.estimator": ASK}),
+        ("trl@0.16.0", TRL, {"loss.aggregation": ASK}),
+        (
+            "trl@0.16.0",
+            TRL.replace("GRPO", "RLOO").replace("epsilon=0.2", "normalize_advantage=True"),
+            {"advantage.estimator": ASK, "loss.ratio_level": "sequence"},
+        ),
+        # a fork's keys, and a part of a launch
+        ("verl@0.1", f"{VERL} trainer.total_training_steps=9", {"num_train_steps": ASK}),
+        (
+            "verl@0.1",
+            f"{VERL} actor_rollout_ref.rollout.n_agent=5",
+            {"rollout.group_size": ASK, "batch.num_minibatches": ASK},
+        ),
+        ("prime_rl@0.5.0", PRIME, {"rollout.group_size": ASK}),
         ("trl@0.29.1", RECIPE + "scale_rewards: false\n", {"advantage.estimator": "dr_grpo"}),
         ("trl@0.24.0", f"from unsloth import A\n{TRL}", {"seed": 3407, "loss.aggregation": ASK}),
         ("trl@0.27.0", OPEN, {"optimizer.num_warmup_steps": ASK, "loss.correction": ASK}),
@@ -340,6 +354,12 @@ EPOCHS = f"{ACTOR}.ppo_epochs"
         ("openrlhf@0.10.1.post2", f"{OPENRLHF} --normalize_reward", "no field holds normalize_rew"),
         ("prime_rl@0.5.0", PRIME, "moved further than 0.2, either way, has only that KL"),
         ("verl@0.9.1", f"{VERL}algorithm.own=False", "no field holds algorithm.own=False"),
+        (
+            "verl@0.9.1",
+            f"{VERL}data.filter_overlong_prompts=False",
+            "no field holds data.filter_overlong_prompts=False",
+        ),
+        ("trl@0.17.0", f"{LORA} --warmup_ratio 0.1", "s.yaml: warmup_ratio=0.1: it gives no val"),
     ],
 )
 def test_what_the_spec_trains_otherwise_is_said(

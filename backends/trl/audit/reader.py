@@ -719,6 +719,7 @@ def _held(request: LaunchOptions, releases: Sequence[str], *, exact: bool) -> He
         others=(_table(request.script, tuple(others)),) if others else (),
         defaults={
             "vllm_importance_sampling_correction": "False",  # of a release without it
+            "loss_type": "bnpo" if version_tuple(releases[-1]) >= FIRST_CLIP else "grpo",
             **_defaults(request.script, releases[-1]),
             **of_fork,
         },

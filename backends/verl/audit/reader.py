@@ -655,6 +655,7 @@ class _Reader(ReleaseReader):
             in_loss,
             advantage_estimator=advantage,
             group_size=group,
+            own_group=self.own_group,
             inactive=keys.inert(ends, *KL_KEYS) if ends else self._inactive(in_reward, in_loss),
             decided=self.decided,
             changes=() if self.decided else self._changes(in_reward, in_loss),
