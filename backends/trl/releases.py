@@ -1,13 +1,27 @@
 """The marks of TRL, and of its releases, in the text of a launch; and what a release lacks."""
 
+import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from backends.trl.options import BIAS_CORRECTED, REDECLARED, SCRIPTS, VERSIONS, own_options
 from backends.trl.translate import CONFIG
 from orchestrator.library.key_tables import is_since, nearest
 from orchestrator.library.release_marks import OwnHooks, ReleaseFile, ReleaseMarks, Replaced
 from orchestrator.records import LaunchPlan
+
+
+def _bounds_of(commit: str) -> str:
+    """Return the releases between which a commit of TRL's main branch is; empty for another.
+
+    commits.json has those from 0.11.0 until July 2026, by the releases that left the branch before
+    and after.
+    """
+    text = Path(__file__).with_name("audit").joinpath("commits.json").read_text(encoding="utf-8")
+    between = json.loads(text).items()
+    return next((bounds for bounds, commits in between if commit[:7] in commits), "")
+
 
 _OWN = re.compile(r'(?m)^__version__ = "(\d+\.\d+\.\d+)')
 _AROUND_THE_LOSS: Mapping[str, Replaced] = {
@@ -34,6 +48,7 @@ MARKS = ReleaseMarks(
     hint=r"\btrl\b|GRPOConfig|RLOOConfig|orch_trl|grpo|rloo|gspo|num_generations",
     distributions=("trl",),
     repositories=("trl",),
+    bounds_of=_bounds_of,
     files=(
         ReleaseFile("trl", "VERSION", needs="trl"),
         ReleaseFile("trl", "trl/__init__.py", pattern=_OWN),

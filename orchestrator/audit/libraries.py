@@ -155,8 +155,12 @@ def _without_comment(match: re.Match[str]) -> str:
 
 
 def pins(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each library whose release a script names, with the release and the reason."""
-    yield from _named(uncommented(text))
+    """Yield each library whose release a script names, with the release or its bounds, and the
+    reason."""
+    text = uncommented(text)
+    yield from _named(text)
+    for library, bounds, requirement in _bounded(text):
+        yield f"{library}{BOUNDS}", f"{bounds} it asks for {requirement}"
 
 
 def hint(text: str, library: str) -> str:
@@ -383,14 +387,15 @@ def _named(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _bounded(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each library that a text requires within bounds, or (without) of a commit; these, and
-    the requirement."""
+    """Yield each library that a text requires within bounds, or of a commit (those of it, if they
+    are known); these, and the requirement."""
     lowered = text.lower()
     for library, mark in marks().items():
         for name in mark.distributions:
             match = _bounds(name).search(text) if name.lower() in lowered else None
             if match is not None:
                 bounds = re.sub(r"\s", "", match[1] or "").strip(",")
+                bounds = bounds or mark.bounds_of(match[2].lower())
                 yield library, bounds, match[0].strip(", \n")
 
 
@@ -400,7 +405,7 @@ def _bounds(distribution: str) -> re.Pattern[str]:
     name, commit = re.escape(distribution), "[0-9a-f]{7,40}"
     return re.compile(
         rf"(?i)(?<![\w./-]){name}(?:\[[\w,-]+\])?[ ]*((?:{bound})+)"
-        rf"|[\w+:/.-]*/{name}(?:\.git)?@{commit}\b"
+        rf"|[\w+:/.-]*/{name}(?:\.git)?@({commit})\b"
     )
 
 

@@ -106,4 +106,6 @@ class ReleaseMarks:
     ) = None
     """A function that returns entries of a project which replace those recognised so far. Its
     arguments are a reader of the project's files (None: no such file) and the entries so far."""
+    bounds_of: Callable[[str], str] = lambda _: ""
+    """Return the releases between which a commit is: `>=0.15.0,<=0.16.0`; empty: not known."""
     hooks: OwnHooks = field(default_factory=OwnHooks)
