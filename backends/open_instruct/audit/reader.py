@@ -92,10 +92,11 @@ def audit(launch: Launch) -> LaunchReading | None:
 
 
 def _options(text: str) -> Mapping[str, Option]:
-    """Return the options in a checkout's file that some release has, too: others are a fork's."""
-    classes, known = ("Args", "GRPOExperimentConfig", "ExperimentConfig"), tables().merged()
-    read = (pair for each in classes for pair in fields(text, each).items())
-    return {key: option for key, option in read if known.has(key)}
+    """Return the options in a checkout's file: of one from before the first release all of them,
+    else those that some release has, too; others are a fork's."""
+    known = tables().merged()
+    read = {**fields(text, "GRPOExperimentConfig"), **fields(text, "ExperimentConfig")}
+    return fields(text, "Args") or {key: read[key] for key in read if known.has(key)}
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
