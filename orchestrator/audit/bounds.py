@@ -104,7 +104,8 @@ def _of_loss(around: Surroundings, on_policy: bool | None) -> Bound:
     if around.ratio == "sequence":  # the product over the response, and one clip of it
         text, dropped = (each.replace("token", "response") for each in (text, dropped))
     drops = "; ".join(filter(None, [dropped, around.also_drops]))
-    return Bound(to, text, drops, own.failure)
+    when = " (with more than one update)" if is_one is None else ""
+    return Bound(to, text, drops and drops + when, own.failure and own.failure + when)
 
 
 def one_update(around: Surroundings, *, on_policy: bool | None) -> bool | None:

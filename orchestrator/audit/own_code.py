@@ -207,9 +207,15 @@ def taken_for_granted(launch: Launch, reading: LaunchReading) -> Iterator[str]:
         entry = launch.documents[-1].name
     if mark is None or not entry or launch.own or mark.configuration_classes:
         return
-    if not re.search(mark.hooks.stock, entry):
-        own = f"{library}'s own"
-        yield f"{entry} is not {own}: it trains with these settings as {own} does"
+    if re.search(mark.hooks.stock, entry):
+        return
+    own, is_path = f"{library}'s own", re.fullmatch(r"\w[\w./-]*", entry)
+    has_code = any(path in launch.beside for path in known_code(library).files)
+    if launch.words and is_path and has_code and entry not in launch.beside:
+        yield f"{entry} is there when it runs: it was not found beside the script"
+    else:  # of some libraries nothing says which programs are theirs
+        is_not = "" if mark.hooks.stock == OwnHooks().stock else f"is not {own}: it "
+        yield f"{entry} {is_not}trains with these settings as {own} does"
 
 
 def entry_at(words: Sequence[CommandWord]) -> tuple[int, str]:

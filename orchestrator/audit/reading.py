@@ -181,6 +181,12 @@ class Keys:
         is_same = policy is not None and (named.text, named.why) == (policy.text, policy.why)
         return "" if is_same else f"{reference} {shown(named.text)}"
 
+    def are_one_variable(self, one: str, other: str) -> bool:
+        """Return True if two keys of unknown value are both the same variable, so equal."""
+        first, second = self.last(one) or Given(""), self.last(other) or Given("")
+        is_variable = re.match(r"(argument )?\$(?!RANDOM)", "".join(first.why[:1]))
+        return bool(is_variable) and (first.text, first.why) == (second.text, second.why)
+
     def text(self, key: str, default: str | None = None) -> str | None:
         """Return the value of a key, else `default`, else the release's default.
 
@@ -595,6 +601,8 @@ def regime_of_rollouts(
     names = [name for name in (prompts, group, batch, epochs) if name]
     sizes = {name: (number or keys.number)(name) for name in names}
     known = {name: size for name, size in sizes.items() if size}
+    if not group and len(known) == len(names) - 2 and keys.are_one_variable(prompts, batch):
+        return TrainingRegime.of_steps(known.get(epochs, 1), f"{prompts} is {batch}")
     if len(known) < len(names):
         return TrainingRegime.unread(f"{flag}{name}" for name in names if name not in known)
     of = known.get

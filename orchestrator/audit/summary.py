@@ -101,7 +101,7 @@ def instead(finding: AuditFinding) -> str:
     if finding.changes:
         apart = [each.text for each in finding.contradictions if each.apart]
         first = f"mend this first: {apart[0]}; then " if apart else ""
-        return f"{first}{goal(finding)}: {_edits(finding.changes[0])}"
+        return f"{first}{goal(finding)}{_edits(finding, finding.changes[0])}"
     if finding.verdict == "undetermined":
         return _what_decides(finding, wrong)
     if wrong:
@@ -120,12 +120,12 @@ def _nothing(finding: AuditFinding) -> str:
     if finding.inactive:
         return f"leave out what has no effect: {_named_flags(finding)}"
     if finding.bound_notes:
-        return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
+        return _for_a_kl(finding)
     if finding.held is None:
         return "nothing, for the settings of the KL: orch does not know the others"
     if finding.changed_code:
         names = few([each.name for each in finding.changed_code])
-        return f"nothing, if {names} beside it does what the library's does"
+        return f"nothing, if the code beside it does what the library's does: {names}"
     if forks := _of_a_fork(finding):
         return f"nothing, if the KL and the samples are the library's under {few(forks)}"
     return "nothing: each setting of the KL does what its name says"
@@ -154,19 +154,22 @@ def _of_a_fork(finding: AuditFinding) -> list[str]:
 def _for_a_kl(finding: AuditFinding) -> str:
     """Return the smallest change of a launch without a KL: of its bound, or to a KL."""
     if finding.bound_notes:
-        return f"{finding.bound_notes[0].instead}, for {finding.bound_notes[0].text}"
+        note = finding.bound_notes[0]
+        return f"{note.instead}, for {note.text}{_unless(finding, 'bound')}"
     change = finding.for_a_kl
     if change is None:
         return "nothing, if that is meant"
     rest = f"; {change.also}" if change.also else ""
     text = f"nothing, if that is meant; for a bound on the drift, {change.words}"
-    return f"{text}: {_edits(change)}{rest}"
+    return f"{text}{_edits(finding, change)}{rest}"
 
 
-def _edits(change: LaunchChange) -> str:
+def _edits(finding: AuditFinding, change: LaunchChange) -> str:
+    """Return the edits of a change, after the condition on the code that it goes through."""
     more = len(change.edits) - MOST_EDITS
     edits = ", ".join(map(edit_text, change.edits[:MOST_EDITS]))
-    return f"{edits} (and {more} more: -v)" if more > 0 else edits
+    hidden = f" (and {more} more: -v)" if more > 0 else ""
+    return f"{_unless(finding, 'kl', 'weight')}: {edits}{hidden}"
 
 
 def _place(finding: AuditFinding) -> str:
@@ -254,19 +257,24 @@ def _step(finding: AuditFinding) -> str:
     return ", ".join(filter(None, ["in one step", _if_as(finding, "bound") if is_known else ""]))
 
 
-def _changed(finding: AuditFinding, what: str) -> list[str]:
+def _changed(finding: AuditFinding, *what: str) -> list[str]:
     """Return the functions beside, as in no release, that decide what a summary says."""
-    changed = (each.name for each in finding.changed_code if what in each.decides)
-    return [re.sub(r"^\w+\.(?=\w{9})", "", name) for name in changed]
+    changed = (each.name for each in finding.changed_code if set(what) & set(each.decides))
+    return [*dict.fromkeys(re.sub(r"^\w+\.(?=\w{9})", "", name) for name in changed)]
 
 
-def _if_as(finding: AuditFinding, what: str) -> str:
+def _if_as(finding: AuditFinding, *what: str) -> str:
     """Return the condition of a claim: on those functions, else on the release; empty: none."""
-    names = _changed(finding, what)
+    names = _changed(finding, *what)
     if not names:
         return finding.of_release
     verb = "does" if len(names) == 1 else "do"
-    return f"if {few([*dict.fromkeys(names)])} {verb} what {finding.library}'s {verb}"
+    return f"if {few(names)} {verb} what {finding.library}'s {verb}"
+
+
+def _unless(finding: AuditFinding, *what: str) -> str:
+    """Return the condition on those functions alone, after a comma; empty without one."""
+    return f", {_if_as(finding, *what)}" if _changed(finding, *what) else ""
 
 
 def _weight(finding: AuditFinding) -> str:
@@ -291,10 +299,9 @@ def _weight(finding: AuditFinding) -> str:
         return f"How much β = {betas} weighs beside the task, the launch does not show."
     cost = DRIFT * sum(abs(each) for each in known if each is not None)
     much = "little" if cost < LITTLE else "much" if cost > MUCH else "some"
-    unless = f", {_if_as(finding, 'weight')}," if _changed(finding, "weight") else ""
     return (
-        f"At β = {betas}{unless} it weighs {much}: {DRIFT} nats of KL cost at most {percent(cost)} "
-        "of a solved task."
+        f"At β = {betas} it weighs {much}{_unless(finding, 'weight')}: {DRIFT} nats of KL cost at "
+        f"most {percent(cost)} of a solved task."
     )
 
 
@@ -349,8 +356,7 @@ def _also(finding: AuditFinding) -> Iterator[str]:
         said = finding.bound is not None and not _changed(finding, "updates")  # with the bound
         yield ", ".join(filter(None, [steps, "" if said else _if_as(finding, "updates")]))
     acts = [each.headline for each in finding.effects if each.headline]
-    unless = f", {_if_as(finding, 'around')}" if _changed(finding, "around") else ""
-    yield from (f"{each}{unless}" for each in acts[:1])
+    yield from (f"{each}{_unless(finding, 'around')}" for each in acts[:1])
     hidden = max(len(acts) - 1, 0) + len(finding.assumes)
     if finding.assumes and finding.verdict != "undetermined":
         yield f"taken for granted: {finding.assumes[0]}"

@@ -66,6 +66,9 @@ def _effects(reading: LaunchReading, around: Surroundings) -> Iterator[Effect]:
             "in the reward included: the objective is of what is kept",
             f"of the {around.rejected} that are kept",
         )
+    if terms and not 0.5 <= around.temperature <= 2:  # nearer to 1 it matters little
+        at = f"of the policies at temperature {around.temperature:g}"
+        yield Effect(f"the KL is {at}, which divides the logits of both", at)
     for placement, term in terms:
         if placement == "reward":
             yield from _on_reward(reading, around, term)
@@ -373,9 +376,9 @@ def _effective(
                 per_reward += "; in the other groups the KL is alone, whatever β"
             factor = None
     elif divided == "group_std":
-        # The largest deviation of n rewards of 0 and 1, with the divisor n - 1.
+        # The largest deviation of n rewards of 0 and 1.
         whole = size if around.own_rollout_in_mean else None
-        factor = 0.5 * math.sqrt(whole / (whole - 1)) if whole else None
+        factor = 0.5 * math.sqrt(whole / (whole - (not around.divisor_n))) if whole else None
         parts.append("σ of the group's rewards")
     else:
         factor = None

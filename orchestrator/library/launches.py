@@ -362,6 +362,8 @@ class Surroundings:
     """
 
     advantage_divided_by: Divisor | None = "nothing"
+    divisor_n: bool = False
+    """True if the group's variance is a sum over n divided by n; False: by n - 1."""
     division_includes_kl: bool = True
     """True if a KL in the reward is divided with the task reward; False if it is added later."""
     divided_because: str = ""
@@ -420,6 +422,8 @@ class Surroundings:
     """The bounds of a token's KL; its gradient is zero beyond them."""
     clamp_of: tuple[str, ...] = ()
     """The estimators that the bounds hold for; empty: every one."""
+    temperature: float = 1.0
+    """What the logits of both the policy and the reference are divided by."""
     no_reward: str = ""
     """The key and value by which every task reward is 0; empty: rewards count."""
     notes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from orchestrator.audit.reading import (
     written_flags,
 )
 from orchestrator.kl.estimators import Clamp
-from orchestrator.library.key_tables import KeyTables, fields, load_tables
+from orchestrator.library.key_tables import KeyTables, Option, fields, load_tables
 from orchestrator.library.launches import (
     CommandWord,
     Decided,
@@ -49,7 +49,8 @@ ESTIMATORS = {
     "kl4": "rho_k1",
 }
 OLD = "before December 2025"
-PROGRAM = "open_instruct/grpo_fast.py"
+SOURCES = ("open_instruct/grpo_fast.py", "open_instruct/grpo_utils.py")
+"""Files of a checkout that have had the arguments, the older first."""
 GROUP, AHEAD = "num_samples_per_prompt_rollout", "async_steps"
 _ENTRY = re.compile(r"open_instruct[./](grpo_fast|grpo)(\.py)?$")
 _NORMALISATION: dict[str, Divisor] = {"standard": "group_std", "centered": "nothing"}
@@ -68,7 +69,8 @@ def audit(launch: Launch) -> LaunchReading | None:
     given = written_flags(rest, dashes=False)
     # A checkout's pyproject.toml does not tell its release: it says 0.1.0 since January 2025, and
     # the estimators lost their names in December.
-    basis = stock(launch, "open_instruct", tables(), given, PROGRAM, lambda t: fields(t, "Args"))
+    own = next((each for each in SOURCES if _options(launch.beside.get(each) or "")), "")
+    basis = stock(launch, "open_instruct", tables(), given, own, _options)
     if basis.is_own and basis.defaults.get(TYPE, "").startswith("kl"):
         basis = basis._replace(version=OLD)
     elif any(each.text.startswith("kl") for each in given.get(TYPE, ())) and not basis.named:
@@ -87,6 +89,14 @@ def audit(launch: Launch) -> LaunchReading | None:
     reading = _Reader(launch, keys, entry or "", basis).reading()
     has_table = basis.version != OLD or basis.is_own
     return reading if has_table else replace(reading, held=None)
+
+
+def _options(text: str) -> Mapping[str, Option]:
+    """Return the options in a checkout's file: of one from before the first release all of them,
+    else those that some release has, too; others are a fork's."""
+    known = tables().merged()
+    read = {**fields(text, "GRPOExperimentConfig"), **fields(text, "ExperimentConfig")}
+    return fields(text, "Args") or {key: read[key] for key in read if known.has(key)}
 
 
 def _entry(words: Sequence[CommandWord]) -> tuple[str | None, Sequence[CommandWord]]:
@@ -152,7 +162,7 @@ class _Reader(StockReader):
         return of_steps if parts else TrainingRegime(None, keys.why_unknown("num_mini_batches"))
 
     def _surroundings(self) -> Surroundings:
-        keys, unread = self.keys, []
+        keys, unread = self.keys, self.unread
         kind = keys.text("advantage_normalization_type") or ""
         divided = _NORMALISATION.get(kind)
         if divided is None:
@@ -169,14 +179,17 @@ class _Reader(StockReader):
                 "and the rest of itself (--alpha, --ref_policy_update_freq)"
             )
         mean = keys.text("loss_denominator")
+        name = keys.text("loss_fn", None if keys.opaque else "dapo") or ""
+        loss = "ppo" if name == "dapo" else name
         return Surroundings(
             advantage_divided_by=divided,
+            divisor_n=True,  # numpy's
             division_includes_kl=False,
             divided_because=f"--advantage_normalization_type {kind}",
             own_rollout_in_mean=True,
             baseline_includes_kl=False,
-            policy_loss="cispo" if keys.text("loss_fn") == "cispo" else "ppo",
-            ratio="none" if unweighed else "token",
+            policy_loss=loss,
+            ratio="none" if unweighed else self.ratio(loss, name),
             clip=clip_range(keys.number("clip_lower"), keys.number("clip_higher")),
             one_update=not sampled
             and (keys.number("num_epochs") or 1) * (keys.number("num_mini_batches") or 0) == 1,

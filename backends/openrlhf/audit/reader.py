@@ -14,6 +14,7 @@ from pathlib import Path
 from backends.openrlhf.flags import FACTS, FIRST_DOTTED, NEWEST, is_read, own_tables
 from backends.openrlhf.flags import FLAT as LAST_FLAT
 from backends.openrlhf.manifest import MANIFEST, PLAIN_ESTIMATORS
+from orchestrator.audit.libraries import found_beside
 from orchestrator.audit.reading import (
     LONGEST_ENTRY,
     Keys,
@@ -94,6 +95,7 @@ OPTIONS: Mapping[str, tuple[str, str, str | None]] = {
     "tensor": ("ds_tensor_parallel_size", "ds.tensor_parallel_size", None),
     "dynamic": ("use_dynamic_batch", "train.dynamic_batch_enable", None),
     "top_p": ("top_p", "rollout.top_p", None),
+    "temperature": ("temperature", "rollout.temperature", "1.0"),
 }
 """Name here -> the flag without dots, the flag with dots, and the default that decides a KL."""
 FLAT = {name: flat for name, (flat, _, _) in OPTIONS.items()}
@@ -121,6 +123,9 @@ FIRST_ESTIMATOR = "0.6.1"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
 Earlier releases average the tokens of each response first."""
+FIRST_AT_TEMPERATURE = "0.6.2"
+"""The first release that divides the logits of policy and reference by the temperature of the
+samples (models/actor.py)."""
 FIRST_RLOO_PLAIN, FIRST_CLAMP = "0.8.5", "0.8.6"
 FIRST_GROUPS = {
     "rloo": "0.5.3",
@@ -182,7 +187,8 @@ def audit(launch: Launch) -> LaunchReading | None:
 def _parser(launch: Launch, entry: str) -> str:
     """Return the text of the checkout's program that the launch starts, which has its parser."""
     name = "train_ppo" if _WITHOUT_RAY.search(entry) else "train_ppo_ray"
-    return launch.beside.get(f"openrlhf/cli/{name}.py") or ""
+    path = found_beside(entry, launch.beside) or f"openrlhf/cli/{name}.py"
+    return launch.beside.get(path) or ""
 
 
 def _completed(
@@ -212,7 +218,7 @@ def _held(flags: dict[str, list[Given]], version: str, launch: Launch, entry: st
     beside = frozenset(parsed_flags(parser))
     taken = {name for name in flags if completed(name, beside)}
     # A checkout of another time, whose flags have other names, is not what the launch runs.
-    is_its = _ITS_OWN.match(entry) is not None and 2 * len(taken) > len(flags)
+    is_it = _ITS_OWN.match(entry) or found_beside(entry, launch.beside)
     return HeldKeys(
         flags,
         "argparse",
@@ -222,7 +228,7 @@ def _held(flags: dict[str, list[Given]], version: str, launch: Launch, entry: st
         others=(*own_tables().values(), _all_flags()),
         flag="--",
         checkout=beside | taken,
-        is_whole=is_its and has_all_flags(parser),
+        is_whole=bool(is_it) and 2 * len(taken) > len(flags) and has_all_flags(parser),
     )
 
 
@@ -438,6 +444,7 @@ class _Reader(ReleaseReader):
         correction, weight = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
         ratio: Ratio = "sequence_mean" if gspo else "token"
+        at = keys.number(names["temperature"])
         return Surroundings(
             advantage_divided_by=divided,
             division_includes_kl=divided != "group_std",
@@ -457,6 +464,7 @@ class _Reader(ReleaseReader):
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
             clamp=Clamp(value=10.0) if self.since(FIRST_CLAMP) else UNCLAMPED,
             unread=(*self.unread, *truncated(keys, top_p=names["top_p"])),
+            temperature=at if at and self.since(FIRST_AT_TEMPERATURE) else 1.0,
         )
 
     def _clip(self) -> Range | None:
