@@ -44,10 +44,16 @@ def by_configuration(
         return
     version, _, why = known["verl"].partition(" ")
     before = tuple(int(n) for n in version.split(".")[:2]) < (0, 4)
-    if before and "use_kl_in_reward" in text:
+    if before and "use_kl_in_reward" in text and reads_switch(read):
         yield "verl", f"0.4.0 {CONFIG} beside it has use_kl_in_reward (though {why}: {version})"
     elif not before and "algorithm:" in text and "use_kl_in_reward" not in text:
         yield "verl", f"0.3.0 {CONFIG} beside it has no use_kl_in_reward (though {why}: {version})"
+
+
+def reads_switch(read: Callable[[str], str | None]) -> bool:
+    """Return False if a copy's trainer is at hand and does not read the switch of 0.4.0: a fork's
+    configuration may have the key without it."""
+    return "use_kl_in_reward" in (read("verl/trainer/ppo/ray_trainer.py") or "use_kl_in_reward")
 
 
 HOOKS = OwnHooks(

@@ -9,6 +9,8 @@ from orchestrator.library.launches import Launch, LaunchChange, LaunchReading
 
 _OF_A_KL = re.compile(r"^(?!compute_policy).*(kl_|_kl|ref_(policy|log))")
 """Functions that do nothing without a KL."""
+_AVERAGES = re.compile(r"\.loss_(agg|avg|aggregation)(_mode)?$")
+"""Keys that say how a loss is averaged, which makes no KL where there is none."""
 
 
 class CodeBeside:
@@ -42,6 +44,8 @@ class CodeBeside:
         """Return True if a statement of the checkout that reads a key touches the KL, the
         reference, the loss or (with a KL) the advantage, and does more than to divide by it; if a
         search reads it in such a file; or if none of this code is at hand."""
+        if _AVERAGES.search(key) and not self._has_kl:
+            return False
         searches = SEARCHES.search(key) and places([key], self._files, self._paths)
         return bool(not self._at_hand or searches) or any(
             touches and not divides for _, touches, divides in self._uses(key)

@@ -47,6 +47,7 @@ EPOCHS, AVERAGE = "worker.actor.ppo_epochs", "worker.actor.loss_avg_mode"
 LOSS_TYPE = "worker.actor.loss_type"
 CLIP_LOW, CLIP_HIGH = "worker.actor.clip_ratio_low", "worker.actor.clip_ratio_high"
 DUAL = "worker.actor.clip_ratio_dual"
+EPISODES, STEPS = ("trainer.total_episodes", "trainer.total_epochs"), "trainer.max_steps"
 OWN = {
     BATCH: "512",
     EPOCHS: "1",
@@ -137,6 +138,9 @@ def reading(launch: Launch) -> LaunchReading:
             keys.add(read, given)
         else:
             unread[f"{given.mark}{key}"] = given
+    for key in list(keys.given):
+        if _dataclasses(key.rpartition(".")[0], launch) and not _field(key, launch):
+            unread[key] = keys.given.pop(key)[-1]
     if unread:
         reader.without_key(unread)
     _unseen(keys, config, launch)
@@ -208,6 +212,7 @@ class _Reader(ReleaseReader):
     def reading(self) -> LaunchReading:
         keys = self.keys
         old = OLD_USE in keys.defaults or keys.has(OLD_USE) or keys.has(OLD_COEFFICIENT)
+        old = old and bool(_field(OLD_COEFFICIENT, self.launch))  # the dataclass beside decides
         if old:
             keys.defaults = OLD | dict(keys.defaults)
         off, use = False if old else self.switch(DISABLE), OLD_USE if old else USE_LOSS
@@ -242,14 +247,19 @@ class _Reader(ReleaseReader):
         elif own and regime.on_policy:
             why = f"{ADVANTAGE} {advantage} is a fork's own, which may count a batch otherwise"
         regime = TrainingRegime(None, why) if why else regime
+        is_all = keys.text(STEPS, "null") == "null"
+        none = (e for e in EPISODES if is_all and keys.number(e, 1) == 0)
+        if ends := next((f"{e} is 0: nothing trains" for e in none), ""):
+            reward, loss, regime = InReward(False), InLoss(False), TrainingRegime(None, ends)
         return self.found(
             reward,
             loss,
+            decided=("does_not_train", ends) if ends else None,
             advantage_estimator=advantage,
             chosen=(("advantage", str(advantage)),) if own else (),
             group_size=keys.integer(GROUP),
             inactive=keys.inert(f"{DISABLE} is true", *inert),
-            changes=_changes(keys, kind, old, bool(loss.active)),
+            changes=() if ends else _changes(keys, kind, old, bool(loss.active)),
             regime=regime,
             surroundings=self._surroundings(),
             held=HeldKeys(keys.given, "structured", _table(), "EasyR1", exact=False),

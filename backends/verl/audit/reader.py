@@ -50,7 +50,7 @@ from backends.verl.manifest import (
     USE_REWARD,
     V1,
 )
-from backends.verl.releases import HOOKS, example
+from backends.verl.releases import HOOKS, example, reads_switch
 from orchestrator.audit.checkout import names_of, operands
 from orchestrator.audit.commands import hydra_file
 from orchestrator.audit.key_check import is_among
@@ -111,6 +111,8 @@ _OWN_GROUP = re.compile(
 )
 """Keys by which forks give the size of a group, or how often they repeat a prompt; agents of one
 rollout share its prompt."""
+_NOT_SCALED = (".n_agent", ".n_samples")
+"""Those of Search-R1 and PRIME, whose workers scale a minibatch by `rollout.n` alone."""
 ENGINE = f"{ROLLOUT}.name"
 _ENGINES = re.compile(r"vllm|sglang|trtllm|hf|naive|vllm_omni|sglang_async")
 """Engines of some release. A fork's own may return several responses of a prompt."""
@@ -519,6 +521,24 @@ def _always_in_reward(launch: Launch) -> bool:
     return "apply_kl_penalty" in names and names.isdisjoint(("use_kl_loss", "use_kl_in_reward"))
 
 
+_IS = r"if self\.config\.algorithm\.adv_estimator == ['\"]\w+['\"]:\n"
+_ARMS = re.compile(
+    rf"(?m)^ {{8}}{_IS}(?:(?: {{12}}.*)?\n| {{8}}el{_IS})* {{8}}else:\n {{12}}raise Not"
+)
+"""Where a method of a trainer raises an error after it compared the advantage with plain names."""
+
+
+def _without_arm(launch: Launch, advantage: str | None) -> str:
+    """Return `path:line` where the checkout's trainer, if main starts that one, raises an error for
+    an advantage; else an empty text."""
+    code = launch.beside.get(TRAINERS[0]) or ""
+    starts = re.search(r"(?m)^[^#\n]*ppo\.ray_trainer import", launch.beside.get(MAIN_FILE) or "")
+    for arms in _ARMS.finditer(code) if starts and advantage else ():
+        if not re.search(rf"adv_estimator == .{advantage}.:", arms[0]):
+            return f"{TRAINERS[0]}:{len(code[: arms.end()].splitlines())}"
+    return ""
+
+
 def _without_reference(launch: Launch) -> str:
     """Return `path:line` where the checkout's main takes the reference policy out, or an empty
     text. No release deletes it: they add it where a switch asks for it."""
@@ -567,8 +587,9 @@ def _release(launch: Launch, keys: Keys) -> _Release:
     if version:
         at, given = nearest(tables.versions, version), keys.last(USE_REWARD)
         # A release before 0.4.0 refuses this key without a mark: such a pin is of something else,
-        # unless the user gave it.
-        if at >= FIRST_WITH_SWITCH or given is None or given.mark or ": --library" in why:
+        # unless the user gave it, or a fork's trainer does not read the key.
+        is_users = given is None or given.mark or ": --library" in why
+        if at >= FIRST_WITH_SWITCH or is_users or not reads_switch(launch.beside.get):
             return at, version, why, [at]
     fitting = tables.accepting(keys.given, launch.bounds("verl")[0])
     before = [i for i in fitting if i < FIRST_WITH_SWITCH]
@@ -637,6 +658,9 @@ class _Reader(ReleaseReader):
         if self._refused_advantage():
             source = "verl/trainer/ppo/ray_trainer.py: RayPPOTrainer.__init__"
             self.stops(f"it has no {ADVANTAGE} {advantage}", source, ADVANTAGE)
+        elif self.entry == MAIN and (place := _without_arm(launch, advantage)):
+            why = f"{place} beside it raises an error for {ADVANTAGE} {advantage}"
+            self.note(why, ADVANTAGE, stops=True, apart=True)
         if keys.has(BYPASS) and self.bypass:
             self._has_no_log_probs(BYPASS)
         of_verl = not self.entry or is_entry_point(self.entry)
@@ -729,7 +753,8 @@ class _Reader(ReleaseReader):
             why = f"{self.of_a_fork}, which no release has, may sample with an older policy"
             return TrainingRegime(None, why, regime.sizes)
         samples = (batch or 0) * (self.keys.number(self.own_group) or 0)
-        if minibatch and batch and batch < minibatch < samples:
+        is_more = batch != minibatch or self.own_group.endswith(_NOT_SCALED)
+        if is_more and minibatch and batch and batch <= minibatch < samples:
             why = f"at least 2 train steps where {MINIBATCH} counts the samples of {self.own_group}"
             return TrainingRegime(False, why, regime.sizes)
         if self.own_group and regime.steps:
