@@ -90,17 +90,16 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     """
     answer = LOOKS.of(folder)
     late = time.time() - PATIENCE_SECONDS
-    waiting: dict[str, dict[str, list[int]]] = {}
-    for (job, index), element in (answer.queued or {}).items():
+    waiting: dict[str, Counter[str]] = {}
+    for (job, _), element in (answer.queued or {}).items():
         is_late = answer.by_job[job].time < late or scheduler.is_held(element.reason)
         if is_late and scheduler.is_waiting(element.word):
-            waiting.setdefault(element.reason, {}).setdefault(job, []).append(index)
+            waiting.setdefault(element.reason, Counter())[job] += 1
     sentences: Counter[str] = Counter()
     for reason, jobs in waiting.items():
-        named = " ".join(scheduler.written(job, indices) for job, indices in jobs.items())
-        message = stuck_reason(reason, options, named)
+        message = stuck_reason(reason, options, " ".join(jobs))
         if message is not None:
-            sentences[message.sentence] += sum(map(len, jobs.values()))
+            sentences[message.sentence] += jobs.total()
     return [
         f"{count} job{'s wait' if count > 1 else ' waits'}: {why}"
         for why, count in sentences.items()
