@@ -107,7 +107,6 @@ def memory_lines(cells: Iterable[Cell], site: Site | None = None) -> list[str]:
     lines: dict[str, None] = {}
     read: dict[str, None] = {}
     declared: dict[str, None] = {}
-    cells = list(cells)
     for cell in cells:
         memory = memory_of(cell, variables)
         if memory is not None:
@@ -116,10 +115,9 @@ def memory_lines(cells: Iterable[Cell], site: Site | None = None) -> list[str]:
     if read:
         lines.setdefault(f"from the config.json of {', '.join(read)}")
     if declared:
-        adapted = any(cell.settings.lora for cell in cells)
         lines.setdefault(
             f"from the names of {', '.join(declared)}, whose config.json is not in the hub's cache "
-            f"here: activations {'and adapters ' if adapted else ''}are not counted"
+            "here: activations and adapters are not counted"
         )
     return list(lines)
 

@@ -34,7 +34,6 @@ BETAS = (1e-5, 10.0)
 LEARNING_RATES = {False: 1e-4, True: 1e-2}
 """With an adapter (LoRA) or without -> a rate of AdamW above which a slip is likelier."""
 _BOX = "math_boxed"
-DOMAINS = frozenset({"eval/in_domain/mean", "eval/out_of_domain/mean"})
 
 
 class Doubt(NamedTuple):
@@ -209,19 +208,17 @@ def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
     }
     known = {*SHARES, WORKS}
     for cell in configurations.values() if fields else ():
-        known.update(_measured(cell, spec.evaluation))
+        known.update(measured(cell, spec.evaluation))
     tasks = {name.rpartition("/")[0] for name in known}
     for metric, field in fields.items():
         task, _, statistic = metric.rpartition("/")
         if metric not in known and not (task in tasks and "@" in statistic):
-            near = did_you_mean(metric, known | DOMAINS - {metric})
-            if metric in DOMAINS:
-                near = ": no task of `evaluation` scores the cells in that domain"
+            near = did_you_mean(metric, known)
             fault = metric not in METRICS or field.startswith("tune.")
             yield Doubt(field, f"nothing measures '{metric}'{near}", fault)
 
 
-def _measured(cell: Cell, evaluation: EvaluationSpec) -> Iterator[str]:
+def measured(cell: Cell, evaluation: EvaluationSpec) -> Iterator[str]:
     """Yield the canonical names that the launch of a cell and its evaluation will measure."""
     backend = plugins.load(cell.settings.backend.name)
     logged = backend.logged_metrics

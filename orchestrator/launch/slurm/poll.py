@@ -30,8 +30,6 @@ from orchestrator.rundir import (
 
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
-FRESH_SECONDS = 1.0
-"""Age of an answer that is new enough for a decision."""
 _YOUNG_SECONDS = 120.0
 """Seconds for which accounting may not know a job that was just submitted."""
 
@@ -280,9 +278,9 @@ LOOKS = Looks(SchedulerSnapshot, 15.0)
 
 
 @contextmanager
-def one_look(folder: RunFolder, seconds: float | None = None) -> Iterator[None]:
-    """Answer every question about a folder from one answer of the scheduler, so old at most."""
-    with LOOKS.one(seconds):
+def one_look(folder: RunFolder) -> Iterator[None]:
+    """Answer every question about a folder from one answer of the scheduler."""
+    with LOOKS.one():
         LOOKS.of(folder)
         yield
 

@@ -235,15 +235,13 @@ def requeue_job(job: str) -> bool:
     Return True when the job is back in the queue, or when SLURM itself ends it (to cancel or
     requeue it). Return False if the scheduler does not answer.
     """
-    run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=60)
     deadline = time.monotonic() + _REQUEUE_SECONDS
     while time.monotonic() < deadline:
-        with suppress(subprocess.TimeoutExpired):
-            listed = run(["squeue", "--noheader", f"--jobs={job}", "--format=%T"])
-            if listed.returncode == 0 and listed.stdout.strip() not in _OURS:
-                return True
-            if run(["scontrol", "requeue", job]).returncode == 0:
-                return True
+        with suppress(SchedulerUnavailable, SchedulerRefusal):
+            state = call(["squeue", "--noheader", f"--jobs={job}", "--format=%T"]).strip()
+            if state in _OURS:
+                call(["scontrol", "requeue", job])
+            return True
         time.sleep(2)
     return False
 
