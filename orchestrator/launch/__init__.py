@@ -23,7 +23,6 @@ in the ledger before its process exists, and its ending is in exit.json. Every m
 the fork server and a worker can be lost without losing a cell.
 """
 
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from orchestrator.records import Cell, ExitRecord
@@ -36,6 +35,5 @@ class LaunchEvent(NamedTuple):
     """lost: the cell's process was killed; `again` is True if it is started again. elsewhere:
     another process of orch trains the cell."""
     cell: Cell | None = None
-    attempt_dir: Path | None = None
     exit: ExitRecord | None = None
     again: bool = False

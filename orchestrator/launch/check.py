@@ -4,9 +4,8 @@ A cell cannot be launched if its backend cannot express it, its model cannot fit
 library has no environment on this machine, its prompts are not prepared, or its reward of the
 user's own fails on three of them.
 
-Many cells are translated once for all their seeds. A launch uses the seed only as a number
-(`Backend.translate`). So if the smallest and the largest seed can be translated, all seeds between
-them can. A launch that is started is always translated for its own seed.
+Cells that differ only in their seed are translated once, with the largest: a launch uses the seed
+only as a number (`Backend.translate`). A launch that is started is translated for its own seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -113,13 +112,10 @@ def translations(
 
     The launch may be that of another seed.
     """
-    seeds: dict[tuple[int, ...], list[Cell]] = {}
     keys = [(*without_seed(c.settings), id(c.resources), id(c.cadence)) for c in cells]
-    for key, cell in zip(keys, cells, strict=True):
-        seeds.setdefault(key, []).append(cell)
-    answers = {key: _common(same, folder) for key, same in seeds.items()}
-    for key, cell in zip(keys, cells, strict=True):
-        yield cell, answers[key] or _translated(cell, folder)
+    by_seed = sorted(zip(keys, cells, strict=True), key=lambda pair: pair[1].settings.seed)
+    answers = {key: _translated(cell, folder) for key, cell in dict(by_seed).items()}
+    yield from ((cell, answers[key]) for key, cell in zip(keys, cells, strict=True))
 
 
 def refusals(cells: Sequence[Cell], folder: RunFolder) -> dict[tuple[str, str], list[Cell]]:
@@ -130,17 +126,6 @@ def refusals(cells: Sequence[Cell], folder: RunFolder) -> dict[tuple[str, str], 
             field = plan.field if isinstance(plan, UnsupportedSetting) else ""
             refused.setdefault((str(plan), field), []).append(cell)
     return refused
-
-
-def _common(same: Sequence[Cell], folder: RunFolder) -> LaunchPlan | OrchError | None:
-    """Return the result for all cells that differ only in their seed; None if each needs its
-    own."""
-    least = min(same, key=lambda cell: cell.settings.seed)
-    most = max(same, key=lambda cell: cell.settings.seed)
-    one = _translated(least, folder)
-    other = one if least is most else _translated(most, folder)
-    refused = [str(each) for each in (one, other) if isinstance(each, OrchError)]
-    return one if not refused or refused == [refused[0]] * 2 else None
 
 
 def _translated(cell: Cell, folder: RunFolder) -> LaunchPlan | OrchError:

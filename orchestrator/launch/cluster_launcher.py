@@ -3,15 +3,24 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 from orchestrator.files import read_json
 from orchestrator.launch.endings import Ending
 from orchestrator.launch.launcher import CancelResult
 from orchestrator.launch.local import cancel_cell
-from orchestrator.records import Cell
-from orchestrator.rundir import ON_CLUSTER, CellDir, CellState, RunFolder
+from orchestrator.launch.looks import Looks
+from orchestrator.launch.ray import look as ray_look
+from orchestrator.launch.slurm import poll
+from orchestrator.records import Cell, ExitRecord
+from orchestrator.rundir import (
+    ON_CLUSTER,
+    AttemptDir,
+    CellDir,
+    CellState,
+    RunFolder,
+    SchedulerReport,
+)
 
 Order = Mapping[str, Any]
 """The order of an attempt: its submission, and where that went."""
@@ -22,19 +31,26 @@ def order_text(order: Order, cell: Cell) -> str:
     return f'{json.dumps(order)[:-1]}, "cell": {cell.model_dump_json()}}}'
 
 
+def polled_state(
+    cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None
+) -> SchedulerReport | None:
+    """Return the report on an attempt by the scheduler, or the job server, that has its order."""
+    ask = ray_look.polled_state if ray_look.is_ray(attempt) else poll.polled_state
+    return ask(cell_dir, attempt, ended)
+
+
 class ClusterLauncher(ABC):
     """A cluster whose attempts have orders, and that is asked how their jobs are."""
+
+    looks: ClassVar[Looks[Any, Any]]
+    """The cluster's answers."""
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
 
-    @abstractmethod
-    def fresh_look(self) -> AbstractContextManager[object]:
-        """Answer every question inside the context from one new answer of the cluster."""
-
-    @abstractmethod
     def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
         """Return the state of a cell; see CellDir.state."""
+        return cell_dir.state(claimed=claimed, poll=polled_state)
 
     @abstractmethod
     def end_jobs(self, orders: Sequence[Order]) -> str:
@@ -49,7 +65,8 @@ class ClusterLauncher(ABC):
         self.folder.open()
         before: dict[str, CellState] = {}
         orders: list[Order] = []
-        with self.fresh_look():
+        self.looks.forget()
+        with self.looks.one():
             for cell in cells:
                 cell_dir = self.folder.cell(cell)
                 state = self.state_of(cell_dir)

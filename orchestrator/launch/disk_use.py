@@ -9,7 +9,6 @@ from orchestrator import plugins
 from orchestrator.launch.hub_data import SiteFinding
 from orchestrator.library.model_size import size_of
 from orchestrator.records import Cell
-from orchestrator.settings import without_seed
 
 TERA = 1e12
 
@@ -35,20 +34,16 @@ class DiskUse(NamedTuple):
 def disk_use(cells: Iterable[Cell]) -> DiskUse | None:
     """Return the bytes that the checkpoints of cells on GPUs would take; None if none is known."""
     each: list[float] = []
-    known: dict[tuple[object, ...], float | None] = {}
     unknown = 0
     for cell in cells:
         if cell.scale != "full" or not cell.resources.gpus_per_node:
             continue
-        key = (without_seed(cell.settings), cell.resources, cell.cadence)
-        if key not in known:
-            use = plugins.load(cell.settings.backend.name).checkpoint_use(cell)
-            size = size_of(cell.settings.model)
-            known[key] = use.num_bytes(size.num_parameters) if use and size else None
-        if (num_bytes := known[key]) is None:
-            unknown += 1
+        use = plugins.load(cell.settings.backend.name).checkpoint_use(cell)
+        size = size_of(cell.settings.model)
+        if use and size:
+            each.append(use.num_bytes(size.num_parameters))
         else:
-            each.append(num_bytes)
+            unknown += 1
     return DiskUse(max(each), sum(each), len(each), unknown) if each else None
 
 

@@ -72,7 +72,7 @@ class Ending(NamedTuple):
 def ending_of(error: BaseException) -> Ending:
     """Return the ending for an exception of a backend's entry."""
     if isinstance(error, Stopped):
-        why = {"cancelled": "cancelled by a person"}.get(error.state, "asked to stop")
+        why = "cancelled by a person" if error.state == "cancelled" else "asked to stop"
         return Ending(error.state, message=why)
     if isinstance(error, OrchError):
         full = any(isinstance(c, OSError) and c.errno in NO_ROOM for c in _causes(error))

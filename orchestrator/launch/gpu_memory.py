@@ -11,7 +11,6 @@ from orchestrator.library.memory import MemoryEstimate, estimate, gpu_gib
 from orchestrator.library.model_size import ModelSize, size_of
 from orchestrator.library.neighbour import NOWHERE
 from orchestrator.records import Cell, Site
-from orchestrator.settings import without_seed
 from orchestrator.spec.site_options import ClusterOptions
 
 
@@ -106,13 +105,9 @@ def memory_lines(cells: Iterable[Cell], site: Site | None = None) -> list[str]:
     own = site.options.get("env") if site else None
     variables = {**os.environ, **(own if isinstance(own, Mapping) else {})}
     lines: dict[str, None] = {}
-    launches = {
-        (without_seed(cell.settings), cell.resources, cell.system, cell.cadence): cell
-        for cell in cells
-    }
     read: dict[str, None] = {}
     declared: dict[str, None] = {}
-    for cell in launches.values():
+    for cell in cells:
         memory = memory_of(cell, variables)
         if memory is not None:
             lines.setdefault(_sentence(cell, memory))
@@ -120,10 +115,9 @@ def memory_lines(cells: Iterable[Cell], site: Site | None = None) -> list[str]:
     if read:
         lines.setdefault(f"from the config.json of {', '.join(read)}")
     if declared:
-        adapted = any(cell.settings.lora for cell in launches.values())
         lines.setdefault(
             f"from the names of {', '.join(declared)}, whose config.json is not in the hub's cache "
-            f"here: activations {'and adapters ' if adapted else ''}are not counted"
+            "here: activations and adapters are not counted"
         )
     return list(lines)
 

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from orchestrator.spec.sentences import counted
+
 
 class PlannedJob(NamedTuple):
     """The resources that the jobs of cells of one shape request."""
@@ -18,10 +20,8 @@ class PlannedJob(NamedTuple):
     """Time limit of one job, in hours; None: no limit."""
 
     def __str__(self) -> str:
-        one = "GPU" if self.gpus_per_node == 1 else "GPUs"
-        gpus = f"{self.gpus_per_node} {one}, " if self.gpus_per_node else ""
-        cpus = f"{self.cpus} CPU{'' if self.cpus == 1 else 's'}"
-        cpus = "the cluster's default of CPUs" if self.cpus is None else cpus
+        gpus = f"{counted(self.gpus_per_node, 'GPU')}, " if self.gpus_per_node else ""
+        cpus = "the cluster's default of CPUs" if self.cpus is None else counted(self.cpus, "CPU")
         alone = ", no other job beside it" if self.exclusive else ""
         nodes = "1 node" if self.nodes == 1 else f"{self.nodes} nodes, each"
         limit = "" if self.hours is None else f"; {self.hours:g} h"

@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.environments.extras import missing
@@ -204,8 +203,7 @@ class LocalLaunch:
             self._wind_down()
         else:
             cell, _ = self.running[message["submission"]]
-            attempts = self.folder.cell(cell).path / "attempts"
-            self.on_event(LaunchEvent("started", cell, attempts / str(message["started"])))
+            self.on_event(LaunchEvent("started", cell))
 
     def _handle_end(self, submission: str, code: int) -> None:
         """Handle the end of a process: report its cell's ending, or start the cell again."""
@@ -220,14 +218,12 @@ class LocalLaunch:
             return
         cell_dir = self.folder.cell(cell)
         state = cell_dir.state()
-        attempts = cell_dir.attempts()
-        directory: Path | None = attempts[-1].path if attempts else None
         # A code below zero is a signal. It can arrive after the exit record was written: then the
         # cell has ended all the same, and is not started again.
         killed_after_its_end = state.exit is not None and state.state not in RESUMABLE
         if code >= 0 or killed_after_its_end:
             if not self.fault:  # after a fault the launch raises, and reports no ends
-                self.on_event(LaunchEvent("ended", cell, directory, state.exit))
+                self.on_event(LaunchEvent("ended", cell, state.exit))
             return
         self.losses[cell.id] += 1
         again = not self.stopping and self.losses[cell.id] <= RELAUNCHES
@@ -242,7 +238,7 @@ class LocalLaunch:
             )
         if again:
             self.waiting.append(cell)
-        self.on_event(LaunchEvent("lost", cell, directory, again=again))
+        self.on_event(LaunchEvent("lost", cell, again=again))
 
     def _take_over(self) -> None:
         """Check the cells of another process of orch. Report those that ended; train those that it
@@ -256,10 +252,7 @@ class LocalLaunch:
             if state.state in RESUMABLE:
                 self.waiting.append(cell)
             else:
-                last = cell_dir.attempts()[-1:]
-                self.on_event(
-                    LaunchEvent("ended", cell, last[0].path if last else None, state.exit)
-                )
+                self.on_event(LaunchEvent("ended", cell, state.exit))
 
 
 def cancel_cell(

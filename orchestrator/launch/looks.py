@@ -29,11 +29,10 @@ class Looks(Generic[Key, Answer]):
         self._answers.clear()
 
     @contextmanager
-    def one(self, seconds: float | None = None) -> Iterator[None]:
-        """Ask about each key at most once inside the context. An earlier answer counts if it is at
-        most so many seconds old; None: `kept_seconds`."""
+    def one(self) -> Iterator[None]:
+        """Ask about each key at most once inside the context, unless an answer is kept."""
         if not self._held:
-            oldest = time.monotonic() - (self.kept_seconds if seconds is None else seconds)
+            oldest = time.monotonic() - self.kept_seconds
             self._answers = {key: each for key, each in self._answers.items() if each[0] > oldest}
         self._held += 1
         try:

@@ -34,15 +34,12 @@ def removed_while_training(cell: Cell, checkpoints_dir: Path) -> Iterator[None]:
         remove_spent_states(cell, checkpoints_dir)
 
 
-def remove_spent_states(cell: Cell, checkpoints_dir: Path) -> list[Path]:
-    """Remove what no resumed run reads any more. Return what was removed.
+def remove_spent_states(cell: Cell, checkpoints_dir: Path) -> None:
+    """Remove what no resumed run reads any more.
 
     A kill at any moment leaves whole files, or fewer of them. The newest complete checkpoint is not
     touched, so that the cell goes on from it. A file that cannot be removed stays.
     """
-    removed = []
     for path in plugins.load(cell.settings.backend.name).spent_states(checkpoints_dir):
         with suppress(OSError):
             path.unlink()
-            removed.append(path)
-    return removed

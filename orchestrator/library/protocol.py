@@ -124,8 +124,8 @@ class Backend(ABC):
     def translate(self, cell: Cell, paths: AttemptPaths) -> LaunchPlan:
         """Return the launch of a cell. Pure, and cheap.
 
-        The seeds that a library takes must be an interval, and no other refusal may depend on the
-        seed, because orch checks only the smallest and the largest seed of a cell.
+        A library takes every seed up to a largest one, if any, and no other refusal depends on the
+        seed: orch checks only the largest seed of a cell.
 
         The ledger has one entry for every leaf of `cell.settings`. An entry that names a key gives
         the value that the launch really sends under it. Raise UnsupportedSetting for a cell that

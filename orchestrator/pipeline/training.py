@@ -19,7 +19,7 @@ from orchestrator.runs import wait as cluster
 from orchestrator.runs.cost import evaluation_hours, price, total_left, used
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
-from orchestrator.runs.state import one_look, read_state
+from orchestrator.runs.state import read_states
 from orchestrator.runs.wait import evaluation_states, num_waiting
 from orchestrator.runs.watch import watch
 from orchestrator.site.check import never_started
@@ -98,8 +98,7 @@ def on_cluster(chosen: Experiment, plan: "Plan", *, wait: bool) -> tuple[int, bo
             f"(site.options.{limits}): run again, or with --wait"
         )
     if not wait:
-        with one_look(chosen.folder):
-            looks = [(cell, read_state(chosen.folder.cell(cell))) for cell in chosen.cells]
+        looks = read_states(chosen.cells, chosen.folder)
         return (0, False) if _is_left(chosen, source, looks) else (_ended(chosen, looks), True)
     with watch(chosen.cells, chosen.folder, local=False) as show:
         done = cluster.wait(request._replace(on_event=show))

@@ -274,14 +274,12 @@ def used(rows: Iterable[PlanRow]) -> tuple[float, float]:
     for row in rows:
         if row.cell is None or _has_not_begun(row):
             continue
-        ends = [row.exit]  # the plan has read it: open no file
-        if row.attempts != 1 or row.exit is None:
-            attempts = row.directory.attempts()
-            ends = [attempt.known_exit() for attempt in attempts]
-            alive = (_seconds_alive(a) for a, end in zip(attempts, ends, strict=True) if not end)
-            gpu_hours += _gpus(row.cell) * sum(alive) / 3600
-        gpu_hours += sum(end.gpu_hours for end in ends if end)
-        cpu_seconds += sum(end.cpu_seconds for end in ends if end)
+        for attempt in row.directory.attempts():
+            if (end := attempt.known_exit()) is not None:
+                gpu_hours += end.gpu_hours
+                cpu_seconds += end.cpu_seconds
+            else:
+                gpu_hours += _gpus(row.cell) * _seconds_alive(attempt) / 3600
     return gpu_hours, cpu_seconds
 
 

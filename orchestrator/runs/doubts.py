@@ -13,7 +13,7 @@ from typing import NamedTuple
 from orchestrator import plugins
 from orchestrator.data.source import KINDS, validation_beside
 from orchestrator.errors import OrchError, did_you_mean
-from orchestrator.evaluate.survey import tasks_of
+from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.launch.check import refusals
 from orchestrator.launch.disk_use import disk_of_checkpoints
 from orchestrator.launch.hub_data import hub_findings, is_local
@@ -22,12 +22,11 @@ from orchestrator.launch.node.gpus import machine_gpus
 from orchestrator.launch.slurm.cluster import has_controller
 from orchestrator.launch.slurm.submissions import moved_from
 from orchestrator.library import neighbour
-from orchestrator.metrics.names import METRICS
-from orchestrator.records import Spec
+from orchestrator.library.neighbour import NOWHERE
+from orchestrator.metrics.names import METRICS, VALIDATION
+from orchestrator.records import Cell, EvaluationSpec
 from orchestrator.runs.experiment import Experiment
-from orchestrator.runs.measured import measured
 from orchestrator.spec.claims import SHARES, WORKS, parse
-from orchestrator.spec.node_gpus import gpus_of_node
 from orchestrator.spec.sentences import counted
 
 BETAS = (1e-5, 10.0)
@@ -35,7 +34,6 @@ BETAS = (1e-5, 10.0)
 LEARNING_RATES = {False: 1e-4, True: 1e-2}
 """With an adapter (LoRA) or without -> a rate of AdamW above which a slip is likelier."""
 _BOX = "math_boxed"
-DOMAINS = frozenset({"eval/in_domain/mean", "eval/out_of_domain/mean"})
 
 
 class Doubt(NamedTuple):
@@ -94,7 +92,6 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
             fault=True,
         )
     site = experiment.spec.site
-    yield from _of_layout(experiment.spec)
     for finding in hub_findings(site, experiment.cells, None):
         if finding.verdict == "broken" and not is_local(finding.check.removeprefix("model ")):
             sentence = f"{finding.check} is {finding.found}: {finding.advice}"
@@ -106,19 +103,6 @@ def _of_machine(experiment: Experiment) -> Iterator[Doubt]:
         if finding.verdict != "ok":
             sentence = f"checkpoints take {finding.found}: {finding.advice}"
             yield Doubt("cadence", sentence, fault=finding.verdict == "broken")
-
-
-def _of_layout(spec: Spec) -> Iterator[Doubt]:
-    """Yield the resources that the site's nodes do not have as they are asked for."""
-    on_node = gpus_of_node(spec.site.options)
-    for asked in (study.base.get("resources") or {} for study in spec.studies):
-        gpus, nodes = asked.get("gpus_per_node") or 0, asked.get("num_nodes") or 1
-        if on_node and gpus > on_node:
-            yield Doubt(
-                "resources.gpus_per_node",
-                f"{gpus}, and a node of this site has {on_node} (site.options.gres): the cells get "
-                f"{nodes * gpus // on_node} nodes of {on_node}",
-            )
 
 
 def _is_login_node(experiment: Experiment) -> bool:
@@ -152,13 +136,8 @@ def _of_libraries(experiment: Experiment) -> Iterator[Doubt]:
 def _of_cells(experiment: Experiment) -> Iterator[Doubt]:
     roots = [Path.cwd(), Path(experiment.spec.source).resolve().parent]
     full = experiment.scale == "full"
-    section_ids: set[int] = set()
     for cell in experiment.declared or experiment.cells:
         settings = cell.declared or cell.settings
-        parts = (settings.model, settings.data, settings.kl, settings.optimizer)
-        if section_ids.issuperset(map(id, parts)):  # the cells of a row share their sections
-            continue
-        section_ids.update(map(id, parts))
         yield from _of_model(settings.model.path, experiment.where, full)
         yield from _of_data(settings.data.path, settings.data.reward, roots, full)
         if settings.data.reward == _BOX and "boxed" not in settings.data.instruction:
@@ -234,8 +213,32 @@ def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
     for metric, field in fields.items():
         task, _, statistic = metric.rpartition("/")
         if metric not in known and not (task in tasks and "@" in statistic):
-            near = did_you_mean(metric, known | DOMAINS - {metric})
-            if metric in DOMAINS:
-                near = ": no task of `evaluation` scores the cells in that domain"
+            near = did_you_mean(metric, known)
             fault = metric not in METRICS or field.startswith("tune.")
             yield Doubt(field, f"nothing measures '{metric}'{near}", fault)
+
+
+def measured(cell: Cell, evaluation: EvaluationSpec) -> Iterator[str]:
+    """Yield the canonical names that the launch of a cell and its evaluation will measure."""
+    backend = plugins.load(cell.settings.backend.name)
+    logged = backend.logged_metrics
+    yield from METRICS if logged is None else (each.ours for each in logged.metrics if each.ours)
+    # verl's reader derives it from the reward with and without the penalty.
+    yield from ["train/kl_reference"] * (cell.settings.kl.label == "k1.reward")
+    try:
+        ledger = backend.translate(cell, NOWHERE).ledger
+    except OrchError:  # `orch plan` says so by itself
+        ledger = ()
+    if not any(e.field == "cadence.evaluate_every_steps" and not e.key for e in ledger):
+        yield VALIDATION
+    tasks = tasks_of(cell, evaluation)
+    for task in tasks:
+        yield f"eval/{task.name}/mean@{task.repeats}"
+    domains = {task.domain for task in tasks}
+    yield from ["tasks"] * bool(domains)
+    yield from ["eval/in_domain/mean"] * ("in" in domains)
+    yield from ["eval/out_of_domain/mean"] * ("out" in domains)
+    yield from ["eval/out_over_in/mean"] * ({"in", "out"} <= domains)
+    for each in divergence_tasks(cell, evaluation):
+        for name in (each.name, "in_domain" if each.domain == "in" else "out_of_domain"):
+            yield from (f"eval/{name}/{m}" for m in ("kl_forward", "kl_reverse", "entropy"))

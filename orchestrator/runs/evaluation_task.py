@@ -76,7 +76,8 @@ def of_ray_job(place: Path, stop: worker.StopSignals) -> int:
 
 
 def _requeue(task: ArrayTask) -> None:
-    if scheduler.restarts() < int(task.manifest["options"]["max_requeues"]):
+    restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    if restarts < int(task.manifest["options"]["max_requeues"]):
         scheduler.requeue_job(scheduler.job_id())
 
 

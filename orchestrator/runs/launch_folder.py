@@ -100,12 +100,6 @@ def script(cell: Cell, plan: LaunchPlan, experiment: str, site: Site, folder: Pa
     words = [f"#SBATCH {word}" for word in as_arguments(flags)]
     lines = ["#!/bin/bash", *about, *words, "set -euo pipefail", HERE.rstrip()]
     lines += [f"export {key}={_word(value, folder)}" for key, value in sorted(plan.env.items())]
-    num_program = next(
-        (i for i, word in enumerate(plan.argv) if i and (word.startswith("-") or "=" in word)), 1
-    )
-    if plan.argv[num_program : num_program + 1] == ("-m",):
-        num_program += 2
-    program = " ".join(_word(word, folder) for word in plan.argv[:num_program])
     if plan.bring_up == "ray" and nodes > 1:
         lines.append(RAY.rstrip())
     if plan.bring_up == "ranks":
@@ -115,13 +109,11 @@ def script(cell: Cell, plan: LaunchPlan, experiment: str, site: Site, folder: Pa
         for name, text in plan.files.items()
         if str(folder) in text
     ]
-    settings = "".join(
-        ("\n    " if word.startswith("-") or "=" in word else " ") + _word(word, folder)
-        for word in plan.argv[num_program:]
+    program = "".join(
+        (" \\\n    " if word.startswith("-") or "=" in word else " ") + _word(word, folder)
+        for word in plan.argv
     )
-    return "\n".join(
-        [*lines, "", f"settings=({settings}", ")", f'{program} "${{settings[@]}}"', ""]
-    )
+    return "\n".join([*lines, "", program.lstrip(), ""])
 
 
 def _word(word: str, folder: Path) -> str:

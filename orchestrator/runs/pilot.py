@@ -130,9 +130,7 @@ def _cost(record: Record) -> _Timed | None:
 def _sentence(record: Record, cost: _Timed) -> str:
     cell = record.cell
     parts = [
-        f"{cost.step_seconds:.2g} s a train step"
-        if cost.step_seconds < 10
-        else f"{duration(cost.step_seconds)} a train step",
+        f"{cost.step_seconds:.3g} s a train step",
         f"{duration(cost.start_seconds)} to start and end",
     ]
     if record.checkpoints:

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from orchestrator.errors import RunFolderError
 from orchestrator.files import append_line, read_lines
@@ -48,17 +48,6 @@ PENDING: frozenset[str] = frozenset({"new", "changed", "interrupted"})
 """Reasons for which `orch run` trains a cell. `failed` and `cancelled` wait for `retry`."""
 
 
-class FieldChange(NamedTuple):
-    """A field that differs from an earlier version of the cell on disk."""
-
-    field: str
-    old: object
-    new: object
-
-    def __str__(self) -> str:
-        return f"{self.field}: {_plain(self.old)} -> {_plain(self.new)}"
-
-
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """One cell of the spec, or one directory that left it (`cell` None)."""
@@ -68,7 +57,6 @@ class PlanRow:
     reason: Reason
     cell: Cell | None = None
     detail: str = ""
-    changes: tuple[FieldChange, ...] = ()
     exit: ExitRecord | None = None
     """The end of the last attempt."""
     attempts: int = 0
@@ -156,7 +144,7 @@ def _plan(cells: Iterable[Cell], folder: RunFolder) -> Plan:
 def _row(
     directory: CellDir, look: CellState, reason: Reason, detail: str, cell: Cell | None = None
 ) -> PlanRow:
-    return PlanRow(directory, look.state, reason, cell, detail, (), look.exit, look.attempts)
+    return PlanRow(directory, look.state, reason, cell, detail, look.exit, look.attempts)
 
 
 def _why(cell: Cell, directory: CellDir, state: CellState) -> tuple[Reason, str]:
@@ -195,15 +183,12 @@ def _unknown(cell: Cell, directory: CellDir, earlier: Iterable[CellDir]) -> Plan
         except RunFolderError:
             continue  # an orphan that cannot be read; its own row stays
         if set(old.studies) & set(cell.studies):
-            changes = tuple(
-                FieldChange(field, before, after)
-                for field, (before, after) in drift(
-                    identity(old.settings), identity(cell.settings)
-                ).items()
+            changes = drift(identity(old.settings), identity(cell.settings))
+            detail = "; ".join(
+                f"{field}: {_plain(before)} -> {_plain(after)}"
+                for field, (before, after) in changes.items()
             )
-            return PlanRow(
-                directory, "planned", "changed", cell, "; ".join(map(str, changes)), changes
-            )
+            return PlanRow(directory, "planned", "changed", cell, detail)
     return PlanRow(directory, "planned", "new", cell)
 
 

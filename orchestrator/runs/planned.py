@@ -28,7 +28,7 @@ from orchestrator.runs.doubts import Doubt
 from orchestrator.runs.experiment import Experiment
 from orchestrator.runs.pilot import known_rates
 from orchestrator.runs.plan import Plan, PlanRow
-from orchestrator.settings import BackendRef, Settings, without_seed
+from orchestrator.settings import BackendRef, Settings
 from orchestrator.spec.expand import place_of
 from orchestrator.spec.rehearse import replaced_tasks, semantics, verdict_on
 from orchestrator.spec.sentences import counted, few
@@ -50,16 +50,11 @@ class PlannedGroup(NamedTuple):
 
 def planned_groups(rows: Iterable[PlanRow]) -> Iterator[PlannedGroup]:
     """Yield the configurations of the cells of a plan, in the order of the spec."""
-    titles: dict[tuple[object, ...], tuple[str, str, str, str]] = {}
     groups: dict[tuple[str, str], dict[tuple[str, str], list[PlanRow]]] = {}
     for row in rows:
         if (cell := row.cell) is None:
             continue
-        axes = [axis for axis in cell.axes.items() if axis[0] != "seed"]
-        key = (without_seed(cell.settings), cell.studies, *axes)
-        if key not in titles:
-            titles[key] = _title(cell)
-        study, where, kl, verdict = titles[key]
+        study, where, kl, verdict = _title(cell)
         groups.setdefault((study, where), {}).setdefault((kl, verdict), []).append(row)
     for (study, where), terms in groups.items():
         for (kl, verdict), same in terms.items():
@@ -271,7 +266,6 @@ def _plain_row(row: PlanRow, priced: Price | None) -> dict[str, object]:
         "state": row.state,
         "reason": row.reason,
         "detail": row.detail,
-        "changes": [change._asdict() for change in row.changes],
     }
     if row.cell is None:
         return data

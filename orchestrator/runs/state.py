@@ -3,30 +3,21 @@
 Reading never changes a state.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from orchestrator.launch.cluster_launcher import polled_state
 from orchestrator.launch.progress import is_stuck
 from orchestrator.launch.ray import look as ray_look
 from orchestrator.launch.slurm import poll
-from orchestrator.records import ExitRecord
+from orchestrator.records import Cell
 from orchestrator.rundir import (
     RESUMABLE,
-    AttemptDir,
     CellDir,
     CellState,
     RunFolder,
-    SchedulerReport,
 )
 from orchestrator.spec.site_options import RETRIES, ClusterOptions
-
-
-def polled_state(
-    cell_dir: CellDir, attempt: AttemptDir, ended: ExitRecord | None
-) -> SchedulerReport | None:
-    """Return the report on an attempt by the scheduler, or the job server, that has its order."""
-    ask = ray_look.polled_state if ray_look.is_ray(attempt) else poll.polled_state
-    return ask(cell_dir, attempt, ended)
 
 
 def read_state(cell_dir: CellDir, *, claimed: bool = False) -> CellState:
@@ -43,6 +34,12 @@ def one_look(folder: RunFolder) -> Iterator[None]:
     """
     with poll.one_look(folder), ray_look.LOOKS.one():
         yield
+
+
+def read_states(cells: Iterable[Cell], folder: RunFolder) -> list[tuple[Cell, CellState]]:
+    """Return the states of cells at one moment."""
+    with one_look(folder):
+        return [(cell, read_state(folder.cell(cell))) for cell in cells]
 
 
 _SILENT = frozenset({"lost", "node", "out_of_memory", "disk"})

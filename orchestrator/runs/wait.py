@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from orchestrator.files import clock_of
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.cluster_launcher import ClusterLauncher
 from orchestrator.launch.gpu_memory import evaluation_gpus
@@ -17,15 +16,13 @@ from orchestrator.records import Cell, ExitRecord, State
 from orchestrator.rundir import ON_CLUSTER, RESUMABLE, CellState, RunFolder
 from orchestrator.runs import evaluation_jobs
 from orchestrator.runs.evaluation_jobs import EvaluationState, may_repeat
-from orchestrator.runs.state import may_retry, one_look, read_state
+from orchestrator.runs.state import may_retry, read_states
 from orchestrator.spec.sentences import counted
 from orchestrator.spec.site_options import RayOptions, SlurmOptions
 
 POLL_SECONDS = 2.0
 FULL_SECONDS = 60.0
 """Seconds for which a full queue is not queried again, unless one of these cells ends."""
-CLOCKS_DIFFER_SECONDS = 60.0
-"""Seconds between two clocks beyond which it is said."""
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
 
 
@@ -44,17 +41,8 @@ def start(request: SubmitRequest) -> Submitted:
     """Submit the cells to train. Include failed cells if their class of failure allows a retry."""
     folder, options = request.folder, request.options
     folder.open()
-    ahead = time.time() - clock_of(folder.path)
-    if abs(ahead) > CLOCKS_DIFFER_SECONDS:
-        request.tell(
-            f"the clock of this machine is {abs(ahead) / 60:.0f} min "
-            f"{'ahead of' if ahead > 0 else 'behind'} that of the file system of {folder.path}: "
-            "the times that orch prints are off by that; no job is ended for it"
-        )
     busy, wanted = [], list[Cell]()
-    with one_look(folder):
-        states = [(cell, read_state(folder.cell(cell))) for cell in request.cells]
-    for cell, state in states:
+    for cell, state in read_states(request.cells, folder):
         cell_dir = folder.cell(cell)
         if state.state in RESUMABLE or state.state == "failed":
             if may_retry(cell_dir, state, options):
@@ -87,22 +75,12 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
     """Submit evaluations that failed and may be retried, and those that were never submitted."""
     if not request.evaluate:
         return
-    with one_look(request.folder):
-        looks = [
-            (cell, read_state(request.folder.cell(cell)))
-            for cell in request.cells
-            if cell.id not in sent
-        ]
+    looks = read_states((c for c in request.cells if c.id not in sent), request.folder)
     states, known = evaluation_states(request.folder, looks)
     evaluation_jobs.record_ends(request.folder, states, known)
     again: dict[tuple[ArrayResources, tuple[str, ...]], list[Cell]] = {}
     failed: dict[str, ExitRecord] = {}
-    for cell, state in looks:
-        last = known.get(request.folder.cell(cell).path.name)
-        # small ones are scored by `orch run`
-        wanted = may_repeat(last, request.options) if last else cell.scale == "full"
-        if state.state != "succeeded" or not wanted:
-            continue
+    for cell, last in _to_evaluate(request, looks, known):
         exclude: tuple[str, ...] = ()
         if last is not None and last.exit is not None:
             failed[cell.id], exclude = last.exit, bad_node(last.exit)
@@ -130,6 +108,25 @@ def _evaluate_again(request: SubmitRequest, sent: Collection[str]) -> None:
             request.tell(f"submitted the evaluation of {trained} {as_}")
 
 
+def _to_evaluate(
+    request: SubmitRequest,
+    looks: Sequence[tuple[Cell, CellState]],
+    known: Mapping[str, EvaluationState],
+) -> list[tuple[Cell, EvaluationState | None]]:
+    """Return the trained cells whose evaluation may be submitted, each with its last one.
+
+    SLURM's are submitted with the cells, as far as the queue had room; a Ray has no queue for them.
+    Small cells are scored by `orch run`.
+    """
+    trained = [cell for cell, state in looks if state.state == "succeeded" and request.evaluate]
+    last = [(cell, known.get(request.folder.cell(cell).path.name)) for cell in trained]
+    return [
+        (cell, one)
+        for cell, one in last
+        if (may_repeat(one, request.options) if one else cell.scale == "full")
+    ]
+
+
 def evaluation_states(
     folder: RunFolder, looks: Sequence[tuple[Cell, CellState]]
 ) -> tuple[dict[str, State], dict[str, EvaluationState]]:
@@ -150,8 +147,7 @@ def wait(request: SubmitRequest) -> Launched:
     full_until = 0.0
     with processes.Stop().listening() as stop:
         while True:
-            with one_look(request.folder):
-                looks = [(cell, read_state(request.folder.cell(cell))) for cell in request.cells]
+            looks = read_states(request.cells, request.folder)
             for cell, state in looks:
                 if seen_before.get(cell.id) != state.state:
                     full_until = 0.0  # what has ended may have made room
@@ -167,20 +163,8 @@ def wait(request: SubmitRequest) -> Launched:
                 continue
             states, scores = evaluation_states(request.folder, looks)
             evaluation_jobs.record_ends(request.folder, states, scores)
-            if any(_goes_again(request, cell, state) for cell, state in looks) or (
-                request.evaluate
-                and (
-                    any(may_repeat(s, request.options) for s in scores.values())
-                    # SLURM's are submitted with the cells, as far as the queue had room; a Ray
-                    # has no queue for them.
-                    or any(
-                        state.state == "succeeded"
-                        and cell.scale == "full"
-                        and request.folder.cell(cell).path.name not in scores
-                        for cell, state in looks
-                    )
-                )
-            ):
+            again = any(_goes_again(request, cell, state) for cell, state in looks)
+            if again or _to_evaluate(request, looks, scores):
                 if time.monotonic() > full_until:
                     sent = start(request)
                     full_until = time.monotonic() + FULL_SECONDS if sent.no_room else 0.0
@@ -202,17 +186,15 @@ def _goes_again(request: SubmitRequest, cell: Cell, state: CellState) -> bool:
 
 
 def _tell_change(request: SubmitRequest, cell: Cell, state: CellState) -> None:
-    attempts = request.folder.cell(cell).attempts()
-    last = attempts[-1].path if attempts else None
-    if state.state == "running" and last is not None:
-        request.on_event(LaunchEvent("started", cell, last))
+    if state.state == "running":
+        request.on_event(LaunchEvent("started", cell))
     elif state.state == "failed" and _goes_again(request, cell, state):
         why = _reason(state.exit) if state.exit else ""
         request.tell(f"{cell.slug}: failed ({why}); it is tried again")
     elif state.cut:
         request.tell(f"{cell.slug}: {state.fault}; `orch retry` lets it run again without it")
     elif state.state not in _BUSY | RESUMABLE:
-        request.on_event(LaunchEvent("ended", cell, last, state.exit))
+        request.on_event(LaunchEvent("ended", cell, state.exit))
 
 
 def _reason(ended: ExitRecord) -> str:

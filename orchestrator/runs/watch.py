@@ -14,7 +14,7 @@ from orchestrator.files import read_tail
 from orchestrator.launch import LaunchEvent
 from orchestrator.records import Cell, State
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.state import one_look, read_state
+from orchestrator.runs.state import read_states
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -58,13 +58,10 @@ def take_snapshot(cells: Iterable[Cell], folder: RunFolder) -> list[CellLine]:
     """Return the state of every cell now, with the last metrics of those that have not
     succeeded."""
     lines = []
-    with one_look(folder):
-        states = [(cell, read_state(folder.cell(cell))) for cell in cells]
-    for cell, look in states:
+    for cell, look in read_states(cells, folder):
         now = LatestMetrics(cell.settings.num_train_steps)
         if look.state != "succeeded":
-            waits = look.state in ("submitted", "pending") and look.attempts == 1
-            attempts = [] if waits or not look.attempts else folder.cell(cell).attempts()
+            attempts = folder.cell(cell).attempts()
             started = [a for a in attempts if a.job.exists() or a.metrics.exists()]
             now = latest_metrics(started[-1].path) if started else LatestMetrics()
         outcome = look.exit.outcome if look.exit else None
@@ -197,7 +194,7 @@ def watch(
         def show(event: LaunchEvent) -> None:
             nonlocal done
             done += event.exit is not None and event.exit.state != "preempted"
-            if line := _line(event, f"{done}/{max(done, len(cells))}"):
+            if line := _line(event, f"{done}/{max(done, len(cells))}", folder):
                 progress.tell(line)
             if cells and time.monotonic() >= progress.due:
                 progress.look()
@@ -205,7 +202,7 @@ def watch(
         yield show
 
 
-def _line(event: LaunchEvent, place: str) -> str:
+def _line(event: LaunchEvent, place: str, folder: RunFolder) -> str:
     """Return a line on an event of a launch that a person wants to know, else an empty text."""
     cell, ended = event.cell, event.exit
     if cell is None or event.kind == "started":
@@ -225,7 +222,7 @@ def _line(event: LaunchEvent, place: str) -> str:
     outcome = ended.outcome
     if outcome is not None and outcome.kind in ("collapsed", "unstable"):
         return f"{head}: {outcome.kind} ({outcome.cause}) at step {outcome.step}"
-    reward = latest_metrics(event.attempt_dir).reward if event.attempt_dir else None
+    reward = latest_metrics(folder.cell(cell).attempts()[-1].path).reward
     shown = "" if reward is None else f", reward {reward:.3f}"
     return f"{head}: trained in {ended.ended - ended.started:.1f} s{shown}"
 

@@ -41,7 +41,8 @@ class Place(NamedTuple):
     """Let cells be trained that need it. Return them, before their end or after it."""
 
     def ask(self, cells: Sequence[Cell]) -> list[CellState]:
-        with poll.one_look(self.folder, poll.FRESH_SECONDS):
+        poll.LOOKS.forget()
+        with poll.one_look(self.folder):
             return [read_state(self.folder.cell(cell)) for cell in cells]
 
     def cancel(self, cells: Sequence[Cell], why: str) -> list[operations.OperationResult]:

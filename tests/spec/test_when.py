@@ -11,7 +11,7 @@ from orchestrator.evaluate.survey import divergence_tasks, tasks_of
 from orchestrator.pipeline.stages import with_evaluation
 from orchestrator.records import Cell
 from orchestrator.rundir import RunFolder
-from orchestrator.runs.measured import measured
+from orchestrator.runs.doubts import measured
 from orchestrator.spec import load
 from orchestrator.spec.expand import expand
 from orchestrator.spec.rehearse import rehearse, replaced_tasks

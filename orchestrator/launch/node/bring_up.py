@@ -33,8 +33,6 @@ class _Launched(NamedTuple):
     plan: LaunchPlan
     attempt: AttemptDir
     setup: NodeSetup
-    env: Mapping[str, str]
-    """The variables that the run adds to the job's."""
     group: ProcessGroup
     claim: IO[str] | None
 
@@ -58,7 +56,6 @@ def run(
     try:
         chosen = node_options(options)
         setup = _setup(plan, attempt, cell, chosen, ray_address)
-        env = run_variables(plan, chosen)
     except OrchError as error:
         return ending_of(error)
     _record(attempt, setup)
@@ -68,11 +65,11 @@ def run(
     group = ProcessGroup(token, attempt.path / "nodes")
     keep_logs = True
     try:
-        launched = _Launched(plan, attempt, setup, env, group, claim)
+        launched = _Launched(plan, attempt, setup, group, claim)
         match plan.bring_up:
             case "ray" if ray_address is not None:
-                joined = _joined(launched, ray_address)
-                ending = _program(launched._replace(env=joined))
+                joined = setup._replace(env=_joined(launched, ray_address))
+                ending = _program(launched._replace(setup=joined))
             case "ray":
                 ending = _with_ray(launched)
             case "ranks":
@@ -113,8 +110,9 @@ def _setup(
         visible=(attempt.path.parents[3], *_linked(cwd)),
         ray_cpus=plan.ray_cpus,
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
+        env=run_variables(plan, options),
     )
-    setup.command(plan.argv, {})  # raises now for a folder that cannot be mounted into an image
+    setup.command(plan.argv)  # raises now for a folder that cannot be mounted into an image
     return setup
 
 
@@ -126,50 +124,52 @@ def _linked(folder: Path) -> list[Path]:
 def _joined(launched: _Launched, address: str) -> dict[str, str]:
     """Return the variables with which a program joins the Ray of its job."""
     # The job's variables and those of the library's own ray.init may overlap.
-    joined = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1", **launched.env, "RAY_ADDRESS": address}
-    environment = launched.setup.environment
+    setup = launched.setup
+    joined = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1", **setup.env, "RAY_ADDRESS": address}
+    environment = setup.environment
     if environment.entry is not None and environment.entry.image:
         return joined  # a Python of the image is none of the node's
     folder = launched.attempt.path / "ray"
     folder.mkdir(exist_ok=True)
     write_text(folder / f"orch_{_WORKERS.name}", _WORKERS.read_text(encoding="utf-8"))
-    path = environment.variables(launched.env).get("PYTHONPATH")
+    path = setup.variables.get("PYTHONPATH")
     joined["PYTHONPATH"] = os.pathsep.join([*([path] if path else []), str(folder)])
     return {"RAY_RUNTIME_ENV_HOOK": f"orch_{_WORKERS.stem}.hook", **joined}
 
 
 def _with_ray(launched: _Launched) -> Ending:
-    group = launched.group
-    env = {name: value for name, value in launched.env.items() if name != "RAY_ADDRESS"}
-    options = launched.setup.options
-    group.scratch = process_group.scratch(options.scratch_dir, f"{SCRATCH}{group.token}")
-    setup = launched.setup._replace(visible=(*launched.setup.visible, group.scratch))
+    group, setup = launched.group, launched.setup
+    env = {name: value for name, value in setup.env.items() if name != "RAY_ADDRESS"}
+    group.scratch = process_group.scratch(setup.options.scratch_dir, f"{SCRATCH}{group.token}")
+    setup = setup._replace(visible=(*setup.visible, group.scratch), env=env)
     try:
-        with ray_cluster(setup, group, env) as address:
-            return _program(launched._replace(setup=setup, env={**env, "RAY_ADDRESS": address}))
+        with ray_cluster(setup, group) as address:
+            joined = setup._replace(env={**env, "RAY_ADDRESS": address})
+            return _program(launched._replace(setup=joined))
     except RayStartError as failed:
         return failed.ending
 
 
 def _with_ranks(launched: _Launched) -> Ending:
-    setup, env = launched.setup, launched.env
+    setup = launched.setup
+    env = dict(setup.env)
     if len(setup.names) > 1:
-        env = {**env, "ORCH_SERVER_HOST": process_group.address_of(setup.names[1])}
+        env["ORCH_SERVER_HOST"] = process_group.address_of(setup.names[1])
     for rank, node in enumerate(setup.names[1:], start=1):
-        own = {**env, "ORCH_NODE_RANK": str(rank)}
-        argv = setup.command(launched.plan.argv, own, node)
-        variables = setup.environment.variables(own)
-        launched.group.start(node, argv, variables, setup.cwd, setup.checks)
-    return _program(launched._replace(env={**env, "ORCH_NODE_RANK": "0"}))
+        own = setup._replace(env={**env, "ORCH_NODE_RANK": str(rank)})
+        argv = own.command(launched.plan.argv, node)
+        launched.group.start(node, argv, own.variables, setup.cwd, setup.checks)
+    own = setup._replace(env={**env, "ORCH_NODE_RANK": "0"})
+    return _program(launched._replace(setup=own))
 
 
 def _program(launched: _Launched) -> Ending:
     setup, group = launched.setup, launched.group
-    variables = {**setup.environment.variables(launched.env), TOKEN: f"{group.token}.driver"}
+    variables = {**setup.variables, TOKEN: f"{group.token}.driver"}
     attempt = launched.attempt
     hang_watch = program.HangWatch(attempt.path, setup.options.hung_after_minutes * 60)
     ending = program.run(
-        setup.command(launched.plan.argv, launched.env),
+        setup.command(launched.plan.argv),
         attempt.stdout,
         attempt.stderr,
         cwd=setup.cwd,

@@ -41,14 +41,19 @@ class NodeSetup(NamedTuple):
     visible: Sequence[Path]
     """Folders that an image must see."""
     python: str
+    env: Mapping[str, str]
+    """The variables that the run adds to the job's."""
     ray_cpus: int | None = None
     """CPUs that the library's actors claim over all nodes."""
 
-    def command(
-        self, argv: Sequence[str], env: Mapping[str, str], node: str | None = None
-    ) -> list[str]:
+    def command(self, argv: Sequence[str], node: str | None = None) -> list[str]:
         """Return argv inside the environment, for a node; None: this one."""
-        return self.environment.command(argv, self.cwd, self.visible, sorted(env), node)
+        return self.environment.command(argv, self.cwd, self.visible, sorted(self.env), node)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return all variables of a program. Ray's workers see those of their node's Ray."""
+        return self.environment.variables(self.env)
 
     @property
     def gpus_checked(self) -> bool:
@@ -69,36 +74,27 @@ class NodeSetup(NamedTuple):
 
 
 @contextmanager
-def ray_cluster(setup: NodeSetup, group: ProcessGroup, env: Mapping[str, str]) -> Iterator[str]:
+def ray_cluster(setup: NodeSetup, group: ProcessGroup) -> Iterator[str]:
     """Start a cluster that has all the GPUs. Yield its address.
 
-    env: the variables that the run adds to the job's. They are set before Ray starts, because Ray's
-    workers see the variables of their node's Ray and not those of the driver. Raise RayStartError
-    if the cluster does not start.
+    Raise RayStartError if the cluster does not start.
     """
     other = setup.names[1] if len(setup.names) > 1 else None
     host = process_group.own_address(setup.options.network_interface, other)
     port = process_group.free_port(host)
     address = f"{host}:{port}"
-    variables = setup.environment.variables(env)
     for rank, node in enumerate(setup.names):
-        argv = setup.command(
-            start_argv(setup, address, rank=rank, cpus=setup.cpus_per_node, folder=group.scratch),
-            env,
-            node,
-        )
-        group.start(node, argv, variables, setup.cwd, setup.checks if rank else None)
+        argv = setup.command(_start_argv(setup, address, rank, group.scratch), node)
+        group.start(node, argv, setup.variables, setup.cwd, setup.checks if rank else None)
         if rank == 0 and other is not None:
             _wait_for_head(group, host, port, setup.options.start_minutes * 60)
-    _wait_for_cluster(setup, group, address, variables, env)
+    _wait_for_cluster(setup, group, address)
     yield address
 
 
-def start_argv(
-    setup: NodeSetup, address: str, *, rank: int, cpus: object, folder: object
-) -> list[str]:
+def _start_argv(setup: NodeSetup, address: str, rank: int, folder: Path | None) -> list[str]:
     """Return the `ray start` of a node. rank: 0 is the head, whose host:port is the address.
-    cpus: those of the node. folder: that of Ray's sockets and logs."""
+    folder: that of Ray's sockets and logs."""
     if rank == 0:
         host, _, port = address.rpartition(":")
         where = ["--head", f"--port={port}", "--include-dashboard=false"]
@@ -110,7 +106,7 @@ def start_argv(
     argv = [
         *("ray", "start", *where),
         f"--num-gpus={setup.gpus_per_node}",
-        f"--num-cpus={cpus}",
+        f"--num-cpus={setup.cpus_per_node}",
         f"--temp-dir={folder}",
         "--min-worker-port=0",
         "--max-worker-port=0",
@@ -140,13 +136,7 @@ def _wait_for_head(group: ProcessGroup, host: str, port: int, seconds: float) ->
         time.sleep(0.2)
 
 
-def _wait_for_cluster(
-    setup: NodeSetup,
-    group: ProcessGroup,
-    address: str,
-    variables: Mapping[str, str],
-    env: Mapping[str, str],
-) -> None:
+def _wait_for_cluster(setup: NodeSetup, group: ProcessGroup, address: str) -> None:
     count, seconds = len(setup.names), setup.options.start_minutes * 60
     wanted = [str(setup.gpus_per_node * count), str(count), str(seconds)]
     # Passed as text: the trainer's environment, or its image, does not see orch's files.
@@ -160,11 +150,11 @@ def _wait_for_cluster(
         return group.ending() or (_timeout(group, seconds, "it does not answer") if late else None)
 
     ended = program.run(
-        setup.command([setup.python, "-c", source, address, *wanted], env),
+        setup.command([setup.python, "-c", source, address, *wanted]),
         group.folder / "wait.out",
         group.folder / "wait.log",
         cwd=setup.cwd,
-        env=variables,
+        env=setup.variables,
         watch=watch,
     )
     if ended.state != "succeeded":

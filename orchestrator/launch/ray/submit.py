@@ -25,7 +25,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -48,7 +47,7 @@ from orchestrator.launch.ray.server import (
 from orchestrator.launch.slurm import script, submissions
 from orchestrator.launch.slurm.submit import Submitted, submission_lock
 from orchestrator.records import Cell, LaunchPlan
-from orchestrator.rundir import RESUMABLE, CellDir, CellState, RunFolder
+from orchestrator.rundir import RESUMABLE, CellDir, RunFolder
 from orchestrator.spec.site_options import RayOptions
 
 DEFAULT_RUNNING = 16
@@ -395,14 +394,7 @@ def planned_jobs(cells: Sequence[Cell], folder: RunFolder, options: RayOptions) 
 class RayLauncher(ClusterLauncher):
     """The job servers that were sent cells of a folder."""
 
-    def fresh_look(self) -> AbstractContextManager[None]:
-        """Ask each server once at most inside the context."""
-        look.LOOKS.forget()
-        return look.LOOKS.one()
-
-    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-        """Return the state of a cell, by the run directory and the job server."""
-        return cell_dir.state(claimed=claimed, poll=look.polled_state)
+    looks = look.LOOKS
 
     def end_jobs(self, orders: Sequence[Order]) -> str:
         """Ask the servers to stop jobs."""

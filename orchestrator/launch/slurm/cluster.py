@@ -16,7 +16,6 @@ from orchestrator.errors import EnvironmentFault
 from orchestrator.launch import processes
 from orchestrator.launch.slurm.scheduler import SchedulerRefusal, call, refusal_of, settings_of
 from orchestrator.spec.node_gpus import parse_gres
-from orchestrator.spec.site_options import SlurmOptions
 
 _WORD = re.compile(r"(\S+?)=(.*?)(?=\s[A-Za-z]\w*=|\s*\Z)")
 _DOWN = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "INVAL", "UNKNOWN")
@@ -183,14 +182,6 @@ def minutes(text: str | None) -> float | None:
         parts = [0.0, *parts]
     hours, mins, seconds = parts[:3]
     return float(days or 0) * 1440 + hours * 60 + mins + seconds / 60
-
-
-def gres_of(options: SlurmOptions, gpus: int) -> tuple[str, int]:
-    """Return type and number of GPUs that a job requests on each node."""
-    if not gpus:
-        return "", 0
-    kinds = parse_gres(options.gres or "")
-    return (kinds[0][0] if kinds else ""), gpus
 
 
 def _words(line: str) -> dict[str, str]:

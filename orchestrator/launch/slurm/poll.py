@@ -30,8 +30,6 @@ from orchestrator.rundir import (
 
 PATIENCE_SECONDS = 30.0
 """Seconds that a job waits before its reason is checked."""
-FRESH_SECONDS = 1.0
-"""Age of an answer that is new enough for a decision."""
 _YOUNG_SECONDS = 120.0
 """Seconds for which accounting may not know a job that was just submitted."""
 
@@ -90,17 +88,16 @@ def stuck_jobs(folder: RunFolder, options: Mapping[str, object]) -> list[str]:
     """
     answer = LOOKS.of(folder)
     late = time.time() - PATIENCE_SECONDS
-    waiting: dict[str, dict[str, list[int]]] = {}
-    for (job, index), element in (answer.queued or {}).items():
+    waiting: dict[str, Counter[str]] = {}
+    for (job, _), element in (answer.queued or {}).items():
         is_late = answer.by_job[job].time < late or scheduler.is_held(element.reason)
         if is_late and scheduler.is_waiting(element.word):
-            waiting.setdefault(element.reason, {}).setdefault(job, []).append(index)
+            waiting.setdefault(element.reason, Counter())[job] += 1
     sentences: Counter[str] = Counter()
     for reason, jobs in waiting.items():
-        named = " ".join(scheduler.written(job, indices) for job, indices in jobs.items())
-        message = stuck_reason(reason, options, named)
+        message = stuck_reason(reason, options, " ".join(jobs))
         if message is not None:
-            sentences[message.sentence] += sum(map(len, jobs.values()))
+            sentences[message.sentence] += jobs.total()
     return [
         f"{count} job{'s wait' if count > 1 else ' waits'}: {why}"
         for why, count in sentences.items()
@@ -281,9 +278,9 @@ LOOKS = Looks(SchedulerSnapshot, 15.0)
 
 
 @contextmanager
-def one_look(folder: RunFolder, seconds: float | None = None) -> Iterator[None]:
-    """Answer every question about a folder from one answer of the scheduler, so old at most."""
-    with LOOKS.one(seconds):
+def one_look(folder: RunFolder) -> Iterator[None]:
+    """Answer every question about a folder from one answer of the scheduler."""
+    with LOOKS.one():
         LOOKS.of(folder)
         yield
 

@@ -229,27 +229,19 @@ def job_id() -> str:
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
-def restarts() -> int:
-    """Return how often SLURM has started this job again, by its own inexact count."""
-    count = os.environ.get("SLURM_RESTART_COUNT", "")
-    return int(count) if count.isdigit() else 0
-
-
 def requeue_job(job: str) -> bool:
     """Put a job back into the queue, under its own id.
 
     Return True when the job is back in the queue, or when SLURM itself ends it (to cancel or
     requeue it). Return False if the scheduler does not answer.
     """
-    run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=60)
     deadline = time.monotonic() + _REQUEUE_SECONDS
     while time.monotonic() < deadline:
-        with suppress(subprocess.TimeoutExpired):
-            listed = run(["squeue", "--noheader", f"--jobs={job}", "--format=%T"])
-            if listed.returncode == 0 and listed.stdout.strip() not in _OURS:
-                return True
-            if run(["scontrol", "requeue", job]).returncode == 0:
-                return True
+        with suppress(SchedulerUnavailable, SchedulerRefusal):
+            state = call(["squeue", "--noheader", f"--jobs={job}", "--format=%T"]).strip()
+            if state in _OURS:
+                call(["scontrol", "requeue", job])
+            return True
         time.sleep(2)
     return False
 
@@ -304,21 +296,6 @@ def is_waiting(word: str) -> bool:
 def is_held(reason: str) -> bool:
     """Return True if a job waits until somebody releases it, by squeue's reason."""
     return "held" in reason.lower() or reason.startswith("JobHold")
-
-
-def written(job: str, indices: Iterable[int]) -> str:
-    """Return elements of an array in the form of SLURM's commands: `12_[0-3,7]`."""
-    spans: list[list[int]] = []
-    for index in sorted(indices):
-        if spans and index == spans[-1][1] + 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    parts = [f"{a}-{b}" if a < b else f"{a}" for a, b in spans]
-    if not parts or parts == [str(NO_ELEMENT)]:
-        return job
-    alone = len(parts) == 1 and "-" not in parts[0]
-    return f"{job}_{parts[0]}" if alone else f"{job}_[{','.join(parts)}]"
 
 
 def state_of(element: ArrayElement) -> State:

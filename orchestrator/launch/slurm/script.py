@@ -19,6 +19,7 @@ from orchestrator.launch.slurm import cluster
 from orchestrator.launch.slurm.cluster import Cluster, ClusterNode
 from orchestrator.launch.slurm.flags import CPU_FLAGS, MEMORY_FLAGS, extra_flags, site_flags
 from orchestrator.records import Cell
+from orchestrator.spec.node_gpus import parse_gres
 from orchestrator.spec.site_options import SlurmOptions
 
 EVALUATE = "orchestrator.runs.evaluation_task"
@@ -128,14 +129,13 @@ def fitted_size(
     if not nodes:
         unsaid = gpus and size.cpus is None and not flags & CPU_FLAGS
         return size._replace(cpus=CPUS_PER_GPU * gpus) if unsaid else size
-    _, count = cluster.gres_of(options, gpus)
-    fits_exactly = all(count >= node.gpus_of("") for node in nodes)
+    fits_exactly = all(gpus >= node.gpus_of("") for node in nodes)
     exclusive = fits_exactly if options.exclusive is None else size.exclusive
     cpus, memory = size.cpus, size.memory_mib
     if cpus is None and not flags & CPU_FLAGS:
-        cpus = max(1, min(node.cpus * count // node.gpus_of("") for node in nodes))
+        cpus = max(1, min(node.cpus * gpus // node.gpus_of("") for node in nodes))
     if memory is None and not flags & MEMORY_FLAGS:
-        shares = [node.memory_mib * count // node.gpus_of("") for node in nodes]
+        shares = [node.memory_mib * gpus // node.gpus_of("") for node in nodes]
         memory = 0 if exclusive else min(shares)
     return JobSize(cpus, memory, exclusive)
 
@@ -144,12 +144,13 @@ def fitting_nodes(options: SlurmOptions, gpus: int, answers: Cluster) -> Sequenc
     """Return the nodes of the site's partition that have the GPUs, and the site's constraint if it
     is a single feature."""
     partition = answers.partition(options.partition)
-    kind, count = cluster.gres_of(options, gpus)
+    kinds = parse_gres(options.gres or "")
     nodes = answers.nodes_of(partition.name) if partition else []
     feature = options.constraint or ""
     if feature.replace("_", "").isalnum():
         nodes = [node for node in nodes if feature in node.features]
-    return [node for node in nodes if node.gpus_of(kind) >= count]
+    kind = kinds[0][0] if kinds else ""
+    return [node for node in nodes if node.gpus_of(kind) >= gpus]
 
 
 def text(job: ArrayJob) -> str:

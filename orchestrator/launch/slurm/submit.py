@@ -26,7 +26,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -90,7 +90,8 @@ def submit(
             tell(sentence)
         mark_drained(folder)
         # Read the states under the lock: its last holder may have submitted these cells.
-        with poll.one_look(folder, poll.FRESH_SECONDS):
+        poll.LOOKS.forget()
+        with poll.one_look(folder):
             states = [(c, folder.cell(c).state(poll=poll.polled_state)) for c in cells]
         waiting = [(cell, state) for cell, state in states if state.state in RESUMABLE]
         check_launchable([cell for cell, _ in waiting], folder)
@@ -500,13 +501,7 @@ def bad_node(ended: ExitRecord) -> tuple[str, ...]:
 class SlurmLauncher(ClusterLauncher):
     """A SLURM cluster that was sent cells of a folder."""
 
-    def fresh_look(self) -> AbstractContextManager[object]:
-        """Call squeue and sacct once at most inside the context."""
-        return poll.one_look(self.folder, poll.FRESH_SECONDS)
-
-    def state_of(self, cell_dir: CellDir, *, claimed: bool = False) -> CellState:
-        """Return the state of a cell, by the run directory and SLURM."""
-        return cell_dir.state(claimed=claimed, poll=poll.polled_state)
+    looks = poll.LOOKS
 
     def end_jobs(self, orders: Sequence[Order]) -> str:
         """Call scancel for trainings, and for the evaluations that wait for them."""

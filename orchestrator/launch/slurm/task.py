@@ -109,7 +109,7 @@ def train(task: ArrayTask, stop: worker.StopSignals) -> int:
     record = _preempted_or_timed_out(ended, options)
     stopped = record.state in ("preempted", "timed_out")
     if stopped and is_stuck(cell, cell_dir, record):
-        stopped, record = False, _without_progress(record, cell, cell_dir, options)
+        stopped, record = False, _without_progress(record, cell, cell_dir)
     attempt.write_exit(record)
     if stopped:
         _requeue(task, options)
@@ -125,19 +125,12 @@ def _preempted_or_timed_out(record: ExitRecord, options: SlurmOptions) -> ExitRe
     return record.model_copy(update={"state": "preempted"}) if early else record
 
 
-def _without_progress(
-    record: ExitRecord, cell: Cell, cell_dir: CellDir, options: SlurmOptions
-) -> ExitRecord:
+def _without_progress(record: ExitRecord, cell: Cell, cell_dir: CellDir) -> ExitRecord:
     """Return the record of a cell that is stopped again and again before its next checkpoint."""
-    step = resumable_step(cell, cell_dir)
-    every = cell.cadence.checkpoint_every_steps
-    cadence = f"every {every} steps" if every else "only after the last step"
     message = (
         f"stopped {MAX_IDLE_REQUEUES + 1} times ({record.state}) without a checkpoint newer than "
-        f"step {step} of {cell.settings.num_train_steps}. Checkpoints are written {cadence} "
-        "(cadence.checkpoint_every_steps), and a job may run for "
-        f"{options.time_limit_hours:g} h (site.options.time_limit_hours): change one of them, then "
-        "`orch retry`"
+        f"step {resumable_step(cell, cell_dir)} of {cell.settings.num_train_steps}: lower "
+        "cadence.checkpoint_every_steps or raise site.options.time_limit_hours, then `orch retry`"
     )
     changes = {"state": "failed", "failure": "no_progress", "message": message}
     return record.model_copy(update=changes)
