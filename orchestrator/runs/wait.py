@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from orchestrator.files import clock_of
 from orchestrator.launch import LaunchEvent, processes
 from orchestrator.launch.cluster_launcher import ClusterLauncher
 from orchestrator.launch.gpu_memory import evaluation_gpus
@@ -23,6 +24,8 @@ from orchestrator.spec.site_options import RayOptions, SlurmOptions
 POLL_SECONDS = 2.0
 FULL_SECONDS = 60.0
 """Seconds for which a full queue is not queried again, unless one of these cells ends."""
+CLOCKS_DIFFER_SECONDS = 60.0
+"""Seconds between two clocks beyond which it is said."""
 _BUSY: frozenset[str] = ON_CLUSTER | {"unknown"}
 
 
@@ -41,6 +44,13 @@ def start(request: SubmitRequest) -> Submitted:
     """Submit the cells to train. Include failed cells if their class of failure allows a retry."""
     folder, options = request.folder, request.options
     folder.open()
+    ahead = time.time() - clock_of(folder.path)
+    if abs(ahead) > CLOCKS_DIFFER_SECONDS:
+        request.tell(
+            f"the clock of this machine is {abs(ahead) / 60:.0f} min "
+            f"{'ahead of' if ahead > 0 else 'behind'} that of the file system of {folder.path}: "
+            "the times that orch prints are off by that; no job is ended for it"
+        )
     busy, wanted = [], list[Cell]()
     for cell, state in read_states(request.cells, folder):
         cell_dir = folder.cell(cell)

@@ -57,6 +57,7 @@ def test_a_clock_that_is_two_hours_ahead_ends_no_job(
     monkeypatch.setattr(lease, "FROZEN_SECONDS", 60.0)
     assert site.wait(cell)[cell.id].state == "succeeded", site.words(cell)
     assert len(site.attempts(cell)) == 1
+    assert any("min ahead of that of the file system" in sentence for sentence in site.told)
 
 
 def test_a_cell_that_never_reaches_a_checkpoint_stops(site: Site) -> None:
