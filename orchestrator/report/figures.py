@@ -232,8 +232,6 @@ def rounded(value: float | None, digits: int = DIGITS) -> float | int | None:
 FigureData = Mapping[str, Any]
 Chosen = Sequence[int]
 """Indices of `Report.data["configurations"]`."""
-LEAST_SPAN = 0.1
-"""Minimum range of an axis of final accuracies, so that 0.89 and 0.91 do not look far apart."""
 FEW_SEEDS = 5
 """Up to so many seeds are drawn each: an interval from so few is wider than what can happen."""
 MAX_BANDS = 8
@@ -506,13 +504,9 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
             }
             continue
         for panel in panels:
-            ends = [v for i in panel.at for v in _ends(every[i]["finals"][metric])]
-            models = {every[i]["model"] for i in panel.at}
-            bases = [b["finals"] for b in data.get("baselines", ()) if b["model"] in models]
-            ends += [finals[metric] for finals in bases if finals.get(metric) is not None]
             yield {
                 "title": panel.title,
-                "spec": dots(_by_term(data), {"domain": _widened(ends)}),
+                "spec": dots(_by_term(data)),
                 "least": SMALL,
                 "names": "name",
                 "table": f"finals {metric}",
@@ -523,17 +517,6 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
 def short(label: str) -> str:
     """Return a label up to its first comma or parenthesis."""
     return label.split(",")[0].split("(")[0].strip()
-
-
-def _ends(final: Sequence[Any]) -> list[float]:
-    return [v for v in (*final[:3], *final[3].values(), *final[4:]) if v is not None]
-
-
-def _widened(values: Sequence[float]) -> list[float]:
-    """Return the [low, high] of an axis around values, at least LEAST_SPAN apart."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    half = max(0.55 * (high - low), LEAST_SPAN / 2)
-    return [(low + high) / 2 - half, (low + high) / 2 + half]
 
 
 _VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[ChartView]]] = {

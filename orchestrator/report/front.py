@@ -188,12 +188,6 @@ def worst_first(comparison: Comparison) -> dict[tuple[str, str], str]:
     return {key: text for _, _, key, text in sorted(rated, key=lambda one: one[:2])}
 
 
-def trained_by_seed(c: Configuration, metric: str) -> dict[int, float]:
-    """Return seed -> final value, of the runs that did not collapse."""
-    collapsed = {run.seed for run in c.runs if run.finals.get(COLLAPSE)}
-    return {seed: v for seed, v in c.by_seed(metric).items() if seed not in collapsed}
-
-
 # ---------------------------------------------------------------- accuracy against distance
 
 DISTANCES = ("eval/kl_reverse", "train/kl_reference")
@@ -237,20 +231,18 @@ def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
 
 
 def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> list[dict[str, Any]]:
-    """Return the mean of a configuration, and its seeds where they are few."""
-    far, good = trained_by_seed(c, distance), trained_by_seed(c, metric)
-    points = {seed: (far[seed], good[seed]) for seed in far.keys() & good if far[seed] > 0}
-    if not points:
+    """Return the mean of a configuration's trained runs, and these runs where they are few."""
+    trained = [run.finals for run in c.runs if not run.finals.get(COLLAPSE)]
+    both = [(far, f[metric]) for f in trained if (far := f.get(distance, 0)) > 0 and metric in f]
+    if not both:
         return []
     one: dict[str, Any] = {"at": at, "name": c.name, "term": term_of(c), "beta": c.beta}
     if c.beta is not None:
         one["label"] = f"β {c.beta:g}"
-    x, y = (fmean(values) for values in zip(*points.values(), strict=True))
-    rows = [
-        one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(points)} of {len(c.runs)}"}
-    ]
-    if 1 < len(points) <= FEW_SEEDS:
-        rows += [one | {"x": rounded(a), "seed": rounded(b)} for a, b in points.values()]
+    x, y = (fmean(values) for values in zip(*both, strict=True))
+    rows = [one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(both)} of {len(c.runs)}"}]
+    if 1 < len(both) <= FEW_SEEDS:
+        rows += [one | {"x": rounded(a), "seed": rounded(b)} for a, b in both]
     return rows
 
 
