@@ -106,17 +106,14 @@ def _collapses_text(configurations: Sequence[Configuration]) -> str:
         runs = collapsed.setdefault(c.kl, {})
         runs |= {r.record.cell.id: r.finals[COLLAPSE] for r in c.runs if COLLAPSE in r.finals}
     ended = sum(map(len, collapsed.values()))
-    some = {kl: runs for kl, runs in collapsed.items() if any(runs.values())}
+    some = [(kl, int(sum(r.values())), len(r)) for kl, r in collapsed.items() if any(r.values())]
     if not some:
         return f"none of {counted(ended, 'run')} collapsed" if ended else ""
-    order = sorted(some, key=lambda kl: -sum(some[kl].values()) / len(some[kl]))
-    shares = [f"{int(sum(some[kl].values()))} of {len(some[kl])}" for kl in order]
-    noun = "run" if len(some[order[0]]) == 1 else "runs"
-    each = [f"{term_words(order[0])} collapsed in {shares[0]} {noun}"]
-    each += [
-        f"{term_words(kl)} in {share}" for kl, share in zip(order[1:], shares[1:], strict=True)
-    ]
-    rest = ended - sum(len(runs) for runs in some.values())
+    some.sort(key=lambda one: -one[1] / one[2])
+    (worst, fallen, of), *others = some
+    each = [f"{term_words(worst)} collapsed in {fallen} of {counted(of, 'run')}"]
+    each += [f"{term_words(kl)} in {count} of {n}" for kl, count, n in others]
+    rest = ended - sum(n for _, _, n in some)
     return f"{listed(each)}; {f'none of the other {rest} did' if rest else 'no other term was run'}"
 
 
@@ -295,13 +292,11 @@ def in_short(f: JudgedClaim) -> str:
     if e is None:
         return "one training run on both sides" if f.verdict != "not testable" else "not measured"
     if e.effect is None:
-        left, right = (
-            f"{side.count} of {side.n}" if isinstance(side, Rate) else ""
-            for side in (e.left, e.right)
-        )
+        rates = [side for side in (e.left, e.right) if isinstance(side, Rate)]
+        left, *right = [f"{side.count} of {side.n}" for side in rates]
         what = "collapsed" if f.claim.left.metric == COLLAPSE else "not stable"
-        text = f"{left} {what}, against {right}" if right else f"{left} {what}"
-        if isinstance(e.left, Rate) and not e.left.count and e.left.n:
+        text = ", against ".join([f"{left} {what}", *right])
+        if rates[0].n and not rates[0].count:
             text += f"; a share above {rate(0, len(e.contrast.seeds)).high:.2g} is excluded"
         return text
     seeds = counted(len(e.contrast.seeds), "seed")
