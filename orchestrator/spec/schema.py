@@ -36,7 +36,7 @@ _DEFAULTS = "Entries of config groups this spec begins with, as Hydra composes t
 
 def schema() -> JsonSchema:
     """Return the JSON Schema (draft 2020-12) of spec files."""
-    files = (SpecFile, *_GROUPS.values())
+    files: tuple[type[Frozen], ...] = (SpecFile, *_GROUPS.values())
     definitions = models_json_schema([(model, "validation") for model in files])[1]["$defs"]
     properties = definitions["SpecFile"]["properties"]
     study = definitions["StudyFile"]["properties"]
