@@ -66,6 +66,9 @@ def figure_data(
     curves = [(c, m) for c in configurations for m in drawn if has_curve(c, m)]
     seeds = sum(len(c.curves[m].seeds) for c, m in curves)
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
+    # The steps of the longest measured curve, and the points of the longest drawn one.
+    most = max((len(run.series.get(m, ())) for c, m in curves for run in c.runs), default=0)
+    shown = max((min(points, len(c.curves[m].steps)) for c, m in curves), default=0)
     rank = {id(c): i for i, c in enumerate(sorted(configurations, key=_place))}
     plain = [
         {
@@ -111,7 +114,7 @@ def figure_data(
         "main": [m for m in main if m],
         "studies": dict(studies or {}),
         "grids": [list(steps) for steps in grids],
-        "thinned": _thinned_from(curves, points),
+        "thinned": [most, shown] if shown < most else None,
         "configurations": plain,
     }
 
@@ -206,19 +209,6 @@ def _curve_data(
     plain["s"] = dict(zip(map(str, curve.seeds), every, strict=False))
     plain |= zip("mlh", every[len(curve.seeds) :], strict=False)
     return plain
-
-
-def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> list[int] | None:
-    """Return [steps of the longest measured curve, points drawn of the longest drawn curve].
-
-    Return None if no curve is thinned.
-    """
-    most = max(
-        (max((len(run.series.get(m, ())) for run in c.runs), default=0) for c, m in curves),
-        default=0,
-    )
-    shown = max((min(points, len(c.curves[m].steps)) for c, m in curves), default=0)
-    return [most, shown] if shown < most else None
 
 
 def rounded(value: float | None, digits: int = DIGITS) -> float | int | None:
