@@ -374,15 +374,12 @@ def _effect(
     """Return the mean of the left side, that of the right side, and the configurations of both."""
     if claim.equal:
         return _effect_at_equal(claim, settings)
-    left = _side(settings, "left", _final_of(claim.left.metric))
-    mean = math.fsum(weight * fmean(values.values()) for weight, values in left)
+    mean, left = _side(settings, "left", _final_of(claim.left.metric))
     if isinstance(claim.right, ClaimSide):
-        right = _side(settings, "right", _final_of(claim.right.metric))
-        other = math.fsum(weight * fmean(values.values()) for weight, values in right)
+        other, right = _side(settings, "right", _final_of(claim.right.metric))
         return mean, other, _weighted([*left, *((-weight, values) for weight, values in right)])
     if claim.right == "predicted":
-        predicted = _side(settings, "left", _prediction_of(claim.left.metric))
-        other = math.fsum(weight * fmean(values.values()) for weight, values in predicted)
+        other, _ = _side(settings, "left", _prediction_of(claim.left.metric))
     else:
         other = float(claim.right)
     if len(left) == 1:
@@ -453,13 +450,14 @@ def _side_by_seed(
 
 def _side(
     settings: Sequence[PairedRuns], side: Literal["left", "right"], value: RunValue
-) -> list[tuple[float, dict[str, float]]]:
-    """Return each configuration of each setting: its weight in the mean, and cell id -> value."""
-    return [
+) -> tuple[float, list[tuple[float, dict[str, float]]]]:
+    """Return the mean, and each configuration of each setting: its weight, cell id -> value."""
+    weighted = [
         (1 / len(settings) / len(setting), {run.record.cell.id: v for run, v in of})
         for setting in _groups(settings, side, value)
         for of in setting
     ]
+    return math.fsum(weight * fmean(values.values()) for weight, values in weighted), weighted
 
 
 def _groups(
@@ -768,15 +766,11 @@ def _counted(name: str, claim: Claim, runs: Sequence[MeasuredRun], evaluated: bo
     Raise NotTestableError if unfinished runs may still change it.
     """
     chosen = {run.record.cell.id: run for _, run in _chosen(claim, claim.left, runs)}.values()
-    working = [run for run in chosen if not _lacks(run, evaluated)]
-    failing = {run.record.cell.slug: _lacks(run, evaluated) for run in chosen}
+    working = [run.record for run in chosen if not _lacks(run, evaluated)]
     counted_runs = WorkingRuns(
-        tuple(run.record.cell.id for run in working),
-        {slug: lack for slug, lack in failing.items() if lack},
-        sum(
-            run.record.outcome is not None and run.record.outcome.collapsed is None
-            for run in working
-        ),
+        tuple(record.cell.id for record in working),
+        {r.record.cell.slug: lack for r in chosen if (lack := _lacks(r, evaluated))},
+        sum(r.outcome is not None and r.outcome.collapsed is None for r in working),
     )
     assert isinstance(claim.right, float)  # noqa: S101  (for mypy: the grammar allows no other)
     # Decided early: the runs that are still waited for can only add to this number.

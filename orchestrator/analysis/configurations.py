@@ -397,8 +397,21 @@ def difference_over_items(
 
     Return None without scores of single items.
     """
-    tables = _item_tables(settings, metric)
-    return None if tables is None else estimate_over_items(tables)
+    import numpy as np
+
+    configurations = [one for sides in settings for side in sides for one in side]
+    seeds = sorted(set.intersection(*map(set, configurations))) if configurations else []
+    runs = [one[seed] for one in configurations for seed in seeds]
+    tasks = tasks_of(runs, metric)
+    if not tasks or not all(_items_match_final(run, metric) for run in runs):
+        return None
+    tables = []  # of each task: [seeds, items]
+    for task in tasks:
+        if len({len(run.items.get(task, ())) for run in runs}) != 1:
+            return None
+        rows = [[_item_row(left, right, seed, task) for left, right in settings] for seed in seeds]
+        tables.append(np.mean(rows, axis=1))
+    return estimate_over_items(tables)
 
 
 def task_metrics(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
@@ -412,25 +425,6 @@ def task_metrics(runs: Sequence[MeasuredRun], metric: str) -> list[str]:
         if names:
             largest.append(max(names, key=lambda name: int(name.rpartition("@")[2])))
     return largest or [metric]
-
-
-def _item_tables(settings: Sequence[tuple[RunGroup, RunGroup]], metric: str) -> list[Any] | None:
-    """Return one array [seeds, items] of left minus right for each task of the metric, or None."""
-    import numpy as np
-
-    configurations = [one for sides in settings for side in sides for one in side]
-    seeds = sorted(set.intersection(*map(set, configurations))) if configurations else []
-    runs = [one[seed] for one in configurations for seed in seeds]
-    tasks = tasks_of(runs, metric)
-    if not tasks or not all(_items_match_final(run, metric) for run in runs):
-        return None
-    tables = []
-    for task in tasks:
-        if len({len(run.items.get(task, ())) for run in runs}) != 1:
-            return None
-        rows = [[_item_row(left, right, seed, task) for left, right in settings] for seed in seeds]
-        tables.append(np.array([np.mean(row, axis=0) for row in rows]))
-    return tables
 
 
 def _item_row(left: RunGroup, right: RunGroup, seed: int, task: str) -> Any:

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from orchestrator import plugins
-from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN
-from orchestrator.analysis.runs import MeasuredRun, is_accuracy, measure
+from orchestrator.analysis.configurations import IN_DOMAIN, OUT_OF_DOMAIN, range_of
+from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.analysis.stats import ALPHA, Estimate, estimate, holm, one_sided_p, two_sided_p
 from orchestrator.analysis.text import few, listed
 from orchestrator.errors import SelectionError, UnsupportedSetting
@@ -446,12 +446,11 @@ def _side_data(side: LibrarySide, base: str, spec: str) -> dict[str, Any]:
 def _final_data(
     side: LibrarySide, cells: Iterable[LibraryCell], metric: str | None
 ) -> dict[str, Any] | None:
-    """Return the mean over finished seeds, or None without any. A share is cut to [0, 1]."""
+    """Return the mean over finished seeds, or None without any. It is cut to its range."""
     if metric is None:
         return None
     value = side.value(metric)
     finished = [v for cell in cells if (v := value(cell.id)) is not None]
     if not finished:
         return None
-    final = estimate(finished)
-    return asdict(final.within(0.0, 1.0) if is_accuracy(metric) else final)
+    return asdict(estimate(finished).within(*range_of(metric)))

@@ -30,10 +30,6 @@ class PhaseField:
         """Return the number of seeds that ended well."""
         return sum(self.counts.values())
 
-    def interval(self, state: RunState) -> tuple[float, float]:
-        """Return Wilson's 95 % interval of the share of a state."""
-        return wilson(self.counts[state], self.ended)
-
 
 @dataclass(frozen=True)
 class PhaseMap:

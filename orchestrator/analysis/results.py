@@ -12,7 +12,8 @@ RUN, then one column for every other axis of the spec, with the axis's name (`ad
     scores   task, domain, metric, step, value, stderr, num_items, repeats, eval_seed
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from orchestrator.analysis.runs import MeasuredRun, measure
 from orchestrator.errors import SelectionError, did_you_mean
 from orchestrator.evaluate import aggregate, read_scores
 from orchestrator.files import write_bytes
-from orchestrator.records import Cell, Record, Score
+from orchestrator.records import Record, Score
 from orchestrator.runs.collect import collect
 from orchestrator.runs.experiment import Experiment
 
@@ -68,20 +69,28 @@ VALUE: dict[ResultTable, tuple[str, ...]] = {
 """Columns of each table after those that identify the run."""
 
 
-def axis_columns(cells: Iterable[Cell]) -> tuple[str, ...]:
-    """Return the axes of these cells that RUN has no column for, in order of appearance."""
-    names = dict.fromkeys(name for cell in cells for name in cell.axes)
-    return tuple(name for name in names if name not in _SHOWN_BY_RUN)
-
-
 def table_of(
     table: ResultTable, records: Sequence[Record], scores: Sequence[Score]
 ) -> "pd.DataFrame":
     """Return a table of these records."""
     import pandas as pd
 
-    columns = [*RUN, *axis_columns(record.cell for record in records), *VALUE[table]]
-    return pd.DataFrame.from_records([*table_rows(table, records, scores)], columns=columns)
+    names = dict.fromkeys(name for record in records for name in record.cell.axes)
+    axes = [name for name in names if name not in _SHOWN_BY_RUN]
+    of_cell = {
+        run.record.cell.id: (run, _run_columns(run, axes)) for run in measure(records, scores)
+    }
+    rows: list[tuple[Any, ...]] = []
+    for run, own in of_cell.values():
+        if table == "finals":
+            rows += ((*own, metric, value) for metric, value in sorted(run.finals.items()))
+        elif table == "curves":
+            for metric, points in sorted(run.series.items()):
+                rows += ((*own, metric, step, points[step]) for step in points)
+    for s in scores if table == "scores" else ():
+        if s.cell_id in of_cell:
+            rows.append((*of_cell[s.cell_id][1], *attrgetter(*VALUE["scores"])(s)))
+    return pd.DataFrame.from_records(rows, columns=[*RUN, *axes, *VALUE[table]])
 
 
 def results_of(experiment: Experiment, table: ResultTable = "finals") -> "pd.DataFrame":
@@ -94,25 +103,6 @@ def results_of(experiment: Experiment, table: ResultTable = "finals") -> "pd.Dat
     scores = [s for c in experiment.cells for s in read_scores(experiment.folder.cell(c))]
     records = collect(experiment.cells, experiment.folder)
     return table_of(table, records, [*scores, *aggregate(scores)])
-
-
-def table_rows(
-    table: ResultTable, records: Sequence[Record], scores: Sequence[Score]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, with values in the order of its columns."""
-    axes = axis_columns(record.cell for record in records)
-    of_cell = {
-        run.record.cell.id: (run, _run_columns(run, axes)) for run in measure(records, scores)
-    }
-    for run, own in of_cell.values():
-        if table == "finals":
-            yield from ((*own, metric, value) for metric, value in sorted(run.finals.items()))
-        elif table == "curves":
-            for metric, points in sorted(run.series.items()):
-                yield from ((*own, metric, step, points[step]) for step in sorted(points))
-    for s in scores if table == "scores" else ():
-        if s.cell_id in of_cell:
-            yield (*of_cell[s.cell_id][1], *(getattr(s, column) for column in VALUE["scores"]))
 
 
 def _run_columns(run: MeasuredRun, axes: Sequence[str]) -> tuple[Any, ...]:

@@ -266,12 +266,8 @@ def evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, Evaluat
     named: dict[str, tuple[float, EvaluationProtocol]] = {}
     for domain, title in (("in", "in_domain"), ("out", "out_of_domain")):
         tasks: dict[str, dict[str, list[Score]]] = {}
-        divergences: dict[str, list[Score]] = {}
         for score in scores:
-            if score.domain == domain and is_divergence(score.metric):
-                named[f"eval/{score.task}/{score.metric}"] = _mean_score([score])
-                divergences.setdefault(score.metric, []).append(score)
-            elif score.domain == domain and score.task != title:
+            if score.domain == domain and score.task != title:
                 tasks.setdefault(score.task, {}).setdefault(score.metric, []).append(score)
         for task, metrics in tasks.items():
             named |= {
@@ -280,15 +276,15 @@ def evaluated_metrics(scores: Sequence[Score]) -> dict[str, tuple[float, Evaluat
             means = [metric for metric in metrics if _MEAN_AT_K.fullmatch(metric)]
             if means:
                 metrics["mean"] = metrics[max(means, key=lambda m: int(m.partition("@")[2]))]
+        answered = sum(not all(map(is_divergence, metrics)) for metrics in tasks.values())
         for metric in {name for metrics in tasks.values() for name in metrics}:
+            parts = [_mean_score(each[metric]) for each in tasks.values() if metric in each]
             # A mean over fewer tasks would be a mean of other things.
-            if all(metric in metrics for metrics in tasks.values()):
-                parts = [_mean_score(metrics[metric]) for metrics in tasks.values()]
+            if is_divergence(metric) or len(parts) == answered:
                 named[f"eval/{title}/{metric}"] = (
                     math.fsum(value for value, _ in parts) / len(parts),
                     frozenset().union(*(protocol for _, protocol in parts)),
                 )
-        named |= {f"eval/{title}/{name}": _mean_score(s) for name, s in divergences.items()}
     inside, outside = named.get("eval/in_domain/mean"), named.get("eval/out_of_domain/mean")
     if inside and outside and inside[0] > 0:
         named[OUT_OVER_IN] = outside[0] / inside[0], inside[1] | outside[1]

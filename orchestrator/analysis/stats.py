@@ -11,6 +11,7 @@ each of them, and what the grid's other configurations say of variances.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -401,7 +402,8 @@ class PooledEffect:
             left = distance - t_quantile(power, DEGREES[1]) * grown.error
             return left > 0 and 2 * min(grown.tails(grown.mean - left)) < level(n)
 
-        return _fewest(enough, seeds)
+        fewest = seeds + 1 + bisect_left(range(seeds + 1, MAX_SEEDS + 1), True, key=enough)
+        return fewest if fewest <= MAX_SEEDS else None
 
     @property
     def caution(self) -> float:
@@ -508,16 +510,3 @@ def p_of_share(totals: Sequence[int], settings: int, bound: float) -> tuple[floa
     if not 0 <= bound <= 1:
         return (0.0, 1.0) if bound < 0 else (1.0, 0.0)
     return float(bdtrc(whole - 1, n, bound)) if whole else 1.0, float(bdtr(some, n, bound))
-
-
-def _fewest(enough: Callable[[int], bool], known: int = 1) -> int | None:
-    """Return the fewest seeds, above `known` and up to MAX_SEEDS, that are enough, or None."""
-    low, high = known, known + 1
-    while not enough(high):
-        low, high = high, high * 2
-        if low >= MAX_SEEDS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high if high <= MAX_SEEDS else None

@@ -237,14 +237,13 @@ def curves(y_title: str | None, colour: Spec, *, bands: bool = True) -> Spec:
     return faceted({"height": HEIGHT, "layer": layers})
 
 
-def dots(looks: Looks, scale: Mapping[str, Any] | None = None) -> Spec:
+def dots(looks: Looks) -> Spec:
     """Return rows of dots with intervals, the first row on top.
 
     Fields of rows: name, term, value, low, high; `from` and `to`, a wider interval; `each`, the
-    values of the seeds; `base`, True for a model before training. `scale`: properties of the scale
-    of values.
+    values of the seeds; `base`, True for a model before training.
     """
-    x = quantity("value", None, **(scale or {})) | {"axis": {"tickCount": 4}}
+    x = quantity("value", None) | {"axis": {"tickCount": 4}}
     y = names_axis()
     colour = series("term", looks, "color", legend=False)
     both = {**series("term", looks, "shape", legend=False), **colour, "x": x, "y": y}

@@ -66,6 +66,9 @@ def figure_data(
     curves = [(c, m) for c in configurations for m in drawn if has_curve(c, m)]
     seeds = sum(len(c.curves[m].seeds) for c, m in curves)
     points = max(MIN_POINTS, MAX_VALUES // max(seeds, 1))
+    # The steps of the longest measured curve, and the points of the longest drawn one.
+    most = max((len(run.series.get(m, ())) for c, m in curves for run in c.runs), default=0)
+    shown = max((min(points, len(c.curves[m].steps)) for c, m in curves), default=0)
     rank = {id(c): i for i, c in enumerate(sorted(configurations, key=_place))}
     plain = [
         {
@@ -111,7 +114,7 @@ def figure_data(
         "main": [m for m in main if m],
         "studies": dict(studies or {}),
         "grids": [list(steps) for steps in grids],
-        "thinned": _thinned_from(curves, points),
+        "thinned": [most, shown] if shown < most else None,
         "configurations": plain,
     }
 
@@ -208,19 +211,6 @@ def _curve_data(
     return plain
 
 
-def _thinned_from(curves: Sequence[tuple[Configuration, str]], points: int) -> list[int] | None:
-    """Return [steps of the longest measured curve, points drawn of the longest drawn curve].
-
-    Return None if no curve is thinned.
-    """
-    most = max(
-        (max((len(run.series.get(m, ())) for run in c.runs), default=0) for c, m in curves),
-        default=0,
-    )
-    shown = max((min(points, len(c.curves[m].steps)) for c, m in curves), default=0)
-    return [most, shown] if shown < most else None
-
-
 def rounded(value: float | None, digits: int = DIGITS) -> float | int | None:
     """Return a number with so many significant digits, or None if it is not finite."""
     if value is None or not math.isfinite(value):
@@ -232,8 +222,6 @@ def rounded(value: float | None, digits: int = DIGITS) -> float | int | None:
 FigureData = Mapping[str, Any]
 Chosen = Sequence[int]
 """Indices of `Report.data["configurations"]`."""
-LEAST_SPAN = 0.1
-"""Minimum range of an axis of final accuracies, so that 0.89 and 0.91 do not look far apart."""
 FEW_SEEDS = 5
 """Up to so many seeds are drawn each: an interval from so few is wider than what can happen."""
 MAX_BANDS = 8
@@ -506,13 +494,9 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
             }
             continue
         for panel in panels:
-            ends = [v for i in panel.at for v in _ends(every[i]["finals"][metric])]
-            models = {every[i]["model"] for i in panel.at}
-            bases = [b["finals"] for b in data.get("baselines", ()) if b["model"] in models]
-            ends += [finals[metric] for finals in bases if finals.get(metric) is not None]
             yield {
                 "title": panel.title,
-                "spec": dots(_by_term(data), {"domain": _widened(ends)}),
+                "spec": dots(_by_term(data)),
                 "least": SMALL,
                 "names": "name",
                 "table": f"finals {metric}",
@@ -523,17 +507,6 @@ def _redrawn(figure: Figure, data: FigureData) -> Iterator[ChartView]:
 def short(label: str) -> str:
     """Return a label up to its first comma or parenthesis."""
     return label.split(",")[0].split("(")[0].strip()
-
-
-def _ends(final: Sequence[Any]) -> list[float]:
-    return [v for v in (*final[:3], *final[3].values(), *final[4:]) if v is not None]
-
-
-def _widened(values: Sequence[float]) -> list[float]:
-    """Return the [low, high] of an axis around values, at least LEAST_SPAN apart."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    half = max(0.55 * (high - low), LEAST_SPAN / 2)
-    return [(low + high) / 2 - half, (low + high) / 2 + half]
 
 
 _VIEWS: Mapping[str, Callable[[Figure, FigureData], Iterator[ChartView]]] = {

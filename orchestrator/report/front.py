@@ -106,17 +106,14 @@ def _collapses_text(configurations: Sequence[Configuration]) -> str:
         runs = collapsed.setdefault(c.kl, {})
         runs |= {r.record.cell.id: r.finals[COLLAPSE] for r in c.runs if COLLAPSE in r.finals}
     ended = sum(map(len, collapsed.values()))
-    some = {kl: runs for kl, runs in collapsed.items() if any(runs.values())}
+    some = [(kl, int(sum(r.values())), len(r)) for kl, r in collapsed.items() if any(r.values())]
     if not some:
         return f"none of {counted(ended, 'run')} collapsed" if ended else ""
-    order = sorted(some, key=lambda kl: -sum(some[kl].values()) / len(some[kl]))
-    shares = [f"{int(sum(some[kl].values()))} of {len(some[kl])}" for kl in order]
-    noun = "run" if len(some[order[0]]) == 1 else "runs"
-    each = [f"{term_words(order[0])} collapsed in {shares[0]} {noun}"]
-    each += [
-        f"{term_words(kl)} in {share}" for kl, share in zip(order[1:], shares[1:], strict=True)
-    ]
-    rest = ended - sum(len(runs) for runs in some.values())
+    some.sort(key=lambda one: -one[1] / one[2])
+    (worst, fallen, of), *others = some
+    each = [f"{term_words(worst)} collapsed in {fallen} of {counted(of, 'run')}"]
+    each += [f"{term_words(kl)} in {count} of {n}" for kl, count, n in others]
+    rest = ended - sum(n for _, _, n in some)
     return f"{listed(each)}; {f'none of the other {rest} did' if rest else 'no other term was run'}"
 
 
@@ -188,12 +185,6 @@ def worst_first(comparison: Comparison) -> dict[tuple[str, str], str]:
     return {key: text for _, _, key, text in sorted(rated, key=lambda one: one[:2])}
 
 
-def trained_by_seed(c: Configuration, metric: str) -> dict[int, float]:
-    """Return seed -> final value, of the runs that did not collapse."""
-    collapsed = {run.seed for run in c.runs if run.finals.get(COLLAPSE)}
-    return {seed: v for seed, v in c.by_seed(metric).items() if seed not in collapsed}
-
-
 # ---------------------------------------------------------------- accuracy against distance
 
 DISTANCES = ("eval/kl_reverse", "train/kl_reference")
@@ -237,20 +228,18 @@ def distance_figure(comparison: Comparison, *, micro: bool) -> Figure | None:
 
 
 def _distance_rows(at: int, c: Configuration, distance: str, metric: str) -> list[dict[str, Any]]:
-    """Return the mean of a configuration, and its seeds where they are few."""
-    far, good = trained_by_seed(c, distance), trained_by_seed(c, metric)
-    points = {seed: (far[seed], good[seed]) for seed in far.keys() & good if far[seed] > 0}
-    if not points:
+    """Return the mean of a configuration's trained runs, and these runs where they are few."""
+    trained = [run.finals for run in c.runs if not run.finals.get(COLLAPSE)]
+    both = [(far, f[metric]) for f in trained if (far := f.get(distance, 0)) > 0 and metric in f]
+    if not both:
         return []
     one: dict[str, Any] = {"at": at, "name": c.name, "term": term_of(c), "beta": c.beta}
     if c.beta is not None:
         one["label"] = f"β {c.beta:g}"
-    x, y = (fmean(values) for values in zip(*points.values(), strict=True))
-    rows = [
-        one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(points)} of {len(c.runs)}"}
-    ]
-    if 1 < len(points) <= FEW_SEEDS:
-        rows += [one | {"x": rounded(a), "seed": rounded(b)} for a, b in points.values()]
+    x, y = (fmean(values) for values in zip(*both, strict=True))
+    rows = [one | {"x": rounded(x), "value": rounded(y), "seeds": f"{len(both)} of {len(c.runs)}"}]
+    if 1 < len(both) <= FEW_SEEDS:
+        rows += [one | {"x": rounded(a), "seed": rounded(b)} for a, b in both]
     return rows
 
 
@@ -303,13 +292,11 @@ def in_short(f: JudgedClaim) -> str:
     if e is None:
         return "one training run on both sides" if f.verdict != "not testable" else "not measured"
     if e.effect is None:
-        left, right = (
-            f"{side.count} of {side.n}" if isinstance(side, Rate) else ""
-            for side in (e.left, e.right)
-        )
+        rates = [side for side in (e.left, e.right) if isinstance(side, Rate)]
+        left, *right = [f"{side.count} of {side.n}" for side in rates]
         what = "collapsed" if f.claim.left.metric == COLLAPSE else "not stable"
-        text = f"{left} {what}, against {right}" if right else f"{left} {what}"
-        if isinstance(e.left, Rate) and not e.left.count and e.left.n:
+        text = ", against ".join([f"{left} {what}", *right])
+        if rates[0].n and not rates[0].count:
             text += f"; a share above {rate(0, len(e.contrast.seeds)).high:.2g} is excluded"
         return text
     seeds = counted(len(e.contrast.seeds), "seed")

@@ -12,7 +12,6 @@ from orchestrator.charts.marks import (
     Looks,
     Rows,
     faceted,
-    field_map,
     layer,
     names_axis,
     quantity,
@@ -36,12 +35,6 @@ def _axis(field: str, title: str | None, ticks: int, **more: Any) -> Spec:
 def _dots(encoding: Spec, tooltip: Sequence[Spec], size: int, *transform: Spec) -> Spec:
     encoding = {**encoding, "tooltip": list(tooltip)}
     return layer("point", encoding, *transform, name="dot", filled=True, size=size, opacity=1)
-
-
-def _intervals(encoding: Spec, axis: str, **mark: Any) -> Spec:
-    """Return a layer of lines along an axis, from `low` to `high` of the rows that have them."""
-    ends = {axis: {**encoding[axis], "field": "low"}, f"{axis}2": {"field": "high"}}
-    return layer("rule", {**encoding, **ends}, valid("low"), needs="low", **mark)
 
 
 def distance_chart(rows: Rows, looks: Looks, x_title: str) -> ChartView:
@@ -81,18 +74,11 @@ def published_chart(rows: Rows) -> ChartView:
     }
     shown = {**series("whose", looks, "color", "shape", dots=True), "x": x, "y": y}
     tooltip = reading(("whose", "whose"), ("value", "%", ".3g"), ("says", "claim"))
+    ends = {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}}
     layers = [
-        _intervals({"y": y, "x": x}, "x", strokeWidth=2, color="$c0"),
+        layer("rule", ends, valid("low"), needs="low", strokeWidth=2, color="$c0"),
         _dots(shown, tooltip, 90),
     ]
     spec: Spec = {"height": {"step": STEP + 11}, "layer": layers}
     view: ChartView = {"title": "", "spec": spec, "least": USUAL_WIDTH, "rows": rows}
     return {**view, "most": 850, "names": "name"}
-
-
-def field_chart(
-    rows: Rows, columns: Sequence[str], names: Sequence[str], title: str, x_title: str
-) -> ChartView:
-    """Return a heat map over β and another setting; see `field_map`."""
-    spec = field_map(columns, names, x_title, "β")
-    return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}

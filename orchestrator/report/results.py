@@ -20,8 +20,9 @@ from orchestrator.analysis.phases import STATES, PhaseField, PhaseMap, phase_map
 from orchestrator.analysis.runs import evaluated_metrics
 from orchestrator.analysis.stats import Estimate, estimate
 from orchestrator.analysis.text import estimate_text, metric_title
-from orchestrator.charts.marks import ChartView, Rows
+from orchestrator.charts.marks import ChartView, Rows, field_map
 from orchestrator.evaluate import ScoredBaseline
+from orchestrator.kl.shares import wilson
 from orchestrator.metrics.names import BETA_EFFECTIVE
 from orchestrator.metrics.outcome import RULE
 from orchestrator.records import ExitRecord, Record, Score, Spec
@@ -43,7 +44,7 @@ from orchestrator.report.model import (
 from orchestrator.report.plots import (
     OURS,
     THEIRS,
-    field_chart,
+    USUAL_WIDTH,
     published_chart,
 )
 from orchestrator.report.provenance import is_micro
@@ -509,7 +510,8 @@ def _phase_view(one: PhaseMap, *, several: bool) -> ChartView:
     ]
     title = f"{one.kl} · {one.study}" + (f" · {one.setting}" if several else "")
     betas = ["no KL" if beta is None else f"{beta:g}" for beta in one.betas]
-    return field_chart(rows, [f"{float(x):g}" for x in one.xs], betas, title, axis_title(one.axis))
+    spec = field_map([f"{float(x):g}" for x in one.xs], betas, axis_title(one.axis), "β")
+    return {"title": title, "spec": spec, "least": USUAL_WIDTH, "rows": rows}
 
 
 def _severity(field: PhaseField | None) -> float | None:
@@ -531,7 +533,7 @@ def _state_shares(field: PhaseField | None) -> str:
 
 
 def _state_share(field: PhaseField, state: Any) -> str:
-    low, high = field.interval(state)
+    low, high = wilson(field.counts[state], field.ended)
     return f"{field.counts[state]} of {field.ended} [{low:.0%}, {high:.0%}]"
 
 

@@ -30,10 +30,10 @@ the backend's closed form for the same settings.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal, NoReturn, cast
+from typing import Literal, NoReturn, TypeVar, cast
 
 from orchestrator.errors import did_you_mean
 from orchestrator.metrics.names import METRICS
@@ -48,13 +48,12 @@ WORKS = "works"
 
 _OF_A_TERM = ("beta", "kl.beta", "kl.placement")
 
-_METRIC = re.compile(r"[A-Za-z_][\w./@-]*")
-_NAME = re.compile(r"[A-Za-z_][\w.]*")
-_VALUE = re.compile(r"[A-Za-z0-9][\w.+-]*")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_RELATION = re.compile(r">=|<=|>|<|~")
-_MARGIN = re.compile(r"\+-|±|\+/-")
-_WORD = re.compile(r"[A-Za-z]+")
+_METRIC = r"[A-Za-z_][\w./@-]*"
+_NAME = r"[A-Za-z_][\w.]*"
+_VALUE = r"[A-Za-z0-9][\w.+-]*"
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+_RELATION = r">=|<=|>|<|~"
+_MARGIN = r"\+-|±|\+/-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,38 +140,26 @@ def parse(text: str) -> Claim:
     return Claim(words, left, relation, right, margin, at, studies, every, equal)
 
 
+Item = TypeVar("Item")
+
+
 class _Reader:
     """A reader of a claim's text, with its position in the text."""
 
     def __init__(self, text: str):
-        self.text, self.at = text, 0
-        self.skip()
+        self.text, self.at = text, len(text) - len(text.lstrip())
 
-    def skip(self) -> None:
-        while self.at < len(self.text) and self.text[self.at].isspace():
-            self.at += 1
+    def accept(self, pattern: str) -> str | None:
+        """Return the text at the position if it matches the pattern, and go beyond it."""
+        match = re.compile(rf"({pattern})\s*").match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match and match[1]
 
-    def peek(self, pattern: re.Pattern[str] | str) -> str | None:
-        """Return the text at the position if it matches the pattern or starts with the literal
-        text."""
-        if isinstance(pattern, str):
-            return pattern if self.text.startswith(pattern, self.at) else None
-        match = pattern.match(self.text, self.at)
-        return match.group() if match else None
-
-    def accept(self, pattern: re.Pattern[str] | str) -> str | None:
-        match = self.peek(pattern)
-        if match is not None:
-            self.at += len(match)
-            self.skip()
-        return match
-
-    def take(self, pattern: re.Pattern[str] | str, expected: str) -> str:
-        match = self.accept(pattern)
-        return self.fail(expected) if match is None else match
+    def take(self, pattern: str, expected: str) -> str:
+        return self.accept(pattern) or self.fail(expected)
 
     def word(self, word: str) -> bool:
-        return self.peek(_WORD) == word and self.accept(_WORD) is not None
+        return self.accept(rf"{word}(?![A-Za-z])") is not None
 
     def fail(self, expected: str) -> NoReturn:
         rest = self.text[self.at : self.at + 24]
@@ -184,12 +171,8 @@ def _side(reader: _Reader) -> ClaimSide:
     metric = reader.take(_METRIC, f"a metric ({COLLAPSE}, eval/in_domain/mean, ...)")
     _check_metric(metric)
     where: list[AxisCondition] = []
-    if reader.accept("["):
-        while True:
-            where.append(_choice(reader, of_side=True))
-            if reader.accept("]"):
-                break
-            reader.take(",", "',' or ']'")
+    if reader.accept(r"\["):
+        where = _items(reader, lambda: _choice(reader, of_side=True))
     return ClaimSide(metric, tuple(where))
 
 
@@ -235,7 +218,8 @@ def _conditions(
         elif reader.word("in"):
             if not reader.word("study"):
                 reader.fail("'study' after 'in'")
-            studies += _values(reader)
+            name = "a name or a list"
+            studies += _list(reader) if reader.accept(r"\[") else (reader.take(_VALUE, name),)
         else:
             reader.fail("'at AXIS=VALUE', 'at every AXIS', 'in study NAME' or the end")
     return tuple(at), tuple(studies), every, equal
@@ -244,28 +228,28 @@ def _conditions(
 def _choice(reader: _Reader, *, of_side: bool = False) -> AxisCondition:
     axis = reader.take(_NAME, "an axis (kl, beta, model, ...)")
     if reader.word("in"):
-        if not reader.peek("["):
-            reader.fail("a list ('[0.05, 0.1]') after 'in'")
-        return _checked(axis, _values(reader), of_side)
-    reader.take("=", f"'=' or 'in' after the axis '{axis}'")
-    return _checked(axis, (reader.take(_VALUE, f"a value of the axis '{axis}'"),), of_side)
-
-
-def _checked(axis: str, values: tuple[str, ...], of_side: bool) -> AxisCondition:
+        reader.take(r"\[", "a list ('[0.05, 0.1]') after 'in'")
+        values = _list(reader)
+    else:
+        reader.take("=", f"'=' or 'in' after the axis '{axis}'")
+        values = (reader.take(_VALUE, f"a value of the axis '{axis}'"),)
     if axis in OF_A_CELL and not (of_side and axis == "study"):
         raise ValueError(f"a claim cannot ask for '{axis}'; it names fields, or `in study NAME`")
     term(axis, "=", values)
     return AxisCondition(axis, values)
 
 
-def _values(reader: _Reader) -> tuple[str, ...]:
-    if not reader.accept("["):
-        return (reader.take(_VALUE, "a name or a list"),)
-    values = [reader.take(_VALUE, "a value of the list")]
+def _list(reader: _Reader) -> tuple[str, ...]:
+    return tuple(_items(reader, lambda: reader.take(_VALUE, "a value of the list")))
+
+
+def _items(reader: _Reader, item: Callable[[], Item]) -> list[Item]:
+    """Return the items of a list up to its end; `item` reads one."""
+    items = [item()]
     while not reader.accept("]"):
         reader.take(",", "',' or ']'")
-        values.append(reader.take(_VALUE, "a value of the list"))
-    return tuple(values)
+        items.append(item())
+    return items
 
 
 def _check_shares(left: ClaimSide, right: "ClaimSide | float | str", margin: float) -> None:

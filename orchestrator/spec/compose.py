@@ -68,18 +68,11 @@ class Library:
                 raise LookupError(problem)
             data = self.walk(self.file(group, name), group, (f"@{group}", name))
             data.pop("defaults", None)
-            self.entries[group, name] = self._resolved(data, group, name)
+            problems: list[tuple[str, Pointer]] = []
+            self.entries[group, name] = resolved(data, problems)
+            for message, at in problems:
+                self.faults.append(self.fault(message, (f"@{group}", name, *at)))
         return self.entries[group, name]
-
-    def _resolved(self, data: dict[str, Any], group: str, name: str) -> Mapping[str, Any]:
-        if "${" not in repr(data):
-            return data
-
-        problems: list[tuple[str, Pointer]] = []
-        plain = resolved(data, problems)
-        for message, at in problems:
-            self.faults.append(self.fault(message, (f"@{group}", name, *at)))
-        return plain
 
     def walk(
         self,

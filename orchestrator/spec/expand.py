@@ -805,15 +805,6 @@ def variants_of(study: Study, grid: GridRows, builder: Builder) -> list[Variant]
     return [*variants.values()]
 
 
-def cells_of(
-    variants: Iterable[Variant], seeds: Sequence[int], slugs: dict[str, str]
-) -> dict[str, Cell]:
-    """Return the cells of one study by id, by seed and row."""
-    every = list(variants)
-    cells = (variant.with_seed(seed, slugs) for seed in seeds for variant in every)
-    return {cell.id: cell for cell in cells}
-
-
 def _report_duplicate(variant: Variant, twin: str, builder: Builder) -> None:
     row = variant.row
     last = row[-1].assign[-1].pointer if row and row[-1].assign else builder.at
@@ -1000,10 +991,10 @@ def expansion(
     cells: dict[str, Cell] = {}
     slugs: dict[str, str] = {}
     for study, _, variants in checked:
-        added = cells_of(variants, study.seeds[:1] if problems else study.seeds, slugs)
-        for cell in added.values():
-            twin = cells.get(cell.id)
-            cells[cell.id] = cell if twin is None else merged(twin, cell)
+        for seed in study.seeds[:1] if problems else study.seeds:
+            for cell in (variant.with_seed(seed, slugs) for variant in variants):
+                twin = cells.get(cell.id)
+                cells[cell.id] = cell if twin is None else merged(twin, cell)
     found = tuple((builder, variants) for _, builder, variants in checked)
     return Expansion(tuple(cells.values()), tuple(problems), found)
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import models_json_schema
 
 from orchestrator.records import Cell, EvaluationSpec, Published, Sampling, Site
 from orchestrator.settings import Frozen, Settings
@@ -35,9 +36,9 @@ _DEFAULTS = "Entries of config groups this spec begins with, as Hydra composes t
 
 def schema() -> JsonSchema:
     """Return the JSON Schema (draft 2020-12) of spec files."""
-    document = SpecFile.model_json_schema()
-    definitions = document.pop("$defs")
-    properties = document["properties"]
+    files: tuple[type[Frozen], ...] = (SpecFile, *_GROUPS.values())
+    definitions = models_json_schema([(model, "validation") for model in files])[1]["$defs"]
+    properties = definitions["SpecFile"]["properties"]
     study = definitions["StudyFile"]["properties"]
     properties["defaults"] = {
         "type": "array",
@@ -54,24 +55,15 @@ def schema() -> JsonSchema:
     study["exclude"]["items"] = _ref("condition")
     study["include"]["items"] = _ref("fields")
     for name, model in _GROUPS.items():
-        content = model.model_json_schema()
-        definitions |= content.pop("$defs", {})
-        definitions[name] = content
-        properties[name] = {"anyOf": [_NAMED, _ref(name)]}
-    definitions["evaluation"]["properties"]["sampling"] = {"anyOf": [_NAMED, _ref("sampling")]}
-    document["$defs"] = definitions | _language()
+        properties[name] = {"anyOf": [_NAMED, _ref(model.__name__)]}
+    definitions["EvaluationSpec"]["properties"]["sampling"] = properties["sampling"]
     for name in ("EvalTask", "DivergenceTask"):
         definitions[name]["properties"]["when"] = _ref("condition")
-    models = {model.__name__: model for model in _models(SpecFile, *_GROUPS.values())}
-    parts: list[tuple[type[Frozen], JsonSchema]] = [
-        (SpecFile, document),
-        *((model, document["$defs"][name]) for name, model in _GROUPS.items()),
-        *((model, document["$defs"].get(name, {})) for name, model in models.items()),
-    ]
-    for model, part in parts:
-        for name, field in part.get("properties", {}).items():
-            if name in model.model_fields:
-                field["description"] = described(model, name)
+    for model in _models(*files):
+        own = definitions[model.__name__]["properties"]
+        for name in model.model_fields:
+            own[name] = own[name] | {"description": described(model, name)}
+    document = definitions.pop("SpecFile") | {"$defs": definitions | _language()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "orch experiment",
