@@ -150,8 +150,11 @@ MICROS = tuple(
 key that ends in `_per_gpu`."""
 _CHECKS = ("verl/trainer/ppo/ray_trainer.py", "verl/utils/config.py")
 """The file that does, before 0.6.0 and since."""
+LOG_PROBS = f"{ROLLOUT}.calculate_log_probs"
+"""The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
+in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
 OF_CHECKOUT = (
-    *(f"{ACTOR}.grad_clip", f"{ROLLOUT}.top_k", DYNAMIC, *MICROS),
+    *(f"{ACTOR}.grad_clip", f"{ROLLOUT}.top_k", LOG_PROBS, DYNAMIC, *MICROS),
     *(f"{each}_per_gpu" for each in MICROS),
     *(row.key for row in MANIFEST.rows),
 )
@@ -253,9 +256,6 @@ ENGINE_MODE = f"{ROLLOUT}.logprobs_mode"
 """The kind of the engine's log-probabilities; processed_logprobs by default since 0.7.0, which
 brought the key."""
 TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
-LOG_PROBS = f"{ROLLOUT}.calculate_log_probs"
-"""The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
-in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
 MEGATRON = "ppo_megatron_trainer"
 OPEN = (
     *(f"{section}.megatron." for section in (ACTOR, REFERENCE, "critic")),
@@ -362,13 +362,14 @@ def audit(launch: Launch) -> LaunchReading | None:
     folder, name, hidden = _root(entry or MAIN, config or "", launch)
     composed = ComposedKeys([folder, STOCK_FOLDER], name, launch.beside, keys.given)
     keys.opaque = "" if launch.documents else hidden or ("" if keys.given else has_hole(rest))
-    for key in dict.fromkeys((*DEFAULTS, *OF_CHECKOUT)) if launch.words else ():
-        default = TABLES[NEWEST].defaults.get(key)
-        value, file = composed.values.get(key, (default, ""))
+    counts = dict.fromkeys((*DEFAULTS, *OF_CHECKOUT)) if launch.words else ()
+    for key in (each for each in counts if each in composed.values):
+        value, file = composed.values[key]
         text = "null" if value is None else str(value)
-        # What the release has, and a reference to another key, add nothing.
+        # What each release has, and a reference to another key, add nothing.
+        defaults = [each.defaults.get(key) for each in TABLES.values()]
         is_read = "$" not in text or key.partition("_micro_")[1]
-        if is_read and not (keys.has(key) or is_among(text, [default])):
+        if is_read and not (keys.has(key) or all(is_among(text, [each]) for each in defaults)):
             keys.add(key, Given(text, file=file))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
