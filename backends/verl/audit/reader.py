@@ -134,6 +134,8 @@ _IMPORTS = re.compile(r"(?m)^\s*(?:from|import) +verl\.(?:trainer|experimental)\
 MAIN, STOCK_FOLDER = "verl.trainer.main_ppo", "verl/trainer/config"
 MAIN_FILE = "verl/trainer/main_ppo.py"
 ENTROPY = f"{ACTOR}.entropy_coeff"
+_OF_SHELL, _RUN_FOLDER = re.compile(r"(?<!\\)\$\{(\w+):-([^{}]*)\}"), "hydra.run.dir"
+"""A default as a shell writes it, and the key that Hydra resolves in every launch."""
 BYPASS = f"{CORRECTION}.bypass_mode"
 _READ = (
     *KL_KEYS,
@@ -656,6 +658,7 @@ class _Reader(ReleaseReader):
         self._refused_micro_batches(has_kl=bool(in_reward.active or in_loss.active))
         self._refused_layout()
         self._refused_bound()
+        self._refused_defaults()
         if self._refused_advantage():
             source = "verl/trainer/ppo/ray_trainer.py: RayPPOTrainer.__init__"
             self.stops(f"it has no {ADVANTAGE} {advantage}", source, ADVANTAGE)
@@ -835,6 +838,22 @@ class _Reader(ReleaseReader):
         is_new = name not in (None, *KNOWN) and not self.since("0.5.0")
         of_main = self.entry in ("", MAIN)
         return is_new and of_main and not any(str(name) in text for text in texts)
+
+    def _refused_defaults(self) -> None:
+        """Note the first value of a file with a default as a shell writes it: `${A:-b}`.
+
+        OmegaConf takes A for a resolver. Hydra resolves `hydra.run.dir`, main_ppo all the rest.
+        """
+        for key, given in self.keys.given.items():
+            shell = _OF_SHELL.search(given[-1].text) if given[-1].file else None
+            if shell and self.launch.words and (key == _RUN_FOLDER or self.entry == MAIN):
+                name, default = shell.groups()
+                why = (
+                    f"{given[-1].file} gives {key} {shell[0]}, and OmegaConf has no resolver "
+                    f"{name}: write ${{oc.env:{name},{default}}}"
+                )
+                self.note(f"the launch would not start: {why}", key, stops=True, apart=True)
+                break
 
     def _refused_bound(self) -> None:
         """Note if the policy loss of a release that is named refuses its own bound."""
