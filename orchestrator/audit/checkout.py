@@ -236,9 +236,13 @@ def _is_text(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+def is_off(given: Given) -> bool:
+    """Return True for a value that turns a key off."""
+    return given.text.strip().lower() in OFF
+
+
 def may_decide(key: str, given: Given) -> bool:
     """Return True if an unknown key's name says that it may change the KL or its samples, if on."""
     last = key.rpartition(".")[2]
-    is_on = given.text.strip().lower() not in OFF
     is_named = DECIDES.search(last) and not _OF_ANOTHER.search(key)
-    return is_on and bool(is_named or SEARCHES.search(last))
+    return not is_off(given) and bool(is_named or SEARCHES.search(last))

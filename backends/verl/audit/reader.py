@@ -364,14 +364,13 @@ def audit(launch: Launch) -> LaunchReading | None:
     folder, name, hidden = _root(entry or MAIN, config or "", launch)
     composed = ComposedKeys([folder, STOCK_FOLDER], name, launch.beside, keys.given)
     keys.opaque = "" if launch.documents else hidden or ("" if keys.given else has_hole(rest))
-    counts = dict.fromkeys((*DEFAULTS, *OF_CHECKOUT)) if launch.words else ()
-    for key in (each for each in counts if each in composed.values):
-        value, file = composed.values[key]
+    oldest = TABLES[min(TABLES, key=version_tuple)].defaults
+    for key in dict.fromkeys((*DEFAULTS, *OF_CHECKOUT)) if launch.words else ():
+        value, file = composed.values.get(key, (oldest.get(key), ""))
         text = "null" if value is None else str(value)
-        # What each release has, and a reference to another key, add nothing.
-        defaults = [each.defaults.get(key) for each in TABLES.values()]
+        # What the release has, and a reference to another key, add nothing.
         is_read = "$" not in text or key.partition("_micro_")[1]
-        if is_read and not (keys.has(key) or all(is_among(text, [each]) for each in defaults)):
+        if is_read and not (keys.has(key) or is_among(text, [oldest.get(key)])):
             keys.add(key, Given(text, file=file))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
@@ -840,19 +839,15 @@ class _Reader(ReleaseReader):
         return is_new and of_main and not any(str(name) in text for text in texts)
 
     def _refused_defaults(self) -> None:
-        """Note the first value of a file with a default as a shell writes it: `${A:-b}`.
-
-        OmegaConf takes A for a resolver. Hydra resolves `hydra.run.dir`, main_ppo all the rest.
-        """
+        """Note a file's first default as a shell writes it: main_ppo resolves every value."""
         for key, given in self.keys.given.items():
             shell = _OF_SHELL.search(given[-1].text) if given[-1].file else None
             if shell and self.launch.words and (key == _RUN_FOLDER or self.entry == MAIN):
-                name, default = shell.groups()
                 why = (
-                    f"{given[-1].file} gives {key} {shell[0]}, and OmegaConf has no resolver "
-                    f"{name}: write ${{oc.env:{name},{default}}}"
+                    f"the launch would not start: {given[-1].file} gives {key} {shell[0]}, and "
+                    f"OmegaConf has no resolver {shell[1]}: write ${{oc.env:{shell[1]},{shell[2]}}}"
                 )
-                self.note(f"the launch would not start: {why}", key, stops=True, apart=True)
+                self.note(why, key, stops=True, apart=True)
                 break
 
     def _refused_bound(self) -> None:
