@@ -322,7 +322,7 @@ def _deciding(
 
 
 def _with_fork_sizes(reading: LaunchReading, keys: Iterable[KeyFinding]) -> LaunchReading:
-    """Return the reading, of unknown regime if a fork's key may be the batch or make samples old."""
+    """Return the reading; of unknown regime if a key of a fork may be the batch or age samples."""
     own = [each.key for each in keys if each.fork]
     whys = [f"{key} is a fork's key and may be the batch" for key in own if _SIZE.match(key)]
     if reading.regime.on_policy is not False:
