@@ -95,7 +95,7 @@ HOOKS = OwnHooks(
         r"(actor_rollout_|_?compute_)?ref(_log_prob|_policy_wg|_in_actor)?|use_(reference_policy|kl_\w+)",
     ),
     stock=r"(?:^|/)verl/trainer/main\.py$"
-    rf"|^verl/(?:trainer/(?:main_(?:ppo\w*|generation\w*|eval|fastrl))|experimental/(?:{_EXPERIMENTS}))\.py$"
+    rf"|^verl/(?:trainer/(?:main_(?:ppo(?:_sync|_monarch)?|generation\w*|eval|fastrl))|experimental/(?:{_EXPERIMENTS}))\.py$"
     r"|(?:^|/)orch_\w+\.py$|^verl/trainer/fsdp_sft_trainer\.py$"
     rf"|^(?:verl/)?recipe/(?:{_RECIPES})/",
 )

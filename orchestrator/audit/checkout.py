@@ -25,6 +25,11 @@ DECIDES = re.compile(
     re.IGNORECASE,
 )
 """Keys whose name says that they may change the KL, its reference, its size or the policy loss."""
+_OF_ANOTHER = re.compile(
+    r"grad\w*_clip|clip_grad|(^|\.)(optim|critic|reward_model)\.(?!.*(kl|ref|std|normali))",
+    re.IGNORECASE,
+)
+"""Keys of a gradient's clip, of an optimizer and of another model: none is of the policy loss."""
 SEARCHES = re.compile(
     r"(^|[_.-])(beams?|mcts|tree_search|search_(algo\w*|method|strategy))([_.-]|$)", re.IGNORECASE
 )
@@ -231,8 +236,13 @@ def _is_text(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+def is_off(given: Given) -> bool:
+    """Return True for a value that turns a key off."""
+    return given.text.strip().lower() in OFF
+
+
 def may_decide(key: str, given: Given) -> bool:
     """Return True if an unknown key's name says that it may change the KL or its samples, if on."""
     last = key.rpartition(".")[2]
-    is_on = given.text.strip().lower() not in OFF
-    return is_on and bool(DECIDES.search(last) or SEARCHES.search(last))
+    is_named = DECIDES.search(last) and not _OF_ANOTHER.search(key)
+    return not is_off(given) and bool(is_named or SEARCHES.search(last))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from orchestrator.analysis.text import MOST_NAMED, few
 from orchestrator.audit import own_code
 from orchestrator.audit.bounds import Bound, bound, bound_notes
-from orchestrator.audit.checkout import DECIDES, ChangedCode, may_decide
+from orchestrator.audit.checkout import DECIDES, ChangedCode, is_off, may_decide
 from orchestrator.audit.code_beside import CodeBeside
 from orchestrator.audit.key_check import KeyFinding, key_findings
 from orchestrator.audit.libraries import marks
@@ -200,6 +200,8 @@ _SIZE = re.compile(
     r"(?!.*(?:\.rollout\.|micro|reward|_val)).*(?:batch_?size|num_updates|(ppo|train)_epochs)", re.I
 )
 """A fork's key that may give the number of updates of a batch, and not of sampling or a part."""
+_AGE = re.compile(r"partial_rollout|stale|off_?policy|async", re.I)
+"""A fork's key that may train on samples of a policy before the present one."""
 _ADVISED = re.compile(r"([A-Za-z_][\w.]*\.[\w.]+)=([\w.+-]+)")
 """A setting in the advice of a note: `a.b=c`."""
 
@@ -320,14 +322,17 @@ def _deciding(
 
 
 def _with_fork_sizes(reading: LaunchReading, keys: Iterable[KeyFinding]) -> LaunchReading:
-    """Return the reading; of a fork's key that may be the batch, without a number of updates."""
-    sizes = [each.key for each in keys if each.fork and _SIZE.match(each.key)]
-    if not sizes:
+    """Return the reading; of unknown regime if a key of a fork may be the batch or age samples."""
+    own = [each.key for each in keys if each.fork]
+    whys = [f"{key} is a fork's key and may be the batch" for key in own if _SIZE.match(key)]
+    if reading.regime.on_policy is not False:
+        old = (key for key in own if _AGE.search(key) and not is_off(reading.given[key][-1]))
+        whys += [f"{key} is a fork's key and may make the samples old" for key in old]
+    if not whys:
         return reading
-    why = f"{sizes[0]} is a fork's key and may be the batch"
     around = reading.surroundings
     around = around and replace(around, one_update=False)
-    return replace(reading, regime=TrainingRegime(None, why), surroundings=around)
+    return replace(reading, regime=TrainingRegime(None, whys[0]), surroundings=around)
 
 
 def _if_left(
@@ -455,7 +460,8 @@ def _contradictions(reading: LaunchReading, launch: Launch) -> Iterator[AuditNot
             f"the command ends before line {cut.line}, at a comment or a line without `\\`: the "
             "flags that follow are not handed to it"
         )
-        yield AuditNote(f"{text} ({named} among them)" if named else text, (cut.line,))
+        text = f"{text} ({named} among them)" if named else text
+        yield AuditNote(text, (cut.line,), of_text=True)
     is_pinned = _named_as(reading, launch) == "named"
     says = "the launch would not start" if is_pinned else f"{reading.version} refuses it"
     for note in reading.contradictions:

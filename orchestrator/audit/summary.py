@@ -137,6 +137,8 @@ def _what_decides(finding: AuditFinding, wrong: list[str]) -> str:
     if finding.release_guessed and any(each.release for each in finding.possibilities):
         hint = f" ({finding.hint})" if finding.hint else ""
         decides = f"name the release: --library {finding.library}@VERSION{hint}"
+    if of_text := [each.text for each in finding.contradictions if each.of_text]:
+        return f"mend this first: {of_text[0]}; then {decides}"
     if not wrong or _is_of_a_fork(finding):
         return decides
     return f"{decides}; in {finding.library} {finding.version} mend this, too: {wrong[0]}"

@@ -164,6 +164,8 @@ class AuditNote:
     it stops too, it does so whatever the release."""
     of_advantage: bool = False
     """True if it holds for the library's own advantage alone."""
+    of_text: bool = False
+    """True if the text of the script has it, whatever the library and its release."""
 
 
 class OwnCode(NamedTuple):

@@ -134,6 +134,8 @@ _IMPORTS = re.compile(r"(?m)^\s*(?:from|import) +verl\.(?:trainer|experimental)\
 MAIN, STOCK_FOLDER = "verl.trainer.main_ppo", "verl/trainer/config"
 MAIN_FILE = "verl/trainer/main_ppo.py"
 ENTROPY = f"{ACTOR}.entropy_coeff"
+_OF_SHELL, _RUN_FOLDER = re.compile(r"(?<!\\)\$\{(\w+):-([^{}]*)\}"), "hydra.run.dir"
+"""A default as a shell writes it, and the key that Hydra resolves in every launch."""
 BYPASS = f"{CORRECTION}.bypass_mode"
 _READ = (
     *KL_KEYS,
@@ -150,8 +152,11 @@ MICROS = tuple(
 key that ends in `_per_gpu`."""
 _CHECKS = ("verl/trainer/ppo/ray_trainer.py", "verl/utils/config.py")
 """The file that does, before 0.6.0 and since."""
+LOG_PROBS = f"{ROLLOUT}.calculate_log_probs"
+"""The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
+in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
 OF_CHECKOUT = (
-    *(f"{ACTOR}.grad_clip", f"{ROLLOUT}.top_k", DYNAMIC, *MICROS),
+    *(f"{ACTOR}.grad_clip", f"{ROLLOUT}.top_k", LOG_PROBS, DYNAMIC, *MICROS),
     *(f"{each}_per_gpu" for each in MICROS),
     *(row.key for row in MANIFEST.rows),
 )
@@ -253,9 +258,6 @@ ENGINE_MODE = f"{ROLLOUT}.logprobs_mode"
 """The kind of the engine's log-probabilities; processed_logprobs by default since 0.7.0, which
 brought the key."""
 TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
-LOG_PROBS = f"{ROLLOUT}.calculate_log_probs"
-"""The key that puts the engine's log-probabilities into a batch; true by default from 0.9.0, false
-in 0.7.0 and 0.8.0 (trainer/config/rollout/rollout.yaml)."""
 MEGATRON = "ppo_megatron_trainer"
 OPEN = (
     *(f"{section}.megatron." for section in (ACTOR, REFERENCE, "critic")),
@@ -362,13 +364,13 @@ def audit(launch: Launch) -> LaunchReading | None:
     folder, name, hidden = _root(entry or MAIN, config or "", launch)
     composed = ComposedKeys([folder, STOCK_FOLDER], name, launch.beside, keys.given)
     keys.opaque = "" if launch.documents else hidden or ("" if keys.given else has_hole(rest))
+    oldest = TABLES[min(TABLES, key=version_tuple)].defaults
     for key in dict.fromkeys((*DEFAULTS, *OF_CHECKOUT)) if launch.words else ():
-        default = TABLES[NEWEST].defaults.get(key)
-        value, file = composed.values.get(key, (default, ""))
+        value, file = composed.values.get(key, (oldest.get(key), ""))
         text = "null" if value is None else str(value)
         # What the release has, and a reference to another key, add nothing.
         is_read = "$" not in text or key.partition("_micro_")[1]
-        if is_read and not (keys.has(key) or is_among(text, [default])):
+        if is_read and not (keys.has(key) or is_among(text, [oldest.get(key)])):
             keys.add(key, Given(text, file=file))
     if entry is not None and entry.endswith(".sh"):
         keys.opaque = f"it may come from {shown(entry)}, which this file calls"
@@ -655,6 +657,7 @@ class _Reader(ReleaseReader):
         self._refused_micro_batches(has_kl=bool(in_reward.active or in_loss.active))
         self._refused_layout()
         self._refused_bound()
+        self._refused_defaults()
         if self._refused_advantage():
             source = "verl/trainer/ppo/ray_trainer.py: RayPPOTrainer.__init__"
             self.stops(f"it has no {ADVANTAGE} {advantage}", source, ADVANTAGE)
@@ -834,6 +837,18 @@ class _Reader(ReleaseReader):
         is_new = name not in (None, *KNOWN) and not self.since("0.5.0")
         of_main = self.entry in ("", MAIN)
         return is_new and of_main and not any(str(name) in text for text in texts)
+
+    def _refused_defaults(self) -> None:
+        """Note a file's first default as a shell writes it: main_ppo resolves every value."""
+        for key, given in self.keys.given.items():
+            shell = _OF_SHELL.search(given[-1].text) if given[-1].file else None
+            if shell and self.launch.words and (key == _RUN_FOLDER or self.entry == MAIN):
+                why = (
+                    f"the launch would not start: {given[-1].file} gives {key} {shell[0]}, and "
+                    f"OmegaConf has no resolver {shell[1]}: write ${{oc.env:{shell[1]},{shell[2]}}}"
+                )
+                self.note(why, key, stops=True, apart=True)
+                break
 
     def _refused_bound(self) -> None:
         """Note if the policy loss of a release that is named refuses its own bound."""
