@@ -258,10 +258,9 @@ def _learning_rate(run: Run) -> CauseFound | None:
         f"the KL to the reference policy moves by {largest:.3g} nats a response within few train "
         f"steps and ends at {end:.3g}; its best or last reward needs {needed:.2g}"
     )
-    at_once = early or course.at_fall is None
-    certainty: Certainty = "sure" if at_once and largest > 3 else "likely"
+    certainty: Certainty = "sure" if early and largest > 3 else "likely"
     differs = (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS
-    if differs or not lost or not trace.from_start:
+    if differs or not lost or not trace.from_start or len(moved) < _FEWEST_TO_GAIN:
         certainty = "possible"  # an engine that differs comes first
     return CauseFound("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
 
