@@ -674,6 +674,8 @@ def _untold(run: Run, first: CauseFound | None) -> Iterator[str]:
         yield f"why a value is not finite: {trace.fault}"
     absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if trace.get(name) is None}
     is_sure = first is not None and first.certainty == "sure"
+    if first is None or first.evidence[-1:] != run.fall:
+        yield from (f"why {each.text}" for each in run.fall)
     if run.hurt and not is_sure:
         if KL in absent and facts.has_kl is not False:
             no_term = trace.get(TERM) is None

@@ -20,7 +20,7 @@ from orchestrator.audit.diagnose.run import (
     Run,
 )
 from orchestrator.audit.diagnose.term import KL, TERM
-from orchestrator.audit.diagnose.trace import CUT, LONGEST, PROBABILITY, Trace, running_mean
+from orchestrator.audit.diagnose.trace import CUT, LONGEST, PROBABILITY, STD, Trace, running_mean
 
 SHOWN = (
     *("staleness", "engine_mismatch", "length", "length_collapse", "other_reference"),
@@ -132,11 +132,9 @@ def _reaches_limit(run: Run) -> CauseFound | None:
     lengths = run.trace.values(LENGTH)
     limit = np.nanmax(lengths, initial=0.0)
     at = np.flatnonzero(lengths == limit)
-    if (
-        run.trace.get(CUT) is not None
-        or limit < _LONG
-        or 3 * np.sum(lengths % 1 > 0) < len(lengths)
-    ):
+    below = lengths[lengths < limit]
+    is_mean = len(below) > 0 and 3 * np.sum(below % 1 > 0) >= len(below)
+    if run.trace.get(CUT) is not None or limit < _LONG or not is_mean:
         return None
     if limit % 1 or len(at) < max(_OFTEN, 0.05 * len(lengths)):
         return None
@@ -183,6 +181,25 @@ def _lost_signal(run: Run) -> CauseFound | None:
     else:
         return None
     return CauseFound("no_signal", "possible", (run.shown(-len(late), REWARD, text),))
+
+
+def _alike(run: Run) -> CauseFound | None:
+    """Find groups most of which have equal rewards, of a reward that does not rise."""
+    silent = run.trace.values(SILENT)
+    unit = "rows" if np.isnan(silent).all() else "groups"
+    if unit == "rows":
+        silent = np.where(np.isfinite(run.trace.values(STD)), run.trace.is_silent, np.nan)
+    silent = silent[np.isfinite(silent)]
+    if not run.hurt or run.course.won or len(silent) < _FEWEST_SILENT or silent.mean() <= 0.5:
+        return None
+    text = f"in {silent.mean():.0%} of the {unit} all rewards are equal: only the rest teaches"
+    early = silent[: max(len(silent) // 3, 1)]  # groups that become alike may have lost the signal
+    certainty: Certainty = "likely" if min(silent.mean(), early.mean()) > 0.8 else "possible"
+    return CauseFound("no_signal", certainty, (run.shown(0, SILENT, text), *run.fall))
+
+
+_FEWEST_SILENT = 8
+"""Rows of groups without a difference that make a rule."""
 
 
 def _short(run: Run) -> CauseFound | None:
@@ -341,6 +358,7 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     _reaches_limit,
     _explodes,
     _lost_signal,
+    _alike,
     _short,
     other_reference,
     _grows,

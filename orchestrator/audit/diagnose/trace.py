@@ -286,13 +286,15 @@ def running_mean(values: Series, window: int) -> Series:
 def noise(values: Series) -> float:
     """Return the standard deviation of one step's value around its trend, from differences of
     neighbours; 0 with fewer than three values. Of neighbours that are mostly equal those that
-    differ count, by the root of their share, but for a fall of three steps."""
+    differ count, by the root of their share, but for a fall of three steps: moves that go one way."""
     finite = values[np.isfinite(values)]
     if len(finite) < 3:
         return 0.0
-    moves = np.abs(np.diff(finite))
+    signed = np.diff(finite)
+    moves = np.abs(signed)
     differ = moves[moves > 0]
     if 2 * len(differ) <= len(moves):
         share = len(differ) / len(moves)
-        return float(np.median(differ) * np.sqrt(share / 2)) if len(differ) > 3 else 0.0
+        returns = len(differ) > 3 or 2 * abs(signed.sum()) < moves.sum()
+        return float(np.median(differ) * np.sqrt(share / 2)) if returns else 0.0
     return float(np.median(moves) / (0.6745 * np.sqrt(2)))
