@@ -20,7 +20,7 @@ from orchestrator.audit.diagnose.run import (
     Run,
 )
 from orchestrator.audit.diagnose.term import KL, TERM
-from orchestrator.audit.diagnose.trace import CUT, LONGEST, PROBABILITY, STD, Trace, running_mean
+from orchestrator.audit.diagnose.trace import CUT, LONGEST, PROBABILITY, Trace, running_mean
 
 SHOWN = (
     *("staleness", "engine_mismatch", "length", "length_collapse", "other_reference"),
@@ -184,17 +184,18 @@ def _lost_signal(run: Run) -> CauseFound | None:
 
 
 def _alike(run: Run) -> CauseFound | None:
-    """Find groups most of which have equal rewards, of a reward that does not rise."""
-    silent = run.trace.values(SILENT)
-    unit = "rows" if np.isnan(silent).all() else "groups"
-    if unit == "rows":
-        silent = np.where(np.isfinite(run.trace.values(STD)), run.trace.is_silent, np.nan)
-    silent = silent[np.isfinite(silent)]
-    if not run.hurt or run.course.won or len(silent) < _FEWEST_SILENT or silent.mean() <= 0.5:
+    """Find groups most of which have equal rewards, of a reward that does not rise. Groups that
+    become alike late have lost their signal by something else."""
+    silent, unit = run.trace.values(SILENT), "groups"
+    if np.isnan(silent).all():
+        silent, unit = run.trace.is_silent.astype(np.float64), "rows"
+    share = float(np.nanmean(silent))
+    early = float(np.nanmean([share, *silent[: len(silent) // 3]]))
+    is_few = len(silent) < _FEWEST_SILENT or share < 0.5 or early < 0.25
+    if is_few or not run.hurt or run.course.won:
         return None
-    text = f"in {silent.mean():.0%} of the {unit} all rewards are equal: only the rest teaches"
-    early = silent[: max(len(silent) // 3, 1)]  # groups that become alike may have lost the signal
-    certainty: Certainty = "likely" if min(silent.mean(), early.mean()) > 0.8 else "possible"
+    text = f"in {share:.0%} of the {unit} all rewards are equal: only the rest teaches"
+    certainty: Certainty = "likely" if min(share, early) > 0.8 and silent[0] > 0.7 else "possible"
     return CauseFound("no_signal", certainty, (run.shown(0, SILENT, text), *run.fall))
 
 
