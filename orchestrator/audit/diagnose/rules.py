@@ -518,7 +518,9 @@ def _reward_hacking(run: Run) -> CauseFound | None:
         if other is None or (_is_summand(run, name) and not signs.grows(run)):
             continue
         lost = other.start - other.end > 4 * other.error_of_start and other.start > 0
-        if other.fell or (lost and other.end < 0.9 * other.start):
+        most = max(4 * other.error_of_start, 0.5 * (other.best - other.start))
+        back = other.best - other.end > most
+        if other.fell or (other.rose and back) or (lost and other.end < 0.9 * other.start):
             high = max(other.start, other.best)
             text = f"it falls from {high:.2g} to {other.end:.2g} while the reward rises"
             at = other.at_fall if other.at_fall is not None else len(values) - 1
@@ -674,7 +676,7 @@ def _untold(run: Run, first: CauseFound | None) -> Iterator[str]:
         yield f"why a value is not finite: {trace.fault}"
     absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if trace.get(name) is None}
     is_sure = first is not None and first.certainty == "sure"
-    if first is None or first.evidence[-1:] != run.fall:
+    if first is None:
         yield from (f"why {each.text}" for each in run.fall)
     if run.hurt and not is_sure:
         if KL in absent and facts.has_kl is not False:

@@ -84,7 +84,8 @@ def _engine(run: Run) -> CauseFound | None:
     """Find an engine that differs: from the first step on, or, with fresh samples, later."""
     until = run.course.before_the_fall
     first, late = (run.mean(MISMATCH, part) or 0.0 for part in (slice(0, 1), until))
-    late = max(late, run.mean(MISMATCH, run.ends[1]) or 0.0)
+    if not run.course.fell:  # what differs after a fall is its consequence
+        late = max(late, run.mean(MISMATCH, run.ends[1]) or 0.0)
     apart = run.mean(PROBABILITY, until) or 0.0
     stale = (run.mean(STALENESS, until) or run.facts.staleness or 0) >= _STALE
     certainty: Certainty = "likely" if run.hurt or first > _VERY_FAR else "possible"
@@ -189,8 +190,8 @@ def _alike(run: Run) -> CauseFound | None:
     silent, unit = run.trace.values(SILENT), "groups"
     if np.isnan(silent).all():
         silent, unit = run.trace.is_silent.astype(np.float64), "rows"
-    share = float(np.nanmean(silent))
-    early = float(np.nanmean([share, *silent[: len(silent) // 3]]))
+    share = np.nanmean(silent)
+    early = np.nanmean([share, *silent[: len(silent) // 3]])
     is_few = len(silent) < _FEWEST_SILENT or share < 0.5 or early < 0.25
     if is_few or not run.hurt or run.course.won:
         return None
