@@ -426,7 +426,6 @@ TAIL = np.where(np.arange(STEPS) % 20 == 10, 50.0, 1.0)
 FAR = {"kl": 7 * LEFT, "loss": 7e-6 * LEFT, "completions__mean_length": 6.0}
 ALL_CUT = {"completions__clipped_ratio": 1.0, "completions__mean_length": 3900.0}
 BETWEEN = {"completions__min_length": 2200.0, "completions__max_length": 6400.0}
-SPARSE = np.arange(STEPS) % 12 == 7
 NOT_SAID: dict[str, tuple[str, dict[str, Values]]] = {
     "a KL that the log begins with": ("learning_rate", {**LOST, KL: noisy(1700, noise=400)}),
     "a rate of 0": ("learning_rate", {**LOST, KL: 300 * LEFT, "train__learning_rate": 8e-9}),
@@ -456,7 +455,6 @@ NOT_SAID: dict[str, tuple[str, dict[str, Values]]] = {
         "reward_hacking",
         {"reward": RISING, "kl": 2 * LATE, "rewards__a__mean": 0.03 * (np.arange(STEPS) == 60)},
     ),
-    "a mean of few large rewards": ("nothing_wrong", {"reward": np.where(SPARSE, 4.0, 0.0)}),
     "a penalty": ("unpaid_part", {"reward": RISING, "rewards__penalty": 0.0}),
     "no gain": ("nothing_wrong", {"reward": np.r_[[0.127] * 3, noisy(0, 0.15, 0.13)[3:]]}),
 }
