@@ -9,6 +9,7 @@ import click
 
 from orchestrator.audit.diagnose import Diagnosis, TrainingFacts, diagnose, trace_of
 from orchestrator.audit.diagnose.causes import CAUSES
+from orchestrator.audit.diagnose.course import REWARD
 from orchestrator.audit.diagnose.facts import facts_of, facts_of_finding
 from orchestrator.audit.libraries import Projects
 from orchestrator.audit.pipeline import audit_file
@@ -201,7 +202,8 @@ def _print(answer: Diagnosis) -> None:
             click.echo(common.hanging(label, f"{answer.unit} {evidence.step}: {evidence.text}."))
         click.echo(common.hanging("Change", first.change))
     for other in answer.candidates[1 : None if is_verbose() else 3]:
-        shown = f"{answer.unit} {other.first}: {other.evidence[0].text}"
+        own = next((e for e in other.evidence if e.metric != REWARD), other.evidence[0])
+        shown = f"{answer.unit} {own.step}: {own.text}"
         text = f"{CAUSES[other.cause].words} ({other.certainty}, {shown})"
         click.echo(common.hanging("Also", _sentence(text)))
     for note in answer.notes:

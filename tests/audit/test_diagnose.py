@@ -350,6 +350,22 @@ SIGNS: dict[str, tuple[str, dict[str, Values]]] = {
         "cut_from_start",
         {"reward": RISING, "completion_length": np.minimum(noisy(200, 170, noise=15), 200)},
     ),
+    "most responses at the limit": (
+        "cut_from_start",
+        {"reward": STILL, "completion_length": np.where(np.arange(STEPS) % 4, 200.0, 180.3)},
+    ),
+    "groups that are mostly alike": (
+        "no_signal",
+        {"reward": STILL, "reward_std": np.where(np.arange(STEPS) % 10, 0.0, 0.2), "loss": 0.0},
+    ),
+    "a score of what is right that falls": (
+        "reward_hacking",
+        {"reward": RISING, "loss": 0.0, "gold_acc": noisy(0.6, 0.2)},
+    ),
+    "a score of what is right that falls back": (
+        "reward_hacking",
+        {"reward": RISING, "loss": 0.0, "gold_acc": noisy(0.45, 0.6, 0.45, noise=0.005)},
+    ),
     "a KL that grows at once": (
         "kl_without_effect",
         {"reward": STILL, "kl": np.where(np.arange(STEPS) < 15, 0.002, noisy(2.6, 2.6))},
@@ -435,6 +451,10 @@ NOT_SAID: dict[str, tuple[str, dict[str, Values]]] = {
     "a slow rise": ("no_gain", {"reward": noisy(2.0, 2.06)}),
     "a text of many words": ("entropy_growth", {"reward": RISING, "entropy": noisy(0.5, 1.5)}),
     "a clip under a rising reward": ("minibatches", {"reward": RISING, "clip_fraction": 0.05}),
+    "one paid row": (
+        "reward_hacking",
+        {"reward": RISING, "kl": 2 * LATE, "rewards__a__mean": 0.03 * (np.arange(STEPS) == 60)},
+    ),
     "a penalty": ("unpaid_part", {"reward": RISING, "rewards__penalty": 0.0}),
     "no gain": ("nothing_wrong", {"reward": np.r_[[0.127] * 3, noisy(0, 0.15, 0.13)[3:]]}),
 }
@@ -446,6 +466,14 @@ def test_what_a_healthy_log_may_look_like(name: str) -> None:
     run = log(**columns)
     found = said(run, library=origin_of(run).library or "trl").candidates
     assert wrong not in {each.cause for each in found}
+
+
+def test_a_rate_is_sure_on_enough_rows_and_after_a_fall_that_was_found() -> None:
+    run = log(train__reward_mean=FALLING[::10].repeat(10), train__kl_reference=40 * LEFT)
+    few = replace(run, rows=run.rows[::10])
+    assert all(each.certainty != "sure" for each in said(few).candidates)
+    fall = said(log(train__reward_mean=FALLING)).untold[0]
+    assert fall.startswith("why the reward falls")
 
 
 def test_two_rows_can_tell_that_nothing_differs() -> None:

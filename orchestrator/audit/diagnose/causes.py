@@ -18,7 +18,7 @@ CAUSES: dict[str, Cause] = {
         "Change nothing.",
     ),
     "no_signal": Cause(
-        "the reward is the same for all responses, so that there is nothing to learn from",
+        "the rewards of a group are all alike, so that there is nothing to learn from",
         "Score some responses by hand: the answer may not be parsed, may be cut off before its "
         "end, or be the same in all of them; or the problems are far too hard or too easy.",
     ),

@@ -8,6 +8,8 @@ import numpy as np
 from orchestrator.audit.diagnose.trace import FEWEST_STEPS, Series, noise, running_mean, window_of
 
 REWARD = "train/reward_mean"
+_MEAN_MOVE = 2 / math.sqrt(math.pi)
+"""Mean distance of two normal values, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ def course_of(values: Series | None) -> Course | None:
     end = float(np.mean(rewards[-window:]))
     at_best = int(np.nanargmax(full))
     best = float(full[at_best])
-    deviation = noise(rewards)
+    # The median of moves has no part in the few large ones of a reward that is often one number.
+    deviation = max(noise(rewards), float(np.mean(np.abs(np.diff(rewards)))) / _MEAN_MOVE)
     error = 4 * deviation * math.sqrt(1 / window + 1 / few)
     largest = max(abs(start), abs(best), abs(end))
     count = len(rewards)

@@ -258,10 +258,9 @@ def _learning_rate(run: Run) -> CauseFound | None:
         f"the KL to the reference policy moves by {largest:.3g} nats a response within few train "
         f"steps and ends at {end:.3g}; its best or last reward needs {needed:.2g}"
     )
-    at_once = early or course.at_fall is None
-    certainty: Certainty = "sure" if at_once and largest > 3 else "likely"
+    certainty: Certainty = "sure" if early and largest > 3 else "likely"
     differs = (run.mean(MISMATCH, slice(0, 1)) or 0.0) > ENGINE_NATS
-    if differs or not lost or not trace.from_start:
+    if differs or not lost or not trace.from_start or len(moved) < _FEWEST_TO_GAIN:
         certainty = "possible"  # an engine that differs comes first
     return CauseFound("learning_rate", certainty, (run.shown(at, KL, text), *run.fall))
 
@@ -519,7 +518,9 @@ def _reward_hacking(run: Run) -> CauseFound | None:
         if other is None or (_is_summand(run, name) and not signs.grows(run)):
             continue
         lost = other.start - other.end > 4 * other.error_of_start and other.start > 0
-        if other.fell or (lost and other.end < 0.9 * other.start):
+        most = max(4 * other.error_of_start, 0.5 * (other.best - other.start))
+        back = other.best - other.end > most
+        if other.fell or (other.rose and back) or (lost and other.end < 0.9 * other.start):
             high = max(other.start, other.best)
             text = f"it falls from {high:.2g} to {other.end:.2g} while the reward rises"
             at = other.at_fall if other.at_fall is not None else len(values) - 1
@@ -675,6 +676,8 @@ def _untold(run: Run, first: CauseFound | None) -> Iterator[str]:
         yield f"why a value is not finite: {trace.fault}"
     absent = {name for name in (KL, ENTROPY, RATIO, MISMATCH, CLIP) if trace.get(name) is None}
     is_sure = first is not None and first.certainty == "sure"
+    if first is None:
+        yield from (f"why {each.text}" for each in run.fall)
     if run.hurt and not is_sure:
         if KL in absent and facts.has_kl is not False:
             no_term = trace.get(TERM) is None

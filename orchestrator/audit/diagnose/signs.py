@@ -84,7 +84,8 @@ def _engine(run: Run) -> CauseFound | None:
     """Find an engine that differs: from the first step on, or, with fresh samples, later."""
     until = run.course.before_the_fall
     first, late = (run.mean(MISMATCH, part) or 0.0 for part in (slice(0, 1), until))
-    late = max(late, run.mean(MISMATCH, run.ends[1]) or 0.0)
+    if not run.course.fell:  # what differs after a fall is its consequence
+        late = max(late, run.mean(MISMATCH, run.ends[1]) or 0.0)
     apart = run.mean(PROBABILITY, until) or 0.0
     stale = (run.mean(STALENESS, until) or run.facts.staleness or 0) >= _STALE
     certainty: Certainty = "likely" if run.hurt or first > _VERY_FAR else "possible"
@@ -132,11 +133,9 @@ def _reaches_limit(run: Run) -> CauseFound | None:
     lengths = run.trace.values(LENGTH)
     limit = np.nanmax(lengths, initial=0.0)
     at = np.flatnonzero(lengths == limit)
-    if (
-        run.trace.get(CUT) is not None
-        or limit < _LONG
-        or 3 * np.sum(lengths % 1 > 0) < len(lengths)
-    ):
+    below = lengths[lengths < limit]
+    is_mean = len(below) > 0 and 3 * np.sum(below % 1 > 0) >= len(below)
+    if run.trace.get(CUT) is not None or limit < _LONG or not is_mean:
         return None
     if limit % 1 or len(at) < max(_OFTEN, 0.05 * len(lengths)):
         return None
@@ -183,6 +182,26 @@ def _lost_signal(run: Run) -> CauseFound | None:
     else:
         return None
     return CauseFound("no_signal", "possible", (run.shown(-len(late), REWARD, text),))
+
+
+def _alike(run: Run) -> CauseFound | None:
+    """Find groups most of which have equal rewards, of a reward that does not rise. Groups that
+    become alike late have lost their signal by something else."""
+    silent, unit = run.trace.values(SILENT), "groups"
+    if np.isnan(silent).all():
+        silent, unit = run.trace.is_silent.astype(np.float64), "rows"
+    share = np.nanmean(silent)
+    early = np.nanmean([share, *silent[: len(silent) // 3]])
+    is_few = len(silent) < _FEWEST_SILENT or share < 0.5 or early < 0.25
+    if is_few or not run.hurt or run.course.won:
+        return None
+    text = f"in {share:.0%} of the {unit} all rewards are equal: only the rest teaches"
+    certainty: Certainty = "likely" if min(share, early) > 0.8 and silent[0] > 0.7 else "possible"
+    return CauseFound("no_signal", certainty, (run.shown(0, SILENT, text), *run.fall))
+
+
+_FEWEST_SILENT = 8
+"""Rows of groups without a difference that make a rule."""
 
 
 def _short(run: Run) -> CauseFound | None:
@@ -341,6 +360,7 @@ SIGNS: tuple[Callable[[Run], CauseFound | None], ...] = (
     _reaches_limit,
     _explodes,
     _lost_signal,
+    _alike,
     _short,
     other_reference,
     _grows,

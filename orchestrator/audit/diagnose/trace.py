@@ -157,7 +157,7 @@ def trace_of(
             meant = table.row(name, meant_place) if table else None
             if meant is not None and not meant.ours and meant.meaning.startswith(NO_REFERENCE_KL):
                 namesakes.setdefault(name, (meant.meaning, []))[1].append(value)
-            if _SCORE.fullmatch(name):
+            if _SCORE.fullmatch((renames or {}).get(name, name)):
                 scores.setdefault(name, {})[step] = value
     for values in by_step.values():
         # The libraries' names are of means over tokens; one of orch's cells may be of responses.
@@ -231,10 +231,11 @@ def _named(
 
 _SCORE = re.compile(
     r"(?:train/|eval_)?rewards/(?:.+/mean|[^/]+)|val-core/.+/mean@\d+"
-    r"|(?!.*(?:std|max|min|length|loss|entropy|kl))(?:eval|val|valid|validation|test|held_?out)"
+    r"|(?!.*(?:std|max|min|length|loss|entropy|kl))(?:(?:eval|val|valid|validation|test|held_?out)"
     r"[_/-].*(?:reward|score|acc\w*|pass\w*|mean)(?:/mean)?(?:@\d+)?"
+    r"|(?:.*[/_])?(?:gold_\w+|correct\w*|accuracy)(?:/mean)?)"
 )
-"""Other scores: reward functions of TRL, and what is measured on held-out prompts."""
+"""Other scores: reward functions of TRL, and what is measured on held-out prompts or as right."""
 
 
 def _derived(values: Mapping[str, float], *, per_token: bool) -> dict[str, float]:
@@ -286,13 +287,16 @@ def running_mean(values: Series, window: int) -> Series:
 def noise(values: Series) -> float:
     """Return the standard deviation of one step's value around its trend, from differences of
     neighbours; 0 with fewer than three values. Of neighbours that are mostly equal those that
-    differ count, by the root of their share, but for a fall of three steps."""
+    differ count, by the root of their share, but for a fall of three steps, which go
+    one way."""
     finite = values[np.isfinite(values)]
     if len(finite) < 3:
         return 0.0
-    moves = np.abs(np.diff(finite))
+    signed = np.diff(finite)
+    moves = np.abs(signed)
     differ = moves[moves > 0]
     if 2 * len(differ) <= len(moves):
         share = len(differ) / len(moves)
-        return float(np.median(differ) * np.sqrt(share / 2)) if len(differ) > 3 else 0.0
+        returns = len(differ) > 3 or 2 * abs(signed.sum()) < moves.sum()
+        return float(np.median(differ) * np.sqrt(share / 2)) if returns else 0.0
     return float(np.median(moves) / (0.6745 * np.sqrt(2)))
