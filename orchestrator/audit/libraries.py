@@ -405,7 +405,7 @@ def _bounds(distribution: str) -> re.Pattern[str]:
     name, commit = re.escape(distribution), "[0-9a-f]{7,40}"
     return re.compile(
         rf"(?i)(?<![\w./-]){name}(?:\[[\w,-]+\])?[ ]*((?:{bound})+)"
-        rf"|[\w+:/.-]*/{name}(?:\.git)?@({commit})\b"
+        rf"|(?<![\w+:/.-])[\w+:/.-]*/{name}(?:\.git)?@({commit})\b"
     )
 
 
