@@ -107,6 +107,8 @@ class Interpreter(Expander):
         self.commands: list[ShellCommand] = []
         self.written: dict[str, ShellValue] = {}
         """Path -> text of each file that the script writes and may run later."""
+        self._is_kept = False
+        """True: what a command prints goes to a file or a pipe."""
         self.called: set[str] = set()
         """Names of the functions that have been called."""
         self.case: tuple[str, ...] = ()
@@ -170,8 +172,10 @@ class Interpreter(Expander):
     def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
+        before, self._is_kept = self._is_kept, True
         for child in node.children:
             self._apart([child], source)
+        self._is_kept = before
         return None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -503,14 +507,17 @@ class Interpreter(Expander):
             more += named[1:] if each.type == "file_redirect" else []
             if named and any(c.type in (">", ">>", "&>") for c in inner):
                 target = self.value(named[0], source)
-        if heredoc is not None:
-            self.statements([c for c in heredoc.children if c.type == "pipeline"], source)
+        pipes = [c for c in heredoc.children if c.type == "pipeline"] if heredoc is not None else []
+        self.statements(pipes, source)
         stdin = self.heredoc(heredoc, source) if heredoc is not None else None
-        if body is None:
-            return None
-        if body.type == "command":
-            return self._command(body, source, more=more, stdin=stdin, target=target)
-        return self.statement(body, source)
+        before, self._is_kept = self._is_kept, self._is_kept or bool(target or pipes)
+        flow = None
+        if body is not None and body.type == "command":
+            flow = self._command(body, source, more=more, stdin=stdin, target=target)
+        elif body is not None:
+            flow = self.statement(body, source)
+        self._is_kept = before
+        return flow
 
     def _command(
         self,
@@ -597,7 +604,8 @@ class Interpreter(Expander):
         if name in self._BUILTINS:
             return self._BUILTINS[name](self, arguments, line)
         if name in ("cat", "tee"):
-            self._write(target if name == "cat" else (words[-1] if arguments else None), stdin)
+            if self._is_kept or arguments:  # else it is printed
+                self._write(target if name == "cat" else (words[-1] if arguments else None), stdin)
         elif self._starts_nothing(name, words) or self._runs_script(name, words, line):
             return None
         elif stdin is not None and may_launch(readable_text(stdin)):
@@ -747,7 +755,7 @@ class Interpreter(Expander):
         """Record a heredoc that the script writes to a file: the script may run it later."""
         if text is not None:
             name = known_text(path) if path is not None else None
-            if name == "/dev/null":
+            if name is not None and name.startswith("/dev/"):
                 return
             self.written[name or f"unnamed file {len(self.written)}"] = text
 
