@@ -25,7 +25,7 @@ from backends.trl.options import (
     own_options,
 )
 from backends.trl.processes import number_of_processes
-from orchestrator.audit.libraries import found_beside
+from orchestrator.audit.libraries import found_beside, unread
 from orchestrator.audit.own_code import entry_at, files_of, with_modules
 from orchestrator.audit.reading import (
     KL_WEIGHTS,
@@ -414,7 +414,9 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     if not own:
         signs = len(keys & _SIGNS) + ({"beta", "per_device_train_batch_size"} <= keys)
         named = _NAMED.search(name) is not None
-        if _SAMPLES.search(name) and not named:
+        text = launch.beside.get(found_beside(entry_at(launch.words)[1], launch.beside)) or ""
+        is_other = unread(text).startswith("TRL's ") and not _NAMED.search(text)
+        if is_other or (_SAMPLES.search(name) and not named):
             return None
         every = {key for key, _ in _flags(launch.words)}  # `swift rlhf --rlhf_type grpo a.py`
         if (keys | every) & _FOREIGN or not ((named and missing) or signs >= (1 if named else 2)):
@@ -900,7 +902,7 @@ class _Reader(ReleaseReader):
         """
         keys, size = self.keys, "per_device_train_batch_size"
         first = FIRST_MINIBATCHES if self.is_rloo else FIRST_FILLED
-        is_checked = self.at >= first and self.fork is None
+        is_checked = self.at >= first and self.fork is None and self._checks()
         if not is_checked or not keys.has(size) or keys.has("generation_batch_size"):
             return
         per = "steps_per_generation"
@@ -913,12 +915,22 @@ class _Reader(ReleaseReader):
         number = number_of_processes([word.text for word in self.launch.words])
         if number is not None and number % least:
             why = f"{per_device * steps} rollouts of each of {number} processes fill no groups of"
-            self.stops(f"{why} {group}", "trl/trainer/grpo_config.py: __post_init__", size)
+            is_config, file = self.at >= FIRST_MINIBATCHES, f"trl/trainer/{self.request.script}_"
+            place = "config.py: __post_init__" if is_config else "trainer.py: __init__"
+            self.stops(f"{why} {group}", f"{file}{place}", size)
         elif number is None and least > 1:
             yield (
                 f"the launch has a multiple of {least} processes: TRL refuses groups of {group} "
                 f"that {per_device * steps} rollouts a process do not fill"
             )
+
+    def _checks(self) -> bool:
+        """Return True if the program has the class of TRL's that checks the groups. A trainer of
+        somebody's own need not derive from TRL's."""
+        names = self.request.names
+        kinds = "Trainer|Config" if self.at >= FIRST_MINIBATCHES else "Trainer"
+        found = (re.match(rf"trl\.(?:\w+\.)*(?:GRPO|RLOO)(?:{kinds})\b", e) for e in names)
+        return any(found) if names else not (self.launch.words and self.request.assumes)
 
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if the correction divides by raw probabilities of vLLM (#4159)."""
