@@ -116,13 +116,14 @@ def _clue(program: tuple[str, str], matches: Iterator[re.Match[str]], words: str
 
 
 def _starting(text: str, name: str) -> Iterator[re.Match[str]]:
-    """Yield the commands in a file that start a launch, over one line or several; not those by
-    which a Python file tells its use."""
+    """Yield the commands in a file that start a launch, over one line or several; not those
+    that are printed, nor those by which a Python file tells its use."""
     own = rf"(?<![\w-]){re.escape(Path(name).name)}\b" if name.endswith(".py") else "(?!)"
-    unlike = re.compile(rf"\s*#|.*?(?:pip install|\s(?:--help|-h)\b|{own})", re.DOTALL)
+    printed = r"(?:echo|printf)\b(?:[^|>]|>&2|<[\w.-]+>)*\Z"
+    unlike = rf"\s*(?:#|{printed})|.*?(?:pip install|\s(?:--help|-h)\b|{own})"
     for command in _COMMAND.finditer(text):
         line = command[1]
-        if STARTS.search(line) and not unlike.match(line) and may_launch(line):
+        if STARTS.search(line) and not re.match(unlike, line, re.DOTALL) and may_launch(line):
             yield command
 
 
