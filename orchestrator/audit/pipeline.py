@@ -90,7 +90,7 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
         return f"this is {other}; orch does not read it (it reads {titles()})"
     if re.search(r"^studies:", text, re.MULTILINE):
         return f"this is a spec of orch and no script: orch plan {name}"
-    modules = (pair for each in programs for pair in with_modules(*each, files))
+    modules = [pair for each in programs for pair in with_modules(*each, files)]
     own = (each for each in commands if each.partition("/")[0] in library_packages())
     hidden, made, unread_kl = (
         "has one that orch cannot read there",
@@ -101,6 +101,7 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
         *(_clue(each, _starting(each[1], each[0] or name), hidden) for each in programs),
         _clue(("", text), _SETS_A_KL.finditer(text), unread_kl),
         *(_clue(each, _MAKES_A_TRAINER.finditer(each[1]), made) for each in modules),
+        *(_clue(e, _SETS_A_KL.finditer(e[1]), unread_kl) for e in modules if "kl" in e[1].lower()),
         *(f"; it starts {each}, which orch does not read" for each in own),
     )
     return f"no launch of {titles()} was found in it{next(filter(None, clues), '')}"

@@ -163,6 +163,8 @@ class Fork:
     """The key that lets it sample ahead of training, on by default; empty if it has none."""
     loss: str = ""
     """Its policy loss, an entry of orchestrator.losses; empty: the one that loss_type says."""
+    since: str = ""
+    """The first release with its beta, in words."""
 
 
 GMPO = Fork(
@@ -187,6 +189,7 @@ UNSLOTH = Fork(
         "optim": "adamw_8bit",
     },
     ((0, 14), (0, 24)),
+    since=" since 2025.6.5 (before, it was TRL's)",
 )
 _REFUSED_BY_TRAINER = re.compile(
     r"trl(?:\.\w+)*\.GRPOTrainer\((?!(?:model|reward_funcs|args|train_dataset|eval_dataset|"
@@ -836,7 +839,9 @@ class _Reader(ReleaseReader):
         self.unread += undecided
         is_unsaid = not (keys.has("beta") or self.request.unknown)
         if fork is not None and "beta" in fork.defaults and is_unsaid:
-            keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
+            keys.assumes.append(
+                f"β is {fork.defaults['beta']}, the default of {fork.title}{fork.since}"
+            )
         keys.assumes += self._processes()
         if any(name.endswith("Trainer(rollout_func)") for name in self.request.names):
             keys.assumes.append("rollout_func samples from the policy alone, as TRL itself does")
@@ -902,8 +907,13 @@ class _Reader(ReleaseReader):
         """
         keys, size = self.keys, "per_device_train_batch_size"
         first = FIRST_MINIBATCHES if self.is_rloo else FIRST_FILLED
-        is_checked = self.at >= first and self.fork is None and self._checks()
-        if not is_checked or not keys.has(size) or keys.has("generation_batch_size"):
+        is_checked = self.at >= first and self.fork is None
+        if (
+            not is_checked
+            or not (place := self._checks())
+            or not keys.has(size)
+            or keys.has("generation_batch_size")
+        ):
             return
         per = "steps_per_generation"
         steps = keys.integer(per if keys.has(per) else "gradient_accumulation_steps")
@@ -915,22 +925,23 @@ class _Reader(ReleaseReader):
         number = number_of_processes([word.text for word in self.launch.words])
         if number is not None and number % least:
             why = f"{per_device * steps} rollouts of each of {number} processes fill no groups of"
-            is_config, file = self.at >= FIRST_MINIBATCHES, f"trl/trainer/{self.request.script}_"
-            place = "config.py: __post_init__" if is_config else "trainer.py: __init__"
-            self.stops(f"{why} {group}", f"{file}{place}", size)
+            self.stops(f"{why} {group}", place, size)
         elif number is None and least > 1:
             yield (
                 f"the launch has a multiple of {least} processes: TRL refuses groups of {group} "
                 f"that {per_device * steps} rollouts a process do not fill"
             )
 
-    def _checks(self) -> bool:
-        """Return True if the program has the class of TRL's that checks the groups. A trainer of
-        somebody's own need not derive from TRL's."""
-        names = self.request.names
-        kinds = "Trainer|Config" if self.at >= FIRST_MINIBATCHES else "Trainer"
-        found = (re.match(rf"trl\.(?:\w+\.)*(?:GRPO|RLOO)(?:{kinds})\b", e) for e in names)
-        return any(found) if names else not (self.launch.words and self.request.assumes)
+    def _checks(self) -> str:
+        """Return where TRL checks the groups; empty if the program has not got TRL's class that
+        does. A trainer of somebody's own need not derive from TRL's."""
+        place, kinds = "config.py: __post_init__", "Trainer|Config"
+        if self.at < FIRST_MINIBATCHES:
+            place, kinds = "trainer.py: __init__", "Trainer"
+        names = " ".join(self.request.names)
+        named = re.search(rf"(?:^| )trl\.(?:\w+\.)*(?:GRPO|RLOO)(?:{kinds})\b", names)
+        is_assumed = names or (self.launch.words and self.request.assumes)
+        return "" if is_assumed and not named else f"trl/trainer/{self.request.script}_{place}"
 
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if the correction divides by raw probabilities of vLLM (#4159)."""

@@ -507,14 +507,18 @@ class Interpreter(Expander):
             more += named[1:] if each.type == "file_redirect" else []
             if named and any(c.type in (">", ">>", "&>") for c in inner):
                 target = self.value(named[0], source)
-        pipes = [c for c in heredoc.children if c.type == "pipeline"] if heredoc is not None else []
-        self.statements(pipes, source)
-        stdin = self.heredoc(heredoc, source) if heredoc is not None else None
-        before, self._is_kept = self._is_kept, self._is_kept or bool(target or pipes)
-        flow = None
-        if body is not None and body.type == "command":
+        before, stdin = self._is_kept, None
+        if heredoc is not None:
+            pipes = [c for c in heredoc.children if c.type == "pipeline"]
+            self.statements(pipes, source)
+            stdin = self.heredoc(heredoc, source)
+            target = target or (EMPTY if pipes else None)
+        if body is None:
+            return None
+        self._is_kept |= target is not None
+        if body.type == "command":
             flow = self._command(body, source, more=more, stdin=stdin, target=target)
-        elif body is not None:
+        else:
             flow = self.statement(body, source)
         self._is_kept = before
         return flow
@@ -604,8 +608,7 @@ class Interpreter(Expander):
         if name in self._BUILTINS:
             return self._BUILTINS[name](self, arguments, line)
         if name in ("cat", "tee"):
-            if self._is_kept or arguments:  # else it is printed
-                self._write(target if name == "cat" else (words[-1] if arguments else None), stdin)
+            self._write(target if name == "cat" else (words[-1] if arguments else None), stdin)
         elif self._starts_nothing(name, words) or self._runs_script(name, words, line):
             return None
         elif stdin is not None and may_launch(readable_text(stdin)):
@@ -753,11 +756,10 @@ class Interpreter(Expander):
 
     def _write(self, path: ShellValue | None, text: ShellValue | None) -> None:
         """Record a heredoc that the script writes to a file: the script may run it later."""
-        if text is not None:
-            name = known_text(path) if path is not None else None
-            if name is not None and name.startswith("/dev/"):
-                return
-            self.written[name or f"unnamed file {len(self.written)}"] = text
+        if text is not None and (self._is_kept or path):  # else it is printed
+            name = known_text(path or EMPTY) or f"unnamed file {len(self.written)}"
+            if not name.startswith("/dev/"):
+                self.written[name] = text
 
     def _runs_script(self, name: str, words: Sequence[ShellValue], line: int) -> bool:
         """Read `bash -c '...'`, scripts that this script has written, and scripts in its folder.
