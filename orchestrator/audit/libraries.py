@@ -37,7 +37,7 @@ UNREAD = {
     "rLLM": r"\brllm\.train(?:er)?\.",
     "ReaLHF": r"\brealhf\.apps\.",
     "AReaL": r"\bareal[./]\w|\bppo_n_minibatches:|\bmax_head_offpolicyness:",
-    "ms-swift": r"\b(?:swift|megatron) rlhf\b|\bswift/cli/(?:rlhf|_megatron/rlhf)\.py\b",
+    "ms-swift": r"\b(?:swift|megatron)[\"')]*\s+rlhf\b|\bswift/cli/(?:rlhf|_megatron/rlhf)\.py\b",
     "ROLL": r"\bstart_(?:rlvr|agentic)\w*_pipeline\b|^actor_infer:",
 }
 """Name of a trainer whose launches orch cannot read -> the pattern that recognises a launch, with

@@ -90,7 +90,7 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
         return f"this is {other}; orch does not read it (it reads {titles()})"
     if re.search(r"^studies:", text, re.MULTILINE):
         return f"this is a spec of orch and no script: orch plan {name}"
-    modules = (pair for each in programs for pair in with_modules(*each, files))
+    modules = [pair for each in programs for pair in with_modules(*each, files)]
     own = (each for each in commands if each.partition("/")[0] in library_packages())
     hidden, made, unread_kl = (
         "has one that orch cannot read there",
@@ -101,6 +101,7 @@ def _no_launch(text: str, name: str, started: list[Launch], files: Mapping[str, 
         *(_clue(each, _starting(each[1], each[0] or name), hidden) for each in programs),
         _clue(("", text), _SETS_A_KL.finditer(text), unread_kl),
         *(_clue(each, _MAKES_A_TRAINER.finditer(each[1]), made) for each in modules),
+        *(_clue(e, _SETS_A_KL.finditer(e[1]), unread_kl) for e in modules if "kl" in e[1].lower()),
         *(f"; it starts {each}, which orch does not read" for each in own),
     )
     return f"no launch of {titles()} was found in it{next(filter(None, clues), '')}"
@@ -116,13 +117,14 @@ def _clue(program: tuple[str, str], matches: Iterator[re.Match[str]], words: str
 
 
 def _starting(text: str, name: str) -> Iterator[re.Match[str]]:
-    """Yield the commands in a file that start a launch, over one line or several; not those by
-    which a Python file tells its use."""
+    """Yield the commands in a file that start a launch, over one line or several; not those
+    that are printed, nor those by which a Python file tells its use."""
     own = rf"(?<![\w-]){re.escape(Path(name).name)}\b" if name.endswith(".py") else "(?!)"
-    unlike = re.compile(rf"\s*#|.*?(?:pip install|\s(?:--help|-h)\b|{own})", re.DOTALL)
+    printed = r"(?:echo|printf)\b(?:[^|>]|>&2|<[\w.-]+>)*\Z"
+    unlike = rf"\s*(?:#|{printed})|.*?(?:pip install|\s(?:--help|-h)\b|{own})"
     for command in _COMMAND.finditer(text):
         line = command[1]
-        if STARTS.search(line) and not unlike.match(line) and may_launch(line):
+        if STARTS.search(line) and not re.match(unlike, line, re.DOTALL) and may_launch(line):
             yield command
 
 

@@ -25,7 +25,7 @@ from backends.trl.options import (
     own_options,
 )
 from backends.trl.processes import number_of_processes
-from orchestrator.audit.libraries import found_beside
+from orchestrator.audit.libraries import found_beside, unread
 from orchestrator.audit.own_code import entry_at, files_of, with_modules
 from orchestrator.audit.reading import (
     KL_WEIGHTS,
@@ -163,6 +163,8 @@ class Fork:
     """The key that lets it sample ahead of training, on by default; empty if it has none."""
     loss: str = ""
     """Its policy loss, an entry of orchestrator.losses; empty: the one that loss_type says."""
+    since: str = ""
+    """The first release with its beta, in words."""
 
 
 GMPO = Fork(
@@ -187,6 +189,7 @@ UNSLOTH = Fork(
         "optim": "adamw_8bit",
     },
     ((0, 14), (0, 24)),
+    since=" since 2025.6.5 (before, it was TRL's)",
 )
 _REFUSED_BY_TRAINER = re.compile(
     r"trl(?:\.\w+)*\.GRPOTrainer\((?!(?:model|reward_funcs|args|train_dataset|eval_dataset|"
@@ -414,7 +417,9 @@ def _from_words(launch: Launch) -> LaunchOptions | None:
     if not own:
         signs = len(keys & _SIGNS) + ({"beta", "per_device_train_batch_size"} <= keys)
         named = _NAMED.search(name) is not None
-        if _SAMPLES.search(name) and not named:
+        text = launch.beside.get(found_beside(entry_at(launch.words)[1], launch.beside)) or ""
+        is_other = unread(text).startswith("TRL's ") and not _NAMED.search(text)
+        if is_other or (_SAMPLES.search(name) and not named):
             return None
         every = {key for key, _ in _flags(launch.words)}  # `swift rlhf --rlhf_type grpo a.py`
         if (keys | every) & _FOREIGN or not ((named and missing) or signs >= (1 if named else 2)):
@@ -834,7 +839,9 @@ class _Reader(ReleaseReader):
         self.unread += undecided
         is_unsaid = not (keys.has("beta") or self.request.unknown)
         if fork is not None and "beta" in fork.defaults and is_unsaid:
-            keys.assumes.append(f"β is {fork.defaults['beta']}, the default of {fork.title}")
+            keys.assumes.append(
+                f"β is {fork.defaults['beta']}, the default of {fork.title}{fork.since}"
+            )
         keys.assumes += self._processes()
         if any(name.endswith("Trainer(rollout_func)") for name in self.request.names):
             keys.assumes.append("rollout_func samples from the policy alone, as TRL itself does")
@@ -901,7 +908,12 @@ class _Reader(ReleaseReader):
         keys, size = self.keys, "per_device_train_batch_size"
         first = FIRST_MINIBATCHES if self.is_rloo else FIRST_FILLED
         is_checked = self.at >= first and self.fork is None
-        if not is_checked or not keys.has(size) or keys.has("generation_batch_size"):
+        if (
+            not is_checked
+            or not (place := self._checks())
+            or not keys.has(size)
+            or keys.has("generation_batch_size")
+        ):
             return
         per = "steps_per_generation"
         steps = keys.integer(per if keys.has(per) else "gradient_accumulation_steps")
@@ -913,12 +925,23 @@ class _Reader(ReleaseReader):
         number = number_of_processes([word.text for word in self.launch.words])
         if number is not None and number % least:
             why = f"{per_device * steps} rollouts of each of {number} processes fill no groups of"
-            self.stops(f"{why} {group}", "trl/trainer/grpo_config.py: __post_init__", size)
+            self.stops(f"{why} {group}", place, size)
         elif number is None and least > 1:
             yield (
                 f"the launch has a multiple of {least} processes: TRL refuses groups of {group} "
                 f"that {per_device * steps} rollouts a process do not fill"
             )
+
+    def _checks(self) -> str:
+        """Return where TRL checks the groups; empty if the program has not got TRL's class that
+        does. A trainer of somebody's own need not derive from TRL's."""
+        place, kinds = "config.py: __post_init__", "Trainer|Config"
+        if self.at < FIRST_MINIBATCHES:
+            place, kinds = "trainer.py: __init__", "Trainer"
+        names = " ".join(self.request.names)
+        named = re.search(rf"(?:^| )trl\.(?:\w+\.)*(?:GRPO|RLOO)(?:{kinds})\b", names)
+        is_assumed = names or (self.launch.words and self.request.assumes)
+        return "" if is_assumed and not named else f"trl/trainer/{self.request.script}_{place}"
 
     def _raw(self) -> Iterator[AuditNote]:
         """Yield a remark if the correction divides by raw probabilities of vLLM (#4159)."""

@@ -107,6 +107,8 @@ class Interpreter(Expander):
         self.commands: list[ShellCommand] = []
         self.written: dict[str, ShellValue] = {}
         """Path -> text of each file that the script writes and may run later."""
+        self._is_kept = False
+        """True: what a command prints goes to a file or a pipe."""
         self.called: set[str] = set()
         """Names of the functions that have been called."""
         self.case: tuple[str, ...] = ()
@@ -170,8 +172,10 @@ class Interpreter(Expander):
     def _pipeline(self, node: SyntaxNode, source: ShellSource) -> Flow:
         if not any(child.type in ("|", "|&") for child in node.children):
             return self.statements(node.children, source)
+        before, self._is_kept = self._is_kept, True
         for child in node.children:
             self._apart([child], source)
+        self._is_kept = before
         return None
 
     def _function(self, node: SyntaxNode, source: ShellSource) -> Flow:
@@ -503,14 +507,21 @@ class Interpreter(Expander):
             more += named[1:] if each.type == "file_redirect" else []
             if named and any(c.type in (">", ">>", "&>") for c in inner):
                 target = self.value(named[0], source)
+        before, stdin = self._is_kept, None
         if heredoc is not None:
-            self.statements([c for c in heredoc.children if c.type == "pipeline"], source)
-        stdin = self.heredoc(heredoc, source) if heredoc is not None else None
+            pipes = [c for c in heredoc.children if c.type == "pipeline"]
+            self.statements(pipes, source)
+            stdin = self.heredoc(heredoc, source)
+            target = target or (EMPTY if pipes else None)
         if body is None:
             return None
+        self._is_kept |= target is not None
         if body.type == "command":
-            return self._command(body, source, more=more, stdin=stdin, target=target)
-        return self.statement(body, source)
+            flow = self._command(body, source, more=more, stdin=stdin, target=target)
+        else:
+            flow = self.statement(body, source)
+        self._is_kept = before
+        return flow
 
     def _command(
         self,
@@ -745,11 +756,10 @@ class Interpreter(Expander):
 
     def _write(self, path: ShellValue | None, text: ShellValue | None) -> None:
         """Record a heredoc that the script writes to a file: the script may run it later."""
-        if text is not None:
-            name = known_text(path) if path is not None else None
-            if name == "/dev/null":
-                return
-            self.written[name or f"unnamed file {len(self.written)}"] = text
+        if text is not None and (self._is_kept or path):  # else it is printed
+            name = known_text(path or EMPTY) or f"unnamed file {len(self.written)}"
+            if not name.startswith("/dev/"):
+                self.written[name] = text
 
     def _runs_script(self, name: str, words: Sequence[ShellValue], line: int) -> bool:
         """Read `bash -c '...'`, scripts that this script has written, and scripts in its folder.
