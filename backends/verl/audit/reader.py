@@ -111,8 +111,8 @@ _OWN_GROUP = re.compile(
 )
 """Keys by which forks give the size of a group, or how often they repeat a prompt; agents of one
 rollout share its prompt."""
-_NOT_SCALED = (".n_agent", ".n_samples")
-"""Those of Search-R1 and PRIME, whose workers scale a minibatch by `rollout.n` alone."""
+_NOT_SCALED = ".n_agent"
+"""That of Search-R1, whose workers scale a minibatch by `rollout.n` alone."""
 ENGINE = f"{ROLLOUT}.name"
 _ENGINES = re.compile(r"vllm|sglang|trtllm|hf|naive|vllm_omni|sglang_async")
 """Engines of some release. A fork's own may return several responses of a prompt."""
