@@ -79,6 +79,9 @@ def test_a_claim_against_a_number(
         ("train/reward_mean > collapse", "collapse is a share of runs"),
         ("collapse[kl=none] ~ predicted +- 0.1", "collapse is a share of runs"),
         ("collapse[kl=none] ~ collapse +- 0.1", "without a margin"),
+        ("works > 0.5", "say how many are enough"),
+        ("works >= 2", "say how many are enough"),
+        ("works[kl=none] ~ 1 +- 0.1", "say how many are enough"),
     ],
 )
 def test_what_cannot_be_read_is_told(text: str, sentence: str) -> None:

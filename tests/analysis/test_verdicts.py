@@ -21,7 +21,6 @@ from orchestrator.records import EvalTask, EvaluationSpec, ExitRecord, Outcome
 from orchestrator.report.front import missing
 from orchestrator.rundir import RunFolder
 from orchestrator.runs.experiment import Experiment
-from orchestrator.spec.claims import parse
 
 EVALUATION = EvaluationSpec(tasks=(EvalTask(name="math500", domain="in"),))
 HIGHER = "eval/in_domain/mean[kl=k1.reward] > eval/in_domain/mean[kl=k3.loss]"
@@ -45,8 +44,6 @@ def test_a_clear_difference_is_supported_and_its_reverse_contradicted(synthetic:
     assert found.evidence.effect.mean == pytest.approx(0.1)
     assert found.num_seeds == 3
     assert judged(synthetic, done, HIGHER.replace(">", "<")).verdict == "contradicted"
-    flipped = both(synthetic, [0.70, 0.71, 0.72], [0.80, 0.82, 0.81])
-    assert judged(synthetic, flipped, HIGHER).verdict == "contradicted"
 
 
 def test_a_difference_within_the_noise_has_too_few_runs_and_says_how_many(synthetic: Any) -> None:
@@ -89,12 +86,6 @@ def test_a_claim_that_all_works_is_counted_and_says_yes(synthetic: Any) -> None:
     assert judged(synthetic, waiting, "works >= 0.5").verdict == "holds"
     fell = done + synthetic.run("none", outcome=synthetic.collapsed)
     assert "collapsed at step 60" in reason(judged(synthetic, fell, "works >= 1"))
-
-
-@pytest.mark.parametrize("text", ["works > 0.5", "works >= 2", "works[kl=none] ~ 1 +- 0.1"])
-def test_a_count_of_what_works_is_at_least_a_share(text: str) -> None:
-    with pytest.raises(ValueError, match="say how many are enough"):
-        parse(text)
 
 
 def test_claims_are_corrected_for_their_number(synthetic: Any) -> None:

@@ -21,6 +21,7 @@ from orchestrator.evaluate import (
 )
 from orchestrator.records import Baseline, Checkpoint, EvaluationSpec, Record, Sampling, Score
 from orchestrator.rundir import RunFolder
+from tests.cluster.daemons import is_alive
 
 Train = Callable[..., Record]
 AskFor = Callable[..., EvaluationSpec]
@@ -33,14 +34,6 @@ def files(folder: RunFolder) -> dict[str, tuple[int, int]]:
 
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 # ------------------------------------------------------------------ without the harness

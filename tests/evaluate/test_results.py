@@ -1,6 +1,5 @@
 """Scores on disk: what names a result, which one is current, and which may be averaged."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,15 +29,6 @@ def test_scores_come_by_step_and_task(tmp_path: Path) -> None:
         save(cell_dir, ASKED.model_copy(update={"step": step, "task": task}), time_ns=time_ns)
     found = [(score.step, score.task) for score in read_scores(cell_dir)]
     assert found == [(20, "micro_sort"), (100, "micro_copy"), (100, "micro_sort")]
-
-
-def test_of_two_samplings_the_one_last_asked_for_counts(tmp_path: Path) -> None:
-    cell_dir = CellDir(tmp_path / "cell-1")
-    old = save(cell_dir, ASKED, 0.25)
-    save(cell_dir, ASKED.model_copy(update={"sampling": Sampling(min_p=1.0)}), 0.75, time_ns=2)
-    assert [score.value for score in read_scores(cell_dir)] == [0.75]
-    os.utime(old, ns=(3, 3))
-    assert [score.value for score in read_scores(cell_dir)] == [0.25]
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,23 @@ from orchestrator.exact.own import Findings, calls, examine, examine_here
 from orchestrator.exact.own_answer import answer, rows
 from tests.backends.environments import cpu_python
 from tests.command_line import orch
+from tests.exact.own_losses import VALUES as FORMS
 from tests.exact.own_losses import Written, known, mutants, others
 
 KNOWN = {each.name: each for each in known()}
 
 
-@cache
-def findings(written: Written) -> Findings:
+def function_of(written: Written) -> Any:
     space: dict[str, Any] = {"torch": torch}
     exec(written.source(), space)  # noqa: S102  (a source of the table)
     function = space[written.name]
     function.__module__ = "own_losses"
-    return examine_here(function)
+    return function
+
+
+@cache
+def findings(written: Written) -> Findings:
+    return examine_here(function_of(written))
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -230,24 +235,15 @@ def test_notes_say_what_padding_and_a_missing_reference_do() -> None:
     assert "a padded token has a gradient" in text
 
 
-def k1_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]  # as a person writes it
-    kl = ((old_log_prob - ref_log_prob) * mask).sum(-1, keepdim=True)
-    ratio = torch.exp(log_prob - old_log_prob)
-    return -(ratio * (advantages - beta * kl) * mask).sum() / mask.sum()
-
-
-def k3_in_reward(log_prob, old_log_prob, ref_log_prob, advantages, mask, beta=0.05):  # type: ignore[no-untyped-def]  # as a person writes it
-    x = old_log_prob - ref_log_prob
-    kl = ((torch.exp(-x) - 1 + x) * mask).sum(-1, keepdim=True)
-    ratio = torch.exp(log_prob - old_log_prob)
-    return -(ratio * (advantages - beta * kl) * mask).sum() / mask.sum()
-
-
 def test_assert_optimises_passes_and_says_what_a_loss_optimises_instead() -> None:
-    assert_optimises(k1_in_reward, "reverse_kl", unbiased=True)
-    assert_optimises(k1_in_reward, "k1.reward")
+    k1, k3 = (
+        function_of(Written("loss", (), "-r * a", FORMS[form], "reward", x="olp - ref"))
+        for form in ("k1", "k3")
+    )
+    assert_optimises(k1, "reverse_kl", unbiased=True)
+    assert_optimises(k1, "k1.reward")
     with pytest.raises(AssertionError, match=r"unbiased reverse_kl") as raised:
-        assert_optimises(k3_in_reward, "reverse_kl", unbiased=True)
+        assert_optimises(k3, "reverse_kl", unbiased=True)
     assert "k3.reward" in str(raised.value)
     assert "none known: nearest to" in str(raised.value)
 

@@ -65,7 +65,7 @@ def chain(length: int, policy: Array, reference: Array) -> SimpleNamespace:
     )
 
 
-def _state_value(form: EstimatorEntry, q: Tensor, p: Tensor) -> Tensor:
+def state_value(form: EstimatorEntry, q: Tensor, p: Tensor) -> Tensor:
     """Return the estimate over the vocabulary of each state; q and p are [states, V]."""
     if form.top is None:
         return (q.exp() * form.value(q - p)).sum(1)
@@ -152,7 +152,7 @@ class Brute:
         """Return what the reward of each token is charged, [N, T], held fixed."""
         form, q = TABLE[how.estimator], self.logm if how.reward_kl_of == "rollout" else self.logq
         if form.is_of_vocabulary and not form.in_reward:
-            kl = self.at_states(_state_value(form, q, self.logp))
+            kl = self.at_states(state_value(form, q, self.logp))
         else:
             plain = TABLE[form.in_reward or form.base]
             kl = plain.value(self.taken(q - self.logp)) * self.mask
@@ -168,7 +168,7 @@ class Brute:
         if form.form not in KNOWN:
             raise NotImplementedError(f"the gradient form '{form.form}' has no brute force")
         if form.is_of_vocabulary:
-            return self.at_states(_state_value(form, now, self.logp)).sum(1)
+            return self.at_states(state_value(form, now, self.logp)).sum(1)
         entry = TABLE["k2"] if form.form == "straight_through" else form
         value = entry.value(self.taken(now - self.logp)) * self.mask
         if not form.is_weighted:

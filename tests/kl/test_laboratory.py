@@ -57,7 +57,7 @@ def test_a_clamp_takes_the_gradient_away_where_it_binds(clamp: Clamp) -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimator", "placement"), [("k1", "reward_and_loss"), ("rho_k1", "reward")]
+    ("estimator", "placement"), [("k1", "reward_and_loss"), ("rho_k1", "reward"), ("rb", "reward")]
 )
 def test_a_ratio_of_the_sequence_has_its_places(estimator: str, placement: Placement) -> None:
     with pytest.raises(LaboratoryError, match="use ratio 'token'"):

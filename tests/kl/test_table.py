@@ -4,20 +4,16 @@ that a name promises."""
 import ast
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from orchestrator import estimators
-from orchestrator.cli.conventions import with_conventions
-from orchestrator.cli.explain import command as explain
 from orchestrator.errors import EnvironmentFault, LaboratoryError
 from orchestrator.estimators import (
     TABLE,
@@ -30,7 +26,7 @@ from orchestrator.estimators import (
 from orchestrator.exact.derivation import derive, problems
 from orchestrator.exact.figures import figure1
 from orchestrator.kl.catalogue import ObjectiveKind, catalogue
-from orchestrator.kl.configuration import KlConfiguration, extended
+from orchestrator.kl.configuration import extended
 from orchestrator.kl.estimators import (
     importance_ratio,
     token_kl,
@@ -40,11 +36,11 @@ from orchestrator.kl.estimators import (
 from orchestrator.kl.library_semantics import PLAIN, Dialect
 from orchestrator.kl.table import row_of, stored_rows
 from orchestrator.kl.verdicts import verdict
-from orchestrator.pipeline.messages import set_verbose
 from orchestrator.settings import Kl
 from orchestrator.spec.schema import schema
+from tests.command_line import ROOT, orch
+from tests.kl.brute import state_value
 
-ROOT = Path(__file__).parents[2]
 X = np.concatenate([np.linspace(-3.0, -0.01, 60), np.linspace(0.01, 3.0, 60)])
 
 
@@ -142,13 +138,7 @@ def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
     on = verdict(kl, on_policy=True)
     assert on.objective is ObjectiveKind.SURROGATE
     assert "derived now by the laboratory" in on.notes[-1]
-    words = ["toy", "loss", "-v"]
-    output = (
-        CliRunner()
-        .invoke(with_conventions("explain", explain), words, catch_exceptions=False)
-        .output
-    )
-    set_verbose(False)
+    output = orch(ROOT, "explain", "toy", "loss", "-v").stdout
     assert "toy = (1 - 1/r)^2 / 2" in output
     assert "token by token, the slope of toy itself" in output
     assert {"token_toy", "mean_toy", "ppo_toy", "sampled_toy"} <= catalogue().keys()
@@ -245,23 +235,6 @@ def test_mistakes_are_named() -> None:
         token_kl("k0", LOGP, LOGP_REF)
 
 
-def summed(name: str, q: np.ndarray, p: np.ndarray) -> Any:
-    """The estimate of a state, written out."""
-    terms = lambda q, p: q * np.log(q / p)  # noqa: E731  (the integrand of each divergence)
-    if name.endswith("forward"):
-        terms = lambda q, p: p * np.log(p / q)  # noqa: E731
-    if name.endswith("js"):
-        terms = lambda q, p: (q * np.log(2 * q / (q + p)) + p * np.log(2 * p / (q + p))) / 2  # noqa: E731
-    if not name.startswith("top"):
-        return terms(q, p).sum()
-    best = np.argsort(-(p if name in ("top4_forward", "top4_js") else q).real)[:4]
-    rest = np.setdiff1d(np.arange(len(q)), best)
-    total = terms(q[best], p[best]).sum()
-    if name in ("top4_tail", "top4_js") and len(rest):
-        total += terms(q[rest].sum(), p[rest].sum())
-    return total
-
-
 @pytest.mark.parametrize("name", vocabulary_names())
 def test_slopes_are_torchs_and_those_of_differences(name: str) -> None:
     random = np.random.default_rng(1)
@@ -275,12 +248,7 @@ def test_slopes_are_torchs_and_those_of_differences(name: str) -> None:
     closed = of_logp - np.exp(logp) * of_logp.sum(-1, keepdims=True)
     assert leaf.grad is not None
     np.testing.assert_allclose(leaf.grad, closed, rtol=1e-10, atol=1e-12)
-    for state, q, p in zip(value.tolist(), np.exp(logp), np.exp(logp_ref), strict=True):
-        assert state == pytest.approx(summed("full" if name.startswith("rb") else name, q, p))
+    by_hand = state_value(TABLE[name], *map(torch.tensor, (logp, logp_ref)))
+    np.testing.assert_allclose(value.detach(), by_hand, rtol=1e-12)
     with pytest.raises(TypeError, match="vocabulary_kl"):
         token_kl(name, leaf, leaf)
-
-
-def test_what_is_refused() -> None:
-    with pytest.raises(LaboratoryError, match="use ratio 'token'"):
-        KlConfiguration("rb", "reward", ratio="sequence")

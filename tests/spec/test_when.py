@@ -50,17 +50,9 @@ def test_a_rehearsal_is_scored_on_its_own_skill(of_data: dict[str, Cell]) -> Non
     evaluation = load(COMEDY).evaluation
     math, countdown = (rehearse([of_data[name]])[0] for name in ("math", "countdown"))
     assert [names(math, "in"), names(countdown, "in")] == [["micro_sort"], ["micro_reverse"]]
-    (only,) = divergence_tasks(
-        countdown,
-        evaluation.model_copy(
-            update={
-                "divergence": evaluation.divergence
-                and evaluation.divergence.model_copy(
-                    update={"tasks": evaluation.divergence.tasks[:2]}
-                )
-            }
-        ),
-    )
+    assert evaluation.divergence is not None
+    fewer = evaluation.divergence.model_copy(update={"tasks": evaluation.divergence.tasks[:2]})
+    (only,) = divergence_tasks(countdown, evaluation.model_copy(update={"divergence": fewer}))
     assert only.name == "micro_reverse", "math_test is not for it"
     nothing = evaluation.model_copy(update={"tasks": evaluation.tasks[:1]})
     assert not tasks_of(countdown, nothing)
@@ -108,8 +100,7 @@ def test_a_condition_is_read_as_one_of_an_axis(tmp_path: Path) -> None:
 
 def test_a_model_trained_on_two_data_sets_has_two_baselines(tmp_path: Path) -> None:
     """Each is scored on the tasks of its cells; without `when` there is one."""
-    for name in ("config.json",):
-        (tmp_path / name).write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
     path = spec(tmp_path, "data: math")
     path.write_text(path.read_text().replace("/models/m", str(tmp_path)))
     read = load(path, ("site=slurm_a100",))

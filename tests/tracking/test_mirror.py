@@ -25,6 +25,7 @@ def test_a_run_holds_what_its_cell_is_and_did(house: House) -> None:
         *(f"cell/{cell.id}" for cell in house.cells[:3]),
     }
     assert (report.created, report.updated, report.unchanged) == (4, 0, 0)
+    assert report.store == f"sqlite:///{house.database}"
     assert f"cell/{fourth.id}" not in held_now
     run = held_now[f"cell/{first.id}"]
     assert run["name"] == first.slug

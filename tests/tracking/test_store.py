@@ -44,14 +44,6 @@ def test_the_nearest_choice_of_store_wins(
     assert store_of(folder, "sqlite:////a/b.db").database == Path("/a/b.db")
 
 
-def test_the_spec_may_name_the_store(house: House, tmp_path: Path) -> None:
-    house.attempt(house.cells[0], range(2))
-    site = house.spec.site.model_copy(update={"tracking_uri": f"sqlite:///{tmp_path}/own.db"})
-    report = house._replace(spec=house.spec.model_copy(update={"site": site})).mirror()
-    assert report.store == f"sqlite:///{tmp_path}/own.db"
-    assert (tmp_path / "own.db").stat().st_size > 100_000
-
-
 def test_a_server_that_is_down_costs_a_sentence_and_its_password_goes_nowhere(
     house: House, capfd: pytest.CaptureFixture[str]
 ) -> None:
