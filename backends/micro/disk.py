@@ -13,7 +13,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from pydantic_core import from_json
 
@@ -106,15 +105,8 @@ class Journal:
         line = json.dumps({"step": step, "time": time.time(), "values": finite})
         os.write(self._descriptor, line.encode() + b"\n")
 
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -134,16 +126,17 @@ def replacing(target: Path) -> Iterator[Path]:
             shutil.rmtree(target)
         temporary.replace(target)
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            temporary.unlink(missing_ok=True)
+        _remove(temporary)
 
 
 def sweep(checkpoints_dir: Path) -> None:
     """Remove the temporary files and directories that a killed process left."""
     for leftover in checkpoints_dir.glob(".*.*"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+        _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

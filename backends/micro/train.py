@@ -7,6 +7,7 @@ end of the batch.
 
 import sys
 import time
+from contextlib import closing
 from functools import cache, partial
 from math import isfinite
 from typing import NamedTuple
@@ -67,7 +68,7 @@ def run(cell: Cell, place: AttemptPaths) -> Outcome:
         state = newest_state(place.checkpoints_dir, cell.id, device())
         if state is None:
             state = State.fresh(base_policy(cell.settings), first_reference(cell.settings))
-        with disk.Journal(place.attempt_dir) as journal:
+        with closing(disk.Journal(place.attempt_dir)) as journal:
             return Training(cell, place, state, journal).run()
     except OSError as error:
         raise RunFolderError(

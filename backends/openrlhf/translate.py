@@ -30,7 +30,13 @@ from backends.openrlhf.manifest import (
 )
 from orchestrator.errors import UnsupportedSetting
 from orchestrator.library import loggers
-from orchestrator.library.manifest import Carried, refuse_if, validation
+from orchestrator.library.manifest import (
+    Carried,
+    refuse_if,
+    refuse_rest,
+    rollouts_each,
+    validation,
+)
 from orchestrator.library.memory import longest_sequence, micro_batch
 from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -245,7 +251,7 @@ def rank_layout(cell: Cell, version: str) -> RankLayout:
     Raise UnsupportedSetting if the GPUs cannot be halved, or a batch does not divide over them: the
     library would leave some ranks with fewer samples and hang, or fail in DeepSpeed.
     """
-    refuse, settings, batch = partial(refuse_if, cell), cell.settings, cell.settings.batch
+    refuse, settings = partial(refuse_if, cell), cell.settings
     nodes, gpus = cell.resources.num_nodes, cell.resources.gpus_per_node
     halved = settings.max_staleness_steps > 0
     refuse(
@@ -263,27 +269,14 @@ def rank_layout(cell: Cell, version: str) -> RankLayout:
         "1 or more",
         "Every model of a run lives on GPUs; set resources.gpus_per_node.",
     )
-    workers, rollouts = nodes * gpus, batch.num_prompts * settings.rollout.group_size
-    per_minibatch, remainder = divmod(rollouts, batch.num_minibatches)
-    refuse(
-        remainder or per_minibatch % workers,
-        "batch.num_prompts",
-        f"num_prompts x group_size / num_minibatches a multiple of {workers}",
-        f"A minibatch has {rollouts / batch.num_minibatches:g} rollouts and {workers} GPUs train: "
-        "change batch.num_prompts, rollout.group_size or the number of GPUs.",
-    )
-    share = per_minibatch // workers
+    workers = nodes * gpus
+    share = rollouts_each(cell, workers)
     tokens = longest_sequence(settings) if is_read(version) else 1
     by_sequence = not is_read(version) and settings.loss.aggregation == "sequence_mean"
     key = spelled("train.micro_batch_size", version) or ""
     declared = MANIFEST.micro_batch(settings, cell.system, key.removeprefix("--"))
-    refuse(
-        share % (declared or 1),
-        "system.micro_batch",
-        f"divisors of {share}",
-        f"A GPU has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
-        declared,
-    )
+    why = f"A GPU has {share} rollouts of a minibatch and takes equal parts"
+    refuse_rest(cell, "system.micro_batch", share, declared, why)
     refuse(
         by_sequence and declared not in (None, 1),
         "system.micro_batch",
@@ -293,13 +286,8 @@ def rank_layout(cell: Cell, version: str) -> RankLayout:
         declared,
     )
     parallel = cell.system.tensor_parallel or 1
-    refuse(
-        gpus % parallel,
-        "system.tensor_parallel",
-        f"divisors of {gpus}",
-        f"Engines of {parallel} GPUs do not fill the {gpus} GPUs that a node has for them: "
-        "take a divisor.",
-    )
+    why = f"Engines of {parallel} GPUs do not fill the {gpus} GPUs that a node has for them"
+    refuse_rest(cell, "system.tensor_parallel", gpus, parallel, why)
     micro = declared or micro_batch(share, tokens, MOST_TOKENS, LARGEST_MICRO_BATCH)
     return RankLayout(
         nodes, gpus, workers // parallel, 1 if by_sequence else micro, micro, parallel

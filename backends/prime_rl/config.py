@@ -11,7 +11,7 @@ from backends.prime_rl.launch import SERVER_HOST
 from backends.prime_rl.manifest import ENVIRONMENT_ID
 from backends.prime_rl.releases import CURRENT
 from orchestrator.library import loggers
-from orchestrator.library.manifest import refuse_if
+from orchestrator.library.manifest import refuse_rest
 from orchestrator.library.memory import longest_sequence
 from orchestrator.records import AttemptPaths, Cell
 
@@ -101,14 +101,8 @@ def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
     if alone and _has_reference(cell, version):
         yield "deployment.num_teacher_gpus", 1
     engines, parallel = served if alone else free, cell.system.tensor_parallel or 1
-    refuse_if(
-        cell,
-        engines % parallel,
-        "system.tensor_parallel",
-        f"divisors of {engines}",
-        f"Engines of {parallel} GPUs do not fill the {engines} GPUs that sample: take a divisor.",
-        library=f"prime_rl {version}",
-    )
+    why = f"Engines of {parallel} GPUs do not fill the {engines} GPUs that sample"
+    refuse_rest(cell, "system.tensor_parallel", engines, parallel, why)
     if parallel > 1:
         yield "inference.parallel.tp", parallel
     yield "inference.parallel.dp", engines // parallel

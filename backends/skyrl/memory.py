@@ -1,6 +1,7 @@
 """What a launch of SkyRL holds on a GPU, by its source (backends/skyrl_train/workers/fsdp)."""
 
-from backends.skyrl.translate import MOST_TOKENS, gpu_layout, sequences_per_gpu
+from backends.skyrl.translate import MOST_TOKENS, gpu_layout
+from orchestrator.library.manifest import rollouts_each
 from orchestrator.library.memory import CheckpointUse, GpuUse, longest_sequence, micro_batch, saves
 from orchestrator.records import Cell
 
@@ -18,7 +19,7 @@ def gpu_memory(cell: Cell) -> GpuUse:
     settings, system = cell.settings, cell.system
     layout = gpu_layout(cell)
     longest = longest_sequence(settings)
-    sequences = sequences_per_gpu(cell, layout)
+    sequences = rollouts_each(cell, layout.ranks)
     tokens = (system.micro_batch or micro_batch(sequences, longest, MOST_TOKENS)) * longest
     share = 0.0 if system.offload else 1.0
     trains_all = settings.lora is None

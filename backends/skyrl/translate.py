@@ -1,7 +1,7 @@
 """Translate a cell to a launch of SkyRL, or refuse it.
 
-The manifest refuses values of single fields. `gpu_layout`, `check` and `sequences_per_gpu` refuse
-combinations that SkyRL cannot train as asked: GPUs, batches and data.
+The manifest refuses values of single fields. `gpu_layout` and `check` refuse combinations
+that SkyRL cannot train as asked: GPUs, batches and data.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ from backends.skyrl.metrics import tensorboard_of
 from backends.skyrl.overrides import write
 from backends.skyrl.system import MICRO
 from orchestrator.library import loggers
-from orchestrator.library.manifest import refuse_if, validation
+from orchestrator.library.manifest import refuse_if, refuse_rest, rollouts_each, validation
 from orchestrator.library.memory import longest_sequence, micro_batch
 from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -68,7 +68,7 @@ def translate(cell: Cell, paths: AttemptPaths) -> LaunchPlan:
     carried = MANIFEST.carry(settings)
     check(cell, version)
     layout = gpu_layout(cell)
-    sequences = sequences_per_gpu(cell, layout)
+    sequences = rollouts_each(cell, layout.ranks)
     asked = ("backend.version", "model.name", "precision.training", "precision.checkpoint")
     needed = needs(settings, version, *asked)
     overrides = {
@@ -136,15 +136,8 @@ def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:
 
 def _micro_batches(cell: Cell, sequences: int) -> dict[str, object]:
     declared = MANIFEST.micro_batch(cell.settings, cell.system, MICRO[0])
-    refuse_if(
-        cell,
-        sequences % (declared or 1),
-        "system.micro_batch",
-        f"divisors of {sequences}",
-        f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts: take a "
-        "divisor.",
-        declared,
-    )
+    why = f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts"
+    refuse_rest(cell, "system.micro_batch", sequences, declared, why)
     most = micro_batch(sequences, longest_sequence(cell.settings), MOST_TOKENS)
     return dict.fromkeys(MICRO, declared or most)
 
@@ -236,13 +229,8 @@ def gpu_layout(cell: Cell) -> GpuLayout:
     train_nodes, train_gpus = nodes, gpus
     if stale:
         train_nodes, train_gpus = (nodes // 2, gpus) if nodes % 2 == 0 else (nodes, gpus // 2)
-    refuse(
-        train_gpus % parallel,
-        "system.tensor_parallel",
-        f"divisors of {train_gpus}",
-        f"Engines of {parallel} GPUs do not fill the {train_gpus} GPUs that a node has for them: "
-        "take a divisor.",
-    )
+    why = f"Engines of {parallel} GPUs do not fill the {train_gpus} GPUs that a node has for them"
+    refuse_rest(cell, "system.tensor_parallel", train_gpus, parallel, why)
     refuse(
         stale and nodes % 2 and gpus % 2,
         "resources.gpus_per_node",
@@ -290,22 +278,3 @@ def check(cell: Cell, version: str) -> None:
         "SkyRL's asynchronous trainer makes one update a rollout batch. Set "
         "batch.num_minibatches=1, or max_staleness_steps=0.",
     )
-
-
-def sequences_per_gpu(cell: Cell, layout: GpuLayout) -> int:
-    """Return the sequences of a minibatch on each GPU that trains.
-
-    Raise UnsupportedSetting if they do not divide, because SkyRL would round down and drop prompts.
-    """
-    batch = cell.settings.batch
-    prompts = batch.num_prompts // batch.num_minibatches
-    each, rest = divmod(prompts * cell.settings.rollout.group_size, layout.ranks)
-    refuse_if(
-        cell,
-        rest,
-        "batch.num_prompts",
-        f"minibatches whose rollouts divide by {layout.ranks}",
-        f"SkyRL drops prompts that do not divide among the {layout.ranks} GPUs that train: "
-        "change batch.num_prompts, rollout.group_size or the resources.",
-    )
-    return each

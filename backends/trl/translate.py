@@ -29,7 +29,14 @@ from backends.trl.manifest import (
 from backends.trl.options import script_table
 from orchestrator.library import loggers, quiet_kl
 from orchestrator.library.key_tables import is_since
-from orchestrator.library.manifest import ManifestError, Values, refuse_if, validation
+from orchestrator.library.manifest import (
+    ManifestError,
+    Values,
+    refuse_if,
+    refuse_rest,
+    rollouts_each,
+    validation,
+)
 from orchestrator.library.memory import longest_sequence, micro_batch
 from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -325,7 +332,7 @@ def shipped(kl: bool) -> Mapping[str, str]:
 
 def rank_layout(cell: Cell) -> ProcessShares:
     """Return the parts of a batch. Raise UnsupportedSetting if it does not divide."""
-    refuse, settings, batch = partial(refuse_if, cell), cell.settings, cell.settings.batch
+    refuse, settings = partial(refuse_if, cell), cell.settings
     refuse(
         cell.resources.num_nodes > 1,
         "resources.num_nodes",
@@ -335,29 +342,12 @@ def rank_layout(cell: Cell) -> ProcessShares:
     )
     on_cpu = cell.resources.gpus_per_node == 0
     processes = max(cell.resources.gpus_per_node, 1)
-    rollouts = batch.num_prompts * settings.rollout.group_size
-    share, remainder = divmod(rollouts // batch.num_minibatches, processes)
-    refuse(
-        remainder,
-        "batch.num_prompts",
-        f"num_prompts x group_size / num_minibatches a multiple of {processes}",
-        "A minibatch is shared equally by one process a GPU: change batch.num_prompts, "
-        "rollout.group_size or the number of GPUs.",
-    )
+    share = rollouts_each(cell, processes)
     micro = MANIFEST.micro_batch(settings, cell.system, "per_device_train_batch_size")
-    refuse(
-        share % (micro or 1),
-        "system.micro_batch",
-        f"divisors of {share}",
-        f"A process has {share} rollouts of a minibatch and takes equal parts: take a divisor.",
-        micro,
-    )
-    refuse(
-        processes % (cell.system.tensor_parallel or 1),
-        "system.tensor_parallel",
-        f"divisors of {processes}",
-        "vLLM's engines share the trainer's GPUs equally: take a divisor of their number.",
-    )
+    why = f"A process has {share} rollouts of a minibatch and takes equal parts"
+    refuse_rest(cell, "system.micro_batch", share, micro, why)
+    why = "vLLM's engines share the trainer's GPUs equally"
+    refuse_rest(cell, "system.tensor_parallel", processes, cell.system.tensor_parallel, why)
     refuse(
         cell.system.offload and not is_sharded(settings, processes),
         "system.offload",

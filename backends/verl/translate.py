@@ -23,7 +23,7 @@ from backends.verl.manifest import (
 )
 from backends.verl.overrides import write
 from orchestrator.library import loggers
-from orchestrator.library.manifest import refuse_if, validation
+from orchestrator.library.manifest import refuse_if, refuse_rest, rollouts_each, validation
 from orchestrator.library.memory import longest_sequence
 from orchestrator.library.needs import NEEDS, needs, shared_files, text_of
 from orchestrator.records import AttemptPaths, Cell, LaunchPlan, LedgerEntry
@@ -319,7 +319,7 @@ def _check_correction(cell: Cell, kind: str) -> None:
 
 
 def _check_gpus(cell: Cell) -> None:
-    settings, resources, batch = cell.settings, cell.resources, cell.settings.batch
+    settings, resources = cell.settings, cell.resources
     refuse, stale = partial(refuse_if, cell), settings.max_staleness_steps
     least = 2 if stale and resources.num_nodes == 1 else 1
     why = "samples and trains on different GPUs" if least > 1 else "trains on GPUs"
@@ -333,15 +333,9 @@ def _check_gpus(cell: Cell) -> None:
     if stale:
         split = split_gpus(resources)
         trainers = split.train_nodes * split.train_gpus
-    rollouts = batch.num_prompts // batch.num_minibatches * settings.rollout.group_size
-    each, rest = divmod(rollouts, trainers)
-    refuse(
-        not rest and each % (cell.system.micro_batch or 1),
-        "system.micro_batch",
-        f"divisors of {each}",
-        f"Each GPU has {each} rollouts of a minibatch, and verl splits them into equal micro "
-        "batches: take a divisor.",
-    )
+    each = rollouts_each(cell, trainers)
+    why = f"Each GPU has {each} rollouts of a minibatch, and verl splits them into equal parts"
+    refuse_rest(cell, "system.micro_batch", each, cell.system.micro_batch, why)
     needed = longest_sequence(settings)
     refuse(
         (cell.system.tokens_per_gpu or needed) < needed,
@@ -349,11 +343,4 @@ def _check_gpus(cell: Cell) -> None:
         f"{needed} or more",
         f"One sequence may have {needed} tokens (data.max_prompt_tokens and "
         "rollout.max_response_tokens), and verl cannot split it: give at least that.",
-    )
-    refuse(
-        rest,
-        "batch.num_prompts",
-        f"rollouts a minibatch % {trainers} == 0",
-        f"A minibatch has {rollouts} rollouts, which {trainers} GPUs cannot share evenly: "
-        "change batch.num_prompts, rollout.group_size or resources.",
     )

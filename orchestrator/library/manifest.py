@@ -189,6 +189,33 @@ def refuse_if(
         raise UnsupportedSetting(name, field, found, (offered,), advice)
 
 
+def refuse_rest(cell: Cell, field: str, whole: int, part: int | None, why: str) -> None:
+    """Raise UnsupportedSetting if a setting of `system` does not divide a number.
+
+    part: its value, or None for a cell without it. why: the advice, before `take a divisor`.
+    """
+    words = f"divisors of {whole}"
+    refuse_if(cell, whole % (part or 1), field, words, f"{why}: take a divisor.", part)
+
+
+def rollouts_each(cell: Cell, gpus: int) -> int:
+    """Return the rollouts of a minibatch on each GPU that trains.
+
+    Raise UnsupportedSetting if they do not divide: some GPUs would have fewer, and others wait.
+    """
+    batch = cell.settings.batch
+    rollouts = batch.num_prompts // batch.num_minibatches * cell.settings.rollout.group_size
+    refuse_if(
+        cell,
+        rollouts % gpus,
+        "batch.num_prompts",
+        f"num_prompts x group_size / num_minibatches a multiple of {gpus}",
+        f"A minibatch has {rollouts} rollouts, which {gpus} GPUs cannot share evenly: change "
+        "batch.num_prompts, rollout.group_size or the resources.",
+    )
+    return rollouts // gpus
+
+
 def same(*values: object, status: Status = "exact", note: str = "") -> tuple[Meaning, ...]:
     """Return the meanings of values for which the library uses orch's names."""
     return tuple(Meaning(value, value, status, note) for value in values)

@@ -5,6 +5,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -149,7 +150,7 @@ class TestMicro(BackendContract):
             assert folder is None or folder.is_dir(), folder
 
     def write_log(self, attempt_dir: Path) -> Path:
-        with disk.Journal(attempt_dir) as journal:
+        with closing(disk.Journal(attempt_dir)) as journal:
             for step in (1, 2, 3):
                 journal.write(step, {"train/reward_mean": 0.1 * step, "train/entropy": 1.0 / step})
         return attempt_dir / disk.METRICS

@@ -1,6 +1,7 @@
 """The passes by torch and by the kernels: the numbers of a policy under autograd."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
 
@@ -128,7 +129,7 @@ def test_gradients_are_those_of_one_policy_under_autograd(
         for engine in engines:
             monkeypatch.setenv(kernels.ENGINE, engine)
             place = place_at(tmp_path / f"{engine} {number}")
-            with disk.Journal(place.attempt_dir) as journal:
+            with closing(disk.Journal(place.attempt_dir)) as journal:
                 one = train.Training(cell_of(settings), place, state, journal)
                 batch = collect(one.trainee)
                 part = batch.experience.minibatches(settings.batch.num_minibatches)[0]

@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def test_a_full_disk_is_told_and_leaves_the_old_state(
 
 
 def test_a_torn_metrics_file_is_read_to_its_tear_and_mended(tmp_path: Path) -> None:
-    with disk.Journal(tmp_path) as journal:
+    with closing(disk.Journal(tmp_path)) as journal:
         journal.write(1, {"train/reward_mean": 0.5, "train/grad_norm": float("inf")})
         journal.write(2, {"train/reward_mean": float("nan")})
     path = tmp_path / disk.METRICS
@@ -197,7 +198,7 @@ def test_a_torn_metrics_file_is_read_to_its_tear_and_mended(tmp_path: Path) -> N
         (1, {"train/reward_mean": 0.5}),
         (2, {}),
     ]
-    with disk.Journal(tmp_path) as journal:
+    with closing(disk.Journal(tmp_path)) as journal:
         journal.write(3, {"train/reward_mean": 1.0})
     assert [p.step for p in disk.read_metrics(tmp_path)] == [1, 2, 3]
     assert list(disk.read_metrics(tmp_path / "nowhere")) == []
