@@ -231,8 +231,8 @@ def kl_loss(
     logp: Tensor,
     logp_ref: Tensor,
     logp_old: Tensor,
-    dialect: Dialect = PLAIN,
-    mask: Tensor | None = None,
+    dialect: Dialect,
+    mask: Tensor | None,
 ) -> Tensor:
     """Return [P, G, T], the KL estimate of each token in the loss, differentiable in `logp`.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from backends.micro import fused
 from backends.micro.policy import norms
 from orchestrator.kl.library_semantics import PLAIN, Dialect
-from orchestrator.settings import Batch, Optimizer, Settings
+from orchestrator.settings import Optimizer, Settings
 
 
 class Moments(NamedTuple):
@@ -24,16 +24,12 @@ class Moments(NamedTuple):
         return cls(torch.zeros_like(like), torch.zeros_like(like))
 
 
-def rate_of(settings: Settings, step: int, dialect: Dialect = PLAIN) -> float:
+def rate_of(settings: Settings, step: int, dialect: Dialect) -> float:
     """Return the learning rate of train step `step` under the dialect. `step` counts from 1."""
     if dialect.schedule_per_batch and not settings.max_staleness_steps:
-        step = _first_of_batch(settings.batch, step)
+        step -= (step - 1) % settings.batch.num_minibatches  # the first of its batch
     zero = int(dialect.warmup_from_zero and step <= settings.optimizer.num_warmup_steps)
     return learning_rate(settings.optimizer, step - zero, settings.num_train_steps)
-
-
-def _first_of_batch(batch: Batch, step: int) -> int:
-    return step - (step - 1) % batch.num_minibatches
 
 
 def learning_rate(optimizer: Optimizer, step: int, num_train_steps: int) -> float:

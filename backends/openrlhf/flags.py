@@ -8,6 +8,7 @@ facts of each release's own parser about its flags.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -253,19 +254,15 @@ def read(argv: Sequence[str], faults: list[Fault]) -> CommandLine:
     version = max(VERSIONS, key=lambda v: sum(word in spellings(v) for word in rest))
     known, given = spellings(version), dict[str, Value]()
     while rest:
-        flag, count = rest[0], 1 + _leading(rest[1:])
-        taken, rest = rest[1:count], rest[count:]
+        flag, following = rest[0], rest[1:]
+        taken = [*takewhile(lambda word: not word.startswith("--"), following)]
+        rest = following[len(taken) :]
         if flag in known:
             given[known[flag]] = _value(options(version)[known[flag]].kind, taken)
         else:
             hint = did_you_mean(flag, known)
             faults.append(Fault(f"{flag} is not a flag orch knows of OpenRLHF {version}{hint}"))
     return CommandLine(given, version)
-
-
-def _leading(rest: Sequence[str]) -> int:
-    """Return the number of words before the next flag."""
-    return next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
 
 
 def _value(kind: str, taken: Sequence[str]) -> Value:

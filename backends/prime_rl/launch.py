@@ -34,7 +34,8 @@ def prepare(output_dir: Path, attempt_dir: Path) -> list[str]:
         logs.symlink_to(attempt_dir / "logs", target_is_directory=True)
     run = output_dir / "run_default"
     broadcasts, saved = run / "broadcasts", run / "checkpoints"
-    common = _trained(output_dir / "checkpoints") & _stable(broadcasts) & _generated(saved)
+    stable = {n for n in _steps(broadcasts) if (broadcasts / f"step_{n}" / "STABLE").exists()}
+    common = _trained(output_dir / "checkpoints") & stable & _generated(saved)
     last = max(common, default=0)
     for folder in (output_dir / "checkpoints", output_dir / "weights", broadcasts, saved):
         for step in _steps(folder):
@@ -50,10 +51,6 @@ def prepare(output_dir: Path, attempt_dir: Path) -> list[str]:
 def _steps(folder: Path) -> set[int]:
     names = (path.name.removeprefix("step_") for path in folder.glob("step_*"))
     return {int(name) for name in names if name.isdecimal()}
-
-
-def _stable(folder: Path) -> set[int]:
-    return {step for step in _steps(folder) if (folder / f"step_{step}" / "STABLE").exists()}
 
 
 def _trained(folder: Path) -> set[int]:

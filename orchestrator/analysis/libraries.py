@@ -265,17 +265,13 @@ def ledger_differences(
             names.setdefault(("refused", "", str(refusal)), []).append(question.name)
             continue
         for field in [f for f in one if f in other and f.startswith(_MATHEMATICS)]:
-            a, b = (_ledger_text(entry) for entry in (one[field], other[field]))
+            a, b = (f"{e.status}: {e.note}".removesuffix(": ") for e in (one[field], other[field]))
             if a != b and not one[field].status == other[field].status == "exact":
                 names.setdefault((field, a, b), []).append(question.name)
     return [
         {"field": field, "base": a, "other": b, "questions": where}
         for (field, a, b), where in names.items()
     ]
-
-
-def _ledger_text(entry: LedgerEntry) -> str:
-    return f"{entry.status}: {entry.note}" if entry.note else entry.status
 
 
 def _ledger_of(library_cell: LibraryCell) -> Mapping[str, LedgerEntry]:

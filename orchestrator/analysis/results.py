@@ -93,7 +93,7 @@ def table_of(
     return pd.DataFrame.from_records(rows, columns=[*RUN, *axes, *VALUE[table]])
 
 
-def results_of(experiment: Experiment, table: ResultTable = "finals") -> "pd.DataFrame":
+def results_of(experiment: Experiment, table: ResultTable) -> "pd.DataFrame":
     """Return a table of an opened experiment's cells. Raise SelectionError for an unknown table."""
     if table not in TABLES:
         raise SelectionError(

@@ -576,7 +576,7 @@ def clip_range(low: float | None, high: float | None, *, symmetric: bool = False
     return None if low is None or high is None else (low, high)
 
 
-def regime_of_sizes(keys: Keys, batch: str, minibatch: str, epochs: str = "") -> TrainingRegime:
+def regime_of_sizes(keys: Keys, batch: str, minibatch: str, epochs: str) -> TrainingRegime:
     """Return the regime of a batch of rollouts that is split into minibatches.
 
     Each argument is the key of a size; both sizes are in the same unit, prompts or responses.

@@ -216,7 +216,7 @@ def _written(finding: AuditFinding) -> str:
         terms = terms or ["a KL that the file alone does not fix"]
     elif finding.rollout_kl:
         terms.append(f"a KL to the policy that sampled, weight {finding.rollout_kl:g}")
-    of_kl = [s for s in finding.settings if _names_kl(s.key)]
+    of_kl = [s for s in finding.settings if re.search(r"kl|(^|\.)(beta|teacher_tau)$", s.key, re.I)]
     numbers = sorted({n for s in of_kl for n in s.lines})
     word = "line" if len(numbers) == 1 else "lines"
     named = dict.fromkeys(s.file for s in of_kl if s.file)
@@ -225,10 +225,6 @@ def _written(finding: AuditFinding) -> str:
     defaults = dict.fromkeys(f"the default of {v}" for s in of_kl for v in s.default_of)
     where = ", ".join([*at, *named, *defaults]) or nowhere
     return f"{' and '.join(terms) or 'no KL that acts'} ({where})"
-
-
-def _names_kl(key: str) -> bool:
-    return "kl" in key.lower() or key.rpartition(".")[2] in ("beta", "teacher_tau")
 
 
 def _plain(finding: AuditFinding) -> str:

@@ -66,9 +66,6 @@ def _effects(reading: LaunchReading, around: Surroundings) -> Iterator[Effect]:
             "in the reward included: the objective is of what is kept",
             f"of the {around.rejected} that are kept",
         )
-    if terms and not 0.5 <= around.temperature <= 2:  # nearer to 1 it matters little
-        at = f"of the policies at temperature {around.temperature:g}"
-        yield Effect(f"the KL is {at}, which divides the logits of both", at)
     for placement, term in terms:
         if placement == "reward":
             yield from _on_reward(reading, around, term)

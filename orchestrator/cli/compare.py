@@ -147,7 +147,7 @@ def print_claims(comparison: "Comparison") -> None:
         print_table(table.columns, table.rows)
 
 
-def print_review(review: stages.Review, question: str = "") -> None:
+def print_review(review: stages.Review, question: str) -> None:
     """Print the answer, a line a claim, and where the report lies; with -v the reasons first."""
     if is_verbose():
         print_claims(review.comparison)

@@ -35,13 +35,10 @@ from orchestrator.settings import AdvantageEstimator
 def _policy_loss(word: str) -> tuple[str, str | None] | None:
     """Return a policy loss and the KL estimator beside it, of `cispo+k3` both; else None."""
     name, plus, estimator = word.partition("+")
-    if (name not in POLICY_LOSSES and name not in ALSO) or (plus and not _is_of_a_token(estimator)):
+    is_one = estimator in choices() and estimator != NONE and entry(estimator).is_of_a_token
+    if name not in {*POLICY_LOSSES, *ALSO} or (plus and not is_one):
         return None
     return name, estimator or None
-
-
-def _is_of_a_token(estimator: str) -> bool:
-    return estimator in choices() and estimator != NONE and entry(estimator).is_of_a_token
 
 
 def _estimator(ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:

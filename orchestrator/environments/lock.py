@@ -151,7 +151,7 @@ def locks_of(library: str) -> list[Lock]:
     )
 
 
-def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock:
+def lock_of(library: str, version: str | None, flavour: Flavour) -> Lock:
     """Return the lock of a release; for None, of the newest that orch drives.
 
     Raise EnvironmentFault, with the names of the existing locks, if there is no such lock.
@@ -175,7 +175,7 @@ def lock_of(library: str, version: str | None, flavour: Flavour = "gpu") -> Lock
     )
 
 
-def lock_named(release: str, flavour: Flavour = "gpu") -> Lock:
+def lock_named(release: str, flavour: Flavour) -> Lock:
     """Return the lock of `LIBRARY@VERSION`, or of `LIBRARY`. Raise as `lock_of` does."""
     library, _, version = release.partition("@")
     return lock_of(library, version or None, flavour)
@@ -283,7 +283,7 @@ def installed(within: Path | None = None) -> list[Environment]:
     return [environment for environment in each if environment is not None]
 
 
-def environment_rows(within: Path | None = None) -> list[dict[str, object]]:
+def environment_rows(within: Path | None) -> list[dict[str, object]]:
     """Return each lock as plain data, with the state of its environment: `ready`, ..."""
     rows: list[dict[str, object]] = []
     for lock in locks():

@@ -422,7 +422,7 @@ def check(environment: Environment, lock: Lock) -> list[str]:
     return told
 
 
-def check_installed(release: str = "", within: Path | None = None) -> dict[str, list[str]]:
+def check_installed(release: str, within: Path | None) -> dict[str, list[str]]:
     """Return the path of each finished environment -> its faults.
 
     release: only those of LIBRARY or LIBRARY@VERSION. Raise EnvironmentFault if there is none.

@@ -93,7 +93,7 @@ def declared_items(task: Any) -> int | None:
     return declared
 
 
-def seed_of(score_key: ScoreKey, first_item: int = 0) -> int:
+def seed_of(score_key: ScoreKey, first_item: int) -> int:
     """Return a different seed for each checkpoint, task, seed and slice, so that their noise is
     independent."""
     parts: list[object] = [score_key.checkpoint, score_key.task.name, score_key.seed]

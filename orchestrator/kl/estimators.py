@@ -135,7 +135,7 @@ _LEAST = 1e-37
 
 
 def importance_ratio(
-    logp: Array, logp_rollout: Array, ratio: RatioLevel, mask: Array | None = None
+    logp: Array, logp_rollout: Array, ratio: RatioLevel, mask: Array | None
 ) -> Array:
     """Return pi_theta / pi_rollout: per token [..., T], or per sequence [..., 1].
 

@@ -19,7 +19,7 @@ def resumable_step(cell: Cell, cell_dir: CellDir) -> int:
     return plugins.load(cell.settings.backend.name).resumable_step(cell_dir.checkpoints)
 
 
-def is_stuck(cell: Cell, cell_dir: CellDir, last: ExitRecord | None = None) -> bool:
+def is_stuck(cell: Cell, cell_dir: CellDir, last: ExitRecord | None) -> bool:
     """Return True if the cell was started again MAX_IDLE_REQUEUES times and made no progress.
 
     last: the ending of the last attempt, if it is not written yet. Return False if unknown.

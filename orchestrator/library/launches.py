@@ -424,8 +424,6 @@ class Surroundings:
     """The bounds of a token's KL; its gradient is zero beyond them."""
     clamp_of: tuple[str, ...] = ()
     """The estimators that the bounds hold for; empty: every one."""
-    temperature: float = 1.0
-    """What the logits of both the policy and the reference are divided by."""
     no_reward: str = ""
     """The key and value by which every task reward is 0; empty: rewards count."""
     notes: tuple[str, ...] = ()

@@ -45,7 +45,8 @@ def variables(cell: Cell, paths: AttemptPaths, *, one_run: bool = True) -> dict[
             attempts = str(paths.attempt_dir.parent)
             names |= {"WANDB_RUN_ID": digest(attempts), "WANDB_RESUME": "allow"}
         if cell.axes:  # W&B refuses an empty tag
-            names["WANDB_TAGS"] = ",".join(_tags(cell.axes))
+            tags = (f"{axis}={value}".replace(",", " ") for axis, value in cell.axes.items())
+            names["WANDB_TAGS"] = ",".join(tag[:TAG_LENGTH] for tag in tags)
     if "tensorboard" in cell.loggers:
         folder = str(paths.attempt_dir / "tensorboard")
         names |= {"TENSORBOARD_DIR": folder, "TENSORBOARD_LOGGING_DIR": folder}
@@ -65,10 +66,6 @@ def project(paths: AttemptPaths) -> str:
 def group(cell: Cell) -> str:
     """Return the name under which a tracker shows a cell beside those of its study."""
     return cell.studies[0] if cell.studies else PROJECT
-
-
-def _tags(axes: Mapping[str, str]) -> list[str]:
-    return [f"{axis}={value}".replace(",", " ")[:TAG_LENGTH] for axis, value in axes.items()]
 
 
 def without_key(environment: Mapping[str, str]) -> dict[str, str]:

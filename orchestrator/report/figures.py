@@ -50,9 +50,9 @@ Beyond the maximum, steps are left out evenly; the first and the last step remai
 
 def figure_data(
     configurations: Sequence[Configuration],
-    main: Sequence[str | None] = (),
-    studies: Mapping[str, Mapping[str, str]] | None = None,
-    more: Sequence[str] = (),
+    main: Sequence[str | None],
+    studies: Mapping[str, Mapping[str, str]] | None,
+    more: Sequence[str],
 ) -> dict[str, Any]:
     """Return the data of figures: metrics, grids of steps, and one entry for each configuration.
 

@@ -216,6 +216,6 @@ def text_of(field: ReportText) -> str:
     return ", ".join(link.text for link in field) if isinstance(field, tuple) else str(field)
 
 
-def cell_link(cell_id: str, text: str = "") -> Link:
+def cell_link(cell_id: str, text: str) -> Link:
     """Return a link to a cell's row in the table of provenance."""
     return Link(text or cell_id, f"#cell-{cell_id}")

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.charts.marks import (
-    STEP,
     ChartView,
     Looks,
     Rows,
     faceted,
     layer,
-    names_axis,
     quantity,
     reading,
     series,
@@ -23,7 +21,6 @@ from orchestrator.charts.style import Spec
 
 SMALL, USUAL_WIDTH = 190, 260
 """Minimum width of a panel in pixels: in a redrawn figure, and in other figures."""
-OURS, THEIRS = "ours, with 95 % interval", "published"
 
 
 def _axis(field: str, title: str | None, ticks: int, **more: Any) -> Spec:
@@ -63,22 +60,3 @@ def distance_chart(rows: Rows, looks: Looks, x_title: str) -> ChartView:
 
 
 _TRAINED = "seeds that trained"
-
-
-def published_chart(rows: Rows) -> ChartView:
-    """Return our numbers with their intervals, and a publication's, a row a claim."""
-    x, y = _axis("value", "relative improvement (%)", 8, zero=True), names_axis()
-    looks = {
-        "color": {"domain": [OURS, THEIRS], "range": ["$c0", "$c2"]},
-        "shape": {"domain": [OURS, THEIRS], "range": ["circle", "diamond"]},
-    }
-    shown = {**series("whose", looks, "color", "shape", dots=True), "x": x, "y": y}
-    tooltip = reading(("whose", "whose"), ("value", "%", ".3g"), ("says", "claim"))
-    ends = {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}}
-    layers = [
-        layer("rule", ends, valid("low"), needs="low", strokeWidth=2, color="$c0"),
-        _dots(shown, tooltip, 90),
-    ]
-    spec: Spec = {"height": {"step": STEP + 11}, "layer": layers}
-    view: ChartView = {"title": "", "spec": spec, "least": USUAL_WIDTH, "rows": rows}
-    return {**view, "most": 850, "names": "name"}

@@ -79,8 +79,8 @@ def read_context(
     records: Sequence[Record],
     scores: Sequence[Score],
     home: Path,
-    faults: Sequence[str] = (),
-    say: Callable[[str], None] = lambda _sentence: None,
+    faults: Sequence[str],
+    say: Callable[[str], None],
 ) -> Context:
     """Return the baselines, the other libraries, and the origin of each cell.
 
@@ -321,8 +321,8 @@ def methods_section() -> Section:
 def provenance_section(
     records: Sequence[Record],
     scores: Sequence[Score],
-    origins: Mapping[str, Origin] | None = None,
-    home: str = "",
+    origins: Mapping[str, Origin] | None,
+    home: str,
 ) -> Section:
     """Return a section on each cell's run directory, library, versions and attempts.
 

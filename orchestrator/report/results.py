@@ -42,10 +42,7 @@ from orchestrator.report.model import (
     cell_link,
 )
 from orchestrator.report.plots import (
-    OURS,
-    THEIRS,
     USUAL_WIDTH,
-    published_chart,
 )
 from orchestrator.report.provenance import is_micro
 from orchestrator.report.words import figure, section
@@ -118,7 +115,7 @@ def baseline_name(one: ScoredBaseline) -> str:
     return "base, no template" if one.baseline.chat_template == "none" else "base model"
 
 
-def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline] = ()) -> Section:
+def finals_section(comparison: Comparison, baselines: Sequence[ScoredBaseline]) -> Section:
     """Return a section on final accuracy in and out of domain, with intervals.
 
     It also shows the models before training (Fig. 5, 6, 8, 9, 10).
@@ -414,25 +411,11 @@ def published_section(comparison: Comparison, spec: Spec) -> Section | None:
         return None
     micro = is_micro(comparison.runs)
     source = f"Published in: {spec.published.source}." if spec.published.source else ""
-    drawn: Rows = []
-    for one in comparison.published:
-        if one.ours is None:
-            continue
-        name, ours = one.published.name, one.ours
-        ends = zip(("value", "low", "high"), (ours.mean, ours.low, ours.high), strict=True)
-        own = {key: None if v is None else 100 * (rounded(v) or 0) for key, v in ends}
-        theirs = 100 * (rounded(one.published.relative_improvement) or 0)
-        drawn.append({"name": name, "says": statement(one.claim), "whose": OURS, **own})
-        place = {"name": name, "says": one.published.where, "whose": THEIRS}
-        drawn.append({**place, "value": theirs})
-    fill = {"micro": "Not comparable: the scales differ." if micro else ""}
-    chart = figure("published", "drawn", fill, views=(published_chart(drawn),))
     rows = tuple(_published_row(one, micro) for one in comparison.published)
     columns = ("claim", "where", "published", "ours", "seeds", "published lies")
     return section(
         "published",
         text=(source,) if source else (),
-        figures=(chart,) if drawn else (),
         tables=(ReportTable("Relative improvement", columns, rows),),
         note=MICRO_NOTE if micro else "",
     )

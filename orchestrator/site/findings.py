@@ -110,7 +110,7 @@ MIN_FREE_GIB = 2
 def machine_findings(
     site: Site,
     cells: Sequence[Cell],
-    evaluation: EvaluationSpec | None = None,
+    evaluation: EvaluationSpec | None,
     *,
     look: bool,
 ) -> list[SiteFinding]:

@@ -49,7 +49,8 @@ def secrets_in(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[A
                 yield path, f"'{match[0]}}}' would copy a secret into the spec{_ADVICE}"
         # A password in an address is no fault: it is hidden whenever a spec is copied.
         written = hide_userinfo(value)
-        if _TOKEN.search(written) or any(secret in written for secret in _secrets_here()):
+        here = (v for name, v in os.environ.items() if len(v) >= SHORTEST and is_secret(name))
+        if _TOKEN.search(written) or any(secret in written for secret in here):
             yield path, f"this text holds a token or a password{_ADVICE}"
 
 
@@ -57,11 +58,6 @@ _ADVICE = (
     ", and a spec is copied into run folders, reports and MLflow. Leave it out: programs that orch "
     "starts inherit the environment, and read it there"
 )
-
-
-def _secrets_here() -> list[str]:
-    """Return the secrets of this process's environment."""
-    return [v for name, v in os.environ.items() if len(v) >= SHORTEST and is_secret(name)]
 
 
 _WANDB_KEY = re.compile(r"(?<!/snapshots/)\b[0-9a-f]{40}\b")

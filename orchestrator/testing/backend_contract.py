@@ -317,7 +317,8 @@ class BackendContract:
         for cell, plan in self._plans:
             fields = [entry.field for entry in plan.ledger]
             for name, _ in flatten(cell.settings.model_dump()):
-                assert any(_covers(field, name) for field in fields), f"{name} of {cell.slug}"
+                covered = any(f"{name}.".startswith(f"{field}.") for field in fields)
+                assert covered, f"{name} of {cell.slug}"
             for entry in plan.ledger:
                 assert entry.status == "exact" or entry.note, f"{entry.field} does not say why"
 
@@ -560,10 +561,6 @@ def _step_of(folder: Path, home: Path) -> int | None:
     """Return the number in a checkpoint's path below its home."""
     numbers = re.findall(r"\d+", str(folder.relative_to(home)))
     return int(numbers[-1]) if numbers else None
-
-
-def _covers(field: str, leaf: str) -> bool:
-    return leaf == field or leaf.startswith(f"{field}.")
 
 
 _SMALLEST: Mapping[str, Mapping[str, object]] = {

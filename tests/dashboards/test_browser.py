@@ -65,7 +65,6 @@ DRAWN = """plots => plots.flatMap((plot) => {
 """What stands in the scenes that Vega drew: marks with their rows, and texts."""
 PANELS = {
     "finals": 2,
-    "published": 1,
     "curves": 4,
     "reference": 12,
     "gradients": 4,
@@ -364,8 +363,6 @@ def test_dots_hold_the_data(untouched: Opened) -> None:
     (star,) = [d["datum"] for d in first if d["mark"] == "star"]
     assert (star["name"], star["value"]) == ("base model", 0.3)
     assert len([d for d in first if d["mark"] == "seeds"]) == 12, "a mark a seed that trained"
-    ours, theirs = untouched.rows("published", "dot")
-    assert (ours["name"], theirs["value"]) == ("one", 6)
 
 
 def test_the_pointer_reads_values(opened: Opened) -> None:

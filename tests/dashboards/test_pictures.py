@@ -56,7 +56,7 @@ def test_every_figure_of_the_page_has_its_pictures(told: Report, tmp_path: Path)
     found = picture_names(told)
     pictures(told, folder)
     figures = {f.id for f in every_figure(told)}
-    assert set(found) == figures >= {"finals", "curves", "published", "gradients"}
+    assert set(found) == figures >= {"finals", "curves", "gradients"}
     assert all(found.values())
     every = [name for names in found.values() for name in names]
     wanted = {f"{name}.{ending}" for name in every for ending in ("png", "pdf")}

@@ -95,7 +95,6 @@ OPTIONS: Mapping[str, tuple[str, str, str | None]] = {
     "tensor": ("ds_tensor_parallel_size", "ds.tensor_parallel_size", None),
     "dynamic": ("use_dynamic_batch", "train.dynamic_batch_enable", None),
     "top_p": ("top_p", "rollout.top_p", None),
-    "temperature": ("temperature", "rollout.temperature", "1.0"),
 }
 """Name here -> the flag without dots, the flag with dots, and the default that decides a KL."""
 FLAT = {name: flat for name, (flat, _, _) in OPTIONS.items()}
@@ -123,9 +122,6 @@ FIRST_ESTIMATOR = "0.6.1"
 FIRST_TOKEN_MEAN, FIRST_KL_TOKEN_MEAN = "0.7.0", "0.7.5"
 """First releases in which the policy loss, and the KL in the loss, is one mean over all tokens.
 Earlier releases average the tokens of each response first."""
-FIRST_AT_TEMPERATURE = "0.6.2"
-"""The first release that divides the logits of policy and reference by the temperature of the
-samples (models/actor.py)."""
 FIRST_RLOO_PLAIN, FIRST_CLAMP = "0.8.5", "0.8.6"
 FIRST_GROUPS = {
     "rloo": "0.5.3",
@@ -444,7 +440,6 @@ class _Reader(ReleaseReader):
         correction, weight = self._correction()
         ahead = keys.switch(names["async"]) or keys.switch(names["partial"])
         ratio: Ratio = "sequence_mean" if gspo else "token"
-        at = keys.number(names["temperature"])
         return Surroundings(
             advantage_divided_by=divided,
             division_includes_kl=divided != "group_std",
@@ -464,7 +459,6 @@ class _Reader(ReleaseReader):
             controller=f"--{names['target']}" if keys.has(names["target"]) else "",
             clamp=Clamp(value=10.0) if self.since(FIRST_CLAMP) else UNCLAMPED,
             unread=(*self.unread, *truncated(keys, top_p=names["top_p"])),
-            temperature=at if at and self.since(FIRST_AT_TEMPERATURE) else 1.0,
         )
 
     def _clip(self) -> Range | None:

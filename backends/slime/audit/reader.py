@@ -139,6 +139,9 @@ class _Reader(StockReader):
         self._contradictions()
         if self.fork != self.library:
             self.version = f"({self.fork} {self.version})"
+            drops = False
+        else:  # some releases drop unknown flags and do not refuse them
+            drops = version_tuple(self.basis.version) >= FIRST_DROPPING
         return self.found(
             reward,
             loss,
@@ -151,7 +154,7 @@ class _Reader(StockReader):
             regime=of_steps.behind(self.ahead) if self.ahead else of_steps,
             surroundings=self._surroundings(loss, of_steps.on_policy),
             held=self.basis.held(
-                keys.given, "argparse", self.fork, ignoring=("",) if self._drops() else ()
+                keys.given, "argparse", self.fork, ignoring=("",) if drops else ()
             ),
             decided=decided,
         )
@@ -352,10 +355,6 @@ class _Reader(StockReader):
         folder = self.keys.text("ref-load") or ""
         if (reward.active or loss.active) and re.fullmatch(r"\w[\w.-]*/[\w.-]+", folder):
             yield f"--ref-load {folder} is a folder: slime does not start with a name of the Hub"
-
-    def _drops(self) -> bool:
-        """Return True for a release that drops unknown flags and does not refuse them."""
-        return self.fork == self.library and version_tuple(self.basis.version) >= FIRST_DROPPING
 
     def _changes(self, loss: InLoss) -> Iterator[LaunchChange]:
         """Yield the changes to a term that is not criticised, the smallest first."""

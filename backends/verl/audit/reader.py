@@ -523,24 +523,6 @@ def _always_in_reward(launch: Launch) -> bool:
     return "apply_kl_penalty" in names and names.isdisjoint(("use_kl_loss", "use_kl_in_reward"))
 
 
-_IS = r"if self\.config\.algorithm\.adv_estimator == ['\"]\w+['\"]:\n"
-_ARMS = re.compile(
-    rf"(?m)^ {{8}}{_IS}(?:(?: {{12}}.*)?\n| {{8}}el{_IS})* {{8}}else:\n {{12}}raise Not"
-)
-"""Where a method of a trainer raises an error after it compared the advantage with plain names."""
-
-
-def _without_arm(launch: Launch, advantage: str | None) -> str:
-    """Return `path:line` where the checkout's trainer, if main starts that one, raises an error for
-    an advantage; else an empty text."""
-    code = launch.beside.get(TRAINERS[0]) or ""
-    starts = re.search(r"(?m)^[^#\n]*ppo\.ray_trainer import", launch.beside.get(MAIN_FILE) or "")
-    for arms in _ARMS.finditer(code) if starts and advantage else ():
-        if not re.search(rf"adv_estimator == .{advantage}.:", arms[0]):
-            return f"{TRAINERS[0]}:{len(code[: arms.end()].splitlines())}"
-    return ""
-
-
 def _without_reference(launch: Launch) -> str:
     """Return `path:line` where the checkout's main takes the reference policy out, or an empty
     text. No release deletes it: they add it where a switch asks for it."""
@@ -661,9 +643,6 @@ class _Reader(ReleaseReader):
         if self._refused_advantage():
             source = "verl/trainer/ppo/ray_trainer.py: RayPPOTrainer.__init__"
             self.stops(f"it has no {ADVANTAGE} {advantage}", source, ADVANTAGE)
-        elif self.entry == MAIN and (place := _without_arm(launch, advantage)):
-            why = f"{place} beside it raises an error for {ADVANTAGE} {advantage}"
-            self.note(why, ADVANTAGE, stops=True, apart=True)
         if keys.has(BYPASS) and self.bypass:
             self._has_no_log_probs(BYPASS)
         of_verl = not self.entry or is_entry_point(self.entry)

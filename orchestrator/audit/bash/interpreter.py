@@ -585,8 +585,8 @@ class Interpreter(Expander):
         self,
         terms: tuple[WordTerm, ...],
         line: int,
-        stdin: ShellValue | None = None,
-        target: ShellValue | None = None,
+        stdin: ShellValue | None,
+        target: ShellValue | None,
     ) -> Flow:
         """Read a command whose words are already expanded: a function, a built-in or a program."""
         words = [each for term in terms for each in self.elements(term)]

@@ -107,18 +107,14 @@ def _setup(
         environment=environment_for(plan, options, gpus=cell.resources.gpus_per_node > 0),
         options=options,
         cwd=cwd,
-        visible=(attempt.path.parents[3], *_linked(cwd)),
+        # Prepared prompts, to which a plan links, are outside the runs folder.
+        visible=(attempt.path.parents[3], *(e.resolve() for e in cwd.glob("*") if e.is_symlink())),
         ray_cpus=plan.ray_cpus,
         python=plan.argv[0] if Path(plan.argv[0]).name.startswith("python") else "python",
         env=run_variables(plan, options),
     )
     setup.command(plan.argv)  # raises now for a folder that cannot be mounted into an image
     return setup
-
-
-def _linked(folder: Path) -> list[Path]:
-    """Return the targets of a plan's links. Prepared prompts are outside the runs folder."""
-    return [path.resolve() for path in folder.glob("*") if path.is_symlink()]
 
 
 def _joined(launched: _Launched, address: str) -> dict[str, str]:

@@ -365,7 +365,7 @@ def submit_evaluation(
     cells: Sequence[Cell],
     folder: RunFolder,
     options: RayOptions,
-    tell: Tell = lambda _: None,
+    tell: Tell,
 ) -> str:
     """Submit the evaluation of trained cells, a job each, as many as have room. Return their ids.
 

@@ -21,7 +21,7 @@ def extra_flags(options: SlurmOptions) -> dict[str, str | bool]:
 
 
 def site_flags(
-    options: SlurmOptions, gpus: int = 0, exclude: Iterable[str] = ()
+    options: SlurmOptions, gpus: int, exclude: Iterable[str] = ()
 ) -> dict[str, str | bool]:
     """Return what the site sets for each of its jobs: flag -> value, True for one without a value.
 

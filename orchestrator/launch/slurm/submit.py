@@ -135,7 +135,7 @@ def submit_evaluation(
     cells: Sequence[Cell],
     folder: RunFolder,
     options: SlurmOptions,
-    tell: Tell = lambda _: None,
+    tell: Tell,
     *,
     exclude: tuple[str, ...] = (),
 ) -> str:
