@@ -276,7 +276,13 @@ def rank_layout(cell: Cell, version: str) -> RankLayout:
     key = spelled("train.micro_batch_size", version) or ""
     declared = MANIFEST.micro_batch(settings, cell.system, key.removeprefix("--"))
     why = f"A GPU has {share} rollouts of a minibatch and takes equal parts"
-    refuse_rest(cell, "system.micro_batch", share, declared, why)
+    refuse_rest(
+        cell,
+        "system.micro_batch",
+        share,
+        declared,
+        why,
+    )
     refuse(
         by_sequence and declared not in (None, 1),
         "system.micro_batch",
@@ -287,7 +293,13 @@ def rank_layout(cell: Cell, version: str) -> RankLayout:
     )
     parallel = cell.system.tensor_parallel or 1
     why = f"Engines of {parallel} GPUs do not fill the {gpus} GPUs that a node has for them"
-    refuse_rest(cell, "system.tensor_parallel", gpus, parallel, why)
+    refuse_rest(
+        cell,
+        "system.tensor_parallel",
+        gpus,
+        parallel,
+        why,
+    )
     micro = declared or micro_batch(share, tokens, MOST_TOKENS, LARGEST_MICRO_BATCH)
     return RankLayout(
         nodes, gpus, workers // parallel, 1 if by_sequence else micro, micro, parallel

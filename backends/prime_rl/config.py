@@ -102,7 +102,13 @@ def _gpus(cell: Cell, version: str) -> Iterator[tuple[str, object]]:
         yield "deployment.num_teacher_gpus", 1
     engines, parallel = served if alone else free, cell.system.tensor_parallel or 1
     why = f"Engines of {parallel} GPUs do not fill the {engines} GPUs that sample"
-    refuse_rest(cell, "system.tensor_parallel", engines, parallel, why)
+    refuse_rest(
+        cell,
+        "system.tensor_parallel",
+        engines,
+        parallel,
+        why,
+    )
     if parallel > 1:
         yield "inference.parallel.tp", parallel
     yield "inference.parallel.dp", engines // parallel

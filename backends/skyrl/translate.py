@@ -137,7 +137,13 @@ def _paths(paths: AttemptPaths, settings: Settings) -> dict[str, object]:
 def _micro_batches(cell: Cell, sequences: int) -> dict[str, object]:
     declared = MANIFEST.micro_batch(cell.settings, cell.system, MICRO[0])
     why = f"A GPU has {sequences} sequences of a minibatch, and SkyRL takes equal parts"
-    refuse_rest(cell, "system.micro_batch", sequences, declared, why)
+    refuse_rest(
+        cell,
+        "system.micro_batch",
+        sequences,
+        declared,
+        why,
+    )
     most = micro_batch(sequences, longest_sequence(cell.settings), MOST_TOKENS)
     return dict.fromkeys(MICRO, declared or most)
 
@@ -230,7 +236,13 @@ def gpu_layout(cell: Cell) -> GpuLayout:
     if stale:
         train_nodes, train_gpus = (nodes // 2, gpus) if nodes % 2 == 0 else (nodes, gpus // 2)
     why = f"Engines of {parallel} GPUs do not fill the {train_gpus} GPUs that a node has for them"
-    refuse_rest(cell, "system.tensor_parallel", train_gpus, parallel, why)
+    refuse_rest(
+        cell,
+        "system.tensor_parallel",
+        train_gpus,
+        parallel,
+        why,
+    )
     refuse(
         stale and nodes % 2 and gpus % 2,
         "resources.gpus_per_node",

@@ -13,11 +13,7 @@ from orchestrator.records import LaunchPlan
 
 
 def _bounds_of(commit: str) -> str:
-    """Return the releases between which a commit of TRL's main branch is; empty for another.
-
-    commits.json has those from 0.11.0 until July 2026, by the releases that left the branch before
-    and after.
-    """
+    """Return the releases around a commit of TRL's main branch (commits.json); empty: unknown."""
     text = Path(__file__).with_name("audit").joinpath("commits.json").read_text(encoding="utf-8")
     between = json.loads(text).items()
     return next((bounds for bounds, commits in between if commit[:7] in commits), "")

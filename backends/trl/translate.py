@@ -345,9 +345,21 @@ def rank_layout(cell: Cell) -> ProcessShares:
     share = rollouts_each(cell, processes)
     micro = MANIFEST.micro_batch(settings, cell.system, "per_device_train_batch_size")
     why = f"A process has {share} rollouts of a minibatch and takes equal parts"
-    refuse_rest(cell, "system.micro_batch", share, micro, why)
+    refuse_rest(
+        cell,
+        "system.micro_batch",
+        share,
+        micro,
+        why,
+    )
     why = "vLLM's engines share the trainer's GPUs equally"
-    refuse_rest(cell, "system.tensor_parallel", processes, cell.system.tensor_parallel, why)
+    refuse_rest(
+        cell,
+        "system.tensor_parallel",
+        processes,
+        cell.system.tensor_parallel,
+        why,
+    )
     refuse(
         cell.system.offload and not is_sharded(settings, processes),
         "system.offload",

@@ -335,7 +335,13 @@ def _check_gpus(cell: Cell) -> None:
         trainers = split.train_nodes * split.train_gpus
     each = rollouts_each(cell, trainers)
     why = f"Each GPU has {each} rollouts of a minibatch, and verl splits them into equal parts"
-    refuse_rest(cell, "system.micro_batch", each, cell.system.micro_batch, why)
+    refuse_rest(
+        cell,
+        "system.micro_batch",
+        each,
+        cell.system.micro_batch,
+        why,
+    )
     needed = longest_sequence(settings)
     refuse(
         (cell.system.tokens_per_gpu or needed) < needed,

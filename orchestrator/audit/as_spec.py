@@ -350,7 +350,13 @@ def _by_keys(
             if key not in open_:
                 lacks = f"{reading.library} {reading.version} has no such key, and a fork may"
                 note = NO_VALUE if key in bad else lacks
-            line = KeyLine(key, value, "asked", names, note)
+            line = KeyLine(
+                key,
+                value,
+                "asked",
+                names,
+                note,
+            )
         else:
             line = _line(manifest, reading, version, own[key], key, value, tuple(sorted(used)))
         lines.append(line)

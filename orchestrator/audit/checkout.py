@@ -101,8 +101,7 @@ def known_code(library: str) -> KnownCode:
 def changed(
     beside: Mapping[str, str], known: KnownCode, values: Iterable[str]
 ) -> Iterator[ChangedCode]:
-    """Yield the checkout's functions that are as in no release: of those that always count, and of
-    those that a value of the launch names."""
+    """Yield functions that are as in no release, if they always count or a value names them."""
     words = [re.escape(each.lower()) for each in values if re.fullmatch(r"[A-Za-z]\w{2,30}", each)]
     counts = re.compile(rf"{known.always}|_(?:{'|'.join(words) or '(?!)'})(?:_|$)")
     for path, named in known.code.items():

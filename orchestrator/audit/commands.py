@@ -127,8 +127,7 @@ def _starts_as_yaml(text: str) -> bool:
 
 
 def _of_yaml(text: str, name: str, files: Mapping[str, str]) -> Iterator[Launch]:
-    """Yield the launches of the scripts inside a YAML file, then the first document itself as a
-    configuration: a text of several words may be no script."""
+    """Yield the launches of scripts inside a YAML file, then its first document as settings."""
     nodes = yaml_nodes(text)
     budget = Budget()
     launches: list[Launch] = []

@@ -155,8 +155,7 @@ def _without_comment(match: re.Match[str]) -> str:
 
 
 def pins(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each library whose release a script names, with the release or its bounds, and the
-    reason."""
+    """Yield each library whose release a script names: the release or its bounds, and why."""
     text = uncommented(text)
     yield from _named(text)
     for library, bounds, requirement in _bounded(text):

@@ -34,6 +34,7 @@ BETAS = (1e-5, 10.0)
 LEARNING_RATES = {False: 1e-4, True: 1e-2}
 """With an adapter (LoRA) or without -> a rate of AdamW above which a slip is likelier."""
 _BOX = "math_boxed"
+DOMAINS = frozenset({"eval/in_domain/mean", "eval/out_of_domain/mean"})
 
 
 class Doubt(NamedTuple):
@@ -213,7 +214,9 @@ def _of_metrics(experiment: Experiment) -> Iterator[Doubt]:
     for metric, field in fields.items():
         task, _, statistic = metric.rpartition("/")
         if metric not in known and not (task in tasks and "@" in statistic):
-            near = did_you_mean(metric, known)
+            near = did_you_mean(metric, known | DOMAINS - {metric})
+            if metric in DOMAINS:
+                near = ": no task of `evaluation` scores the cells in that domain"
             fault = metric not in METRICS or field.startswith("tune.")
             yield Doubt(field, f"nothing measures '{metric}'{near}", fault)
 

@@ -187,7 +187,7 @@ def _same(gold: Value, given: Value) -> bool:
         return same_dimensions and _same_number(_in_basic_units(gold), _in_basic_units(given))
     kinds = {gold.kind, given.kind}
     if gold.text == given.text and gold.kind == given.kind:
-        return gold.kind in ("number", "other", "solutions") or gold.mark == given.mark
+        return _marks_agree(gold, given)
     if gold.number is not None and given.number is not None:
         return _same_number(gold, given)
     if "base" in kinds:
@@ -263,6 +263,10 @@ def _whole(value: Value, other: Value) -> str:
     if value.kind == "other" and value.mark and (other.mark or re.search("=", other.text)):
         return f"{value.mark}={value.text}"
     return value.text
+
+
+def _marks_agree(gold: Value, given: Value) -> bool:
+    return gold.kind in ("number", "other", "solutions") or gold.mark == given.mark
 
 
 def _same_number(gold: Value, given: Value) -> bool:

@@ -417,9 +417,6 @@ class _Reader(ReleaseReader):
         if self._is_stepwise() and (not self.since(FIRST_BY_PROMPT)):
             why = f"{STEPWISE} makes each turn a sample: the turns of a batch give its train steps"
             return TrainingRegime(None, why)
-        for key, several in keys.given.items():
-            if "async" in key and several[-1].mark == "+" and keys.switch(key):
-                return TrainingRegime(None, f"{key} may sample while it trains: it is a fork's")
         return of_steps
 
     def _is_stepwise(self) -> bool:

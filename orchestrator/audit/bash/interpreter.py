@@ -517,7 +517,13 @@ class Interpreter(Expander):
             return None
         self._is_kept |= target is not None
         if body.type == "command":
-            flow = self._command(body, source, more=more, stdin=stdin, target=target)
+            flow = self._command(
+                body,
+                source,
+                more=more,
+                stdin=stdin,
+                target=target,
+            )
         else:
             flow = self.statement(body, source)
         self._is_kept = before

@@ -65,7 +65,13 @@ def run(
     group = ProcessGroup(token, attempt.path / "nodes")
     keep_logs = True
     try:
-        launched = _Launched(plan, attempt, setup, group, claim)
+        launched = _Launched(
+            plan,
+            attempt,
+            setup,
+            group,
+            claim,
+        )
         match plan.bring_up:
             case "ray" if ray_address is not None:
                 joined = setup._replace(env=_joined(launched, ray_address))
@@ -154,7 +160,13 @@ def _with_ranks(launched: _Launched) -> Ending:
     for rank, node in enumerate(setup.names[1:], start=1):
         own = setup._replace(env={**env, "ORCH_NODE_RANK": str(rank)})
         argv = own.command(launched.plan.argv, node)
-        launched.group.start(node, argv, own.variables, setup.cwd, setup.checks)
+        launched.group.start(
+            node,
+            argv,
+            own.variables,
+            setup.cwd,
+            setup.checks,
+        )
     own = setup._replace(env={**env, "ORCH_NODE_RANK": "0"})
     return _program(launched._replace(setup=own))
 

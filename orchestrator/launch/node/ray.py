@@ -85,7 +85,13 @@ def ray_cluster(setup: NodeSetup, group: ProcessGroup) -> Iterator[str]:
     address = f"{host}:{port}"
     for rank, node in enumerate(setup.names):
         argv = setup.command(_start_argv(setup, address, rank, group.scratch), node)
-        group.start(node, argv, setup.variables, setup.cwd, setup.checks if rank else None)
+        group.start(
+            node,
+            argv,
+            setup.variables,
+            setup.cwd,
+            setup.checks if rank else None,
+        )
         if rank == 0 and other is not None:
             _wait_for_head(group, host, port, setup.options.start_minutes * 60)
     _wait_for_cluster(setup, group, address)
