@@ -49,7 +49,7 @@ def orch(folder: Path, *arguments: object, **environment: str) -> subprocess.Com
         and read_at_import(variables) == _IMPORTED_WITH
         and threading.current_thread() is threading.main_thread()
     ):
-        return _in_this_process(folder, words, variables)
+        return in_this_process(folder, words, variables)
     return subprocess.run(
         [sys.executable, "-m", "orchestrator", *words],
         cwd=folder,
@@ -62,7 +62,7 @@ def orch(folder: Path, *arguments: object, **environment: str) -> subprocess.Com
     )
 
 
-def _in_this_process(
+def in_this_process(
     folder: Path, words: list[str], variables: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     with _restored(), CliRunner().isolation() as (out, err, _):

@@ -38,7 +38,7 @@ from orchestrator.kl.table import row_of, stored_rows
 from orchestrator.kl.verdicts import verdict
 from orchestrator.settings import Kl
 from orchestrator.spec.schema import schema
-from tests.command_line import ROOT, orch
+from tests.command_line import ROOT, in_this_process
 from tests.kl.brute import state_value
 
 X = np.concatenate([np.linspace(-3.0, -0.01, 60), np.linspace(0.01, 3.0, 60)])
@@ -132,13 +132,12 @@ def test_what_cannot_be_registered(entry: EstimatorEntry, sentence: str) -> None
 
 def test_one_entry_is_all_that_an_estimator_needs(toy: EstimatorEntry) -> None:
     kl = Kl(estimator="toy", placement="loss", beta=0.1)
-    assert kl.label == "toy.loss"
     assert "toy" in json.dumps(schema()["$defs"]["value kl.estimator"])
     assert "toy.both" in json.dumps(schema()["$defs"]["value kl"])
     on = verdict(kl, on_policy=True)
     assert on.objective is ObjectiveKind.SURROGATE
     assert "derived now by the laboratory" in on.notes[-1]
-    output = orch(ROOT, "explain", "toy", "loss", "-v").stdout
+    output = in_this_process(ROOT, ["explain", "toy", "loss", "-v"], {}).stdout
     assert "toy = (1 - 1/r)^2 / 2" in output
     assert "token by token, the slope of toy itself" in output
     assert {"token_toy", "mean_toy", "ppo_toy", "sampled_toy"} <= catalogue().keys()
