@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
-_PROCESSES = re.compile(r"--(?:num|nproc)[_-](?:processes|per[_-]node)[= ](\d+)\b")
+_PROCESSES = re.compile(r"(?<!\S)--(?:num|nproc)[_-](?:processes|per[_-]node)[= ](\d+)\b")
 
 
 def number_of_processes(argv: Sequence[str]) -> int | None:
@@ -12,6 +11,5 @@ def number_of_processes(argv: Sequence[str]) -> int | None:
     is_python = argv and re.fullmatch(r"(?:.*/)?python[\d.]*", argv[0])
     if is_python and "torch.distributed.run" not in argv:
         return 1
-    given = [_PROCESSES.match(" ".join(pair)) for pair in pairwise([*argv, ""])]
-    numbers = [int(each[1]) for each in given if each]
-    return numbers[-1] if numbers and not any("nnodes" in each for each in argv) else None
+    numbers = _PROCESSES.findall(" ".join(argv))
+    return int(numbers[-1]) if numbers and not any("nnodes" in each for each in argv) else None

@@ -137,11 +137,11 @@ class _Reader(StockReader):
             "loss": f"{CODE[self.fork]}: policy_loss_function",
         }
         self._contradictions()
-        if self.fork != self.library:
+        is_fork = self.fork != self.library
+        if is_fork:
             self.version = f"({self.fork} {self.version})"
-            drops = False
-        else:  # some releases drop unknown flags and do not refuse them
-            drops = version_tuple(self.basis.version) >= FIRST_DROPPING
+        # Some releases drop unknown flags and do not refuse them.
+        drops = not is_fork and version_tuple(self.basis.version) >= FIRST_DROPPING
         return self.found(
             reward,
             loss,

@@ -32,7 +32,7 @@ CAUSES: dict[str, Cause] = {
         "Raise the learning rate by 10 times, and see that the steps reach the sampled weights.",
     ),
     "no_gain": Cause(
-        "nothing is learned: the reward neither rises nor falls",
+        "no gain shows: the reward neither rises nor falls",
         "See that the rewards of a group differ; take more rollouts, or a higher learning rate.",
     ),
     "unpaid_part": Cause(
